@@ -1,0 +1,112 @@
+"""Adding up observations that share a score."""
+
+import numpy as np
+from numba import njit
+
+from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
+
+
+@njit(cache=True, nogil=True)
+def merge_classes(negatives, positives):
+    """Points of two sorted arrays of scores, one a class; every observation has weight 1.
+
+    Parameters
+    ----------
+    negatives, positives : float64 arrays, ascending
+        The scores of the rows with label 0 and with label 1.
+
+    Returns
+    -------
+    score, weight, positives : float64 arrays
+        One entry a distinct score, ascending.
+    """
+    n, p = negatives.size, positives.size
+    score = np.empty(n + p)
+    weight = np.empty(n + p)
+    hits = np.empty(n + p)
+    i = j = m = 0
+    while i < n or j < p:
+        if j == p or (i < n and negatives[i] <= positives[j]):
+            s = negatives[i]
+        else:
+            s = positives[j]
+        i0 = i
+        while i < n and negatives[i] == s:
+            i += 1
+        j0 = j
+        while j < p and positives[j] == s:
+            j += 1
+        score[m] = s
+        weight[m] = (i - i0) + (j - j0)
+        hits[m] = j - j0
+        m += 1
+    return score[:m].copy(), weight[:m].copy(), hits[:m].copy()
+
+
+@njit(cache=True, nogil=True)
+def sum_ties(score, weight, positives):
+    """Points of entries sorted by score: weight and positives of equal scores summed exactly, then rounded.
+
+    An entry is any (score, weight, positives); entries of a score may be components of an expansion.
+    """
+    n = score.size
+    out_score = np.empty(n)
+    out_weight = np.empty(n)
+    out_positives = np.empty(n)
+    w = np.empty(MAX_COMPONENTS)
+    k = np.empty(MAX_COMPONENTS)
+    m = 0
+    i = 0
+    while i < n:
+        s = score[i]
+        nw = nk = 0
+        while i < n and score[i] == s:
+            nw = add(w, nw, weight[i])
+            nk = add(k, nk, positives[i])
+            i += 1
+        out_score[m] = s
+        out_weight[m] = rounded(w, nw)
+        out_positives[m] = rounded(k, nk)
+        m += 1
+    return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()
+
+
+@njit(cache=True, nogil=True)
+def expand_ties(score, weight, positives):
+    """Shrink entries sorted by score without rounding: each tie becomes its exact sums' components.
+
+    A tie of any length leaves as many entries as the longer of its two expansions (one for whole numbers),
+    padded with zeros. Adding the result of several parts with `sum_ties` gives what all the entries together
+    would have given.
+    """
+    n = score.size
+    out_score = np.empty(n)
+    out_weight = np.empty(n)
+    out_positives = np.empty(n)
+    w = np.empty(MAX_COMPONENTS)
+    k = np.empty(MAX_COMPONENTS)
+    m = 0
+    i = 0
+    while i < n:
+        s = score[i]
+        start = i
+        nw = nk = 0
+        while i < n and score[i] == s:
+            nw = add(w, nw, weight[i])
+            nk = add(k, nk, positives[i])
+            i += 1
+        longest = max(nw, nk)
+        if longest > i - start:
+            # The sums have more components than the tie has entries: keep the entries.
+            for j in range(start, i):
+                out_score[m] = s
+                out_weight[m] = weight[j]
+                out_positives[m] = positives[j]
+                m += 1
+            continue
+        for j in range(longest):
+            out_score[m] = s
+            out_weight[m] = w[j] if j < nw else 0.0
+            out_positives[m] = k[j] if j < nk else 0.0
+            m += 1
+    return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()

@@ -1,0 +1,218 @@
+"""The calibration map: the frozen piecewise-linear function that every fitted calibrator is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import lookup
+
+Array = npt.NDArray[np.float64]
+
+_INDEX_BUCKETS_PER_ROW = 4
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationMap:
+    """A map from score to probability, row by row: p = prob_lo + slope * (score - anchor).
+
+    Row i holds for score_lo[i] <= score < score_hi[i]; the rows cover the line from -inf to +inf without gaps.
+    Values lie in [0, 1] for every score, also after rounding, so that no reader of the table has to clip.
+
+    Parameters
+    ----------
+    score_lo, score_hi : float64 arrays, shape (rows,)
+        Ascending; score_hi[i] == score_lo[i + 1], first -inf, last +inf.
+    prob_lo, slope, anchor : float64 arrays, shape (rows,), finite
+        Constant rows have slope 0 (and an anchor of no consequence).
+    weight, positives : float64 arrays, shape (rows,)
+        Of the calibration data whose scores lie in the row: they add up to the totals of the data.
+    """
+
+    score_lo: Array
+    score_hi: Array
+    prob_lo: Array
+    slope: Array
+    anchor: Array
+    weight: Array
+    positives: Array
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            column = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
+            if column.flags.writeable:
+                column = column.copy()
+                column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        if self.problem() is not None:
+            raise ValueError(f"not a calibration map: {self.problem()}")
+
+    def problem(self) -> str | None:
+        """What is wrong with the rows, or None. O(rows)."""
+        rows = self.score_lo.size
+        columns = [getattr(self, name) for name in self.__dataclass_fields__]
+        if rows == 0 or any(c.shape != (rows,) for c in columns):
+            return "it needs at least one row and columns of one length"
+        if self.score_lo[0] != -np.inf or self.score_hi[-1] != np.inf:
+            return "it must reach from -inf to +inf"
+        if not np.array_equal(self.score_lo[1:], self.score_hi[:-1]) or not np.all(
+            self.score_lo < self.score_hi
+        ):
+            return "its rows must follow each other without gaps or overlaps"
+        if not all(np.isfinite(c).all() for c in columns[2:]):
+            return "its numbers must be finite"
+        if self.slope[0] != 0.0 or self.slope[-1] != 0.0:
+            return "it must be constant in its first and last row"
+        low, high = self._ends()
+        if not (low.min() >= 0 and low.max() <= 1 and high.min() >= 0 and high.max() <= 1):
+            return "its values must lie in [0, 1]"
+        return None
+
+    def _ends(self) -> tuple[Array, Array]:
+        """The values at the two ends of each row, as `predict` computes them."""
+        last = np.nextafter(self.score_hi, -np.inf)
+        with np.errstate(invalid="ignore", over="ignore"):
+            low = np.where(
+                self.slope == 0, self.prob_lo, self.prob_lo + self.slope * (self.score_lo - self.anchor)
+            )
+            high = np.where(self.slope == 0, self.prob_lo, self.prob_lo + self.slope * (last - self.anchor))
+        return low, high
+
+    @property
+    def monotone(self) -> bool:
+        """Whether the map never decreases."""
+        low, high = self._ends()
+        return bool(np.all(self.slope >= 0) and np.all(high[:-1] <= low[1:]))
+
+    @cached_property
+    def _index(self) -> tuple[Any, ...]:
+        """An index on the bits of the score: constant time a look-up whatever the number of rows."""
+        edges = np.ascontiguousarray(self.score_hi[:-1])
+        if edges.size == 0:
+            return edges, np.zeros(2, np.int64), np.uint64(0), np.uint64(0)
+        bits = lookup.ordered_bits(edges)
+        low = bits[0]
+        span = int(bits[-1]) - int(low) + 1
+        shift = max(0, (span // (_INDEX_BUCKETS_PER_ROW * edges.size + 1)).bit_length() - 1)
+        buckets = (span >> shift) + 1
+        starts = lookup.bucket_starts(bits, low, np.uint64(shift), buckets)
+        return edges, starts, low, np.uint64(shift)
+
+    def predict(self, scores: npt.ArrayLike) -> Array:
+        """Probabilities in [0, 1], float64, of scores of any shape; NaN for NaN. O(1) a score."""
+        array = np.asarray(scores, dtype=np.float64)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        out = np.empty(flat.size)
+        edges, starts, low, shift = self._index
+        lookup.apply(
+            flat, flat.view(np.uint64), edges, starts, low, shift, self.prob_lo, self.slope, self.anchor, out
+        )
+        return out.reshape(array.shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def __len__(self) -> int:
+        return int(self.score_lo.size)
+
+    @classmethod
+    def from_blocks(
+        cls, first: Array, last: Array, level: Array, weight: Array, positives: Array
+    ) -> CalibrationMap:
+        """Constant on each block's [first, last] and linear in the gap to the next block.
+
+        Parameters
+        ----------
+        first, last : float64 arrays, shape (blocks,), first[i] <= last[i] < first[i + 1]
+        level : float64 array, shape (blocks,), probabilities in [0, 1]
+        weight, positives : float64 arrays, shape (blocks,)
+
+        Notes
+        -----
+        The slope of a gap is rounded towards zero until the value at the last score of the gap does not pass
+        the next level: so the map is monotone where the levels are, in floating point too. A gap too narrow
+        (or too wide) for a finite slope becomes a step at the next block.
+        """
+        edge = np.nextafter(last[:-1], np.inf)
+        gap_slope = _gap_slopes(last[:-1], first[1:], level[:-1], level[1:])
+        open_gap = edge < first[1:]
+        n = first.size
+        score_lo = np.empty(2 * n - 1)
+        prob_lo, slope, anchor = np.empty(2 * n - 1), np.zeros(2 * n - 1), np.empty(2 * n - 1)
+        w, k = np.zeros(2 * n - 1), np.zeros(2 * n - 1)
+        score_lo[0::2], score_lo[1::2] = first, edge
+        score_lo[0] = -np.inf
+        prob_lo[0::2], prob_lo[1::2] = level, level[:-1]
+        slope[1::2] = gap_slope
+        anchor[0::2], anchor[1::2] = first, last[:-1]
+        w[0::2], k[0::2] = weight, positives
+        keep = np.ones(2 * n - 1, dtype=bool)
+        keep[1::2] = open_gap
+        score_lo = score_lo[keep]
+        return cls(
+            score_lo=score_lo,
+            score_hi=np.append(score_lo[1:], np.inf),
+            prob_lo=prob_lo[keep],
+            slope=slope[keep],
+            anchor=anchor[keep],
+            weight=w[keep],
+            positives=k[keep],
+        )
+
+    @classmethod
+    def from_bins(cls, edges: Array, level: Array, weight: Array, positives: Array) -> CalibrationMap:
+        """Steps: bin i holds for edges[i - 1] <= score < edges[i]; the outer bins reach to infinity.
+
+        edges : float64 array, shape (bins - 1,), strictly ascending; the others have shape (bins,).
+        """
+        lows = np.concatenate([[-np.inf], edges])
+        zero = np.zeros(level.size)
+        anchor = np.where(np.isfinite(lows), lows, 0.0)
+        return cls(lows, np.append(edges, np.inf), level, zero, anchor, weight, positives)
+
+    @classmethod
+    def from_knots(cls, scores: Array, levels: Array, weight: Array, positives: Array) -> CalibrationMap:
+        """Linear between knots and constant outside: scores strictly ascending, shape (knots,).
+
+        weight, positives : float64 arrays, shape (knots + 1,): of the rows (-inf, scores[0]), the intervals
+        between knots, and [scores[-1], inf).
+        """
+        slope = _gap_slopes(scores[:-1], scores[1:], levels[:-1], levels[1:])
+        lows = np.concatenate([[-np.inf], scores])
+        return cls(
+            score_lo=lows,
+            score_hi=np.append(scores, np.inf),
+            prob_lo=np.concatenate([levels[:1], levels]),
+            slope=np.concatenate([[0.0], slope, [0.0]]),
+            anchor=np.concatenate([scores[:1], scores]),
+            weight=weight,
+            positives=positives,
+        )
+
+
+def midpoints(below: Array, above: Array) -> Array:
+    """Bin edges between neighbouring scores below < above: the midpoint, never equal to `below`.
+
+    Midpoints of neighbouring doubles may round down to `below`, which would put it into the upper bin.
+    """
+    middle = below + (above - below) / 2
+    middle = np.where(np.isfinite(middle), middle, below / 2 + above / 2)
+    return np.where(middle <= below, above, middle)
+
+
+def _gap_slopes(left: Array, right: Array, level_left: Array, level_right: Array) -> Array:
+    """Slopes of the lines (left, level_left) to (right, level_right) that never pass level_right."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        slope = (level_right - level_left) / (right - left)
+        slope = np.where(np.isfinite(slope), slope, 0.0)
+        before = np.nextafter(right, -np.inf)
+        while True:
+            end = level_left + slope * (before - left)
+            passed = np.where(level_right >= level_left, end > level_right, end < level_right)
+            if not passed.any():
+                return slope
+            slope = np.where(passed, np.nextafter(slope, 0.0), slope)
