@@ -59,7 +59,7 @@ class Pass:
 Passes = Generator[Pass, Any, CalibrationMap]
 
 
-class Calibrator(BaseEstimator, ABC):  # type: ignore[misc]
+class Calibrator(BaseEstimator, ABC):
     """A calibrator of binary scores: `fit(scores, labels)`, `predict(scores)`.
 
     Subclasses take their parameters in `__init__` as scikit-learn does, and implement `_passes`. They may
@@ -153,8 +153,8 @@ def collapse(
     Returns
     -------
     Points
-        -0.0 counts as 0.0. Independent of the order of the observations: sums of weights are exact before they
-        are rounded once. O(n log n) time, O(n) memory.
+        -0.0 counts as 0.0. Independent of the order of the observations: sums of weights are exact before
+        they are rounded once. O(n log n) time, O(n) memory.
 
     Raises
     ------

@@ -20,7 +20,7 @@ _INDEX_BUCKETS_PER_ROW = 4
 class CalibrationMap:
     """A map from score to probability, row by row: p = prob_lo + slope * (score - anchor).
 
-    Row i holds for score_lo[i] <= score < score_hi[i]; the rows cover the line from -inf to +inf without gaps.
+    Row i holds for score_lo[i] <= score < score_hi[i]; the rows cover the line from -inf to +inf, no gaps.
     Values lie in [0, 1] for every score, also after rounding, so that no reader of the table has to clip.
 
     Parameters

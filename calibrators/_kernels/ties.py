@@ -26,10 +26,7 @@ def merge_classes(negatives, positives):
     hits = np.empty(n + p)
     i = j = m = 0
     while i < n or j < p:
-        if j == p or (i < n and negatives[i] <= positives[j]):
-            s = negatives[i]
-        else:
-            s = positives[j]
+        s = negatives[i] if j == p or (i < n and negatives[i] <= positives[j]) else positives[j]
         i0 = i
         while i < n and negatives[i] == s:
             i += 1

@@ -1,0 +1,1 @@
+"""Tables: prediction logs, score tables, lookup tables, scored logs, and the store that publishes them."""

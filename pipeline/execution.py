@@ -1,0 +1,113 @@
+"""Running a stage's tasks, in this process or on a Dask cluster, with results in the tasks' order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipeline.errors import TemporaryError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Report = Callable[[str, int, int], None]
+"""Called with (stage, tasks done, tasks in all): at 0 done, and after each task."""
+
+RETRIES = 2
+"""Of a task that raises an unexpected error; a lost worker's tasks run again by themselves."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+class Executor(Protocol):
+    """Where tasks run."""
+
+    workers: int
+
+    def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call function(*task) for each task; return the results in the order of the tasks.
+
+        Tasks must be idempotent: one may run again after its worker was lost. The first LogcalError that a
+        task raises is raised here.
+        """
+
+
+class InlineExecutor:
+    """Runs tasks one after the other in this process: for small logs, and for debugging."""
+
+    workers = 1
+
+    def __init__(self, report: Report = silent) -> None:
+        self.report = report
+
+    def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Executor.run`."""
+        results = []
+        self.report(stage, 0, len(tasks))
+        for i, task in enumerate(tasks):
+            results.append(function(*task))
+            self.report(stage, i + 1, len(tasks))
+        return results
+
+
+class DaskExecutor:
+    """Runs tasks on the workers of a `distributed.Client`, as futures with keys of their own.
+
+    Tasks are coarse (some 50 to 5,000 a stage) and carry paths, not arrays; results are small. Futures are
+    released as their results arrive, so that losing a worker later does not repeat them.
+    """
+
+    def __init__(self, client: Client, workers: int, report: Report = silent) -> None:
+        self.client = client
+        self.workers = workers
+        self.report = report
+
+    def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Executor.run`."""
+        from distributed import KilledWorker, as_completed
+        from distributed.client import FutureCancelledError
+
+        run = uuid.uuid4().hex[:8]
+        results: list[Any] = [None] * len(tasks)
+        self.report(stage, 0, len(tasks))
+        futures = {
+            self.client.submit(
+                _call, function, task, key=f"{stage}-{i}-{run}", pure=False, retries=RETRIES, priority=-i
+            ): i
+            for i, task in enumerate(tasks)
+        }
+        try:
+            for done, (future, result) in enumerate(as_completed(list(futures), with_results=True), 1):
+                if isinstance(result, _Failure):
+                    raise result.error
+                results[futures.pop(future)] = result
+                self.report(stage, done, len(tasks))
+        except KilledWorker as error:
+            raise TemporaryError(
+                f"the workers that ran stage '{stage}' died again and again, probably for want of memory: "
+                f"give each worker more (cluster.memory). {error}"
+            ) from None
+        except FutureCancelledError as error:
+            raise TemporaryError(f"the cluster went away during stage '{stage}': {error}") from None
+        finally:
+            self.client.cancel(list(futures), force=True)
+        return results
+
+
+class _Failure:
+    """An error for the user, carried as a result so that no retry repeats it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _call(function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
+    from pipeline.errors import LogcalError
+
+    try:
+        return function(*task)
+    except LogcalError as error:
+        return _Failure(error)

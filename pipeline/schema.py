@@ -1,0 +1,60 @@
+"""Every table's columns, types and meanings: the only place that spells them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+FORMAT_VERSION = "1"
+"""Of lookup tables and manifests; readers refuse a version that they do not know."""
+
+SCORE_TABLE = pa.schema(
+    [
+        pa.field("score", pa.float64(), nullable=False),  # ascending, distinct over all parts
+        pa.field("weight", pa.float64(), nullable=False),  # > 0: sum over the rows at the score
+        pa.field("positives", pa.float64(), nullable=False),  # the same over rows with label 1
+    ]
+)
+"""One row a distinct score. Tables of disjoint logs add."""
+
+LOOKUP_TABLE = pa.schema(
+    [
+        pa.field("score_lo", pa.float64(), nullable=False),  # inclusive; the first is -inf
+        pa.field("score_hi", pa.float64(), nullable=False),  # exclusive; the last is +inf
+        pa.field("prob_lo", pa.float64(), nullable=False),  # probability at the anchor
+        pa.field("slope", pa.float64(), nullable=False),  # probability per unit of score; 0 in constant rows
+        pa.field("anchor", pa.float64(), nullable=False),  # p = prob_lo + slope * (score - anchor)
+        pa.field("weight", pa.float64(), nullable=False),  # of the calibration rows in [score_lo, score_hi)
+        pa.field("positives", pa.float64(), nullable=False),  # the same over rows with label 1
+    ]
+)
+"""A calibration map; one row an interval of scores."""
+
+LOOKUP_METADATA_PREFIX = "logcal."
+"""Of the keys in a lookup table's Parquet metadata: format_version, version, method, parameters, ..."""
+
+TABLE_VERSION_COLUMN = "table_version"
+
+QUARANTINE = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),  # from 0, within the file
+        pa.field("reason", pa.string(), nullable=False),  # one of REASONS
+        pa.field("score", pa.float64()),
+        pa.field("label", pa.float64()),
+        pa.field("weight", pa.float64()),
+    ]
+)
+"""Rows that were not used, and why."""
+
+REASONS = (
+    "score_null",
+    "score_nan",
+    "score_infinite",
+    "label_null",
+    "label_not_0_or_1",
+    "weight_null",
+    "weight_nan",
+    "weight_infinite",
+    "weight_not_positive",
+)
+"""Reason codes of bad rows, in order of precedence: a row counts under its first."""
