@@ -1,0 +1,201 @@
+"""Cumulative counts over points in parts: where equal-frequency edges fall, and what lies between edges.
+
+A first pass (`layout_pass`) tells what precedes each part, exactly; later passes start from that and see their
+part alone. Sums are exact until they are rounded once, so no cut between parts can move an edge or a count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import cumulative, sums
+from calibrators.base import Pass, Points
+from calibrators.calibration_map import midpoints
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parts of the points, in ascending order, and what precedes each.
+
+    Attributes
+    ----------
+    first : float64 array, shape (parts,): the first score of each part
+    last : float: the last score of all
+    n_points : int: distinct scores in all parts
+    weight, weight_low, positives, positives_low : float: totals as double-doubles, correctly rounded + rest
+    weight_before, positives_before : tuples of float64 arrays, one a part: exact sums as expansions
+    """
+
+    first: Array
+    last: float
+    n_points: int
+    weight: float
+    weight_low: float
+    positives: float
+    positives_low: float
+    weight_before: tuple[Array, ...]
+    positives_before: tuple[Array, ...]
+
+    def part_of(self, points: Points) -> int:
+        """The index of the part that these points are."""
+        return int(np.searchsorted(self.first, points.score[0]))
+
+    def score_after(self, part: int) -> float:
+        """The first score after the part; infinite after the last."""
+        return float(self.first[part + 1]) if part + 1 < self.first.size else np.inf
+
+
+class Counts(NamedTuple):
+    """Sums as double-doubles (high + low), float64 arrays of one shape."""
+
+    weight: Array
+    weight_low: Array
+    positives: Array
+    positives_low: Array
+
+
+class Cuts(NamedTuple):
+    """Places between neighbouring points, ascending, with the cumulative counts up to there.
+
+    Attributes
+    ----------
+    below, above : float64 arrays, shape (cuts,): the scores on both sides
+    counts : Counts of all points up to and including `below`
+    """
+
+    below: Array
+    above: Array
+    counts: Counts
+
+    @property
+    def edges(self) -> Array:
+        """Bin edges: midpoints of the gaps, upper bin closed below."""
+        return midpoints(self.below, self.above)
+
+
+def layout_pass() -> Pass:
+    """The pass that yields the `Layout`. State: four short arrays a part."""
+    return Pass(chunk=part_totals, combine=layout_of)
+
+
+PartTotals = tuple[float, float, int, Array, Array]
+
+
+def part_totals(points: Points) -> PartTotals:
+    """First and last score, number of points, and the exact sums of weight and positives as expansions."""
+    return (
+        float(points.score[0]),
+        float(points.score[-1]),
+        points.score.size,
+        sums.expansion_of(points.weight),
+        sums.expansion_of(points.positives),
+    )
+
+
+def layout_of(parts: list[PartTotals]) -> Layout:
+    """The layout of parts in ascending order."""
+    weight_before, positives_before = [np.empty(0)], [np.empty(0)]
+    for part in parts:
+        weight_before.append(cumulative.add_expansions(weight_before[-1], part[3]))
+        positives_before.append(cumulative.add_expansions(positives_before[-1], part[4]))
+    weight, weight_low = _double_double(weight_before[-1])
+    positives, positives_low = _double_double(positives_before[-1])
+    return Layout(
+        first=np.array([part[0] for part in parts]),
+        last=parts[-1][1],
+        n_points=sum(part[2] for part in parts),
+        weight=weight,
+        weight_low=weight_low,
+        positives=positives,
+        positives_low=positives_low,
+        weight_before=tuple(weight_before[:-1]),
+        positives_before=tuple(positives_before[:-1]),
+    )
+
+
+def _double_double(expansion: Array) -> tuple[float, float]:
+    high = sums.exact_sum(expansion)
+    return high, sums.exact_sum(np.append(expansion, -high))
+
+
+def equal_frequency_targets(total: float, bins: int) -> Array:
+    """The cumulative weights at which equal-frequency bins end, but the last: total j / bins, ascending."""
+    return total * np.arange(1, bins) / bins
+
+
+def cuts_pass(layout: Layout, targets: Array) -> Pass:
+    """The pass that yields the `Cuts` after the first points whose cumulative weight reaches each target.
+
+    A cut that would fall into a tie thus moves past it. Cuts that coincide are one, and a cut that leaves no
+    weight above it is none, so every bin between cuts has a weight > 0.
+
+    targets : float64 array, ascending. O(points + targets).
+    """
+    return Pass(chunk=partial(_cuts_in_part, layout, targets), combine=_join_cuts)
+
+
+def _cuts_in_part(layout: Layout, targets: Array, points: Points) -> Cuts:
+    before = layout.weight_before[layout.part_of(points)]
+    mine = targets[(targets > sums.exact_sum(before)) & (targets < layout.weight)]
+    found = cumulative.cuts_at(points.weight, before, mine)
+    return cuts_after(layout, points, np.unique(found[found < points.score.size]))
+
+
+def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
+    """The cuts after the given points of a part; none where nothing of weight follows. index : ascending."""
+    part = layout.part_of(points)
+    counts = _counts(layout, part, points, index + 1)
+    above = np.append(points.score, layout.score_after(part))[index + 1]
+    some = (counts.weight < layout.weight) & np.isfinite(above)
+    return Cuts(points.score[index][some], above[some], Counts(*(column[some] for column in counts)))
+
+
+def _join_cuts(parts: list[Cuts]) -> Cuts:
+    return Cuts(
+        np.concatenate([part.below for part in parts]),
+        np.concatenate([part.above for part in parts]),
+        _join_counts([part.counts for part in parts]),
+    )
+
+
+def counts_below_pass(layout: Layout, edges: Array) -> Pass:
+    """The pass that yields the cumulative `Counts` of the points with score < edge, for ascending edges."""
+    return Pass(chunk=partial(_counts_below_in_part, layout, edges), combine=_join_counts)
+
+
+def _counts_below_in_part(layout: Layout, edges: Array, points: Points) -> Counts:
+    part = layout.part_of(points)
+    low = 0 if part == 0 else np.searchsorted(edges, layout.first[part], side="right")
+    high = np.searchsorted(edges, layout.score_after(part), side="right")
+    return _counts(layout, part, points, np.searchsorted(points.score, edges[low:high]))
+
+
+def _counts(layout: Layout, part: int, points: Points, stops: Indices) -> Counts:
+    weight = cumulative.sums_through(points.weight, layout.weight_before[part], stops)
+    positives = cumulative.sums_through(points.positives, layout.positives_before[part], stops)
+    return Counts(*weight, *positives)
+
+
+def _join_counts(parts: list[Counts]) -> Counts:
+    return Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def bin_counts(layout: Layout, counts: Counts) -> tuple[Array, Array]:
+    """Weight and positives of the bins between cumulative counts: shape (edges + 1,), positives <= weight."""
+    weight = _differences(counts.weight, counts.weight_low, layout.weight, layout.weight_low)
+    positives = _differences(counts.positives, counts.positives_low, layout.positives, layout.positives_low)
+    return weight, np.minimum(positives, weight)
+
+
+def _differences(high: Array, low: Array, total: float, total_low: float) -> Array:
+    high = np.concatenate([[0.0], high, [total]])
+    low = np.concatenate([[0.0], low, [total_low]])
+    return np.maximum(np.diff(high) + np.diff(low), 0.0)
