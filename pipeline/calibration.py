@@ -1,0 +1,121 @@
+"""Fitting a calibrator to a log: the sort and the calibrator's passes, in one flow."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from calibrators.base import Calibrator, Pass
+from pipeline.errors import ConfigError, InputRejectedError
+from pipeline.execution import Executor
+from pipeline.logs import Log
+from pipeline.score_table import ScoreTable, SortPlan, build_score_table
+
+METHODS = {
+    "isotonic": "calibrators.isotonic:Isotonic",
+    "histogram": "calibrators.histogram:HistogramBinning",
+    "platt": "calibrators.platt:Platt",
+}
+"""Names of methods in configurations, and where their classes are: imported when used."""
+
+
+def make_calibrator(method: str, parameters: dict[str, Any]) -> Calibrator:
+    """The calibrator of a method, its parameters checked by name and range.
+
+    Raises
+    ------
+    ConfigError
+        An unknown method or parameter, with the nearest known one; a parameter out of range.
+    """
+    if method not in METHODS:
+        raise ConfigError(
+            f"calibrator.method: expected one of {', '.join(METHODS)}, found {method!r}{_nearest(method, METHODS)}"
+        )
+    module, _, name = METHODS[method].partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    known = list(inspect.signature(cls).parameters)
+    unknown = [p for p in parameters if p not in known]
+    if unknown:
+        raise ConfigError(
+            f"calibrator.params.{unknown[0]}: {method} has no such parameter{_nearest(unknown[0], known)}; "
+            f"it has {', '.join(known) or 'none'}"
+        )
+    calibrator: Calibrator = cls(**parameters)
+    try:
+        calibrator.check_parameters()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"calibrator.params: {error}") from None
+    return calibrator
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted calibrator, and the score table that it was fitted to."""
+
+    calibrator: Calibrator
+    table: ScoreTable
+
+
+def fit_log(
+    calibrator: Calibrator, log: Log, plan: SortPlan, executor: Executor, *, keep: Path | None
+) -> Fit:
+    """Fit a calibrator to a log, out of core.
+
+    The first pass runs inside the sort. The score table is written only where it is wanted: to `keep`, or to
+    scratch for a calibrator with more than one pass.
+
+    Raises
+    ------
+    InputRejectedError
+        Unusable rows beyond the rules; one class only; one score only.
+    ConfigError
+        The scores do not suit the calibrator.
+    """
+    write = keep if keep is not None or calibrator.single_pass else plan.scratch / "score_table"
+    plan = replace(plan, write=write)
+    table: ScoreTable | None = None
+
+    def run(request: Pass) -> Any:
+        nonlocal table
+        if table is None:
+            table, result = build_score_table(log, plan, executor, request)
+            check_table(table)
+            return result
+        return table.run(request, executor, "fit")
+
+    try:
+        calibrator.fit_passes(run)
+    except ValueError as error:
+        raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
+    assert table is not None
+    return Fit(calibrator, table)
+
+
+def check_table(table: ScoreTable) -> None:
+    """Check that a score table can be calibrated.
+
+    Raises
+    ------
+    InputRejectedError
+        One class only, or one score only.
+    """
+    if table.used_positive in (0, table.used):
+        label = 0 if table.used_positive == 0 else 1
+        raise InputRejectedError(
+            f"expected labels of both classes, found {table.used:,} rows that all have label {label}: "
+            "a calibrator fitted to one class says nothing; check log.label and the log's window"
+        )
+    if table.points == 1:
+        raise InputRejectedError(
+            f"expected different scores, found {table.used:,} rows that all have score {table.lowest:g}: "
+            "check log.score and the model that wrote it"
+        )

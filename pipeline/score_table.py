@@ -1,0 +1,228 @@
+"""The score table: one row a distinct score, ascending, with its weight and positives; out of core.
+
+Built in two stages of coarse tasks with one exchange through scratch space: tasks sort rows into runs
+(`pipeline.runs`), the coordinator chooses splitters from a sample of them, and tasks gather one bucket each from
+all runs. The coordinator holds receipts and samples, never rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibrators._kernels.sums import exact_sum, expansion_of
+from calibrators.base import Array, Pass, Points
+from pipeline import quarantine, runs, schema
+from pipeline.errors import InputRejectedError
+from pipeline.execution import Executor
+from pipeline.logs import Log, cut
+from pipeline.quarantine import BadRows, RowRules
+from pipeline.runs import Reading, Run, RunReceipt
+
+RUN_ROWS = 1 << 21
+"""Rows a run: 32 MB of buffers."""
+
+BUCKET_BYTES = 24 << 20
+"""Of run data a bucket: with its points and a calibrator's work, some 150 MB in a worker."""
+
+
+@dataclass(frozen=True)
+class SortPlan:
+    """How to build a score table.
+
+    Parameters
+    ----------
+    scratch : folder that all workers see
+    transform, lookup : see `pipeline.runs.Reading`
+    rules : what to do with unusable rows
+    write : folder to write the table's parts to, or None where the first pass is all that is wanted
+    run_rows, bucket_bytes : sizes of the work; they change no result
+    """
+
+    scratch: Path
+    transform: str = "none"
+    lookup: str | None = None
+    rules: RowRules = field(default_factory=RowRules)
+    write: Path | None = None
+    run_rows: int = RUN_ROWS
+    bucket_bytes: int = BUCKET_BYTES
+
+
+class Part(NamedTuple):
+    """A part of the table: a range of scores."""
+
+    path: str | None
+    points: int
+    weight: Array
+    positives: Array
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """A score table in parts of ascending scores.
+
+    Attributes
+    ----------
+    rows, used : rows read, and rows in the table; the others are in `bad`.
+    points : distinct scores. weight, positives : totals, correctly rounded.
+    lowest, highest : the extreme scores.
+    """
+
+    parts: tuple[Part, ...]
+    rows: int
+    used: int
+    used_positive: int
+    points: int
+    weight: float
+    positives: float
+    lowest: float
+    highest: float
+    bad: BadRows
+
+    def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
+        """Carry out a pass over the written parts."""
+        tasks = [(part.path, request.chunk) for part in self.parts]
+        return request.combine(executor.run(stage, _run_chunk, tasks))
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of the table."""
+        return {
+            "rows_read": self.rows,
+            "rows_used": self.used,
+            "rows_positive": self.used_positive,
+            "rows_quarantined": self.bad.total,
+            "quarantined_by_reason": self.bad.in_order(),
+            "distinct_scores": self.points,
+            "weight": self.weight,
+            "positives": self.positives,
+            "lowest_score": self.lowest,
+            "highest_score": self.highest,
+        }
+
+
+def scratch_bytes(log: Log, *, write: bool) -> int:
+    """Scratch space that sorting a log needs at most; with `write`, the table's parts included."""
+    row = 8 if log.columns.weight is None else 24
+    return log.rows * (row + (24 if write else 0))
+
+
+def build_score_table(
+    log: Log, plan: SortPlan, executor: Executor, request: Pass | None = None
+) -> tuple[ScoreTable, Any]:
+    """Sort a log's rows into a score table, and carry out a first pass over it on the way.
+
+    Returns
+    -------
+    table : ScoreTable
+    result : of the pass, or None without one
+
+    Raises
+    ------
+    InputRejectedError
+        Unusable rows beyond what the rules allow; no usable row.
+    """
+    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup)
+    tasks = [
+        (pieces, reading, str(plan.scratch), i, plan.run_rows, plan.rules.keep)
+        for i, pieces in enumerate(cut(log, plan.run_rows))
+    ]
+    total = _add_up(executor.run("sort", runs.write_runs, tasks))
+    quarantine.check(total.bad, total.rows, plan.rules)
+    if total.used == 0:
+        raise InputRejectedError(f"expected usable rows, found none among {total.rows:,}")
+    chunk = request.chunk if request is not None else None
+    buckets = executor.run("merge", _merge_bucket, _bucket_tasks(total.runs, plan, chunk))
+    filled = [bucket for bucket in buckets if bucket is not None]
+    parts = tuple(part for part, _ in filled)
+    result = request.combine([state for _, state in filled]) if request is not None else None
+    return _table(parts, total), result
+
+
+def _add_up(receipts: list[RunReceipt]) -> RunReceipt:
+    total = RunReceipt()
+    for receipt in receipts:
+        total.runs += receipt.runs
+        total.rows += receipt.rows
+        total.used += receipt.used
+        total.used_positive += receipt.used_positive
+        total.lowest = min(total.lowest, receipt.lowest)
+        total.highest = max(total.highest, receipt.highest)
+        total.bad.merge(receipt.bad)
+    return total
+
+
+def _bucket_tasks(all_runs: list[Run], plan: SortPlan, chunk: Any) -> list[tuple[Any, ...]]:
+    edges = np.concatenate([[-math.inf], runs.splitters(all_runs, plan.bucket_bytes), [math.inf]])
+    paths = [run.path for run in all_runs]
+    sizes = np.array([run.sizes for run in all_runs], np.int64)
+    if plan.write is not None:
+        plan.write.mkdir(parents=True, exist_ok=True)
+    return [
+        (paths, sizes, float(low), float(high), _part_path(plan.write, i), chunk)
+        for i, (low, high) in enumerate(itertools.pairwise(edges))
+    ]
+
+
+def _part_path(folder: Path | None, index: int) -> str | None:
+    return None if folder is None else str(folder / f"part-{index:05d}.parquet")
+
+
+def _merge_bucket(
+    paths: list[str], sizes: npt.NDArray[np.int64], low: float, high: float, path: str | None, chunk: Any
+) -> tuple[Part, Any] | None:
+    """Gather a bucket, write it if wanted, and carry out the first pass on it."""
+    points = runs.read_bucket(paths, sizes, low, high)
+    if points.score.size == 0:
+        return None
+    if path is not None:
+        write_points(points, Path(path))
+    part = Part(path, points.score.size, expansion_of(points.weight), expansion_of(points.positives))
+    return part, (chunk(points) if chunk is not None else None)
+
+
+def _table(parts: tuple[Part, ...], total: RunReceipt) -> ScoreTable:
+    return ScoreTable(
+        parts=parts,
+        rows=total.rows,
+        used=total.used,
+        used_positive=total.used_positive,
+        points=sum(part.points for part in parts),
+        weight=float(exact_sum(np.concatenate([part.weight for part in parts]))),
+        positives=float(exact_sum(np.concatenate([part.positives for part in parts]))),
+        lowest=float(total.lowest),
+        highest=float(total.highest),
+        bad=total.bad,
+    )
+
+
+def write_points(points: Points, path: Path) -> None:
+    """Write points as a part of a score table; a repeated task writes the same file again."""
+    table = pa.Table.from_arrays([pa.array(column) for column in points], schema=schema.SCORE_TABLE)
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(
+        table,
+        temporary,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["weight", "positives"],
+        column_encoding={"score": "BYTE_STREAM_SPLIT"},
+    )
+    temporary.replace(path)
+
+
+def read_points(path: str) -> Points:
+    """A part of a score table."""
+    table = pq.read_table(path, schema=schema.SCORE_TABLE, use_threads=False, partitioning=None)
+    return Points(*(table.column(name).to_numpy() for name in schema.SCORE_TABLE.names))
+
+
+def _run_chunk(path: str, chunk: Any) -> Any:
+    return chunk(read_points(path))
