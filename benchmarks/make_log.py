@@ -1,0 +1,117 @@
+"""Writes the log that the benchmarks run on: the predictions of a classifier that is not calibrated.
+
+    python benchmarks/make_log.py /tmp/logcal-bench/log100m
+    python benchmarks/make_log.py /tmp/logcal-bench/ties100m --tie-share 0.4
+
+The same arguments write the same bytes. Without --tie-share all scores of the log are distinct. One file is in
+memory at a time in each process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TIE_SCORE = 0.125
+MODELS = 20
+
+
+@dataclass(frozen=True)
+class LogSpec:
+    """What a benchmark log holds; equal specs make equal bytes."""
+
+    rows: int = 100_000_000
+    files: int = 50
+    row_groups: int = 2
+    tie_share: float = 0.0
+    weights: bool = False
+    seed: int = 20_260_101
+
+
+def write_log(path: Path, spec: LogSpec, processes: int = 2) -> None:
+    """Write the log's files into a new directory, which appears only when it is complete."""
+    staging = path.with_name(f".{path.name}.tmp")
+    staging.mkdir(parents=True, exist_ok=False)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        for done in [pool.submit(_write_file, staging, spec, i) for i in range(spec.files)]:
+            done.result()
+    staging.rename(path)
+
+
+def _write_file(directory: Path, spec: LogSpec, file: int) -> None:
+    start, stop = spec.rows * file // spec.files, spec.rows * (file + 1) // spec.files
+    table = _table(spec, file, stop - start)
+    pq.write_table(
+        table,
+        directory / f"part-{file:05d}.parquet",
+        compression="snappy",
+        use_dictionary=["model_id"],
+        row_group_size=-(-(stop - start) // spec.row_groups),
+    )
+
+
+def _table(spec: LogSpec, file: int, rows: int) -> pa.Table:
+    rng = np.random.default_rng([spec.seed, file])
+    score = _distinct(np.clip(rng.beta(0.6, 2.0, rows), 1e-12, 1 - 1e-6), file, spec.files)
+    if spec.tie_share > 0:
+        score[rng.random(rows) < spec.tie_share] = TIE_SCORE
+    odds = score / (1 - score)
+    positive_odds = 0.8 * odds**0.7
+    label = rng.random(rows) < positive_odds / (1 + positive_odds)
+    model = rng.integers(0, MODELS, rows, dtype=np.int32)
+    gaps = rng.integers(1, 200_000, rows)
+    columns: dict[str, pa.Array] = {
+        "score": pa.array(score),
+        "label": pa.array(label.astype(np.int8)),
+        "model_id": pa.DictionaryArray.from_arrays(model, [f"model-{i:02d}" for i in range(MODELS)]),
+        "ts": pa.array(1_767_225_600_000_000 + file * 400_000_000_000 + np.cumsum(gaps)),
+    }
+    if spec.weights:
+        columns["weight"] = pa.array(rng.lognormal(0.0, 0.5, rows))
+    return pa.table(columns)
+
+
+def _distinct(score: np.ndarray, file: int, files: int) -> np.ndarray:
+    """Move scores by less than 1e-13 of themselves until all of the log differ: low bits tell the file."""
+    step = 1 << (files - 1).bit_length()
+    bits = (score.view(np.int64) & -step) | file
+    while True:
+        order = np.argsort(bits, kind="stable")
+        repeated = np.flatnonzero(bits[order][1:] == bits[order][:-1]) + 1
+        if repeated.size == 0:
+            return bits.view(np.float64)
+        bits[order[repeated]] += step
+
+
+def main(arguments: list[str]) -> None:
+    """Write a log as the command line says; one that is there already stays."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("path", type=Path, help="directory to write")
+    parser.add_argument("--rows", type=int, default=LogSpec.rows)
+    parser.add_argument("--files", type=int, default=LogSpec.files)
+    parser.add_argument("--row-groups", type=int, default=LogSpec.row_groups, help="per file")
+    parser.add_argument("--tie-share", type=float, default=0.0, help="share of the rows at one score")
+    parser.add_argument("--weights", action="store_true", help="add a float64 column 'weight'")
+    parser.add_argument("--seed", type=int, default=LogSpec.seed)
+    parser.add_argument("--processes", type=int, default=2)
+    given = vars(parser.parse_args(arguments))
+    path, processes = given.pop("path"), given.pop("processes")
+    if path.exists():
+        print(f"{path} is there already")
+        return
+    write_log(path, LogSpec(**given), processes)
+    size = sum(file.stat().st_size for file in path.glob("*.parquet"))
+    print(f"{path}: {given['rows']:,} rows in {given['files']} files, {size / 1e6:,.0f} MB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
