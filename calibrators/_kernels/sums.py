@@ -8,13 +8,49 @@ order; rounding happens once, at the end, and is correct. Integers below 2**53 s
 import numpy as np
 from numba import njit
 
-# A double spans 2098 binary places and a component holds 53: more cannot exist without overlap.
-MAX_COMPONENTS = 40
+# Components may hold a single bit each, so an expansion can grow past what its value needs. A double spans 2098
+# binary places and a compressed component 53 of them: after compression at most 41 are left.
+MAX_COMPONENTS = 64
+
+
+@njit(cache=True, nogil=True)
+def _compress(components, n):
+    """Rewrite the expansion in components[:n] with as few components as its value needs; return their number.
+
+    Shewchuk (1997), figure 15.
+    """
+    bottom = n - 1
+    x = components[bottom]
+    for j in range(n - 2, -1, -1):
+        y = components[j]
+        high = x + y
+        low = y - (high - x)
+        x = high
+        if low != 0.0:
+            components[bottom] = high
+            bottom -= 1
+            x = low
+    top = 0
+    for j in range(bottom + 1, n):
+        y = components[j]
+        high = y + x
+        low = x - (high - y)
+        if low != 0.0:
+            components[top] = low
+            top += 1
+        x = high
+    components[top] = x
+    return top + 1
 
 
 @njit(cache=True, nogil=True)
 def add(components, n, x):
-    """Add x to the expansion in components[:n]; return its new length. Zero components are dropped."""
+    """Add x to the expansion in components[:n]; return its new length. Zero components are dropped.
+
+    components : float64 array, shape (MAX_COMPONENTS,) or longer.
+    """
+    if n >= MAX_COMPONENTS - 1:
+        n = _compress(components, n)
     m = 0
     for j in range(n):
         y = components[j]

@@ -1,0 +1,38 @@
+"""Exact sums against the standard library's, on values that span the range of doubles."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
+
+FLOATS = st.floats(-1e300, 1e300, allow_subnormal=True)
+
+
+@given(st.lists(FLOATS, max_size=60))
+def test_sum_is_the_correctly_rounded_one(values):
+    assert exact_sum(np.array(values, dtype=np.float64)) == math.fsum(values)
+
+
+@given(st.lists(FLOATS, max_size=60), st.integers(0, 60))
+def test_expansions_of_parts_add_up_to_the_whole(values, cut):
+    x = np.array(values, dtype=np.float64)
+    parts = np.concatenate([expansion_of(x[:cut]), expansion_of(x[cut:])])
+    assert exact_sum(parts) == math.fsum(values)
+
+
+@pytest.mark.parametrize("power", [20, 40])
+def test_many_values_of_many_magnitudes_fit_the_components(power):
+    # Without compression this sum once needed more components than were allocated.
+    x = np.random.default_rng(0).random(100_000) ** power
+    assert exact_sum(x) == math.fsum(x)
+
+
+@pytest.mark.parametrize("step", [-7, -3, -2, 2, 3, 53])
+def test_single_bits_over_the_whole_range_are_compressed(step):
+    x = np.ldexp(1.0, np.arange(-1074, 1000)[::step])
+    assert expansion_of(x).size <= MAX_COMPONENTS
+    assert exact_sum(x) == math.fsum(x)
