@@ -8,40 +8,10 @@ settles all but near-ties, then in double-doubles.
 import numpy as np
 from numba import njit
 
-_SPLIT = 134217729.0  # 2**27 + 1 (Dekker's splitting constant)
+from calibrators._kernels.double_double import add_pairs, two_product
+
 _CLEAR = 1e-14  # relative difference of the cross products above which double precision decides
 _EQUAL = 2.0**-98  # relative difference below which levels count as equal
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _two_sum(a, b):
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _two_product(a, b):
-    p = a * b
-    t = _SPLIT * a
-    ah = t - (t - a)
-    al = a - ah
-    t = _SPLIT * b
-    bh = t - (t - b)
-    bl = b - bh
-    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _add_pairs(ah, al, bh, bl):
-    s, e = _two_sum(ah, bh)
-    t, f = _two_sum(al, bl)
-    e += t
-    high = s + e
-    e = e - (high - s)
-    e += f
-    s = high + e
-    return s, e - (s - high)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -51,9 +21,9 @@ def level_difference(k1, k1_low, w1, w1_low, k2, k2_low, w2, w2_low):
     b = k2 * w1
     if abs(a - b) > _CLEAR * (a + b):
         return 1.0 if a > b else -1.0
-    ah, al = _two_product(k1, w2)
+    ah, al = two_product(k1, w2)
     al += k1 * w2_low + k1_low * w2
-    bh, bl = _two_product(k2, w1)
+    bh, bl = two_product(k2, w1)
     bl += k2 * w1_low + k2_low * w1
     d = (ah - bh) + (al - bl)
     if abs(d) <= _EQUAL * (a + b):
@@ -94,8 +64,8 @@ def pool(first, last, weight, weight_low, positives, positives_low):
             level_difference(stack[top, 4], stack[top, 5], stack[top, 2], stack[top, 3], k, kl, w, wl) >= 0.0
         ):
             a = stack[top, 0]
-            w, wl = _add_pairs(stack[top, 2], stack[top, 3], w, wl)
-            k, kl = _add_pairs(stack[top, 4], stack[top, 5], k, kl)
+            w, wl = add_pairs(stack[top, 2], stack[top, 3], w, wl)
+            k, kl = add_pairs(stack[top, 4], stack[top, 5], k, kl)
             top -= 1
         top += 1
         if top == capacity:
