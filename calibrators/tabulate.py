@@ -1,0 +1,90 @@
+"""A smooth map made piecewise linear, with knots only as dense as its curvature needs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+_GRID = 20_001
+_STEEP = 45.0  # beyond this argument the sigmoid is 0 or 1 to well under 1e-12
+_LOWEST, _HIGHEST = -700.0, 37.0  # arguments between which doubles can tell the sigmoid from 0 and from 1
+_SAMPLES = (0.25, 0.5, 0.75)
+
+
+class SigmoidOfScore(Protocol):
+    """A sigmoid of a monotone argument of the score."""
+
+    def argument(self, scores: Array) -> Array:
+        """The sigmoid's argument at scores."""
+
+    def probability(self, scores: Array) -> Array:
+        """The sigmoid at scores."""
+
+    def score(self, argument: Array) -> Array:
+        """The scores, within the domain, at arguments."""
+
+    def relative_curvature(self, argument: Array) -> Array:
+        """Second derivative by the score over p (1 - p) (d argument / d score)**2."""
+
+    def domain(self) -> tuple[float, float]:
+        """The lowest and the highest score."""
+
+
+def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, Array]:
+    """Knots such that the sigmoid, linear between them and constant outside, is off by at most max_error.
+
+    Linear interpolation over a length h errs by h**2 |f''| / 8, so the density of knots is the square root of the
+    curvature; where that is not enough, or not smooth enough, segments are halved until samples in each agree.
+
+    Returns
+    -------
+    scores, probabilities : float64 arrays, shape (knots,), scores strictly ascending, probabilities monotone
+    """
+    scores = np.unique(sigmoid.score(_arguments(sigmoid, max_error)))
+    target = 0.98 * max_error
+    halve = _too_coarse(sigmoid, scores, target)
+    while halve.any():
+        middle = scores[:-1][halve] / 2 + scores[1:][halve] / 2
+        refined = np.union1d(scores, middle)
+        if refined.size == scores.size:
+            break  # neighbouring doubles
+        scores = refined
+        halve = _too_coarse(sigmoid, scores, target)
+    levels = sigmoid.probability(scores)
+    if levels[-1] >= levels[0]:
+        return scores, np.maximum.accumulate(levels)
+    return scores, np.minimum.accumulate(levels)
+
+
+def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
+    """Arguments of the knots, by the density that the curvature asks for."""
+    ends = np.sort(np.clip(sigmoid.argument(np.array(sigmoid.domain())), _LOWEST, _HIGHEST))
+    inner = np.clip(ends, -_STEEP, _STEEP)
+    grid = np.linspace(inner[0], inner[1], _GRID)
+    e = np.exp(-np.abs(grid))
+    variance = e / (1.0 + e) ** 2
+    density = np.sqrt(variance * np.abs(sigmoid.relative_curvature(grid)) / (8.0 * 0.9 * max_error))
+    passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(grid))])
+    count = max(int(np.ceil(passed[-1])), 8)
+    knots = np.interp(np.linspace(0.0, passed[-1], count + 1), passed, grid)
+    even = np.linspace(inner[0], inner[1], 9)  # so that no segment is longer than a double can measure
+    return np.concatenate([ends, knots, even])
+
+
+def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, target: float) -> npt.NDArray[np.bool_]:
+    """Which segments between neighbouring knots err by more than the target at a sample."""
+    left, right = scores[:-1], scores[1:]
+    levels = sigmoid.probability(scores)
+    worst = np.zeros(left.size)
+    for share in _SAMPLES:
+        at = np.clip(left * (1 - share) + right * share, left, right)
+        # The share that rounding has left of the segment; halves, because its length may overflow.
+        with np.errstate(invalid="ignore", divide="ignore"):
+            part = (at / 2 - left / 2) / (right / 2 - left / 2)
+        line = levels[:-1] + part * (levels[1:] - levels[:-1])
+        worst = np.maximum(worst, np.abs(line - sigmoid.probability(at)))
+    return worst > target

@@ -1,0 +1,146 @@
+"""Platt scaling against scikit-learn, scipy and the sigmoid itself."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+from sklearn.calibration import _sigmoid_calibration
+
+from calibrators.base import Points, collapse
+from calibrators.platt import Platt
+
+
+def observations(n, seed, kind="logit"):
+    rng = np.random.default_rng(seed)
+    s = rng.random(n)
+    z = rng.random(n) < 0.05 + 0.7 * s**2
+    if kind == "score":
+        s = 3 * logit(s) + 1
+    return s, z, rng.lognormal(0, 1, n)
+
+
+def inputs(scores, kind):
+    return logit(scores) if kind == "logit" else scores
+
+
+@pytest.mark.parametrize("kind", ["score", "logit"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_scikit_learn(kind, weighted):
+    s, z, w = observations(3000, 0, kind)
+    w = w if weighted else None
+    a, b = _sigmoid_calibration(inputs(s, kind), z.astype(float), w)
+    fitted = Platt(kind).fit(s, z, w)
+    assert fitted.slope_ == pytest.approx(-a, rel=1e-6)
+    assert fitted.intercept_ == pytest.approx(-b, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["score", "logit"])
+def test_equals_scipy_optimum_and_has_no_gradient(kind):
+    s, z, w = observations(400, 1, kind)
+    x = inputs(s, kind)
+    n1, n0 = w[z].sum(), w[~z].sum()
+    target = np.where(z, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
+
+    def loss(ab):
+        u = ab[0] * x + ab[1]
+        residual = w * (expit(u) - target)
+        value = np.sum(w * (target * np.logaddexp(0, -u) + (1 - target) * np.logaddexp(0, u)))
+        return value, np.array([residual @ x, residual.sum()])
+
+    best = minimize(loss, [0.0, 0.0], jac=True, method="BFGS", options={"gtol": 1e-6})
+    fitted = Platt(kind).fit(s, z, w)
+    value, gradient = loss([fitted.slope_, fitted.intercept_])
+    assert fitted.log_loss_ == pytest.approx(value, rel=1e-13)
+    assert value <= best.fun * (1 + 1e-14)
+    assert [fitted.slope_, fitted.intercept_] == pytest.approx(best.x, rel=1e-6)
+    assert np.abs(gradient).max() < 1e-10 * w.sum()
+
+
+@pytest.mark.parametrize("kind", ["score", "logit"])
+@pytest.mark.parametrize("max_error", [1e-2, 1e-5, 1e-9, 1e-11])
+def test_table_is_within_the_stated_error_of_the_sigmoid(kind, max_error):
+    s, z, _ = observations(2000, 2, kind)
+    fitted = Platt(kind, max_error=max_error).fit(s, z)
+    knots = fitted.calibration_map_.score_hi[:-1]
+    inside = [knots[:-1] + share * np.diff(knots) for share in np.linspace(0.1, 0.9, 9)]
+    outside = [-3.0, -1e3, -1e9, 1e9, 1e3] if kind == "score" else [1e-17, 1e-15, 1 - 1e-15]
+    at = np.concatenate([s, knots, *inside, np.array(outside)])
+    x = inputs(np.clip(at, 2.0**-53, 1 - 2.0**-53), kind) if kind == "logit" else at
+    assert np.abs(fitted.predict(at) - expit(fitted.slope_ * x + fitted.intercept_)).max() <= max_error
+    assert fitted.calibration_map_.monotone
+
+
+def test_table_is_no_longer_than_it_needs_to_be():
+    s, z, _ = observations(2000, 3, "score")
+    # The integral of sqrt(|f''| / 8e-9) over a sigmoid f, the least that chords between its points can do.
+    grid = np.linspace(-40, 40, 400_001)
+    p = expit(grid)
+    least = np.trapezoid(np.sqrt(np.abs(p * (1 - p) * (1 - 2 * p)) / 8e-9), grid)
+    assert len(Platt().fit(s, z).calibration_map_) < 1.1 * least
+
+
+def test_decreasing_sigmoid():
+    s, z, _ = observations(500, 4)
+    up, down = Platt().fit(s, z), Platt().fit(s, ~z)
+    assert down.slope_ == pytest.approx(-up.slope_, rel=1e-10)
+    assert down.predict(s) == pytest.approx(1 - up.predict(s), abs=2e-9)
+
+
+@pytest.mark.parametrize("kind", ["score", "logit"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("parts", [2, 3, 40])
+def test_parts_change_nothing(kind, weighted, parts):
+    s, z, w = observations(700, parts, kind)
+    points = collapse(s, z, w if weighted else None)
+    cut = np.array_split(np.arange(points.score.size), parts)
+    pieces = [Points(*(column[i] for column in points)) for i in cut]
+    whole = Platt(kind, max_error=1e-6).fit_points(points)
+    split = Platt(kind, max_error=1e-6).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
+    assert (whole.slope_, whole.intercept_) == (split.slope_, split.intercept_)
+    for name in whole.calibration_map_.__dataclass_fields__:
+        a, b = getattr(whole.calibration_map_, name), getattr(split.calibration_map_, name)
+        assert np.array_equal(a, b), name
+
+
+def test_separable_labels_converge_to_the_targets():
+    s = np.linspace(-1, 1, 1000)
+    fitted = Platt().fit(s, s > 0)
+    assert fitted.predict(s[s > 0]).sum() + fitted.predict(s[s <= 0]).sum() == pytest.approx(500, abs=1e-4)
+    assert fitted.predict([-1.0, 1.0]) == pytest.approx([0, 1], abs=1e-6)
+
+
+def test_constant_where_scores_or_labels_are():
+    assert Platt().fit(np.linspace(0, 1, 9), np.ones(9)).predict([-5, 0.3]).tolist() == [10 / 11, 10 / 11]
+    # Targets 3/4 (twice) and 1/3: the optimum is their mean.
+    assert Platt().fit([2, 2, 2], [1, 1, 0]).predict([0.0]) == pytest.approx((2 * 3 / 4 + 1 / 3) / 3)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-9, 1e9, 1e300])
+def test_scale_of_the_scores_does_not_matter(scale):
+    s, z, w = observations(300, 5)
+    assert Platt().fit(s * scale, z, w).predict(s * scale) == pytest.approx(
+        Platt().fit(s, z, w).predict(s), abs=3e-9
+    )
+
+
+def test_weights_that_differ_by_twenty_decades():
+    rng = np.random.default_rng(6)
+    s, z = rng.random(200), rng.random(200) < 0.5
+    fitted = Platt().fit(s, z, 10.0 ** rng.uniform(-9, 12, 200))
+    assert np.isfinite([fitted.slope_, fitted.intercept_]).all()
+    assert fitted.n_evaluations_ < 40
+
+
+def test_logit_needs_probabilities():
+    with pytest.raises(ValueError, match=r"input='logit' expected numbers in \[0, 1\], found them from -1"):
+        Platt("logit").fit([-1.0, 0.5], [0, 1])
+    assert np.isfinite(Platt("logit").fit([0.0, 0.5, 1.0], [0, 1, 1]).predict([0.0, 1.0])).all()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [({"input": "margin"}, "input"), ({"max_error": 0}, "max_error"), ({"max_error": "1e-9"}, "max_error")],
+)
+def test_bad_parameters_are_named(parameters, named):
+    with pytest.raises(ValueError, match=f"^{named}: expected"):
+        Platt(**parameters).fit([0.1, 0.2], [0, 1])
