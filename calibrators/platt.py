@@ -81,7 +81,7 @@ class Platt(Calibrator):
     --------
     >>> from calibrators.platt import Platt
     >>> Platt().fit([-2.0, -1.0, 0.5, 1.0], [0, 0, 1, 1]).predict([0.0]).round(3)
-    array([0.543])
+    array([0.579])
     """
 
     slope_: float
