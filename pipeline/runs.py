@@ -22,7 +22,6 @@ from calibrators.base import Array, Points
 from pipeline import quarantine
 from pipeline.logs import Columns, Piece, Rows, read_rows
 from pipeline.quarantine import BadRows
-from pipeline.transforms import apply_transform
 
 SAMPLE_STRIDE = 4096
 """Every so many numbers of a section go into the sample that the splitters are taken from."""
@@ -111,6 +110,8 @@ def write_runs(
 
 def _scores(score: Array, reading: Reading) -> Array:
     if reading.transform != "none":
+        from pipeline.transforms import apply_transform
+
         # An infinite margin is a fault of the log, also where its sigmoid would be 0 or 1.
         score = apply_transform(np.where(np.isfinite(score), score, np.nan), reading.transform)
     if reading.lookup is not None:
@@ -159,8 +160,10 @@ class _Buffer:
         ends = [section[i] for section in (negatives, positives) if section.size for i in (0, -1)]
         self.lowest, self.highest = min(self.lowest, *ends), max(self.highest, *ends)
         self.used_positive += self.p
-        n, p, *entries = row_kernels.fold_ties(negatives, positives, SHORTEST_FOLDED_TIE)
-        self._write(negatives[:n], positives[:p], Points(*entries))
+        negatives, negative_ties = _fold(negatives, label=0)
+        positives, positive_ties = _fold(positives, label=1)
+        entries = np.concatenate([negative_ties, positive_ties], axis=1)
+        self._write(negatives, positives, Points(*entries[:, np.argsort(entries[0], kind="stable")]))
         self.n = self.p = 0
 
     def _write(self, negatives: Array, positives: Array, entries: Points) -> None:
@@ -183,6 +186,15 @@ class _Buffer:
                 np.concatenate(sizes).astype(np.float64),
             )
         )
+
+
+def _fold(values: Array, label: int) -> tuple[Array, Array]:
+    """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
+    reach = SHORTEST_FOLDED_TIE - 1
+    if not (values[reach:] == values[:-reach]).any():
+        return values, np.empty((3, 0))
+    n, score, count = row_kernels.fold_ties(values, SHORTEST_FOLDED_TIE)
+    return values[:n], np.stack([score, count, label * count])
 
 
 class _WeightedBuffer(_Buffer):

@@ -54,30 +54,87 @@ def pool(first, last, weight, weight_low, positives, positives_low):
     has_low = weight_low.size > 0
     capacity = min(m, 1024)
     stack = np.empty((capacity, 6))
-    top = -1
-    for i in range(m):
-        a, b = first[i], last[i]
-        w, k = weight[i], positives[i]
-        wl = weight_low[i] if has_low else 0.0
-        kl = positives_low[i] if has_low else 0.0
-        while top >= 0 and (
-            level_difference(stack[top, 4], stack[top, 5], stack[top, 2], stack[top, 3], k, kl, w, wl) >= 0.0
-        ):
-            a = stack[top, 0]
-            w, wl = add_pairs(stack[top, 2], stack[top, 3], w, wl)
-            k, kl = add_pairs(stack[top, 4], stack[top, 5], k, kl)
-            top -= 1
-        top += 1
-        if top == capacity:
-            capacity = min(m, 2 * capacity)
-            larger = np.empty((capacity, 6))
-            larger[:top] = stack[:top]
-            stack = larger
-        stack[top, 0], stack[top, 1] = a, b
-        stack[top, 2], stack[top, 3] = w, wl
-        stack[top, 4], stack[top, 5] = k, kl
-    n = top + 1
+    n = 0
+    # The block on top of the stack is held apart: most points join it.
+    a, b = first[0], last[0]
+    w, k = weight[0], positives[0]
+    wl = weight_low[0] if has_low else 0.0
+    kl = positives_low[0] if has_low else 0.0
+    for i in range(1, m):
+        wi, ki = weight[i], positives[i]
+        wil = weight_low[i] if has_low else 0.0
+        kil = positives_low[i] if has_low else 0.0
+        if level_difference(k, kl, w, wl, ki, kil, wi, wil) < 0.0:
+            if n == capacity:
+                capacity = min(m, 2 * capacity)
+                larger = np.empty((capacity, 6))
+                larger[:n] = stack[:n]
+                stack = larger
+            stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3], stack[n, 4], stack[n, 5] = a, b, w, wl, k, kl
+            n += 1
+            a, b, w, wl, k, kl = first[i], last[i], wi, wil, ki, kil
+            continue
+        b = last[i]
+        w, wl = add_pairs(w, wl, wi, wil)
+        k, kl = add_pairs(k, kl, ki, kil)
+        while n > 0:
+            t = stack[n - 1]
+            if level_difference(t[4], t[5], t[2], t[3], k, kl, w, wl) < 0.0:
+                break
+            n -= 1
+            a = t[0]
+            w, wl = add_pairs(t[2], t[3], w, wl)
+            k, kl = add_pairs(t[4], t[5], k, kl)
+    if n == capacity:
+        larger = np.empty((capacity + 1, 6))
+        larger[:n] = stack[:n]
+        stack = larger
+    stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3], stack[n, 4], stack[n, 5] = a, b, w, wl, k, kl
+    n += 1
     return (
         stack[:n, 0].copy(), stack[:n, 1].copy(), stack[:n, 2].copy(),
         stack[:n, 3].copy(), stack[:n, 4].copy(), stack[:n, 5].copy(),
     )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def pool_counts(score, weight, positives):
+    """`pool` for points with whole-number weights of a total below 2**26: plain doubles are exact there.
+
+    Returns the columns of `pool`.
+    """
+    m = score.size
+    capacity = min(m, 1024)
+    stack = np.empty((capacity, 4))
+    n = 0
+    # The block on top of the stack is held apart: most points join it.
+    a = b = score[0]
+    w, k = weight[0], positives[0]
+    for i in range(1, m):
+        wi, ki = weight[i], positives[i]
+        if k * wi < ki * w:
+            if n == capacity:
+                capacity = min(m, 2 * capacity)
+                larger = np.empty((capacity, 4))
+                larger[:n] = stack[:n]
+                stack = larger
+            stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3] = a, b, w, k
+            n += 1
+            a = b = score[i]
+            w, k = wi, ki
+            continue
+        b = score[i]
+        w += wi
+        k += ki
+        while n > 0 and stack[n - 1, 3] * w >= k * stack[n - 1, 2]:
+            n -= 1
+            a = stack[n, 0]
+            w += stack[n, 2]
+            k += stack[n, 3]
+    first = np.empty(n + 1)
+    last = np.empty(n + 1)
+    weights = np.empty(n + 1)
+    hits = np.empty(n + 1)
+    first[:n], last[:n], weights[:n], hits[:n] = stack[:n, 0], stack[:n, 1], stack[:n, 2], stack[:n, 3]
+    first[n], last[n], weights[n], hits[n] = a, b, w, k
+    return first, last, weights, np.zeros(n + 1), hits, np.zeros(n + 1)

@@ -41,46 +41,34 @@ def keep_weighted(score, label, weight, out_score, out_weight, out_positives, n)
 
 
 @njit(cache=True, nogil=True)
-def fold_ties(negatives, positives, shortest):
-    """Take ties of at least `shortest` rows out of two sorted arrays, in place.
+def fold_ties(values, shortest):
+    """Take ties of at least `shortest` out of a sorted array, in place.
 
     Returns
     -------
-    n, p : the lengths of what is left at the front of `negatives` and `positives`
-    score, weight, hits : float64 arrays, one entry a tie that was taken out, ascending
+    n : the length of what is left at the front of `values`
+    value, count : float64 arrays, one entry a tie that was taken out, ascending
     """
-    score = np.empty(16)
-    weight = np.empty(16)
-    hits = np.empty(16)
-    m = n = p = 0
-    i = j = 0
-    while i < negatives.size or j < positives.size:
-        if j == positives.size or (i < negatives.size and negatives[i] <= positives[j]):
-            s = negatives[i]
-        else:
-            s = positives[j]
-        i0, j0 = i, j
-        while i < negatives.size and negatives[i] == s:
+    value = np.empty(16)
+    count = np.empty(16)
+    m = n = i = 0
+    while i < values.size:
+        v = values[i]
+        start = i
+        while i < values.size and values[i] == v:
             i += 1
-        while j < positives.size and positives[j] == s:
-            j += 1
-        if (i - i0) + (j - j0) < shortest:
-            for _ in range(i0, i):
-                negatives[n] = s
+        if i - start < shortest:
+            for _ in range(start, i):
+                values[n] = v
                 n += 1
-            for _ in range(j0, j):
-                positives[p] = s
-                p += 1
             continue
-        if m == score.size:
-            score = np.concatenate((score, np.empty(m)))
-            weight = np.concatenate((weight, np.empty(m)))
-            hits = np.concatenate((hits, np.empty(m)))
-        score[m] = s
-        weight[m] = (i - i0) + (j - j0)
-        hits[m] = j - j0
+        if m == value.size:
+            value = np.concatenate((value, np.empty(m)))
+            count = np.concatenate((count, np.empty(m)))
+        value[m] = v
+        count[m] = i - start
         m += 1
-    return n, p, score[:m].copy(), weight[:m].copy(), hits[:m].copy()
+    return n, value[:m].copy(), count[:m].copy()
 
 
 @njit(cache=True, nogil=True)
@@ -108,4 +96,4 @@ def merge_points(score_a, weight_a, positives_a, score_b, weight_b, positives_b)
         weight[m] = w
         positives[m] = k
         m += 1
-    return score[:m].copy(), weight[:m].copy(), positives[:m].copy()
+    return score[:m], weight[:m], positives[:m]

@@ -24,19 +24,27 @@ def merge_classes(negatives, positives):
     score = np.empty(n + p)
     weight = np.empty(n + p)
     hits = np.empty(n + p)
-    i = j = m = 0
+    i = j = 0
+    m = -1
+    last = np.nan
+    w = h = 0.0
     while i < n or j < p:
-        s = negatives[i] if j == p or (i < n and negatives[i] <= positives[j]) else positives[j]
-        i0 = i
-        while i < n and negatives[i] == s:
-            i += 1
-        j0 = j
-        while j < p and positives[j] == s:
-            j += 1
-        score[m] = s
-        weight[m] = (i - i0) + (j - j0)
-        hits[m] = j - j0
-        m += 1
+        # Which class comes next cannot be predicted, so nothing here branches on it.
+        negative = j == p or (i < n and negatives[i] <= positives[j])
+        s = negatives[i] if negative else positives[j]
+        i += negative
+        j += 1 - negative
+        tied = s == last
+        m += 1 - tied
+        w = 1.0 + tied * w
+        h = (1.0 - negative) + tied * h
+        score[m] = last = s
+        weight[m] = w
+        hits[m] = h
+    m += 1
+    if 2 * m > n + p:
+        # Copying would cost more than the unused end.
+        return score[:m], weight[:m], hits[:m]
     return score[:m].copy(), weight[:m].copy(), hits[:m].copy()
 
 
