@@ -1,0 +1,186 @@
+"""Thrift's compact protocol, as far as Parquet's footers and page headers need it.
+
+Values stay encoded until someone asks: a struct is a dict from field number to (type, bytes), so that fields nobody
+knows here pass through unchanged. Source: the Apache Thrift specification, "Thrift compact protocol encoding".
+"""
+
+from __future__ import annotations
+
+BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
+
+Fields = dict[int, tuple[int, bytes]]
+"""Of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
+
+_LARGEST_BOOLEAN = 2
+_LONG_LIST = 15
+_FIXED_SIZES = {BYTE: 1, DOUBLE: 8, UUID: 16}
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned number and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def varint(value: int) -> bytes:
+    """An unsigned number, encoded."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_integer(data: bytes, at: int = 0) -> int:
+    """A signed number of 16, 32 or 64 bits."""
+    value, _ = read_varint(data, at)
+    return (value >> 1) ^ -(value & 1)
+
+
+def integer(value: int) -> bytes:
+    """A signed number of at most 64 bits, encoded."""
+    return varint((value << 1) ^ (value >> 63))
+
+
+def read_binary(data: bytes, at: int = 0) -> bytes:
+    """A byte string."""
+    size, at = read_varint(data, at)
+    return data[at : at + size]
+
+
+def binary(value: bytes) -> bytes:
+    """A byte string, encoded."""
+    return varint(len(value)) + value
+
+
+def skip(data: bytes, at: int, kind: int) -> int:
+    """Where the value of this type that starts at `at` ends."""
+    if kind in (I16, I32, I64):
+        while data[at] >= 0x80:
+            at += 1
+        return at + 1
+    if kind == BINARY:
+        size, at = read_varint(data, at)
+        return at + size
+    if kind == STRUCT:
+        return _skip_struct(data, at)
+    if kind in (LIST, SET):
+        element, count, at = _list_header(data, at)
+        for _ in range(count):
+            at = _skip_element(data, at, element)
+        return at
+    if kind == MAP:
+        return _skip_map(data, at)
+    if kind in _FIXED_SIZES:
+        return at + _FIXED_SIZES[kind]
+    raise ValueError(f"unknown Thrift type {kind} at byte {at}")
+
+
+def _skip_element(data: bytes, at: int, kind: int) -> int:
+    # Booleans are part of the field header in structs, but take a byte in collections.
+    return at + 1 if kind <= _LARGEST_BOOLEAN else skip(data, at, kind)
+
+
+def _skip_struct(data: bytes, at: int) -> int:
+    while True:
+        head = data[at]
+        at += 1
+        if head == 0:
+            return at
+        if head < 0x10:
+            _, at = read_varint(data, at)
+        kind = head & 0x0F
+        if kind > _LARGEST_BOOLEAN:
+            at = skip(data, at, kind)
+
+
+def _skip_map(data: bytes, at: int) -> int:
+    count, at = read_varint(data, at)
+    if count == 0:
+        return at
+    kinds = data[at]
+    at += 1
+    for _ in range(count):
+        at = _skip_element(data, at, kinds >> 4)
+        at = _skip_element(data, at, kinds & 0x0F)
+    return at
+
+
+def read_struct(data: bytes, at: int = 0) -> tuple[Fields, int]:
+    """The fields of a struct and where it ends."""
+    fields: Fields = {}
+    number = 0
+    while True:
+        head = data[at]
+        at += 1
+        if head == 0:
+            return fields, at
+        if head < 0x10:
+            number = read_integer(data, at)
+            _, at = read_varint(data, at)
+        else:
+            number += head >> 4
+        kind = head & 0x0F
+        end = at if kind <= _LARGEST_BOOLEAN else skip(data, at, kind)
+        fields[number] = (kind, data[at:end])
+        at = end
+
+
+def struct(fields: Fields) -> bytes:
+    """A struct, encoded."""
+    out = bytearray()
+    last = 0
+    for number, (kind, value) in sorted(fields.items()):
+        if 0 < number - last < 0x10:
+            out.append((number - last) << 4 | kind)
+        else:
+            out.append(kind)
+            out += integer(number)
+        out += value
+        last = number
+    out.append(0)
+    return bytes(out)
+
+
+def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
+    """The elements' type, their number, and where the first one starts."""
+    head = data[at]
+    count, at = head >> 4, at + 1
+    if count == _LONG_LIST:
+        count, at = read_varint(data, at)
+    return head & 0x0F, count, at
+
+
+def read_list(data: bytes, at: int = 0) -> list[bytes]:
+    """The elements of a list, each still encoded."""
+    kind, count, at = _list_header(data, at)
+    elements = []
+    for _ in range(count):
+        end = _skip_element(data, at, kind)
+        elements.append(data[at:end])
+        at = end
+    return elements
+
+
+def list_of(kind: int, elements: list[bytes]) -> bytes:
+    """A list of encoded elements, encoded."""
+    return _encode_list(kind, len(elements), b"".join(elements))
+
+
+def extended_list(data: bytes, elements: list[bytes]) -> bytes:
+    """An encoded list with more elements at its end."""
+    kind, count, start = _list_header(data, 0)
+    # Writers may give an empty list any element type; Parquet's lists that are extended here hold structs.
+    return _encode_list(kind if count else STRUCT, count + len(elements), data[start:] + b"".join(elements))
+
+
+def _encode_list(kind: int, count: int, elements: bytes) -> bytes:
+    head = bytes([count << 4 | kind]) if count < _LONG_LIST else bytes([0xF0 | kind]) + varint(count)
+    return head + elements
