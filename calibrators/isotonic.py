@@ -8,7 +8,6 @@ from calibrators._kernels import pava
 from calibrators.base import Blocks, Calibrator, Pass, Passes, Points
 from calibrators.calibration_map import CalibrationMap
 
-
 _PIECE = 1 << 22
 _LARGEST_EXACT_TOTAL = float(1 << 26)
 
