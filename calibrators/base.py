@@ -50,10 +50,14 @@ class Pass:
     combine : callable
         The list of the parts' states, in ascending order of their scores, to what the pass yields. Must not
         depend on where the parts were cut.
+    only : frozenset of float, optional
+        The first scores of the parts that the pass needs; None for all. Whoever carries it out may leave the
+        other parts unread: `combine` then sees fewer states.
     """
 
     chunk: Callable[[Points], Any]
     combine: Callable[[list[Any]], Any]
+    only: frozenset[float] | None = None
 
 
 Passes = Generator[Pass, Any, CalibrationMap]

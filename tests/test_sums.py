@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
@@ -12,11 +12,13 @@ from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
 FLOATS = st.floats(-1e300, 1e300, allow_subnormal=True)
 
 
+@settings(deadline=None)
 @given(st.lists(FLOATS, max_size=60))
 def test_sum_is_the_correctly_rounded_one(values):
     assert exact_sum(np.array(values, dtype=np.float64)) == math.fsum(values)
 
 
+@settings(deadline=None)
 @given(st.lists(FLOATS, max_size=60), st.integers(0, 60))
 def test_expansions_of_parts_add_up_to_the_whole(values, cut):
     x = np.array(values, dtype=np.float64)

@@ -1,0 +1,92 @@
+"""Exact sums of very many doubles in constant time an addition.
+
+An accumulator is a fixed-point number that spans all doubles: int64 chunks of 32 bits each, the lowest bit of
+chunk 0 being 2**-1074 (after Neal 2015, "Fast exact summation using small and large superaccumulators", whose
+chunks are wider). Every addition changes three chunks by less than 2**32, so 2**31 additions cannot overflow one.
+`drain` turns the sum into an expansion (see `sums`) and empties the accumulator.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from calibrators._kernels.double_double import two_product
+from calibrators._kernels.sums import MAX_COMPONENTS, add
+
+CHUNKS = 68
+_LOW = np.int64(0xFFFFFFFF)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def accumulate(accumulator, slot, bits, x):
+    """Add x. slot : float64 array, shape (1,), scratch; bits : the same memory as uint64."""
+    slot[0] = x
+    word = bits[0]
+    exponent = np.int64((word >> np.uint64(52)) & np.uint64(0x7FF))
+    mantissa = word & np.uint64(0xFFFFFFFFFFFFF)
+    if exponent > 0:
+        mantissa |= np.uint64(0x10000000000000)
+        exponent -= 1
+    i = exponent >> 5
+    shift = np.uint64(exponent & 31)
+    low = np.int64((mantissa << shift) & np.uint64(0xFFFFFFFF))
+    rest = mantissa >> (np.uint64(32) - shift)
+    middle = np.int64(rest & np.uint64(0xFFFFFFFF))
+    high = np.int64(rest >> np.uint64(32))
+    if x < 0.0:
+        low, middle, high = -low, -middle, -high
+    accumulator[i] += low
+    accumulator[i + 1] += middle
+    accumulator[i + 2] += high
+
+
+@njit(cache=True, nogil=True, inline="always")
+def accumulate_product(accumulator, slot, bits, x, y):
+    """Add x * y without rounding it (while neither overflows 1e300 nor its last bits fall below 2**-1074)."""
+    high, low = two_product(x, y)
+    accumulate(accumulator, slot, bits, high)
+    if low != 0.0:
+        accumulate(accumulator, slot, bits, low)
+
+
+@njit(cache=True, nogil=True)
+def drain(accumulator, components):
+    """Move the sum into components as an expansion, padded with zeros; return its length. O(chunks)."""
+    carry = np.int64(0)
+    n = 0
+    for i in range(CHUNKS):
+        total = accumulator[i] + carry
+        accumulator[i] = 0
+        carry = total >> 32
+        rest = total & _LOW
+        if rest != 0:
+            n = add(components, n, math.ldexp(float(rest), 32 * i - 1074))
+    if carry != 0:
+        n = add(components, n, math.ldexp(float(carry), 32 * CHUNKS - 1074))
+    components[n:] = 0.0
+    return n
+
+
+@njit(cache=True, nogil=True)
+def whole_as_components(total, components):
+    """Write the int64 total >= 0 into components as an expansion, padded with zeros; return its length."""
+    n = add(components, 0, float(total & _LOW))
+    n = add(components, n, float(total >> 32) * 4294967296.0)
+    components[n:] = 0.0
+    return n
+
+
+@njit(cache=True, nogil=True)
+def merge(rows):
+    """Exact sums of rows of addends, shape (sums, addends), as expansions padded with zeros to one length."""
+    out = np.zeros((rows.shape[0], MAX_COMPONENTS))
+    widest = 1
+    for r in range(rows.shape[0]):
+        n = 0
+        for j in range(rows.shape[1]):
+            if rows[r, j] != 0.0:
+                n = add(out[r], n, rows[r, j])
+        out[r, n:] = 0.0
+        widest = max(widest, n)
+    return out[:, :widest].copy()

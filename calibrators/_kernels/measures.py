@@ -1,0 +1,223 @@
+"""Sums over a part of the points in ascending order of their predictions, without rounding.
+
+Every sum is linear in weight and positives at a given prediction and is returned as an expansion (see `sums`), so
+that neither cutting a part in two nor splitting a tie changes it. Arguments common to all:
+
+p : float64 array, shape (m,), ascending predictions; equal neighbours are a tie
+w, k : float64 arrays, shape (m,), weight > 0 and positives in [0, weight]
+counts : bool, whether w and k are whole numbers with a sum of at most `COUNTS_LIMIT`: then sums are int64
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from calibrators._kernels.accumulators import (
+    CHUNKS,
+    accumulate,
+    accumulate_product,
+    drain,
+    whole_as_components,
+)
+from calibrators._kernels.sums import MAX_COMPONENTS, add
+
+COUNTS_LIMIT = 2.0**30
+"""Twice its square fits an int64."""
+
+TINY = 2.0**-200
+"""Predictions below count as 0, but in the log loss of positives: their products stay exact."""
+
+
+@njit(cache=True, nogil=True)
+def counts_and_whole(w, k):
+    """Whether all numbers are whole, and whether they are counts (above)."""
+    total = 0.0
+    for i in range(w.size):
+        if w[i] != math.floor(w[i]) or k[i] != math.floor(k[i]):
+            return False, False
+        total += w[i]
+    return total <= COUNTS_LIMIT, True
+
+
+@njit(cache=True, nogil=True)
+def segment_sums(p, w, k, counts, edges):
+    """Sums per segment, the predictions with edges[j - 1] <= p < edges[j]: shape (segments, 4, components).
+
+    The four are: weight, positives, weight times prediction, squares of the weights.
+    """
+    segments = edges.size + 1
+    out = np.zeros((segments, 4, MAX_COMPONENTS))
+    accumulators = np.zeros((4, CHUNKS), np.int64)
+    weights, hits, products, squares = accumulators[0], accumulators[1], accumulators[2], accumulators[3]
+    slot = np.empty(1)
+    bits = slot.view(np.uint64)
+    m = p.size
+    widest = 1
+    i = 0
+    for j in range(segments):
+        limit = edges[j] if j < edges.size else np.inf
+        start = i
+        whole_weight = whole_hits = whole_squares = np.int64(0)
+        while i < m and p[i] < limit:
+            x = p[i] if p[i] >= TINY else 0.0
+            if counts:
+                run = np.int64(0)
+                first = i
+                while i < m and p[i] == p[first]:
+                    v = np.int64(w[i])
+                    run += v
+                    whole_squares += v * v
+                    whole_hits += np.int64(k[i])
+                    i += 1
+                whole_weight += run
+                accumulate_product(products, slot, bits, float(run), x)
+            else:
+                accumulate(weights, slot, bits, w[i])
+                accumulate(hits, slot, bits, k[i])
+                accumulate_product(products, slot, bits, w[i], x)
+                accumulate_product(squares, slot, bits, w[i], w[i])
+                i += 1
+        if i > start:
+            if counts:
+                widest = max(widest, whole_as_components(whole_weight, out[j, 0]))
+                widest = max(widest, whole_as_components(whole_hits, out[j, 1]))
+                widest = max(widest, whole_as_components(whole_squares, out[j, 3]))
+                widest = max(widest, drain(products, out[j, 2]))
+            else:
+                for q in range(4):
+                    widest = max(widest, drain(accumulators[q], out[j, q]))
+    return out[:, :, :widest].copy()
+
+
+@njit(cache=True, nogil=True)
+def loss_sums(p, w, k, counts):
+    """Sums of the squared errors, of the log losses where finite, and the weight of the infinite ones: (3, c).
+
+    The log loss of a row is infinite where p = 0 and the label is 1, or p = 1 and the label is 0.
+    """
+    out = np.zeros((3, MAX_COMPONENTS))
+    accumulators = np.zeros((3, CHUNKS), np.int64)
+    squared, logs, infinite = accumulators[0], accumulators[1], accumulators[2]
+    slot = np.empty(1)
+    bits = slot.view(np.uint64)
+    m = p.size
+    i = 0
+    while i < m:
+        first = i
+        hits, misses, rest = k[i], w[i] - k[i], 0.0
+        if counts:
+            i += 1
+            while i < m and p[i] == p[first]:
+                hits += k[i]
+                misses += w[i] - k[i]
+                i += 1
+        else:
+            # w >= k >= 0, so this is what rounding the difference lost.
+            rest = (w[i] - misses) - k[i]
+            i += 1
+        x = p[first]
+        small = x if x >= TINY else 0.0
+        if hits > 0.0:
+            if x > 0.0:
+                accumulate_product(squared, slot, bits, hits, (1.0 - x) * (1.0 - x))
+                accumulate_product(logs, slot, bits, hits, -math.log(x))
+            else:
+                accumulate(squared, slot, bits, hits)
+                accumulate(infinite, slot, bits, hits)
+        if misses > 0.0:
+            if x < 1.0:
+                accumulate_product(squared, slot, bits, misses, small * small)
+                log_miss = -math.log1p(-small)
+                accumulate_product(logs, slot, bits, misses, log_miss)
+                if rest != 0.0:
+                    accumulate_product(squared, slot, bits, rest, small * small)
+                    accumulate_product(logs, slot, bits, rest, log_miss)
+            else:
+                accumulate(squared, slot, bits, misses)
+                accumulate(infinite, slot, bits, misses)
+                if rest != 0.0:
+                    accumulate(squared, slot, bits, rest)
+                    accumulate(infinite, slot, bits, rest)
+    widest = 1
+    for q in range(3):
+        widest = max(widest, drain(accumulators[q], out[q]))
+    return out[:, :widest].copy()
+
+
+@njit(cache=True, nogil=True)
+def _rank_sum_of_counts(p, w, k):
+    total = below = np.int64(0)
+    m = p.size
+    i = 0
+    while i < m:
+        first = i
+        weight = hits = np.int64(0)
+        while i < m and p[i] == p[first]:
+            weight += np.int64(w[i])
+            hits += np.int64(k[i])
+            i += 1
+        total += hits * (2 * below + weight)
+        below += weight
+    return total
+
+
+@njit(cache=True, nogil=True)
+def rank_sum(p, w, k, counts):
+    """The sum over ties of positives * (2 * weight below the tie + weight of the tie), as an expansion."""
+    out = np.zeros(MAX_COMPONENTS)
+    if counts:
+        return out[: max(1, whole_as_components(_rank_sum_of_counts(p, w, k), out))].copy()
+    accumulator = np.zeros(CHUNKS, np.int64)
+    slot = np.empty(1)
+    bits = slot.view(np.uint64)
+    below = np.empty(MAX_COMPONENTS)
+    weight = np.empty(MAX_COMPONENTS)
+    hits = np.empty(MAX_COMPONENTS)
+    n_below = 0
+    m = p.size
+    i = 0
+    while i < m:
+        first = i
+        n_weight = n_hits = 0
+        while i < m and p[i] == p[first]:
+            n_weight = add(weight, n_weight, w[i])
+            n_hits = add(hits, n_hits, k[i])
+            i += 1
+        for a in range(n_hits):
+            for b in range(n_below):
+                accumulate_product(accumulator, slot, bits, hits[a], 2.0 * below[b])
+            for b in range(n_weight):
+                accumulate_product(accumulator, slot, bits, hits[a], weight[b])
+        for b in range(n_weight):
+            n_below = add(below, n_below, weight[b])
+    return out[: max(1, drain(accumulator, out))].copy()
+
+
+@njit(cache=True, nogil=True)
+def crossings(w, carry, targets):
+    """For each target the first index at which the exact cumulative weight reaches it.
+
+    carry : expansion of the weight before w[0]. targets : float64 array, ascending, all within reach.
+    """
+    components = np.empty(MAX_COMPONENTS + 1)
+    scratch = np.empty(MAX_COMPONENTS + 1)
+    n = carry.size
+    components[:n] = carry
+    out = np.full(targets.size, w.size - 1, np.int64)
+    j = 0
+    for i in range(w.size):
+        n = add(components, n, w[i])
+        while j < targets.size:
+            # The largest component decides all but near-ties.
+            if components[n - 1] < 0.999999 * targets[j]:
+                break
+            scratch[:n] = components[:n]
+            rest = add(scratch, n, -targets[j])
+            if rest > 0 and scratch[rest - 1] < 0.0:
+                break
+            out[j] = i
+            j += 1
+        if j == targets.size:
+            break
+    return out

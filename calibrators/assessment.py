@@ -1,0 +1,183 @@
+"""What is measured of predictions: the types of the results."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Z_95 = 1.959963984540054
+"""The 97.5 % point of the standard normal distribution."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """How good predictions are; None where a measure does not exist, and `reasons` says why.
+
+    Attributes
+    ----------
+    auc : float in [0, 1]
+        Area under the ROC curve; ties between a positive and a negative count 1/2. Needs both classes.
+    accuracy : float in [0, 1]
+        Share of the weight whose label is predicted; a probability >= 0.5 predicts 1.
+    brier, rmse : float in [0, 1]
+        Mean squared difference between probability and label, and its root.
+    log_loss : float >= 0
+        Mean of -log of the probability given to the label, natural logarithm. Not clipped: infinite when a
+        label was given probability 0.
+    ece_frequency, mce_frequency : float in [0, 1]
+        Expected and maximum calibration error over equal-frequency groups (`Assessment.by_frequency`): mean
+        and maximum of |frequency of positives - mean probability|, the mean weighted by the groups' weights.
+    ece_width, mce_width : float in [0, 1]
+        The same over equal-width bins (`Assessment.by_width`). Empty bins do not count.
+    reasons : dict
+        Name of a measure that is None or infinite to the reason.
+    """
+
+    auc: float | None
+    accuracy: float | None = None
+    brier: float | None = None
+    rmse: float | None = None
+    log_loss: float | None = None
+    ece_frequency: float | None = None
+    mce_frequency: float | None = None
+    ece_width: float | None = None
+    mce_width: float | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: an infinite log loss is null too; `reasons` tells."""
+        values = asdict(self)
+        if self.log_loss is not None and math.isinf(self.log_loss):
+            values["log_loss"] = None
+        return values
+
+
+MEASURES = tuple(name for name in Measures.__dataclass_fields__ if name != "reasons")
+"""The names of the measures."""
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """Predictions that are close to each other, and what came of them.
+
+    Attributes
+    ----------
+    lower, upper : float
+        Equal-width bins: lower <= probability < upper, the last closed. Equal-frequency groups: the last
+        probability of the group before (the lowest of all in the first group) and the last of this group; where
+        a tie straddles the border both groups have a share of it.
+    weight, positives : float >= 0
+    mean_prediction, frequency : float in [0, 1], or None for an empty bin
+        Weighted mean of the probabilities, and share of positives.
+    effective_size : float >= 0
+        The number of observations that the interval counts: the weight where weights are counts of rows, else
+        Kish's effective size (sum of weights)**2 / (sum of squares), a distinct score being one observation; so
+        where weighted rows share scores the interval is wider than it need be, never narrower.
+    interval_low, interval_high : float in [0, 1], or None for an empty bin
+        Wilson's 95 % interval of the frequency.
+    """
+
+    lower: float
+    upper: float
+    weight: float
+    positives: float
+    mean_prediction: float | None
+    frequency: float | None
+    effective_size: float
+    interval_low: float | None
+    interval_high: float | None
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Weight and positives of predictions in bins of equal width.
+
+    Attributes
+    ----------
+    edges : tuple of float, ascending, one more than there are bins; bins are closed below, the last above too.
+    weight, positives : tuples of float >= 0
+    """
+
+    edges: tuple[float, ...]
+    weight: tuple[float, ...]
+    positives: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """Everything that is measured of one column of predictions.
+
+    Attributes
+    ----------
+    weight, positives : float: totals
+    weighted : bool: whether the weights are something else than counts of rows
+    lowest, highest : float: range of the predictions
+    mean_prediction : float in [0, 1], or None where the predictions are not probabilities
+    measures : Measures
+    by_width, by_frequency : tuples of ReliabilityBin, ascending; empty where they are not probabilities
+    histogram : Histogram: over [0, 1], or over the predictions' range where they are not probabilities
+    """
+
+    weight: float
+    positives: float
+    weighted: bool
+    lowest: float
+    highest: float
+    mean_prediction: float | None
+    measures: Measures
+    by_width: tuple[ReliabilityBin, ...]
+    by_frequency: tuple[ReliabilityBin, ...]
+    histogram: Histogram
+
+    @property
+    def probabilities(self) -> bool:
+        """Whether all predictions lie in [0, 1]."""
+        return self.mean_prediction is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: numbers, strings, lists and None."""
+        return {
+            "weight": self.weight,
+            "positives": self.positives,
+            "weighted": self.weighted,
+            "lowest": self.lowest,
+            "highest": self.highest,
+            "mean_prediction": self.mean_prediction,
+            "measures": self.measures.as_dict(),
+            "by_width": [asdict(group) for group in self.by_width],
+            "by_frequency": [asdict(group) for group in self.by_frequency],
+            "histogram": {name: list(column) for name, column in asdict(self.histogram).items()},
+        }
+
+
+def wilson_interval(frequency: float, size: float) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a proportion.
+
+    Parameters
+    ----------
+    frequency : float in [0, 1]
+    size : float > 0: number of observations, or their effective number
+
+    Returns
+    -------
+    low, high : float in [0, 1], low <= frequency <= high
+
+    References
+    ----------
+    Wilson (1927), "Probable inference, the law of succession, and statistical inference",
+    doi:10.1080/01621459.1927.10502953.
+
+    Examples
+    --------
+    >>> wilson_interval(0.5, 100)
+    (0.40382982859014716, 0.5961701714098528)
+    """
+    squared = Z_95 * Z_95
+    center = (frequency + squared / (2 * size)) / (1 + squared / size)
+    half = (
+        Z_95 / (1 + squared / size) * math.sqrt(frequency * (1 - frequency) / size + (Z_95 / (2 * size)) ** 2)
+    )
+    low = 0.0 if frequency == 0 else min(frequency, max(0.0, center - half))
+    high = 1.0 if frequency == 1 else max(frequency, min(1.0, center + half))
+    return low, high

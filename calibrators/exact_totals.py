@@ -1,0 +1,309 @@
+"""Exact sums over the parts of a score table: two passes, and where ties straddle borders.
+
+Sums are fractions: weights and probabilities are doubles, so sums and products of them are exact, and shares of
+ties too. There are a few hundred sums a part, made by kernels, and a few thousand operations on fractions in all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrators._kernels import measures as kernels
+from calibrators._kernels.accumulators import merge
+from calibrators.base import Array, Points
+
+Predict = Callable[[Array], Array]
+"""Scores to probabilities in [0, 1] that do not decrease with the score; picklable."""
+
+
+class Sums(NamedTuple):
+    """Exact sums over observations: weight, positives, weight times probability, squares of the weights."""
+
+    weight: Fraction
+    positives: Fraction
+    predicted: Fraction
+    squares: Fraction
+
+    def plus(self, other: Sums, times: Fraction | int = 1) -> Sums:
+        """The sums of both; the other's taken so many times."""
+        return Sums(*(a + b * times for a, b in zip(self, other, strict=True)))
+
+
+NOTHING = Sums(Fraction(0), Fraction(0), Fraction(0), Fraction(0))
+
+
+# The first pass: totals, and what each part begins and ends with.
+
+
+class PartState(NamedTuple):
+    """What the first pass keeps of a part; sums as expansions, padded with zeros."""
+
+    first: float  # score
+    low: float  # first prediction
+    high: float  # last prediction
+    whole: bool  # numbers all
+    sums: Array  # (segments, 4, components)
+    losses: Array  # (3, components)
+    rank: Array  # (components,)
+    low_tie: Array  # (4, components): of the points tied with the first
+    high_tie: Array  # (4, components): with the last
+
+
+class Part(NamedTuple):
+    """A part, and what lies before it."""
+
+    first: float
+    low: float
+    high: float
+    total: Sums
+    low_tie: Sums
+    high_tie: Sums
+    before: Fraction  # weight of the parts before
+    below: Sums  # sums of the parts before
+
+
+class Totals(NamedTuple):
+    """What the first pass tells of all parts."""
+
+    parts: list[Part]
+    segments: list[Sums]  # between the edges
+    total: Sums
+    rank: Fraction  # see kernels.rank_sum
+    squared: Fraction  # errors
+    logs: Fraction  # log losses, where finite
+    infinite: Fraction  # weight of the others
+    whole: bool
+
+    @property
+    def lowest(self) -> float:
+        """The lowest prediction."""
+        return self.parts[0].low
+
+    @property
+    def highest(self) -> float:
+        """The highest prediction."""
+        return self.parts[-1].high
+
+    @property
+    def probabilities(self) -> bool:
+        """Whether all predictions lie in [0, 1]."""
+        return self.lowest >= 0 and self.highest <= 1
+
+
+def _predictions(predict: Predict | None, score: Array) -> Array:
+    if predict is None:
+        return score
+    p = predict(score)
+    if not (np.all(p[:-1] <= p[1:]) and p[0] >= 0 and p[-1] <= 1):
+        raise ValueError(_NOT_MONOTONE)
+    return p
+
+
+_NOT_MONOTONE = (
+    "expected probabilities in [0, 1] that do not decrease with the score: for a map that does, measure a table "
+    "whose scores are the calibrated probabilities"
+)
+
+
+def first_chunk(predict: Predict | None, edges: Array, points: Points) -> PartState:
+    """The first pass on a part; sums in the segments between ascending edges inside (0, 1)."""
+    p, (_, w, k) = _predictions(predict, points.score), points
+    counts, whole = kernels.counts_and_whole(w, k)
+    # Outside [0, 1] only the sums of weights are used, and products must not overflow.
+    q = p if p[0] >= 0 and p[-1] <= 1 else np.clip(p, 0.0, 1.0)
+    none = np.empty(0)
+    start, stop = np.searchsorted(p, p[0], side="right"), np.searchsorted(p, p[-1])
+    return PartState(
+        first=float(points.score[0]),
+        low=float(p[0]),
+        high=float(p[-1]),
+        whole=whole,
+        sums=kernels.segment_sums(q, w, k, counts, edges),
+        losses=kernels.loss_sums(q, w, k, counts),
+        rank=kernels.rank_sum(p, w, k, counts),
+        low_tie=kernels.segment_sums(q[:start], w[:start], k[:start], counts, none)[0],
+        high_tie=kernels.segment_sums(q[stop:], w[stop:], k[stop:], counts, none)[0],
+    )
+
+
+def _exact(components: Array) -> Fraction:
+    return sum(map(Fraction, components[components != 0].tolist()), Fraction(0))
+
+
+def _exact_sums(rows: Array) -> Sums:
+    return Sums(*(_exact(row) for row in rows))
+
+
+def add_sums(parts: list[Array]) -> list[Sums]:
+    """Segment by segment over the parts."""
+    segments = parts[0].shape[0]
+    rows = merge(np.concatenate([part.reshape(4 * segments, -1) for part in parts], axis=1))
+    return [_exact_sums(rows[4 * j : 4 * j + 4]) for j in range(segments)]
+
+
+def add_up(states: list[PartState]) -> Totals:
+    """The totals of parts in ascending order.
+
+    Raises
+    ------
+    ValueError
+        If predictions of one part lie below those of the part before.
+    """
+    parts: list[Part] = []
+    below = NOTHING
+    tied = NOTHING
+    rank = Fraction(0)
+    for state in states:
+        if parts and state.low < parts[-1].high:
+            raise ValueError(_NOT_MONOTONE)
+        total = _exact_sums(merge(state.sums.swapaxes(0, 1).reshape(4, -1)))
+        low_tie, high_tie = _exact_sums(state.low_tie), _exact_sums(state.high_tie)
+        part = Part(state.first, state.low, state.high, total, low_tie, high_tie, below.weight, below)
+        # All of a part before counts as below, but for what is tied with this part's first points.
+        tied = _still_tied(tied, parts, state.low)
+        rank += _exact(state.rank) + 2 * total.positives * below.weight
+        rank += tied.positives * low_tie.weight - low_tie.positives * tied.weight
+        parts.append(part)
+        below = below.plus(total)
+    squared, logs, infinite = merge(np.concatenate([state.losses for state in states], axis=1))
+    return Totals(
+        parts=parts,
+        segments=add_sums([state.sums for state in states]),
+        total=below,
+        rank=rank,
+        squared=_exact(squared),
+        logs=_exact(logs),
+        infinite=_exact(infinite),
+        whole=all(state.whole for state in states),
+    )
+
+
+def _still_tied(tied: Sums, parts: list[Part], prediction: float) -> Sums:
+    """Sums of the points with this prediction at the end of the parts, from what were tied one part ago."""
+    if not parts or parts[-1].high != prediction:
+        return NOTHING
+    last = parts[-1]
+    return tied.plus(last.high_tie) if last.low == prediction else last.high_tie
+
+
+def _tied_before(parts: list[Part], prediction: float) -> Sums:
+    """Sums of the points with this prediction at the end of the parts."""
+    tied = NOTHING
+    for part in reversed(parts):
+        if part.high != prediction:
+            break
+        tied = tied.plus(part.high_tie)
+        if part.low != prediction:
+            break
+    return tied
+
+
+# The second pass: where equal-frequency groups end.
+
+
+def group_ends(totals: Totals, bins: int) -> list[float]:
+    """Cumulative weights at which groups end, but the last.
+
+    Whole numbers count rows: groups of whole rows, the first (rows mod bins) of them one larger. Other weights:
+    equal shares, rounded to doubles.
+    """
+    weight = totals.total.weight
+    if totals.whole:
+        size, larger = divmod(int(weight), bins)
+        return [float(i * size + min(i, larger)) for i in range(1, bins)]
+    return [float(weight * i / bins) for i in range(1, bins)]
+
+
+def tasks_of(totals: Totals, targets: list[float]) -> dict[float, tuple[Array, Array]]:
+    """First score of each part in which groups end, to the exact weight before it and the targets in it."""
+    ends = [part.before + part.total.weight for part in totals.parts]
+    found: dict[int, list[float]] = {}
+    for target in targets:
+        found.setdefault(bisect_left(ends, target, hi=len(ends) - 1), []).append(target)
+    parts = totals.parts
+    return {parts[i].first: (_expansion(parts[i].before), np.array(inside)) for i, inside in found.items()}
+
+
+def _expansion(value: Fraction) -> Array:
+    components = []
+    while value:
+        components.append(float(value))
+        value -= Fraction(components[-1])
+    return np.array(components[::-1], dtype=np.float64)
+
+
+class Ends(NamedTuple):
+    """Where groups end in a part."""
+
+    first: float  # score of the part
+    targets: Array  # cumulative weights
+    prediction: Array  # at which each target is reached
+    edges: Array  # each of those predictions, and the next double
+    sums: Array  # of the part, between the edges
+
+
+def second_chunk(
+    predict: Predict | None, tasks: dict[float, tuple[Array, Array]], points: Points
+) -> Ends | None:
+    """The second pass on a part; None where no group ends in it."""
+    first = float(points.score[0])
+    if first not in tasks:
+        return None
+    carry, targets = tasks[first]
+    p, (_, w, k) = _predictions(predict, points.score), points
+    prediction = p[kernels.crossings(w, carry, targets)]
+    edges = np.unique(np.concatenate([prediction, np.nextafter(prediction, np.inf)]))
+    counts, _ = kernels.counts_and_whole(w, k)
+    return Ends(first, targets, prediction, edges, kernels.segment_sums(p, w, k, counts, edges))
+
+
+def not_none(states: list[Ends | None]) -> list[Ends]:
+    """The parts in which groups end."""
+    return [state for state in states if state is not None]
+
+
+def groups_of(totals: Totals, found: list[Ends]) -> tuple[list[float], list[Sums]]:
+    """Predictions at which the groups end, and the groups' sums."""
+    index = {part.first: i for i, part in enumerate(totals.parts)}
+    ends, cumulative = [], [NOTHING]
+    for part_ends in found:
+        between = [_exact_sums(rows) for rows in part_ends.sums]
+        for target, prediction in zip(part_ends.targets.tolist(), part_ends.prediction.tolist(), strict=True):
+            j = int(np.searchsorted(part_ends.edges, prediction))
+            below = totals.parts[index[part_ends.first]].below
+            for sums in between[: j + 1]:
+                below = below.plus(sums)
+            before, tie = _whole_tie(totals.parts, index[part_ends.first], prediction, between[j + 1])
+            below = below.plus(before, -1)
+            cumulative.append(below.plus(tie, (Fraction(target) - below.weight) / tie.weight))
+            ends.append(prediction)
+    cumulative.append(totals.total)
+    return ends, [upper.plus(lower, -1) for lower, upper in pairwise(cumulative)]
+
+
+def _whole_tie(parts: list[Part], i: int, prediction: float, inside: Sums) -> tuple[Sums, Sums]:
+    """Sums of a tie that part i has a share of: in the parts before, and over all parts."""
+    before = _tied_before(parts[:i], prediction) if parts[i].low == prediction else NOTHING
+    tie = before.plus(inside)
+    if parts[i].high == prediction:
+        for part in parts[i + 1 :]:
+            if part.low != prediction:
+                break
+            tie = tie.plus(part.low_tie)
+            if part.high != prediction:
+                break
+    return before, tie
+
+
+def histogram_chunk(edges: Array, points: Points) -> Array:
+    """Sums of a part's scores, of any range, between ascending edges: see kernels.segment_sums."""
+    score, w, k = points
+    counts, _ = kernels.counts_and_whole(w, k)
+    within: Array = np.searchsorted(edges, score, side="right") / (edges.size + 1)
+    return kernels.segment_sums(within, w, k, counts, np.arange(1, edges.size + 1) / (edges.size + 1))

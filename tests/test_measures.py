@@ -1,0 +1,343 @@
+"""Measures against scikit-learn and brute force; and the same bits however the points are cut."""
+
+import itertools
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from calibrators import CalibrationMap, Isotonic
+from calibrators.base import Pass, Points, collapse
+from calibrators.measures import (
+    MEASURES,
+    assess,
+    assessment_passes,
+    measure,
+    run_passes,
+    side_by_side,
+    wilson_interval,
+)
+
+PROBABILITY = st.one_of(
+    st.sampled_from([0.0, 0.1, 0.3, 0.5, np.nextafter(0.5, 0), 0.7, 1.0, 1e-300, 1e-12, 1 - 2**-53]),
+    st.floats(0, 1),
+)
+WEIGHT = st.one_of(st.just(1.0), st.integers(1, 5).map(float), st.floats(1e-6, 1e6))
+
+
+@st.composite
+def observations(draw, *, weights=WEIGHT, min_size=1):
+    n = draw(st.integers(min_size, 25))
+    p = np.array(draw(st.lists(PROBABILITY, min_size=n, max_size=n)))
+    z = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=float)
+    w = np.array(draw(st.lists(weights, min_size=n, max_size=n)))
+    return p, w, z
+
+
+def sample(n=2000, *, seed=0, digits=None, weighted=False):
+    rng = np.random.default_rng(seed)
+    p = rng.beta(0.5, 1.5, n)
+    if digits is not None:
+        p = p.round(digits)
+    z = (rng.random(n) < p**1.4).astype(float)
+    w = rng.gamma(2.0, size=n) if weighted else np.ones(n)
+    return p, w, z
+
+
+def in_parts(points, cuts, *, skip=True, trip=False):
+    """A runner over parts of points, as a score table carries passes out."""
+    borders = [0, *sorted({c for c in cuts if 0 < c < points.score.size}), points.score.size]
+    parts = [Points(*(column[a:b].copy() for column in points)) for a, b in itertools.pairwise(borders)]
+
+    def run(request: Pass):
+        wanted = [p for p in parts if not skip or request.only is None or float(p.score[0]) in request.only]
+        chunk = pickle.loads(pickle.dumps(request.chunk)) if trip else request.chunk
+        return request.combine([chunk(part) for part in wanted])
+
+    return run
+
+
+def brute_force_errors(p, z, w, bins, how):
+    """ECE and MCE over rows, whole weights being repetitions; a tie's rows all get its mean label."""
+    p, z = np.repeat(p, w.astype(int)), np.repeat(z, w.astype(int))
+    order = np.argsort(p)
+    p, z = p[order], z[order]
+    z = np.array([z[p == value].mean() for value in p])
+    if how == "frequency":
+        groups = np.array_split(np.arange(p.size), bins)
+    else:
+        index = np.array([sum(value >= i / bins for i in range(1, bins)) for value in p])
+        groups = [np.flatnonzero(index == i) for i in range(bins)]
+    gaps = [(g.size, abs(z[g].mean() - p[g].mean())) for g in groups if g.size]
+    return sum(n * gap for n, gap in gaps) / p.size, max(gap for _, gap in gaps)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("digits", [None, 2])
+def test_measures_agree_with_scikit_learn(digits, weighted):
+    p, w, z = sample(digits=digits, weighted=weighted)
+    inside = (p > 0) & (p < 1)
+    p, w, z = p[inside], w[inside], z[inside]
+    found = measure(p, w, z * w)
+    close = {"rel": 1e-12}
+    assert found.auc == pytest.approx(sklearn.metrics.roc_auc_score(z, p, sample_weight=w), **close)
+    assert found.brier == pytest.approx(sklearn.metrics.brier_score_loss(z, p, sample_weight=w), **close)
+    assert found.rmse == pytest.approx(math.sqrt(found.brier), **close)
+    assert found.log_loss == pytest.approx(sklearn.metrics.log_loss(z, p, sample_weight=w), **close)
+    assert found.accuracy == pytest.approx(
+        sklearn.metrics.accuracy_score(z, p >= 0.5, sample_weight=w), **close
+    )
+    assert found.reasons == {}
+
+
+@settings(deadline=None)
+@given(observations(weights=st.integers(1, 4).map(float)), st.integers(1, 12))
+def test_calibration_errors_agree_with_brute_force(data, bins):
+    p, w, z = data
+    found = measure(p, w, z * w, bins=bins)
+    for how in ("frequency", "width"):
+        ece, mce = brute_force_errors(p, z, w, bins, how)
+        assert getattr(found, f"ece_{how}") == pytest.approx(ece, rel=1e-12, abs=1e-15)
+        assert getattr(found, f"mce_{how}") == pytest.approx(mce, rel=1e-12, abs=1e-15)
+
+
+def test_fractional_weights_make_groups_of_equal_weight():
+    p, w, z = sample(500, weighted=True)
+    found = assess(p, w, z * w, bins=7)
+    assert [g.weight for g in found.by_frequency] == pytest.approx([w.sum() / 7] * 7, rel=1e-13)
+    mean = sum(g.weight * g.mean_prediction for g in found.by_frequency) / w.sum()
+    assert mean == pytest.approx(np.average(p, weights=w), rel=1e-13)
+    assert found.mean_prediction == pytest.approx(np.average(p, weights=w), rel=1e-13)
+    gaps = [abs(g.frequency - g.mean_prediction) for g in found.by_frequency]
+    assert found.measures.mce_frequency == pytest.approx(max(gaps), rel=1e-12)
+
+
+def test_tie_across_group_borders_is_shared_in_proportion():
+    # 8 rows: one at 0.2, six at 0.5 (half of them positive), one at 0.9, in groups of 4.
+    found = assess([0.2, 0.5, 0.9], [1, 6, 1], [0, 3, 1], bins=2).by_frequency
+    assert [g.positives for g in found] == [1.5, 2.5]
+    assert [g.mean_prediction for g in found] == pytest.approx([(0.2 + 3 * 0.5) / 4, (3 * 0.5 + 0.9) / 4])
+    assert [(g.lower, g.upper) for g in found] == [(0.2, 0.5), (0.5, 0.9)]
+
+
+@settings(deadline=None)
+@given(observations(weights=st.integers(1, 4).map(float)), st.randoms(use_true_random=False))
+def test_weight_equals_repetition_and_order_does_not_matter(data, random):
+    p, w, z = data
+    times = w.astype(int)
+    order = list(range(int(times.sum())))
+    random.shuffle(order)
+    rows = np.repeat(p, times)[order], None, np.repeat(z, times)[order]
+    assert assess(*rows) == assess(p, w, z * w)
+
+
+@settings(deadline=None)
+@given(observations(), st.lists(st.integers(1, 24)), st.integers(1, 12), st.booleans())
+def test_cutting_changes_no_bit(data, cuts, bins, skip):
+    p, w, z = data
+    points = collapse(p, z, w)
+    expected = run_passes(assessment_passes(bins=bins), in_parts(points, []))
+    assert run_passes(assessment_passes(bins=bins), in_parts(points, cuts, skip=skip)) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(observations(), st.lists(st.integers(1, 24)), st.integers(0, 3), st.integers(1, 12))
+@example((np.array([0.1, 0.2, 0.3, 0.4]), np.ones(4), np.array([0.0, 1, 0, 1])), [1, 2, 3], 0, 4)
+def test_ties_made_by_a_map_are_ties_across_parts(data, cuts, levels, bins):
+    p, w, z = data
+    points = collapse(p, z, w)
+    edges = np.arange(1, levels + 1) / (levels + 2)
+    level = np.linspace(0.0, 0.7, levels + 1)
+    steps = CalibrationMap.from_bins(edges, level, np.ones(levels + 1), np.zeros(levels + 1))
+    whole = assess(steps.predict(points.score), points.weight, points.positives, bins=bins, rows=None)
+    found = run_passes(assessment_passes(steps.predict, bins=bins), in_parts(points, cuts))
+    assert found == whole
+    # The same from rows that were never added up: sums of whole numbers are exact there too.
+    if np.all(w == w.round()):
+        assert found == assess(steps.predict(p), w, z * w, bins=bins)
+
+
+def test_parts_of_a_large_table_agree_with_memory():
+    p, w, z = sample(20_000, weighted=True)
+    points = collapse(p, z, w)
+    fitted = Isotonic().fit_points(points).calibration_map_
+    run = in_parts(points, range(0, 20_000, 777), trip=True)
+    before, after = run_passes(
+        side_by_side(assessment_passes(), assessment_passes(fitted.predict, bins=15)), run
+    )
+    assert before == assess(p, w, z * w)
+    assert after == assess(fitted.predict(points.score), points.weight, points.positives, bins=15)
+    assert after.measures.ece_frequency < before.measures.ece_frequency
+
+
+def test_side_by_side_carries_on_when_one_needs_more_sweeps():
+    sizes = Pass(chunk=_size, combine=sum)
+
+    def once():
+        return (yield sizes)
+
+    def thrice():
+        return [(yield sizes), (yield sizes), (yield sizes)]
+
+    def never():
+        return "at once"
+        yield
+
+    points = collapse([0.1, 0.2, 0.3], [0, 1, 0])
+    sweeps = []
+
+    def run(request):
+        sweeps.append(request)
+        return in_parts(points, [1])(request)
+
+    assert run_passes(side_by_side(once(), thrice(), never()), run) == (3, [3, 3, 3], "at once")
+    assert len(sweeps) == 3
+
+
+def _size(points):
+    return points.score.size
+
+
+def test_second_pass_asks_only_for_parts_in_which_groups_end():
+    p, w, z = sample(1000)
+    points = collapse(p, z, w)
+    asked = []
+
+    def run(request):
+        asked.append(request.only)
+        return in_parts(points, range(0, 1000, 10))(request)
+
+    run_passes(assessment_passes(bins=4), run)
+    assert asked[0] is None
+    assert len(asked[1]) == 3
+
+
+def test_scores_outside_zero_to_one_have_a_ranking_only():
+    p, w, z = sample()
+    scores = np.log(p / (1 - p))
+    found = assess(scores, w, z)
+    assert found.measures.auc == measure(p, w, z).auc
+    assert all(getattr(found.measures, name) is None for name in MEASURES if name != "auc")
+    assert set(found.measures.reasons) == set(MEASURES) - {"auc"}
+    assert "range from -" in found.measures.reasons["brier"]
+    assert not found.probabilities
+    assert found.by_width == found.by_frequency == ()
+    count, edges = np.histogram(scores, bins=50)
+    assert found.histogram.weight == pytest.approx(count)
+    assert found.histogram.edges == pytest.approx(edges)
+    assert sum(found.histogram.positives) == z.sum()
+    cut = run_passes(assessment_passes(), in_parts(collapse(scores, z, w), [3, 700]))
+    assert cut == found
+
+
+@pytest.mark.parametrize("score", [3.0, -1e308, 5e-324 - 1])
+def test_one_score_outside_zero_to_one_has_a_histogram(score):
+    found = assess([score, score], None, [0, 1])
+    assert found.measures.auc == 0.5
+    assert sum(found.histogram.weight) == 2
+    assert np.all(np.isfinite(found.histogram.edges))
+    assert found.histogram.edges[0] < score < found.histogram.edges[-1]
+
+
+def test_one_class_has_no_auc():
+    found = measure([0.2, 0.4], None, [1, 1])
+    assert found.auc is None
+    assert "label 1" in found.reasons["auc"]
+    assert found.brier == pytest.approx((0.64 + 0.36) / 2)
+
+
+@pytest.mark.parametrize(("p", "z"), [(0.0, 1), (1.0, 0)])
+def test_certainty_that_was_wrong_costs_infinitely(p, z):
+    found = measure([p, 0.5], [2.0, 1.0], [2.0 * z, 1.0])
+    assert found.log_loss == math.inf
+    assert "weight 2 " in found.reasons["log_loss"]
+    assert found.as_dict()["log_loss"] is None
+    assert found.brier == pytest.approx(2.25 / 3)
+
+
+def test_certainty_that_was_right_costs_nothing():
+    found = measure([0.0, 1.0], None, [0, 1])
+    assert (found.log_loss, found.brier, found.auc, found.accuracy) == (0.0, 0.0, 1.0, 1.0)
+
+
+def test_half_predicts_one():
+    assert measure([0.5], None, [1]).accuracy == 1.0
+    assert measure([np.nextafter(0.5, 0)], None, [1]).accuracy == 0.0
+
+
+def test_width_bins_are_closed_below_and_the_last_above():
+    found = assess([0.1, 0.3, 0.7, 1.0], None, [0, 0, 0, 0]).by_width
+    assert [i for i, group in enumerate(found) if group.weight] == [1, 3, 7, 9]
+    assert found[0].frequency is None
+    assert (found[3].lower, found[3].upper) == (0.3, 0.4)
+
+
+def test_histogram_counts_weight_and_positives():
+    p, w, z = sample(weighted=True)
+    found = assess(p, w, z * w, histogram_bins=20).histogram
+    for column, weights in ((found.weight, w), (found.positives, z * w)):
+        assert column == pytest.approx(np.histogram(p, bins=20, range=(0, 1), weights=weights)[0], rel=1e-12)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 40), st.integers(1, 40))
+def test_wilson_interval_is_scipys(positives, more):
+    n = positives + more - 1 or 1
+    positives = min(positives, n)
+    low, high = wilson_interval(positives / n, n)
+    expected = scipy.stats.binomtest(positives, n).proportion_ci(0.95, method="wilson")
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert 0 <= low <= positives / n <= high <= 1
+
+
+def test_intervals_count_rows_or_kishs_effective_size():
+    p, w, z = sample(1000)
+    counts = assess(p, w, z)
+    assert not counts.weighted
+    assert [g.effective_size for g in counts.by_frequency] == [100] * 10
+    scaled = assess(p, 3 * w, 3 * z, rows=1000)
+    assert scaled.weighted
+    assert [g.effective_size for g in scaled.by_frequency] == pytest.approx([100] * 10)
+    repeated = assess(p, 3 * w, 3 * z)
+    assert [g.effective_size for g in repeated.by_frequency] == [300] * 10
+    w = np.random.default_rng(1).gamma(2.0, size=1000)
+    found = assess(p, w, z * w).by_width[0]
+    inside = w[p < 0.1]
+    assert found.effective_size == pytest.approx(inside.sum() ** 2 / (inside**2).sum())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], None, []), "n >= 1"),
+        (([0.1, np.nan], None, [0, 1]), "probability: expected finite numbers, found 1 others, the first at"),
+        (([0.1], [0.0], [0]), "weight: expected finite numbers > 0"),
+        (([0.1], [1.0], [2.0]), r"positives: expected numbers in \[0, weight\]"),
+        (([0.1], [1.0, 1.0], [0]), r"weight: expected shape \(1,\)"),
+        (([0.1], None, [0], 0), "bins: expected a whole number >= 1, found 0"),
+    ],
+)
+def test_bad_input_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        measure(*arguments)
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [1, 2]])
+def test_map_that_decreases_is_refused(cuts):
+    falling = CalibrationMap.from_bins(np.array([0.5]), np.array([0.8, 0.2]), np.ones(2), np.ones(2))
+    points = collapse([0.1, 0.6, 0.7], [0, 1, 0])
+    with pytest.raises(ValueError, match="do not decrease with the score"):
+        run_passes(assessment_passes(falling.predict), in_parts(points, cuts))
+
+
+def test_counts_beyond_the_fast_path_agree_with_it():
+    p, _, z = sample(300, digits=2)
+    few = assess(p, np.full(300, 4.0), 4 * z)
+    many = assess(p, np.full(300, 2.0**32), 2.0**32 * z)
+    assert many.measures == few.measures
+    assert many.weight == few.weight * 2**30
