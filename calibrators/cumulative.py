@@ -95,8 +95,8 @@ def part_totals(points: Points) -> PartTotals:
         float(points.score[0]),
         float(points.score[-1]),
         points.score.size,
-        sums.expansion_of(points.weight),
-        sums.expansion_of(points.positives),
+        cumulative.expansion_of(points.weight),
+        cumulative.expansion_of(points.positives),
     )
 
 
@@ -153,7 +153,8 @@ def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
     """The cuts after the given points of a part; none where nothing of weight follows. index : ascending."""
     part = layout.part_of(points)
     counts = _counts(layout, part, points, index + 1)
-    above = np.append(points.score, layout.score_after(part))[index + 1]
+    above = points.score[np.minimum(index + 1, points.score.size - 1)]
+    above[index == points.score.size - 1] = layout.score_after(part)
     some = (counts.weight < layout.weight) & np.isfinite(above)
     return Cuts(points.score[index][some], above[some], Counts(*(column[some] for column in counts)))
 

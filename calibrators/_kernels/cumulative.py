@@ -1,20 +1,89 @@
-"""Cumulative sums over points that are exact before they are rounded, from a carry that is exact too."""
+"""Cumulative sums over points that are exact before they are rounded, from a carry that is exact too.
+
+Exact sums are expansions (see `sums`). While one component holds a sum, as for whole numbers below 2**53, an
+addition costs no more than one in double precision.
+"""
 
 import numpy as np
 from numba import njit
 
+from calibrators._kernels.double_double import two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _components(carry):
+    components = np.zeros(MAX_COMPONENTS)
+    components[: carry.size] = carry
+    return components
+
+
+@njit(cache=True, nogil=True)
+def _advance(values, start, stop, components, n):
+    """Add values[start:stop] to the expansion; return its new length."""
+    i = start
+    if n <= 1:
+        total = components[0] if n == 1 else 0.0
+        while i < stop:
+            high, low = two_sum(total, values[i])
+            if low != 0.0:
+                break
+            total = high
+            i += 1
+        components[0] = total
+        n = 1 if total != 0.0 else 0
+    while i < stop:
+        n = add(components, n, values[i])
+        i += 1
+    return n
 
 
 @njit(cache=True, nogil=True)
 def add_expansions(left, right):
     """The exact sum of two expansions, as an expansion."""
-    components = np.empty(MAX_COMPONENTS + 1)
+    components = _components(left)
     n = left.size
-    components[:n] = left
     for i in range(right.size):
         n = add(components, n, right[i])
     return components[:n].copy()
+
+
+@njit(cache=True, nogil=True)
+def expansion_of(values):
+    """The exact sum of values as an expansion."""
+    components = np.zeros(MAX_COMPONENTS)
+    n = _advance(values, 0, values.size, components, 0)
+    return components[:n].copy()
+
+
+@njit(cache=True, nogil=True)
+def fill_prefix_sums(values, start, stop, components, n, out):
+    """Write the correctly rounded cumulative sums of values[start:stop] to out; return the expansion's length."""
+    i = start
+    if n <= 1:
+        total = components[0] if n == 1 else 0.0
+        while i < stop:
+            high, low = two_sum(total, values[i])
+            if low != 0.0:
+                break
+            total = high
+            out[i - start] = total
+            i += 1
+        components[0] = total
+        n = 1 if total != 0.0 else 0
+    while i < stop:
+        n = add(components, n, values[i])
+        out[i - start] = rounded(components, n)
+        i += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def prefix_sums(values, carry):
+    """The correctly rounded cumulative sum at every index, after the carry."""
+    out = np.empty(values.size)
+    fill_prefix_sums(values, 0, values.size, _components(carry), carry.size, out)
+    return out
 
 
 @njit(cache=True, nogil=True)
@@ -25,19 +94,22 @@ def cuts_at(values, carry, targets):
     targets : float64 array, ascending; those that are never reached get m.
     """
     m = values.size
-    components = np.empty(MAX_COMPONENTS + 1)
+    components = _components(carry)
     n = carry.size
-    components[:n] = carry
     out = np.full(targets.size, m, np.int64)
+    block = np.empty(min(m, 4096))
     j = 0
-    i = 0
-    while i < m and j < targets.size:
-        n = add(components, n, values[i])
-        total = rounded(components, n)
-        while j < targets.size and targets[j] <= total:
+    start = 0
+    while start < m and j < targets.size:
+        stop = min(start + block.size, m)
+        n = fill_prefix_sums(values, start, stop, components, n, block)
+        i = start
+        while j < targets.size and targets[j] <= block[stop - start - 1]:
+            while block[i - start] < targets[j]:
+                i += 1
             out[j] = i
             j += 1
-        i += 1
+        start = stop
     return out
 
 
@@ -47,33 +119,37 @@ def sums_through(values, carry, stops):
 
     stops : int64 array, ascending, in [0, m].
     """
-    components = np.empty(MAX_COMPONENTS + 1)
-    scratch = np.empty(MAX_COMPONENTS + 1)
+    components = _components(carry)
+    scratch = np.empty(MAX_COMPONENTS)
     n = carry.size
-    components[:n] = carry
     high = np.empty(stops.size)
-    low = np.empty(stops.size)
+    low = np.zeros(stops.size)
     i = 0
-    for j in range(stops.size):
+    j = 0
+    if n <= 1:
+        total = components[0] if n == 1 else 0.0
+        exact = True
+        while j < stops.size:
+            while i < stops[j]:
+                above, below = two_sum(total, values[i])
+                if below != 0.0:
+                    exact = False
+                    break
+                total = above
+                i += 1
+            if not exact:
+                break
+            high[j] = total
+            j += 1
+        components[0] = total
+        n = 1 if total != 0.0 else 0
+    while j < stops.size:
         while i < stops[j]:
             n = add(components, n, values[i])
             i += 1
         high[j] = rounded(components, n)
-        low[j] = 0.0
         if n > 1:
             scratch[:n] = components[:n]
             low[j] = rounded(scratch, add(scratch, n, -high[j]))
+        j += 1
     return high, low
-
-
-@njit(cache=True, nogil=True)
-def prefix_sums(values, carry):
-    """The correctly rounded cumulative sum at every index, after the carry."""
-    components = np.empty(MAX_COMPONENTS + 1)
-    n = carry.size
-    components[:n] = carry
-    out = np.empty(values.size)
-    for i in range(values.size):
-        n = add(components, n, values[i])
-        out[i] = rounded(components, n)
-    return out

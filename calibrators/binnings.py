@@ -1,0 +1,222 @@
+"""A family of equal-frequency binnings of one set of points: edges, likelihoods, average."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import binnings as kernel
+from calibrators._kernels import cumulative
+from calibrators.base import Pass, Points
+from calibrators.calibration_map import CalibrationMap
+from calibrators.cumulative import Counts, Layout, bin_counts, cuts_after
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_MAX_EDGES = 1e9
+
+
+@dataclass(frozen=True)
+class Family:
+    """Binnings to be averaged; arrays of shape (models,).
+
+    Attributes
+    ----------
+    bins : int64: number of bins asked for
+    numerator, denominator : float64: edge j lies where the cumulative weight reaches numerator j / denominator
+    strength : float64, shape (models, 2): equivalent sample size of a bin, of a model to be shared among its bins
+    smoothed : whether levels are smoothed as the authors' code does
+    """
+
+    bins: Indices
+    numerator: Array
+    denominator: Array
+    strength: Array
+    smoothed: bool
+
+
+class Edges(NamedTuple):
+    """What is known at the distinct edges of a family.
+
+    Attributes
+    ----------
+    cuts : float64 array, shape (edges, 3 or 5): edge; cumulative weight, positives; their low parts if not all zero
+    score_sums : float64 array, shape (edges + 1, 2) or (0, 2): cumulative sums of the positives' scores, high and
+        low, to each edge and to the end
+    """
+
+    cuts: Array
+    score_sums: Array
+
+
+def binning_family(layout: Layout, C: float, *, authors: bool, per_bin: bool) -> Family:
+    """The binnings of BBQ for this total weight."""
+    total = layout.weight
+    bins = np.arange(_fewest_bins(total, C), _most_bins(total, C) + 1)
+    edges = np.minimum(bins, layout.n_points).sum(dtype=np.float64)
+    if edges > _MAX_EDGES:
+        raise ValueError(
+            f"C: {C:g} and a total weight of {total:g} expected {edges:.2g} bin edges, more than "
+            f"{_MAX_EDGES:.0e}: lower C, or scale the weights to count observations"
+        )
+    one_bin = np.full(bins.size, 2.0 if authors or per_bin else 0.0)
+    return Family(
+        bins=bins,
+        numerator=np.floor(total / bins) if authors else np.full(bins.size, total),
+        denominator=np.ones(bins.size) if authors else bins.astype(np.float64),
+        strength=np.column_stack([one_bin, 2.0 - one_bin]),
+        smoothed=authors,
+    )
+
+
+def _fewest_bins(total: float, C: float) -> int:
+    """max(1, floor(N^(1/3) / C)), not at the mercy of a rounded cube root."""
+    bins = int(np.cbrt(total) / C)
+    bins += (C * (bins + 1)) ** 3 <= total
+    bins -= (C * bins) ** 3 > total
+    return max(1, bins)
+
+
+def _most_bins(total: float, C: float) -> int:
+    """min(ceil(N / 5), ceil(C N^(1/3))), not at the mercy of a rounded cube root."""
+    root = np.cbrt(total) * C
+    bins = int(np.ceil(root))
+    bins += bins**3 < C**3 * total
+    bins -= (bins - 1) ** 3 >= C**3 * total
+    return max(1, min(int(np.ceil(total / 5)), bins))
+
+
+def score_sum_pass() -> Pass:
+    """The pass that yields, for each part, the exact sum of the positives' scores before it; one more at the end."""
+    return Pass(chunk=_score_sum, combine=_running_sums)
+
+
+def _score_sum(points: Points) -> Array:
+    return cumulative.expansion_of(points.score * points.positives)
+
+
+def _running_sums(parts: list[Array]) -> list[Array]:
+    running = [np.empty(0)]
+    for part in parts:
+        running.append(cumulative.add_expansions(running[-1], part))
+    return running
+
+
+def edges_pass(layout: Layout, family: Family, score_sums_before: list[Array] | None) -> Pass:
+    """The pass that yields the `Edges` of a family."""
+    return Pass(
+        chunk=partial(_edges_in_part, layout, family, score_sums_before),
+        combine=partial(_join_edges, score_sums_before),
+    )
+
+
+def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, points: Points) -> Edges:
+    part = layout.part_of(points)
+    carry = layout.weight_before[part]
+    index = np.flatnonzero(
+        kernel.mark_edges(
+            points.weight, carry, family.bins, family.numerator, family.denominator, layout.weight
+        )
+    )
+    cuts = cuts_after(layout, points, index)
+    index = index[: cuts.below.size]  # only the last point of all can have been left out
+    counts = cuts.counts
+    columns = [cuts.edges, counts.weight, counts.positives]
+    if counts.weight_low.any() or counts.positives_low.any():
+        columns += [counts.weight_low, counts.positives_low]
+    score_sums = np.empty((0, 2))
+    if before is not None:
+        terms = points.score * points.positives
+        score_sums = np.column_stack(cumulative.sums_through(terms, before[part], index + 1))
+    return Edges(np.column_stack(columns), score_sums)
+
+
+def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Edges:
+    width = max(part.cuts.shape[1] for part in parts)
+    cuts = np.zeros((sum(len(part.cuts) for part in parts), width))
+    done = 0
+    for part in parts:
+        cuts[done : done + len(part.cuts), : part.cuts.shape[1]] = part.cuts
+        done += len(part.cuts)
+    score_sums = np.concatenate([part.score_sums for part in parts])
+    if score_sums_before is not None:
+        end = cumulative.sums_through(np.empty(0), score_sums_before[-1], np.zeros(1, np.int64))
+        score_sums = np.concatenate([score_sums, np.column_stack(end)])
+    return Edges(cuts, score_sums)
+
+
+def _end(layout: Layout) -> Array:
+    return np.array([1.0, layout.weight, layout.positives, layout.weight_low, layout.positives_low])
+
+
+def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tuple[Array, Indices]:
+    """The log marginal likelihood of each model, and the number of bins that it ends with."""
+    scores = np.empty(family.bins.size)
+    sizes = np.empty(family.bins.size, np.int64)
+    kernel.log_marginal_likelihoods(
+        edges.cuts,
+        _end(layout),
+        kernel.bucket_index(edges.cuts[:, 1], layout.weight),
+        family.bins,
+        family.numerator,
+        family.denominator,
+        family.strength,
+        scores,
+        sizes,
+    )
+    return scores, sizes
+
+
+def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
+    """The map of the weighted mean of some models."""
+    starts = kernel.bucket_index(edges.cuts[:, 1], layout.weight)
+    at, change, start = [], [], 0.0
+    for model, share in zip(models, weight, strict=True):
+        index, level = _model_levels(layout, family, edges, starts, int(model))
+        terms = share * level
+        start += terms[0]
+        at.append(np.repeat(index, 2))
+        change.append(np.column_stack([-terms[:-1], terms[1:]]).ravel())
+    places = np.concatenate(at)
+    order = np.argsort(places, kind="stable")
+    rows, totals = kernel.average_steps(places[order], np.concatenate(change)[order], start)
+    level = np.clip(totals / np.sum(weight), 0.0, 1.0)
+    cuts = edges.cuts[rows]
+    low = cuts[:, 3:] if cuts.shape[1] == 5 else np.zeros((rows.size, 2))
+    counts = Counts(cuts[:, 1], low[:, 0], cuts[:, 2], low[:, 1])
+    return CalibrationMap.from_bins(cuts[:, 0], level, *bin_counts(layout, counts))
+
+
+def _model_levels(
+    layout: Layout, family: Family, edges: Edges, starts: Indices, model: int
+) -> tuple[Indices, Array]:
+    """Where the edges of a model are among all edges, and the levels of its bins."""
+    end = _end(layout)
+    most = min(int(family.bins[model]), len(edges.cuts) + 1)
+    chosen = np.empty(most, np.int64)
+    count = kernel.edges_of(
+        np.ascontiguousarray(edges.cuts[:, 1]),
+        starts,
+        layout.weight,
+        family.bins[model],
+        family.numerator[model],
+        family.denominator[model],
+        chosen,
+    )
+    chosen = chosen[:count]
+    bin_edges, k, w = np.empty(count + 2), np.empty(count + 1), np.empty(count + 1)
+    kernel.fill_bins(edges.cuts, end, chosen, count, bin_edges, w, k)
+    middle = (bin_edges[:-1] + bin_edges[1:]) / 2
+    if family.smoothed:
+        score_sums = edges.score_sums[np.append(chosen, len(edges.cuts))]
+        own = np.diff(score_sums[:, 0], prepend=0.0) + np.diff(score_sums[:, 1], prepend=0.0)
+        level = (k + (own + middle) / (k + 1)) / (w + 1)
+    else:
+        strength = family.strength[model, 0] + family.strength[model, 1] / (count + 1)
+        level = (k + strength * np.clip(middle, 0.005, 0.995)) / (w + strength)
+    return chosen, np.clip(level, 0.0, 1.0)

@@ -1,0 +1,187 @@
+"""BBQ against a direct loop over rows, models and bins with scipy's log-beta."""
+
+import numpy as np
+import pytest
+from scipy.special import betaln
+
+from calibrators._kernels import binnings
+from calibrators.base import Points, collapse
+from calibrators.bbq import BBQ
+
+
+def bins_of_rows(s, ends):
+    starts = [0, *ends]
+    stops = [*ends, len(s)]
+    edges = [0.0, *(s[e - 1] + (s[e] - s[e - 1]) / 2 for e in ends), 1.0]
+    return [(edges[i], edges[i + 1], slice(starts[i], stops[i])) for i in range(len(starts))]
+
+
+def past_ties(s, ranks):
+    n = len(s)
+    ends = set()
+    for end in ranks:
+        while 0 < end < n and s[end] == s[end - 1]:
+            end += 1
+        if 0 < end < n:
+            ends.add(end)
+    return sorted(ends)
+
+
+def direct(scores, labels, C=10, prior="paper", rho=0.001, reference="paper"):
+    """BBQ row by row: a function of scores, the marginal likelihoods and the numbers of bins."""
+    order = np.argsort(scores, kind="stable")
+    s, z = np.asarray(scores, float)[order], np.asarray(labels, float)[order]
+    n = len(s)
+    root = np.cbrt(n)
+    authors = reference == "authors"
+    models = []
+    for B in range(max(1, int(root / C)), min(-(-n // 5), int(np.ceil(C * root))) + 1):
+        ranks = [j * (n // B) if authors else -(-n * j // B) for j in range(1, B)]
+        bins = bins_of_rows(s, past_ties(s, ranks))
+        strength = 2 if authors or prior == "per_bin" else 2 / len(bins)
+        S, levels = 0.0, []
+        for low, high, rows in bins:
+            k, w = z[rows].sum(), len(z[rows])
+            p = min(max((low + high) / 2, 0.005), 0.995)
+            a, b = strength * p, strength * (1 - p)
+            S += betaln(k + a, w - k + b) - betaln(a, b)
+            if authors:
+                p0 = (s[rows][z[rows] == 1].sum() + (low + high) / 2) / (k + 1)
+                levels.append((k + p0) / (w + 1))
+            else:
+                levels.append((k + a) / (w + strength))
+        models.append((S, np.array([b[0] for b in bins[1:]]), np.array(levels), B))
+    best = max(m[0] for m in models)
+    models.sort(key=lambda m: (-np.exp(m[0] - best), m[3]))
+    relative = np.exp([m[0] - best for m in models])
+    keep = len(models)
+    if rho is not None:
+        start = int(np.sum(relative == relative[0])) if authors else 1
+        for k in range(start, len(models)):
+            if relative[k - 1] - relative[k] <= rho * np.var(relative):
+                keep = k
+                break
+        if authors:
+            keep = max(1, keep - 1)
+    models, relative = models[:keep], relative[:keep]
+
+    def predict(x):
+        levels = np.array([m[2][np.searchsorted(m[1], x, side="right")] for m in models])
+        return relative @ levels / relative.sum()
+
+    return predict, models, relative / relative.sum()
+
+
+def simulated(n, seed, decimals=None):
+    rng = np.random.default_rng(seed)
+    s = rng.random(n)
+    if decimals is not None:
+        s = np.round(s, decimals)
+    return s, rng.random(n) < 0.15 + 0.6 * s + 0.2 * np.sin(12 * s)
+
+
+@pytest.mark.parametrize("decimals", [None, 3, 1])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"rho": None},
+        {"prior": "per_bin"},
+        {"C": 3},
+        {"reference": "authors"},
+        {"reference": "authors", "rho": None},
+        {"reference": "authors", "prior": "paper", "rho": 0.1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n", [7, 331, 2000])
+def test_equals_the_direct_loop(n, parameters, decimals):
+    s, z = simulated(n, n, decimals)
+    fitted = BBQ(**parameters).fit(s, z)
+    predict, models, weight = direct(s, z, **parameters)
+    at = np.concatenate([np.linspace(0, 1, 1001), s])
+    assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
+    kept = fitted.models_
+    shown = kept.requested.size
+    assert kept.requested.tolist() == [m[3] for m in models[:shown]]
+    assert kept.bins.tolist() == [len(m[2]) for m in models[:shown]]
+    assert kept.log_marginal_likelihood == pytest.approx([m[0] for m in models[:shown]], rel=1e-9)
+    assert kept.weight == pytest.approx(weight[:shown], rel=1e-6)
+    assert weight[shown:].sum() < 1e-15
+
+
+def test_log_beta_against_exact_integers():
+    from fractions import Fraction
+    from math import factorial, log
+
+    for a, b in [(1, 1), (3, 40), (14, 15), (15, 15), (200, 3), (700, 900), (1, 2000)]:
+        exact = Fraction(factorial(a - 1) * factorial(b - 1), factorial(a + b - 1))
+        expected = log(exact.numerator) - log(exact.denominator)
+        assert binnings.log_beta(float(a), float(b)) == pytest.approx(expected, rel=2e-14, abs=1e-14)
+
+
+def test_number_of_models_is_exact_where_the_cube_root_is_whole():
+    from calibrators.binnings import _fewest_bins, _most_bins
+
+    for root in (10, 20, 100, 300, 1000):
+        assert _fewest_bins(float(root**3), 10.0) == max(1, root // 10)
+        assert _fewest_bins(float(root**3 - 1), 10.0) == max(1, (root - 1) // 10)
+        assert _most_bins(float(root**3), 10.0) == min(-(-(root**3) // 5), 10 * root)
+        assert _most_bins(float(root**3 + 1), 10.0) == min(-(-(root**3 + 1) // 5), 10 * root + 1)
+
+
+@pytest.mark.parametrize("reference", ["paper", "authors"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("parts", [2, 3, 60])
+def test_parts_change_nothing(reference, weighted, parts):
+    s, z = simulated(3000, parts)
+    w = np.random.default_rng(parts).lognormal(0, 2, s.size) if weighted else None
+    points = collapse(s, z, w)
+    cut = np.array_split(np.arange(points.score.size), parts)
+    pieces = [Points(*(column[i] for column in points)) for i in cut]
+    whole = BBQ(reference=reference, rho=None).fit_points(points)
+    split = BBQ(reference=reference, rho=None).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
+    for a, b in zip(whole.models_, split.models_, strict=True):
+        assert np.array_equal(a, b)
+    for name in whole.calibration_map_.__dataclass_fields__:
+        a, b = getattr(whole.calibration_map_, name), getattr(split.calibration_map_, name)
+        assert np.array_equal(a, b), name
+
+
+def test_points_beyond_one_block_of_the_kernel():
+    s, z = simulated(200_000, 9)
+    fitted = BBQ(C=1, rho=None).fit(s, z)
+    predict, _, _ = direct(s, z, C=1, rho=None)
+    at = np.linspace(0, 1, 1001)
+    assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
+
+
+def test_scores_outside_the_unit_interval_are_refused():
+    with pytest.raises(ValueError, match=r"expected numbers in \[0, 1\], found them from -0.5 to 0.7"):
+        BBQ().fit([-0.5, 0.7], [0, 1])
+
+
+def test_too_many_edges_are_refused():
+    with pytest.raises(ValueError, match=r"1e\+09: lower C, or scale the weights"):
+        BBQ().fit(np.linspace(0, 1, 100_000), np.arange(100_000) % 2, np.full(100_000, 1e12))
+
+
+def test_few_points_of_huge_weight_are_quick():
+    fitted = BBQ(rho=None).fit([0.2, 0.5, 0.9], [0, 1, 1], [1e12, 1e12, 1e12])
+    assert fitted.predict([0.2, 0.5, 0.9]) == pytest.approx([0, 1, 1], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ({"C": 0.5}, "C"),
+        ({"C": "10"}, "C"),
+        ({"prior": "bin"}, "prior"),
+        ({"rho": -1}, "rho"),
+        ({"rho": float("nan")}, "rho"),
+        ({"reference": "code"}, "reference"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, named):
+    with pytest.raises(ValueError, match=f"^{named}: expected"):
+        BBQ(**parameters).fit([0.1, 0.2], [0, 1])
