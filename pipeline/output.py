@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
+from pipeline.logs import Log
 
 MANIFEST = "_logcal.json"
 _UNFINISHED = "_logcal_unfinished.json"
@@ -96,6 +98,27 @@ class Output:
             return False
         mine, other = self._plain(self.root), self._plain(path)
         return mine == other or mine.startswith(f"{other}/") or other.startswith(f"{mine}/")
+
+    def check_apart(self, log: Log) -> None:
+        """Check that what is written here does not become part of a log.
+
+        Raises
+        ------
+        ConfigError
+            This folder is in the log, or the log in it.
+        """
+        folders = {file.path.removesuffix(file.relative).rstrip("/") for file in log.files}
+        if len(log.files) == 1 and log.root == log.files[0].path:
+            folders = {log.root}
+        elif has_magic(log.root) and not log.filesystem.exists(log.root):
+            # A glob reads what it matches, not all that lies beside it.
+            folders = {file.path for file in log.files}
+        over = [folder for folder in sorted(folders) if self.overlaps(log.filesystem, folder)]
+        if over:
+            raise ConfigError(
+                f"{self.setting}: expected a folder apart from the log, found {self.root}, which overlaps {over[0]}: "
+                "what is written there would become part of the log; choose another place"
+            )
 
     @contextmanager
     def writing(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:

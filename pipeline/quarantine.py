@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pipeline import schema
 from pipeline.errors import InputRejectedError
 from pipeline.logs import LABEL_NULL, LABEL_OTHER, Columns, Rows
+from pipeline.output import Output
 
 EXAMPLES = 5
 
@@ -161,3 +162,21 @@ def write_part(tables: list[pa.Table], path: Path) -> None:
     temporary = path.with_suffix(".tmp")
     pq.write_table(pa.concat_tables(tables), temporary)
     temporary.replace(path)
+
+
+def keep_parts(scratch: Path, output: Output, run_id: str) -> int:
+    """Move the bad rows that tasks left in scratch to their place; return the number of files.
+
+    Raises
+    ------
+    ConfigError, TemporaryError
+        The place cannot be written to.
+    """
+    parts = sorted(scratch.glob("bad-*.parquet"))
+    names = [f"part-{i:05d}.parquet" for i in range(len(parts))]
+    with output.writing(run_id, names) as staging:
+        for part, name in zip(parts, names, strict=True):
+            staging.filesystem.put_file(str(part), staging.target(name))
+        staging.files += names
+        staging.facts = {"files": names}
+    return len(parts)

@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from fsspec.core import has_magic
-
 from pipeline.errors import ConfigError, examples
 from pipeline.execution import Executor
 from pipeline.logs import Log
@@ -66,18 +64,7 @@ def check_output(log: Log, output: str, run_id: str) -> None:
         Too little space.
     """
     place = Output(output)
-    folders = {file.path.removesuffix(file.relative).rstrip("/") for file in log.files}
-    if len(log.files) == 1 and log.root == log.files[0].path:
-        folders = {log.root}
-    elif has_magic(log.root) and not log.filesystem.exists(log.root):
-        # A glob reads what it matches, not all that lies beside it.
-        folders = {file.path for file in log.files}
-    over = [folder for folder in sorted(folders) if place.overlaps(log.filesystem, folder)]
-    if over:
-        raise ConfigError(
-            f"output.path: expected a folder apart from the log, found {place.root}, which overlaps {over[0]}: "
-            "the scored files would become part of the log; choose another place"
-        )
+    place.check_apart(log)
     counts = Counter(file.relative for file in log.files)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:

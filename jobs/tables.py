@@ -1,0 +1,61 @@
+"""Looking after published tables: list their versions, show one, point CURRENT to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.run import Outcome
+from pipeline.store import TableStore, Version
+
+_SHOWN = (
+    "table", "version", "created", "method", "parameters", "monotone", "lookup_rows", "score_transform",
+    "fingerprint", "run_id", "previous_version", "seconds",
+)  # fmt: skip
+
+
+def list_versions(store: str, table: str) -> Outcome:
+    """All versions of a table, oldest first, with the current one marked."""
+    found = TableStore(store, table)
+    versions = found.versions()
+    current = found.current_name()
+    rows = [_row(version, current) for version in versions]
+    lines = [f"no versions of '{table}' in {found.root}"] if not rows else []
+    for row in rows:
+        mark = "*" if row["current"] else " "
+        lines.append(
+            f"{mark} {row['version']}  {row['created']}  {row['method']}  {row['rows_used']:,} rows  "
+            f"{row['lookup_rows']:,} lookup rows"
+        )
+    if current is not None and all(not row["current"] for row in rows):
+        lines.append(f"CURRENT names {current}, which is not there: use `logcal tables rollback`")
+    return Outcome(summary={"table": table, "current": current, "versions": rows}, lines=lines)
+
+
+def _row(version: Version, current: str | None) -> dict[str, Any]:
+    manifest = version.manifest
+    return {
+        "version": version.name,
+        "current": version.name == current,
+        "created": manifest["created"],
+        "method": manifest["method"],
+        "rows_used": manifest["data"]["rows_used"],
+        "lookup_rows": manifest["lookup_rows"],
+        "fingerprint": manifest["fingerprint"],
+    }
+
+
+def show(store: str, table: str, name: str | None) -> Outcome:
+    """One version: its manifest for machines, its main facts for people."""
+    version = TableStore(store, table).version(name)
+    manifest = version.manifest
+    lines = [f"{key}: {manifest[key]}" for key in _SHOWN]
+    lines += [f"{key}: {value}" for key, value in manifest["data"].items()]
+    lines += [f"lookup table: {version.lookup_path}"]
+    return Outcome(summary=manifest, lines=lines)
+
+
+def rollback(store: str, table: str, name: str | None) -> Outcome:
+    """Point CURRENT to the named version, or to the one before the current."""
+    before, version = TableStore(store, table).rollback(name)
+    summary = {"table": table, "previous_version": before, "version": version.name}
+    return Outcome(summary=summary, lines=[f"{table}: CURRENT was {before}, is now {version.name}"])
