@@ -74,8 +74,8 @@ class CalibrationMap:
 
     def _ends(self) -> tuple[Array, Array]:
         """The values at the two ends of each row, as `predict` computes them."""
-        last = np.nextafter(self.score_hi, -np.inf)
         with np.errstate(invalid="ignore", over="ignore"):
+            last = np.nextafter(self.score_hi, -np.inf)
             low = np.where(
                 self.slope == 0, self.prob_lo, self.prob_lo + self.slope * (self.score_lo - self.anchor)
             )
@@ -137,7 +137,8 @@ class CalibrationMap:
         the next level: so the map is monotone where the levels are, in floating point too. A gap too narrow
         (or too wide) for a finite slope becomes a step at the next block.
         """
-        edge = np.nextafter(last[:-1], np.inf)
+        with np.errstate(over="ignore"):
+            edge = np.nextafter(last[:-1], np.inf)
         gap_slope = _gap_slopes(last[:-1], first[1:], level[:-1], level[1:])
         open_gap = edge < first[1:]
         n = first.size

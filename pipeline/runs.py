@@ -163,7 +163,9 @@ class _Buffer:
         negatives, negative_ties = _fold(negatives, label=0)
         positives, positive_ties = _fold(positives, label=1)
         entries = np.concatenate([negative_ties, positive_ties], axis=1)
-        self._write(negatives, positives, Points(*entries[:, np.argsort(entries[0], kind="stable")]))
+        self._write(
+            negatives, positives, Points(*np.take(entries, np.argsort(entries[0], kind="stable"), axis=1))
+        )
         self.n = self.p = 0
 
     def _write(self, negatives: Array, positives: Array, entries: Points) -> None:

@@ -1,0 +1,122 @@
+"""The calibration map: evaluation, bounds, monotonicity, index."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrators.calibration_map import CalibrationMap, midpoints
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def plain(rows: CalibrationMap, scores: np.ndarray) -> np.ndarray:
+    """The definition, row by row."""
+    i = np.searchsorted(rows.score_lo, scores, side="right") - 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        line = rows.prob_lo[i] + rows.slope[i] * (scores - rows.anchor[i])
+    return np.where(rows.slope[i] == 0, rows.prob_lo[i], line)
+
+
+def blocks(scores: list[float], levels: list[float]) -> CalibrationMap:
+    edges = np.array(scores)
+    ones = np.ones(len(levels))
+    return CalibrationMap.from_blocks(edges[0::2], edges[1::2], np.array(levels), ones, ones)
+
+
+@st.composite
+def monotone_maps(draw):
+    scores = sorted(draw(st.lists(finite, min_size=2, max_size=40, unique=True)))
+    scores = scores[: len(scores) // 2 * 2]
+    levels = sorted(draw(st.lists(st.floats(0, 1), min_size=len(scores) // 2, max_size=len(scores) // 2)))
+    return blocks(scores, levels)
+
+
+@given(monotone_maps(), st.lists(st.floats(allow_nan=False), min_size=1))
+def test_the_map_is_its_rows_and_stays_in_bounds_and_order(rows, extra):
+    around = np.concatenate([rows.score_lo, rows.score_hi, np.array(extra)])
+    with np.errstate(over="ignore"):
+        around = np.sort(
+            np.concatenate([around, np.nextafter(around, np.inf), np.nextafter(around, -np.inf)])
+        )
+    p = rows.predict(around)
+    np.testing.assert_array_equal(p, plain(rows, around))
+    assert p.min() >= 0
+    assert p.max() <= 1
+    assert rows.monotone
+    assert np.all(np.diff(p) >= 0)
+
+
+def test_blocks_are_constant_and_gaps_linear():
+    rows = blocks([0.1, 0.2, 0.4, 0.4], [0.25, 0.75])
+    np.testing.assert_allclose(
+        rows.predict([-np.inf, 0.0, 0.1, 0.2, 0.3, 0.4, 1.0, np.inf]), [0.25] * 4 + [0.5] + [0.75] * 3
+    )
+    assert rows.predict([0.2])[0] == 0.25
+    assert np.isnan(rows.predict([np.nan])[0])
+    assert rows.predict([[0.1], [0.4]]).shape == (2, 1)
+    assert rows.weight.sum() == 2
+
+
+def test_a_gap_too_narrow_for_a_slope_is_a_step():
+    tiny = 5e-324
+    rows = blocks([0.0, 0.0, 3 * tiny, 3 * tiny], [0.0, 1.0])
+    np.testing.assert_array_equal(rows.predict([0.0, tiny, 3 * tiny]), [0, 0, 1])
+    wide = blocks([-1.7e308, -1.7e308, 1.7e308, 1.7e308], [0.0, 1.0])
+    np.testing.assert_array_equal(wide.predict([-1.7e308, 0, 1.7e308]), [0, 0, 1])
+
+
+def test_bins_are_closed_below():
+    rows = CalibrationMap.from_bins(np.array([0.5]), np.array([0.9, 0.1]), np.ones(2), np.ones(2))
+    np.testing.assert_array_equal(rows.predict([0.4999, 0.5]), [0.9, 0.1])
+    assert not rows.monotone
+
+
+@given(st.lists(finite, min_size=1, max_size=300, unique=True), st.randoms(use_true_random=False))
+def test_the_index_finds_what_a_search_finds(edges, random):
+    edges = np.unique(np.array(edges) + 0.0)
+    level = np.array([random.random() for _ in range(edges.size + 1)])
+    rows = CalibrationMap.from_bins(edges, level, np.ones(level.size), np.zeros(level.size))
+    with np.errstate(over="ignore"):
+        below = np.nextafter(edges, -np.inf)
+    scores = np.concatenate([edges, below, [0.0, -0.0, np.inf, -np.inf], edges / 3])
+    np.testing.assert_array_equal(rows.predict(scores), level[np.searchsorted(edges, scores, side="right")])
+
+
+@given(finite, finite)
+def test_midpoints_separate(a, b):
+    low, high = min(a, b), max(a, b)
+    if low < high:
+        middle = midpoints(np.array([low]), np.array([high]))[0]
+        assert low < middle <= high
+
+
+def test_pickles_and_is_frozen():
+    rows = blocks([0.1, 0.2, 0.4, 0.6], [0.25, 0.75])
+    again = pickle.loads(pickle.dumps(rows))
+    np.testing.assert_array_equal(again.predict([0.3]), rows.predict([0.3]))
+    with pytest.raises(ValueError, match="read-only"):
+        rows.prob_lo[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score_lo": [0, 1]}, "-inf"),
+        ({"score_hi": [2, np.inf]}, "gaps"),
+        ({"prob_lo": [0.5, 1.5]}, r"\[0, 1\]"),
+        ({"slope": [0, 1]}, "constant"),
+        ({"weight": [1]}, "one length"),
+        ({"anchor": [0, np.nan]}, "finite"),
+    ],
+)
+def test_what_is_not_a_map_is_refused(change, message):
+    good = {
+        "score_lo": [-np.inf, 1], "score_hi": [1, np.inf], "prob_lo": [0.1, 0.9], "slope": [0, 0],
+        "anchor": [0, 1], "weight": [1, 1], "positives": [0, 1],
+    }  # fmt: skip
+    columns = {name: np.array(value, float) for name, value in {**good, **change}.items()}
+    with pytest.raises(ValueError, match=message):
+        CalibrationMap(**columns)

@@ -1,0 +1,94 @@
+"""Isotonic regression against scikit-learn and scipy, and in any number of parts."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import isotonic_regression
+from sklearn.isotonic import IsotonicRegression
+
+from calibrators import Isotonic, Points, collapse
+from calibrators._kernels import pava
+from calibrators.isotonic import pool_blocks, pool_points
+
+
+def sample(n, seed, digits=None, weighted=False):
+    rng = np.random.default_rng(seed)
+    s = rng.random(n)
+    s = s if digits is None else s.round(digits)
+    z = rng.random(n) < 0.15 + 0.6 * s + 0.2 * np.sin(12 * s)
+    return s, z, rng.exponential(size=n) if weighted else None
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("n", "digits"), [(1, None), (2, None), (50, 1), (3000, 3), (20000, None)])
+def test_equals_scikit_learn(n, digits, weighted):
+    s, z, w = sample(n, n, digits, weighted)
+    ours = Isotonic().fit(s, z, w)
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(s, z.astype(float), sample_weight=w)
+    at = np.concatenate([s, np.random.default_rng(1).uniform(-0.2, 1.2, 500)])
+    np.testing.assert_allclose(ours.predict(at), theirs.predict(at), rtol=0, atol=2e-15)
+
+
+def test_equals_scipy_at_the_points():
+    s, z, w = sample(5000, 3, None, True)
+    points = collapse(s, z, w)
+    expected = isotonic_regression(points.positives / points.weight, weights=points.weight).x
+    np.testing.assert_allclose(Isotonic().fit(s, z, w).predict(points.score), expected, rtol=0, atol=2e-15)
+
+
+def test_scores_closer_than_scikit_learn_tells_apart_stay_apart():
+    s = np.array([1e-9, 2e-9, 3e-9, 4e-9])
+    np.testing.assert_array_equal(Isotonic().fit(s, [0, 0, 1, 1]).predict(s), [0, 0, 1, 1])
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from([0.1, 0.3, 0.7, 1.0, 2.5, 1e-9, 1e12])),
+        min_size=1,
+        max_size=120,
+    ),
+    st.lists(st.integers(1, 119), max_size=6),
+    st.booleans(),
+)
+def test_pooling_parts_first_gives_the_same_bits(rows, cuts, weighted):
+    s, z, w = (np.array(column) for column in zip(*rows, strict=True))
+    points = collapse(s / 7, z, w if weighted else None)
+    edges = sorted({0, points.score.size, *(c for c in cuts if c < points.score.size)})
+    parts = [Points(*(c[a:b] for c in points)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    whole = pool_points(points)
+    again = pool_blocks([pool_points(p) for p in parts])
+    for name in ("first", "last", "weight", "positives"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(again, name))
+    assert np.all(np.diff(whole.level) >= 0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=60))
+def test_whole_numbers_are_pooled_as_any_weights_are(rows):
+    weight = np.array([w for w, _ in rows], float)
+    positives = np.minimum(np.array([k for _, k in rows], float), weight)
+    score = np.arange(len(rows), dtype=float)
+    none = np.empty(0)
+    general = pava.pool(score, score, weight, none, positives, none)
+    for a, b in zip(pava.pool_counts(score, weight, positives), general, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_levels_that_differ_in_the_last_place_are_told_apart():
+    # Cross products near 2**60: double precision cannot order these two levels.
+    n = float(2**30)
+    weight = np.array([n + 1, n])
+    positives = np.array([(n + 1) / 2 + 0.5, n / 2])  # 1/2 + 1/(2(n+1)) then 1/2: they violate
+    none = np.empty(0)
+    pooled = pava.pool(np.arange(2.0), np.arange(2.0), weight, none, positives, none)
+    assert pooled[0].size == 1
+    rising = pava.pool(
+        np.arange(2.0), np.arange(2.0), weight[::-1].copy(), none, positives[::-1].copy(), none
+    )
+    assert rising[0].size == 2
+
+
+def test_equal_levels_are_one_block():
+    points = collapse([1, 2, 3, 4], [1, 0, 1, 0], [0.1, 0.1, 0.7, 0.7])
+    assert pool_points(points).first.size == 1

@@ -1,0 +1,191 @@
+"""The out-of-core sort: equal to sorting in memory, whatever the files, the parts and the workers."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.special
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calibrators import Isotonic, Points, collapse
+from pipeline.calibration import fit_log
+from pipeline.errors import InputRejectedError
+from pipeline.execution import InlineExecutor
+from pipeline.logs import Columns, cut, open_log
+from pipeline.quarantine import RowRules
+from pipeline.score_table import SortPlan, build_score_table, read_points, scratch_bytes, write_points
+
+
+def write_log(folder: Path, columns: dict, files: int = 1, row_group_size: int = 1 << 20) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pa.table(columns)
+    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
+    for i in range(files):
+        part = table.slice(edges[i], edges[i + 1] - edges[i])
+        pq.write_table(part, folder / f"part-{i}.parquet", row_group_size=row_group_size)
+    return str(folder)
+
+
+def points_of(table) -> Points:
+    parts = [read_points(part.path) for part in table.parts]
+    return Points(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def assert_same(a, b):
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+scores = st.one_of(
+    st.sampled_from([0.0, -0.0, 0.25, 0.5, 1.0, -3.0, 1e-300, 2e-300, 1e300, 5e-324]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(0, 1, width=16),
+)
+logs = st.lists(
+    st.tuples(scores, st.integers(0, 1), st.sampled_from([0.1, 1.0, 1e-9, 1e12, 0.3, 7.5])),
+    min_size=1,
+    max_size=150,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(logs, st.booleans(), st.integers(1, 4), st.integers(1, 60), st.integers(1, 80), st.integers(24, 2000))
+def test_equals_sorting_in_memory(tmp_path_factory, rows, weighted, files, group, run_rows, bucket_bytes):
+    score, label, weight = (np.array(column) for column in zip(*rows, strict=True))
+    folder = tmp_path_factory.mktemp("log")
+    path = write_log(folder / "log", {"score": score, "label": label, "w": weight}, files, group)
+    log = open_log(path, Columns("score", "label", "w" if weighted else None))
+    plan = SortPlan(folder, write=folder / "table", run_rows=run_rows, bucket_bytes=bucket_bytes)
+    table, _ = build_score_table(log, plan, InlineExecutor())
+    expected = collapse(score, label, weight if weighted else None)
+    assert_same(points_of(table), expected)
+    assert (table.rows, table.used, table.points) == (len(rows), len(rows), expected.score.size)
+    assert table.used_positive == label.sum()
+    assert (table.lowest, table.highest) == (expected.score[0], expected.score[-1])
+    assert sum(run.stat().st_size for run in folder.glob("run-*")) <= scratch_bytes(log, write=False)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_heavy_ties_in_many_runs_and_parts(tmp_path, weighted):
+    rng = np.random.default_rng(0)
+    n = 60_000
+    score = np.where(rng.random(n) < 0.4, 0.25, rng.normal(size=n))
+    label = rng.random(n) < 0.3
+    weight = rng.exponential(size=n)
+    path = write_log(tmp_path / "log", {"score": score, "label": label, "w": weight}, 5, 7000)
+    log = open_log(path, Columns("score", "label", "w" if weighted else None))
+    expected = collapse(score, label, weight if weighted else None)
+    whole = Isotonic().fit_points(expected).calibration_map_
+    for run_rows, bucket_bytes in ((1 << 21, 1 << 24), (3000, 30_000)):
+        plan = SortPlan(tmp_path, run_rows=run_rows, bucket_bytes=bucket_bytes)
+        fit = fit_log(Isotonic(), log, plan, InlineExecutor(), keep=tmp_path / f"table-{run_rows}")
+        assert_same(points_of(fit.table), expected)
+        for name in whole.__dataclass_fields__:
+            np.testing.assert_array_equal(
+                getattr(fit.calibrator.calibration_map_, name), getattr(whole, name), err_msg=name
+            )
+    assert len(fit.table.parts) > 5
+    assert fit.table.weight == (n if not weighted else pytest.approx(weight.sum(), rel=1e-12))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.float16(), pa.float32(), pa.int8(), pa.uint64(), pa.dictionary(pa.int32(), pa.float64())]
+)
+@pytest.mark.parametrize("label", [pa.bool_(), pa.int64(), pa.uint8(), pa.float32()])
+def test_any_type_of_score_and_label(tmp_path, kind, label):
+    values = [0, 1, 1, 2, 3, 3, 3]
+    labels = [0, 1, 0, 1, 1, 0, 1]
+    if pa.types.is_dictionary(kind):
+        column = pa.array(values, pa.float64()).dictionary_encode()
+    else:
+        column = pa.array(np.array(values, kind.to_pandas_dtype()))
+    path = write_log(tmp_path / "log", {"score": column, "label": pa.array(labels).cast(label)})
+    log = open_log(path, Columns("score", "label"))
+    table, _ = build_score_table(log, SortPlan(tmp_path, write=tmp_path / "t"), InlineExecutor())
+    assert_same(points_of(table), collapse(values, labels))
+
+
+BAD = {
+    "score": pa.array([0.1, None, float("nan"), float("inf"), 0.5, 0.6, 0.7, 0.8, 0.9, 0.2]),
+    "label": pa.array([0, 1, 1, 1, None, 7, 1, 1, 0, 1]),
+    "w": pa.array([1.0, 1, 1, 1, 1, 1, 0, -1, 2, None]),
+}
+
+
+def test_bad_rows_are_counted_by_their_first_reason_and_kept(tmp_path):
+    log = open_log(write_log(tmp_path / "log", BAD, 2), Columns("score", "label", "w"))
+    plan = SortPlan(
+        tmp_path, rules=RowRules(quarantine=True, max_fraction=0.9, keep=True), write=tmp_path / "t"
+    )
+    table, _ = build_score_table(log, plan, InlineExecutor())
+    assert table.bad.in_order() == {
+        "score_null": 1, "score_nan": 1, "score_infinite": 1, "label_null": 1, "label_not_0_or_1": 1,
+        "weight_null": 1, "weight_not_positive": 2,
+    }  # fmt: skip
+    assert table.rows == table.used + table.bad.total
+    assert_same(points_of(table), collapse([0.1, 0.9], [0, 0], [1.0, 2.0]))
+    kept = pa.concat_tables([pq.read_table(p) for p in sorted(tmp_path.glob("bad-*.parquet"))])
+    assert kept.num_rows == 8
+    assert kept.column("row").to_pylist() == [1, 2, 3, 4, 0, 1, 2, 4]
+    assert str(table.bad.examples["label_not_0_or_1"][0]).startswith("label=7 at ")
+
+
+def test_bad_rows_reject_the_log(tmp_path):
+    log = open_log(write_log(tmp_path / "log", BAD), Columns("score", "label", "w"))
+    with pytest.raises(InputRejectedError, match=r"8 of 10 rows cannot be used.*on_bad_rows=quarantine"):
+        build_score_table(log, SortPlan(tmp_path), InlineExecutor())
+    with pytest.raises(InputRejectedError, match=r"more than log.max_bad_fraction = 0\.01"):
+        build_score_table(log, SortPlan(tmp_path, rules=RowRules(quarantine=True)), InlineExecutor())
+    none = open_log(write_log(tmp_path / "none", {k: v.slice(1, 3) for k, v in BAD.items()}), log.columns)
+    with pytest.raises(InputRejectedError, match="expected usable rows"):
+        rules = RowRules(quarantine=True, max_fraction=1)
+        build_score_table(none, SortPlan(tmp_path, rules=rules), InlineExecutor())
+
+
+def test_sigmoid_of_margins_but_infinite_margins_are_bad(tmp_path):
+    margins = [-800.0, -1.0, 0.0, 2.0, 800.0, float("inf")]
+    log = open_log(
+        write_log(tmp_path / "log", {"score": margins, "label": [0, 0, 1, 1, 1, 1]}),
+        Columns("score", "label"),
+    )
+    rules = RowRules(quarantine=True, max_fraction=1)
+    plan = SortPlan(tmp_path, transform="sigmoid", rules=rules, write=tmp_path / "t")
+    table, _ = build_score_table(log, plan, InlineExecutor())
+    np.testing.assert_allclose(points_of(table).score, scipy.special.expit(margins[:5]), rtol=1e-15)
+    assert table.bad.counts == {"score_infinite": 1}
+
+
+def test_tasks_are_runs_of_row_groups_and_small_files_share_one(tmp_path):
+    columns = {"score": np.arange(100.0), "label": np.arange(100) % 2}
+    log = open_log(
+        write_log(tmp_path / "log", columns, files=10, row_group_size=4), Columns("score", "label")
+    )
+    tasks = cut(log, 24)
+    covered = [(p.path, g) for task in tasks for p in task for g in p.row_groups]
+    assert covered == [(f.path, g) for f in log.files for g in range(len(f.row_groups))]
+    assert all(sum(p.rows for p in task) <= 24 for task in tasks)
+    assert len(tasks) <= 6
+    assert [p.first_row for task in cut(log, 4) for p in task][:4] == [0, 4, 8, 0]
+
+
+def test_a_part_survives_a_round_trip(tmp_path):
+    points = collapse([0.5, -2.0, 1e300], [1, 0, 1], [0.1, 3.0, 1e12])
+    write_points(points, tmp_path / "part.parquet")
+    assert_same(read_points(str(tmp_path / "part.parquet")), points)
+
+
+@pytest.mark.parametrize(
+    ("label", "score", "message"),
+    [
+        ([0, 0], [0.1, 0.2], "all have label 0"),
+        ([1, 1], [0.1, 0.2], "label 1"),
+        ([0, 1], [0.5, 0.5], "score 0.5"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(tmp_path, label, score, message):
+    log = open_log(write_log(tmp_path / "log", {"score": score, "label": label}), Columns("score", "label"))
+    with pytest.raises(InputRejectedError, match=message):
+        fit_log(Isotonic(), log, SortPlan(tmp_path), InlineExecutor(), keep=None)
