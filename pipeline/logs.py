@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.arrays import as_numpy, null_mask
 from pipeline.errors import InputRejectedError, examples, listing
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -372,22 +373,21 @@ def numbers(column: pa.Array) -> npt.NDArray[np.float64]:
     """A column of numbers as float64, NaN where null; without a copy where it is float64 and has no nulls."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if column.null_count or pa.types.is_boolean(column.type):
-        column = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
-    return column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    values = as_numpy(column).astype(np.float64, copy=False)
+    return np.where(null_mask(column), np.nan, values) if column.null_count else values
 
 
 def _label_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.null_count == 0 and pa.types.is_boolean(column.type):
-        return column.cast(pa.uint8()).to_numpy(zero_copy_only=False)
+        return as_numpy(column).view(np.uint8)
     plain = column.null_count == 0 and not pa.types.is_boolean(column.type)
-    values = column.to_numpy(zero_copy_only=False) if plain else numbers(column)
+    values = as_numpy(column) if plain else numbers(column)
     codes = (values == 1).astype(np.uint8)
     other = (values != 0) & (values != 1)
     if other.any():
         codes[other] = LABEL_OTHER
     if column.null_count:
-        codes[column.is_null().to_numpy(zero_copy_only=False)] = LABEL_NULL
+        codes[null_mask(column)] = LABEL_NULL
     return codes

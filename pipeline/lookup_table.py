@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from calibrators.calibration_map import CalibrationMap
 from pipeline import schema
+from pipeline.arrays import as_numpy
 from pipeline.errors import InputRejectedError
 from pipeline.transforms import TRANSFORMS
 
@@ -140,7 +141,7 @@ def read_lookup_table(path: str) -> LookupTable:
     if any(column.null_count for column in table.columns):
         raise InputRejectedError(f"{path}: expected a lookup table, found nulls in it: publish it again")
     try:
-        columns = {name: table.column(name).to_numpy() for name in schema.LOOKUP_TABLE.names}
+        columns = {name: as_numpy(table.column(name)) for name in schema.LOOKUP_TABLE.names}
         calibration_map = CalibrationMap(**columns)
     except ValueError as error:
         raise InputRejectedError(
