@@ -1,5 +1,7 @@
 """Isotonic regression against scikit-learn and scipy, and in any number of parts."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,7 +58,7 @@ def test_pooling_parts_first_gives_the_same_bits(rows, cuts, weighted):
     s, z, w = (np.array(column) for column in zip(*rows, strict=True))
     points = collapse(s / 7, z, w if weighted else None)
     edges = sorted({0, points.score.size, *(c for c in cuts if c < points.score.size)})
-    parts = [Points(*(c[a:b] for c in points)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    parts = [Points(*(c[a:b] for c in points)) for a, b in itertools.pairwise(edges)]
     whole = pool_points(points)
     again = pool_blocks([pool_points(p) for p in parts])
     for name in ("first", "last", "weight", "positives"):

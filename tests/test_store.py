@@ -1,0 +1,133 @@
+"""Versions, the pointer to the current one, and what survives trouble."""
+
+import hashlib
+import json
+import uuid
+
+import pytest
+
+from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
+from pipeline.store import TableStore
+
+DATA = {"rows_used": 3}
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request, tmp_path):
+    path = str(tmp_path / "store") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+    return TableStore(path, "ads")
+
+
+def publish(store, content=b"x", **more):
+    return store.publish(
+        hashlib.sha256(content).hexdigest(), lambda name: content + name.encode(), {"data": DATA, **more}
+    )
+
+
+def test_versions_follow_each_other(store):
+    assert store.current() is None
+    assert store.names() == []
+    first, second = publish(store), publish(store, b"y", run_id="r2")
+    assert [v.name for v in store.versions()] == [first.name, second.name] == store.names()
+    assert first.name.startswith("000001-")
+    assert second.name.startswith("000002-")
+    assert store.current().name == second.name
+    assert second.manifest["previous_version"] == first.name
+    assert store.filesystem.cat_file(second.lookup_path) == b"y" + second.name.encode()
+    assert store.find_run("r2").name == second.name
+    assert store.find_run("r3") is None
+    store.verify(second)
+
+
+def test_rollback_goes_back_and_to_any_version(store):
+    names = [publish(store, content).name for content in (b"a", b"b", b"c")]
+    assert store.rollback()[1].name == names[1]
+    assert store.rollback()[1].name == names[0]
+    with pytest.raises(InputRejectedError, match="no version before"):
+        store.rollback()
+    assert store.rollback(names[2]) == (names[0], store.version(names[2]))
+    with pytest.raises(InputRejectedError, match="no version '000009-x'; found 000001-"):
+        store.rollback("000009-x")
+    assert store.current().name == names[2]
+
+
+def test_a_damaged_version_is_not_gone_back_to(store):
+    first, second = publish(store), publish(store, b"y")
+    store.filesystem.pipe_file(first.lookup_path, b"damaged")
+    with pytest.raises(InputRejectedError, match="expected the sha256"):
+        store.rollback(first.name)
+    assert store.current().name == second.name
+
+
+def test_a_current_that_names_nothing(store):
+    publish(store)
+    store.filesystem.pipe_file(f"{store.root}/CURRENT", b"000007-gone\n")
+    with pytest.raises(
+        InputRejectedError, match="names version '000007-gone', which is not there; found 000001-"
+    ):
+        store.current()
+    assert store.rollback(store.names()[0])[1].name == store.names()[0]
+    assert store.current().name == store.names()[0]
+
+
+def test_no_version_yet(store):
+    with pytest.raises(InputRejectedError, match="run `logcal fit` first"):
+        store.version()
+
+
+def test_a_version_without_a_manifest_does_not_exist(store):
+    version = publish(store)
+    store.filesystem.rm(f"{version.folder}/manifest.json")
+    assert store.names() == []
+
+
+def test_a_manifest_of_another_format_is_refused(store):
+    version = publish(store)
+    path = f"{version.folder}/manifest.json"
+    store.filesystem.pipe_file(path, json.dumps({**version.manifest, "format_version": "99"}).encode())
+    with pytest.raises(InputRejectedError, match="expected format_version 1, found 99"):
+        store.version()
+    store.filesystem.pipe_file(path, b"{")
+    with pytest.raises(InputRejectedError, match="expected JSON, found a damaged file"):
+        store.version()
+
+
+def test_a_failure_on_the_way_leaves_nothing_visible(tmp_path):
+    store = TableStore(str(tmp_path), "ads")
+    first = publish(store)
+
+    def fail(name):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(TemporaryError, match=r"No space left on device.*nothing was published"):
+        store.publish("f" * 64, fail, {})
+    with pytest.raises(KeyboardInterrupt):
+        store.publish("f" * 64, lambda name: (_ for _ in ()).throw(KeyboardInterrupt), {})
+    assert store.current().name == first.name
+    assert [p.name for p in (tmp_path / "ads" / "versions").iterdir()] == [first.name]
+
+
+def test_the_score_table_is_kept_with_its_checksums(store, tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "part-00000.parquet").write_bytes(b"part")
+    version = store.publish("f" * 64, lambda name: b"x", {}, kept)
+    assert version.manifest["files"]["score_table/part-00000.parquet"] == {
+        "bytes": 4,
+        "sha256": hashlib.sha256(b"part").hexdigest(),
+    }
+    assert store.filesystem.cat_file(f"{version.folder}/score_table/part-00000.parquet") == b"part"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b"])
+def test_names_that_are_not_plain(tmp_path, name):
+    with pytest.raises(ConfigError, match="choose a plain name"):
+        TableStore(str(tmp_path), name)
+
+
+def test_a_store_that_cannot_be_opened_or_written_to(tmp_path):
+    with pytest.raises(ConfigError, match="cannot open"):
+        TableStore("nosuchprotocol://x", "ads")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match="no permission"):
+        TableStore(str(tmp_path / "file"), "ads").check_writable()
