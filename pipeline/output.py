@@ -49,8 +49,8 @@ class Output:
             self.filesystem, self.root = fsspec.core.url_to_fs(path)
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{setting}: cannot open {path}: {error}") from None
-        self.root = self.root.rstrip("/")
         self.local = isinstance(self.filesystem, LocalFileSystem)
+        self.root = os.path.realpath(self.root) if self.local else self.root.rstrip("/")
         self.setting = setting
 
     def manifest(self) -> dict[str, Any] | None:
@@ -144,7 +144,7 @@ class Output:
             raise _as_logcal_error(error, self.setting, self.root) from error
 
     @contextmanager
-    def _local_staging(self, run_id: str) -> Iterator[Staging]:
+    def _local_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
         root = Path(self.root)
         root.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{root.name}.logcal-staging-"
@@ -154,6 +154,9 @@ class Output:
         folder.mkdir()
         lock = _lock(folder)
         try:
+            # Made here, not by the tasks: one that outlives its run must not bring the folder back.
+            for parent in {(folder / name).parent for name in names}:
+                parent.mkdir(parents=True, exist_ok=True)
             staging = Staging(self.filesystem, str(folder))
             yield staging
             staging.finish(run_id)

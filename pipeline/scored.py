@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipeline.errors import ConfigError, examples
@@ -117,7 +117,8 @@ def score_log(
         staging.facts = {
             "table": table,
             "table_version": version,
-            "columns": asdict(scoring),
+            "score": scoring.score,
+            "columns": [scoring.probability, scoring.table_version],
             "rows": scored.rows,
             "null_rows": scored.null_rows,
             "files": [file._asdict() for file in files],

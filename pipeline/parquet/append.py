@@ -95,7 +95,7 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
 
 @contextmanager
 def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears, whole, when the block ends without an error."""
+    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist."""
     if not isinstance(filesystem, LocalFileSystem):
         file = filesystem.open(path, "wb")
         try:
@@ -106,7 +106,6 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
         file.close()
         return
     final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as local:

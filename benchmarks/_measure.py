@@ -1,0 +1,137 @@
+"""Running commands side by side: wall seconds of the whole process, and the most memory its tree held."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+INTERVAL_SECONDS = 0.05
+PACKAGES = ("dask", "distributed", "duckdb", "fsspec", "numba", "numpy", "pandas", "polars", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run of a command.
+
+    peak_bytes : resident memory added up over all processes, sampled; shared pages count in each of them.
+    """
+
+    seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A command to be timed. `before` runs before each of its runs, untimed: it clears the output."""
+
+    name: str
+    command: Sequence[str]
+    before: Callable[[], None] = lambda: None
+
+
+def measure(command: Sequence[str]) -> Measurement:
+    """Run a command to its end.
+
+    Raises RuntimeError with the end of what it printed when it fails.
+    """
+    with tempfile.TemporaryFile() as printed:
+        start = time.perf_counter()
+        process = subprocess.Popen(list(command), stdout=printed, stderr=subprocess.STDOUT)
+        tree = psutil.Process(process.pid)
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, _resident(tree))
+            try:
+                process.wait(INTERVAL_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+        seconds = time.perf_counter() - start
+        if process.returncode != 0:
+            printed.seek(0)
+            text = printed.read().decode(errors="replace")[-2000:]
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{text}")
+    return Measurement(seconds, peak)
+
+
+def _resident(tree: psutil.Process) -> int:
+    total = 0
+    try:
+        for process in [tree, *tree.children(recursive=True)]:
+            try:
+                total += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+    except psutil.NoSuchProcess:
+        pass
+    return total
+
+
+def measure_interleaved(contenders: Sequence[Contender], runs: int) -> dict[str, list[Measurement]]:
+    """Each contender's runs, taken in turns after one untimed turn, so that drift of the machine hits all."""
+    results: dict[str, list[Measurement]] = {contender.name: [] for contender in contenders}
+    for turn in range(runs + 1):
+        for contender in contenders:
+            contender.before()
+            result = measure(contender.command)
+            if turn:
+                results[contender.name].append(result)
+                print(
+                    f"  {contender.name}: {result.seconds:.2f} s, {result.peak_bytes / 1e6:,.0f} MB",
+                    flush=True,
+                )
+    return results
+
+
+def print_table(results: dict[str, list[Measurement]], against: str) -> None:
+    """Medians, ranges, peak memory, and the ratio of each median to one contender's."""
+    base = statistics.median(m.seconds for m in results[against])
+    width = max(map(len, results))
+    print(f"\n{'':{width}}  median s  (min to max)     ratio  peak MB")
+    for name, runs in results.items():
+        seconds = sorted(m.seconds for m in runs)
+        middle = statistics.median(seconds)
+        spread = f"({seconds[0]:.2f} to {seconds[-1]:.2f})"
+        peak = max(m.peak_bytes for m in runs) / 1e6
+        print(f"{name:{width}}  {middle:8.2f}  {spread:15}  {middle / base:5.2f}  {peak:7,.0f}")
+
+
+def print_machine() -> None:
+    """What the numbers depend on."""
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    print(
+        f"{os.cpu_count()} CPUs ({_processor()}), {psutil.virtual_memory().total / 1e9:.0f} GB, {platform.platform()}"
+    )
+    print(f"Python {platform.python_version()}, {', '.join(versions)}")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
+
+
+def warm(folder: Path) -> int:
+    """Bring a folder's files into the page cache; return their bytes."""
+    size = 0
+    for path in sorted(folder.rglob("*.parquet")):
+        with path.open("rb") as file:
+            while block := file.read(1 << 24):
+                size += len(block)
+    return size
