@@ -1,0 +1,216 @@
+"""Lookup tables as files."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from calibrators.calibration_map import CalibrationMap
+from pipeline import lookup_table, schema
+from pipeline.errors import InputRejectedError
+from pipeline.lookup_table import (
+    cached_lookup_table,
+    fingerprint,
+    lookup_bytes,
+    read_lookup_facts,
+    read_lookup_table,
+    write_lookup_table,
+)
+
+MAP = CalibrationMap.from_blocks(
+    first=np.array([0.1, 0.3, 0.6]),
+    last=np.array([0.2, 0.5, 0.6]),
+    level=np.array([0.05, 1 / 3, 0.9]),
+    weight=np.array([20.0, 30.0, 10.0]),
+    positives=np.array([1.0, 10.0, 9.0]),
+)
+CONTENT = {
+    "method": "isotonic",
+    "parameters": {"strict": False, "b": [1, 2.5], "a": None},
+    "score_transform": "sigmoid",
+    "data": {"rows": 60, "window": "2026-01"},
+}
+FACTS = {"version": "000001-abc", **CONTENT}
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "lookup.parquet"
+    write_lookup_table(path, MAP, **FACTS)
+    return str(path)
+
+
+def rewritten(path, columns=None, metadata=None, drop=None):
+    """The file with columns, or entries of its metadata, replaced."""
+    table = pq.read_table(path)
+    entries = {k.decode(): v.decode() for k, v in table.schema.metadata.items()}
+    entries |= metadata or {}
+    if drop:
+        del entries[drop]
+    arrays = [pa.array((columns or {}).get(f.name, table.column(f.name)), f.type) for f in table.schema]
+    pq.write_table(pa.table(arrays, schema=table.schema.with_metadata(entries)), path)
+    return path
+
+
+def columns_of(calibration_map):
+    return {name: getattr(calibration_map, name).tolist() for name in schema.LOOKUP_TABLE.names}
+
+
+def test_reads_back_what_was_written(path):
+    table = read_lookup_table(path)
+    assert columns_of(table.map) == columns_of(MAP)
+    assert table.facts == read_lookup_facts(path)
+    facts = table.facts
+    assert (facts.version, facts.method, facts.score_transform) == ("000001-abc", "isotonic", "sigmoid")
+    assert facts.parameters == CONTENT["parameters"]
+    assert facts.data == CONTENT["data"]
+    assert facts.monotone
+    assert facts.rows == 5
+    assert facts.fingerprint == fingerprint(MAP, **CONTENT)
+
+
+def test_file_has_the_documented_columns_and_keys(path):
+    found = pq.read_schema(path)
+    assert found.remove_metadata() == schema.LOOKUP_TABLE
+    keys = {key.decode().removeprefix("logcal.") for key in found.metadata}
+    assert keys == {
+        "format_version", "version", "method", "parameters", "score_transform", "monotone", "data", "fingerprint"
+    }  # fmt: skip
+    assert found.metadata[b"logcal.parameters"] == b'{"a":null,"b":[1,2.5],"strict":false}'
+    assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
+
+
+def test_a_map_that_falls_says_so(tmp_path):
+    falling = CalibrationMap.from_bins(np.array([0.5]), np.array([0.8, 0.2]), np.ones(2), np.ones(2))
+    path = str(tmp_path / "lookup.parquet")
+    write_lookup_table(path, falling, **FACTS)
+    assert not read_lookup_table(path).facts.monotone
+
+
+def test_same_arguments_same_bytes(path, tmp_path):
+    buffer = io.BytesIO()
+    write_lookup_table(buffer, MAP, **{**FACTS, "parameters": dict(reversed(CONTENT["parameters"].items()))})
+    content = Path(path).read_bytes()
+    assert content == buffer.getvalue() == lookup_bytes(MAP, **FACTS)
+    assert content != lookup_bytes(MAP, **{**FACTS, "version": "000002-abc"})
+
+
+def test_fingerprint_is_of_the_content_alone():
+    # Changes when, and only when, the format of lookup tables does.
+    assert fingerprint(MAP, **CONTENT) == "a920c98522ae115ab9cc4e10dd408ee922c657e1443e81f577a62326a8fc0d04"
+    moved = CalibrationMap(**{**columns_of(MAP), "prob_lo": np.nextafter(MAP.prob_lo, 1.0)})
+    others = [
+        fingerprint(moved, **CONTENT),
+        *(
+            fingerprint(MAP, **{**CONTENT, **change})
+            for change in (
+                {"method": "platt"},
+                {"parameters": {}},
+                {"score_transform": "none"},
+                {"data": {"rows": 61, "window": "2026-01"}},
+            )
+        ),
+    ]
+    assert len({fingerprint(MAP, **CONTENT), *others}) == 6
+
+
+def test_numbers_that_json_has_not_are_refused():
+    with pytest.raises(ValueError, match="JSON"):
+        lookup_bytes(MAP, **{**FACTS, "data": {"mean": float("nan")}})
+
+
+def test_reads_from_any_file_system():
+    import fsspec
+
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe_file("/tables/lookup.parquet", lookup_bytes(MAP, **FACTS))
+    try:
+        assert columns_of(read_lookup_table("memory://tables/lookup.parquet").map) == columns_of(MAP)
+        assert cached_lookup_table("memory://tables/lookup.parquet").facts.version == "000001-abc"
+    finally:
+        filesystem.rm("/tables", recursive=True)
+
+
+def test_a_process_reads_a_table_once_while_it_stays_the_same(path, monkeypatch):
+    reads = []
+    read = lookup_table.read_lookup_table
+    monkeypatch.setattr(lookup_table, "read_lookup_table", lambda p: reads.append(p) or read(p))
+    first = cached_lookup_table(path)
+    assert cached_lookup_table(path) is first
+    assert reads == [path]
+    write_lookup_table(path, MAP, **{**FACTS, "version": "000002-longer"})
+    assert cached_lookup_table(path).facts.version == "000002-longer"
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts, cached_lookup_table])
+def test_missing_file(tmp_path, read):
+    with pytest.raises(InputRejectedError, match=r"none\.parquet: expected a lookup table, found no file"):
+        read(str(tmp_path / "none.parquet"))
+
+
+@pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts])
+@pytest.mark.parametrize("content", [b"", b"score,label\n0.5,1\n"])
+def test_not_parquet(tmp_path, read, content):
+    path = tmp_path / "lookup.parquet"
+    path.write_bytes(content)
+    with pytest.raises(InputRejectedError, match="found a file that cannot be read"):
+        read(str(path))
+
+
+def test_other_columns(tmp_path):
+    path = str(tmp_path / "lookup.parquet")
+    pq.write_table(pa.table({"score": [0.5]}), path)
+    with pytest.raises(
+        InputRejectedError, match=r"with the columns score_lo double not null, .*; found score double"
+    ):
+        read_lookup_table(path)
+
+
+@pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts])
+def test_other_format_version(path, read):
+    rewritten(path, metadata={"logcal.format_version": "2"})
+    with pytest.raises(
+        InputRejectedError, match="of format version 1, found 2: use the version of logcal that wrote"
+    ):
+        read(path)
+    rewritten(path, drop="logcal.format_version")
+    with pytest.raises(InputRejectedError, match="found no format version"):
+        read(path)
+
+
+@pytest.mark.parametrize("key", ["version", "method", "parameters", "score_transform", "monotone", "data"])
+def test_incomplete_metadata(path, key):
+    with pytest.raises(InputRejectedError, match=rf"metadata, found them incomplete \('{key}'\)"):
+        read_lookup_table(rewritten(path, drop=f"logcal.{key}"))
+
+
+def test_unknown_transform(path):
+    with pytest.raises(
+        InputRejectedError, match="expected a score transform among none, sigmoid, found 'probit'"
+    ):
+        read_lookup_table(rewritten(path, metadata={"logcal.score_transform": "probit"}))
+
+
+def test_rows_that_are_not_a_map(path):
+    gap = MAP.score_lo.tolist()
+    gap[1] = np.nextafter(gap[1], 1.0)
+    with pytest.raises(InputRejectedError, match="not a calibration map: its rows must follow each other"):
+        read_lookup_table(rewritten(path, columns={"score_lo": gap}))
+
+
+def test_a_changed_number_is_noticed(path):
+    weight = MAP.weight.tolist()
+    weight[0] += 1.0
+    with pytest.raises(InputRejectedError, match="the file was changed after it was published"):
+        read_lookup_table(rewritten(path, columns={"weight": weight}))
+
+
+def test_a_truncated_file_is_refused(path):
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputRejectedError, match="cannot be read"):
+        read_lookup_table(path)
