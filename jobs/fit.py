@@ -85,7 +85,7 @@ class Prepared:
             writes=(
                 f"{self.store.root}/versions/",
                 *((self.quarantine.root,) if self.quarantine else ()),
-                f"scratch ({config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed at the end",
+                f"scratch ({config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
             ),
             facts={
                 "files": len(log.files),
@@ -181,7 +181,9 @@ def _outcome(fit: Fit, version: Version) -> Outcome:
         **facts,
     }
     shape = "monotone" if summary["monotone"] else "not monotone"
-    used = f"{facts['rows_used']:,} of {facts['rows_read']:,} rows, {facts['rows_positive']:,} of them positive"
+    used = (
+        f"{facts['rows_used']:,} of {facts['rows_read']:,} rows, {facts['rows_positive']:,} of them positive"
+    )
     lines = [
         f"published {summary['table']} version {version.name}",
         f"  {summary['method']}: {summary['lookup_rows']:,} rows, {shape}",

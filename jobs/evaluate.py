@@ -1,0 +1,223 @@
+"""The evaluate job: measures of a labelled log before and after calibration, as a report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from calibrators.assessment import Measures
+from calibrators.calibration_map import CalibrationMap
+from jobs.config import EvaluateConfig
+from jobs.run import Outcome, Plan
+from pipeline.errors import ConfigError
+from pipeline.evaluation import Evaluation, PublishedMap, changes, evaluate, headline, run_document, to_json
+from pipeline.execution import Executor
+from pipeline.identity import run_id, software
+from pipeline.logs import Columns, Log, cut, open_log
+from pipeline.lookup_table import LookupTable, read_lookup_table
+from pipeline.output import Output
+from pipeline.quarantine import RowRules, keep_parts
+from pipeline.report import render_report
+from pipeline.score_table import RUN_ROWS, ScoreTable, SortPlan, build_score_table, scratch_bytes
+from pipeline.scratch import check_space, scratch_folder
+from pipeline.store import TableStore, Version
+
+REPORT, RUN = "report.html", "run.json"
+
+
+def prepare(config: EvaluateConfig) -> Prepared:
+    """Check everything that can be checked before the first task; reads footers only."""
+    store = TableStore(config.store.path, config.store.table)
+    version = store.version(config.store.version)
+    store.verify(version)
+    lookup = read_lookup_table(version.lookup_path)
+    transform = lookup.facts.score_transform
+    if config.log.score_transform not in ("none", transform):
+        raise ConfigError(
+            f"log.score_transform: the table was fitted with '{transform}', found '{config.log.score_transform}': "
+            "leave it out, the table's own is used"
+        )
+    log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
+    settings = config.model_dump(mode="json", exclude={"store", "scratch", "cluster", "output"})
+    settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
+    identity = run_id("evaluate", log, settings)
+    output = Output(config.output.path)
+    output.check_apart(log)
+    output.check(identity)
+    quarantine = None
+    if config.log.quarantine_path is not None:
+        quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
+        quarantine.check_apart(log)
+    sorts = 1 if lookup.facts.monotone else 2
+    needed = sorts * scratch_bytes(log, write=True)
+    check_space(config.scratch, needed)
+    return Prepared(config, log, version, lookup, identity, output, quarantine, needed)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An evaluation that can start."""
+
+    config: EvaluateConfig
+    log: Log
+    version: Version
+    lookup: LookupTable
+    identity: str
+    output: Output
+    quarantine: Output | None
+    needed: int
+
+    @property
+    def plan(self) -> Plan:
+        """What the evaluation would do."""
+        log = self.log
+        sort = f"sort: read {', '.join(log.columns.names)} and write sorted runs ({len(cut(log, RUN_ROWS))} tasks)"
+        again = () if self.lookup.facts.monotone else ("sort and merge again, by calibrated probability",)
+        return Plan(
+            job="evaluate",
+            stages=(
+                sort,
+                "merge: write the score table to scratch",
+                *again,
+                "measure: two passes over the score table",
+                f"report: write {REPORT} and {RUN}",
+            ),
+            reads=(
+                f"{', '.join(self.config.log.path)}: {len(log.files)} files, {log.rows:,} rows, {log.size:,} bytes",
+                self.version.lookup_path,
+            ),
+            writes=(
+                self.output.root,
+                f"scratch ({self.config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
+            ),
+            facts={
+                "files": len(log.files),
+                "rows": log.rows,
+                "bytes": log.size,
+                "columns": log.types,
+                "table": self.config.store.table,
+                "version": self.version.name,
+                "run_id": self.identity,
+            },
+        )
+
+    def execute(self, executor: Executor) -> Outcome:
+        """Measure, and write the report."""
+        return self.compare(executor, {}, {})
+
+    def compare(
+        self, executor: Executor, curves: Mapping[str, CalibrationMap], comparison: Mapping[str, Measures]
+    ) -> Outcome:
+        """`execute`, with further methods' maps and measures in the report."""
+        started = time.perf_counter()
+        with scratch_folder(self.config.scratch) as scratch:
+            table, evaluation = self._measure(executor, scratch)
+            if self.quarantine is not None and table.bad.total:
+                keep_parts(scratch, self.quarantine, self.identity)
+        facts = self._facts(table, time.perf_counter() - started)
+        page = render_report(
+            evaluation,
+            self.lookup.map,
+            facts,
+            title=f"Calibration of {self.config.store.table}",
+            method=self.lookup.facts.method,
+            curves=curves,
+            comparison=comparison,
+        )
+        with self.output.writing(self.identity, [REPORT, RUN]) as staging:
+            document = to_json(run_document(evaluation, facts))
+            for name, text in ((REPORT, page), (RUN, document)):
+                staging.filesystem.pipe_file(staging.target(name), text.encode())
+            staging.files += [REPORT, RUN]
+            staging.facts = {"table": self.config.store.table, "table_version": self.version.name}
+        return self._outcome(evaluation, table)
+
+    def _measure(self, executor: Executor, scratch: Path) -> tuple[ScoreTable, Evaluation]:
+        log_config = self.config.log
+        rules = RowRules(
+            quarantine=log_config.on_bad_rows == "quarantine",
+            max_fraction=log_config.max_bad_fraction,
+            keep=self.quarantine is not None,
+        )
+        transform = self.lookup.facts.score_transform
+        plan = SortPlan(scratch, transform=transform, rules=rules, write=scratch / "before")
+        table, _ = build_score_table(self.log, plan, executor)
+        run = partial(table.run, executor=executor, stage="measure")
+        if self.lookup.facts.monotone:
+            predict = PublishedMap(self.version.lookup_path)
+            return table, evaluate(run, predict, rows=table.used, bins=self.config.evaluate.bins)
+        # Calibration changes the order of the scores: the probabilities are sorted for themselves.
+        inner = scratch / "calibrated"
+        inner.mkdir()
+        again = replace(
+            plan,
+            scratch=inner,
+            lookup=self.version.lookup_path,
+            write=scratch / "after",
+            rules=replace(rules, keep=False),
+        )
+        after, _ = build_score_table(self.log, again, executor)
+        run_after = partial(after.run, executor=executor, stage="measure")
+        return table, evaluate(run, run_after=run_after, rows=table.used, bins=self.config.evaluate.bins)
+
+    def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
+        lookup = self.lookup.facts
+        return {
+            "Log": {
+                "path": ", ".join(self.config.log.path),
+                "files": len(self.log.files),
+                **{key: value for key, value in table.facts().items() if key != "quarantined_by_reason"},
+                **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
+            },
+            "Lookup table": {
+                "table": self.config.store.table,
+                "version": self.version.name,
+                "published": self.version.manifest["created"],
+                "method": lookup.method,
+                "parameters": lookup.parameters,
+                "score transform": lookup.score_transform,
+                "monotone": lookup.monotone,
+                "rows": lookup.rows,
+                "fitted to rows": lookup.data.get("rows_used"),
+                "fingerprint": lookup.fingerprint,
+            },
+            "Run": {
+                "id": self.identity,
+                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+                "seconds": round(seconds, 2),
+                **software(),
+            },
+        }
+
+    def _outcome(self, evaluation: Evaluation, table: ScoreTable) -> Outcome:
+        before, after = evaluation.before.measures, evaluation.after.measures
+        report = f"{self.output.root}/{REPORT}"
+        summary = {
+            "table": self.config.store.table,
+            "version": self.version.name,
+            "report": report,
+            "run": f"{self.output.root}/{RUN}",
+            "headline": headline(before, after),
+            "before": before.as_dict(),
+            "after": after.as_dict(),
+            "run_id": self.identity,
+            **table.facts(),
+        }
+        lines = [headline(before, after), "", *measures_table(before, after), "", f"report: {report}"]
+        return Outcome(summary=summary, lines=lines)
+
+
+def measures_table(before: Measures, after: Measures) -> list[str]:
+    """The measures side by side, as lines of text."""
+    rows = changes(before, after)
+    width = max(len(change.facts.label) for change in rows)
+    lines = [f"{'':{width}}  {'before':>8}  {'after':>8}"]
+    for change in rows:
+        cells = "  ".join("       –" if v is None else f"{v:8.4f}" for v in (change.before, change.after))
+        lines.append(f"{change.facts.label:{width}}  {cells}  {change.verdict}".rstrip())
+    return lines
