@@ -136,9 +136,8 @@ class Output:
         """
         self.check(run_id)
         try:
-            with (
-                self._local_staging(run_id) if self.local else self._remote_staging(run_id, names) as staging
-            ):
+            stage = self._local_staging if self.local else self._remote_staging
+            with stage(run_id, names) as staging:
                 yield staging
         except OSError as error:
             raise _as_logcal_error(error, self.setting, self.root) from error
