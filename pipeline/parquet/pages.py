@@ -27,7 +27,7 @@ DOUBLE, BYTE_ARRAY = 5, 6
 _PLAIN, _RLE, _RLE_DICTIONARY = 0, 3, 8
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-_CODEC_NUMBERS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4_RAW": 7}
+_CODEC_NUMBERS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
 _SNAPPY = 1
 _LEVELS = {"gzip": 6, "brotli": 5}
 _DICTIONARY_LIMIT = 1 << 16
@@ -77,7 +77,7 @@ class Chunk(NamedTuple):
 def codec_number(compression: str) -> int:
     """Parquet's number of a codec named as in `pyarrow.parquet.ColumnChunkMetaData.compression`.
 
-    Codecs that only readers are expected to know (LZO, LZ4 in Hadoop's framing) become snappy.
+    LZ4 is LZ4_RAW, and a codec that pyarrow does not have (LZO) becomes snappy.
     """
     return _CODEC_NUMBERS.get(compression, _SNAPPY)
 

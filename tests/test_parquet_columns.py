@@ -1,0 +1,319 @@
+"""Columns added to Parquet files: what is there keeps its bytes, what is new reads back."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrators._kernels import distinct
+from pipeline.parquet import thrift
+from pipeline.parquet.append import append_columns
+from pipeline.parquet.footer import NewColumn, NotExtensibleError, extended_footer, read_footer
+from pipeline.parquet.pages import BYTE_ARRAY, DOUBLE, codec_number
+
+PAGE = 1000
+
+
+def parquet_bytes(table, **options):
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, **options)
+    return buffer.getvalue()
+
+
+def with_columns(source, values, text="v1", codec=1):
+    """The file with a column of these doubles, in pages of PAGE rows, and a constant one."""
+    groups = pq.ParquetFile(io.BytesIO(source)).metadata
+    rows = [groups.row_group(i).num_rows for i in range(groups.num_row_groups)]
+    parts = np.split(np.asarray(values, dtype=np.float64), np.cumsum(rows)[:-1])
+
+    def write(writer):
+        doubles = [
+            writer.write_doubles((part[i : i + PAGE] for i in range(0, part.size, PAGE)), part.size, codec)
+            for part in parts[: len(rows)]
+        ]
+        constants = [writer.write_constant(text.encode(), count, codec) for count in rows]
+        return [NewColumn("p", DOUBLE, doubles), NewColumn("v", BYTE_ARRAY, constants)]
+
+    target = io.BytesIO()
+    size = append_columns(io.BytesIO(source), target, write)
+    assert size == len(target.getvalue())
+    return target.getvalue()
+
+
+def check(source, values, **options):
+    """Add columns; compare the file's own bytes and what readers see; return the new file's metadata."""
+    result = with_columns(source, values, **options)
+    _, start = read_footer(io.BytesIO(source))
+    assert result[:start] == source[:start]
+    before, after = pq.read_table(io.BytesIO(source)), pq.read_table(io.BytesIO(result))
+    assert after.drop_columns(["p", "v"]).equals(before, check_metadata=False)
+    assert after.column("p").null_count == np.isnan(values).sum()
+    found = after.column("p").to_numpy()
+    assert found.tobytes() == np.where(np.isnan(values), np.nan, values).tobytes()
+    assert set(after.column("v").to_pylist()) <= {options.get("text", "v1")}
+    return pq.read_metadata(io.BytesIO(result))
+
+
+def numbered(rows, **options):
+    return parquet_bytes(pa.table({"a": np.arange(rows)}), **options)
+
+
+def test_footers_that_are_read_and_written_keep_their_bytes():
+    table = pa.table(
+        {"a": [1, None], "s": ["x", "y"], "l": [[1], []], "t": pa.array([0, 1], pa.timestamp("us", "UTC"))}
+        | {f"column {i}": [True, False] for i in range(20)}
+    )
+    for options in ({}, {"write_page_index": True, "row_group_size": 1, "compression": "zstd"}):
+        footer, _ = read_footer(io.BytesIO(parquet_bytes(table, **options)))
+        fields, end = thrift.read_struct(footer)
+        assert end == len(footer)
+        assert thrift.struct(fields) == footer
+        assert thrift.list_of(thrift.STRUCT, thrift.read_list(fields[2][1])) == fields[2][1]
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=300))
+def test_numbers_and_strings_survive_encoding(number, text):
+    assert thrift.read_integer(thrift.integer(number)) == number
+    assert thrift.read_binary(thrift.binary(text)) == text
+    fields = {1: (thrift.I64, thrift.integer(number)), 40: (thrift.BINARY, thrift.binary(text)), 41: (1, b"")}
+    assert thrift.read_struct(thrift.struct(fields)) == (fields, len(thrift.struct(fields)))
+
+
+def test_values_of_every_type_are_passed_over():
+    values = {
+        1: (1, b""),
+        2: (thrift.BYTE, b"\x07"),
+        3: (thrift.DOUBLE, b"12345678"),
+        4: (thrift.UUID, bytes(16)),
+        5: (
+            thrift.MAP,
+            thrift.varint(2) + b"\x85" + thrift.binary(b"a") + b"\x02" + thrift.binary(b"b") + b"\x04",
+        ),
+        6: (thrift.MAP, b"\x00"),
+        7: (thrift.LIST, thrift.list_of(1, [b"\x01", b"\x02"] * 10)),
+        8: (thrift.SET, thrift.list_of(thrift.STRUCT, [thrift.struct({3: (2, b"")})])),
+        9: (thrift.I16, thrift.integer(-300)),
+    }
+    encoded = thrift.struct(values)
+    assert thrift.read_struct(encoded + b"rest") == (values, len(encoded))
+    with pytest.raises(ValueError, match="unknown Thrift type 14"):
+        thrift.read_struct(b"\x1e\x00")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 255, 256, 257, 1499])
+def test_few_values_are_dictionary_encoded(count):
+    values = np.random.default_rng(count).permutation(np.resize(np.arange(count) / count, 3000))
+    column = check(numbered(3000), values).row_group(0).column(1)
+    assert column.has_dictionary_page
+    assert "RLE_DICTIONARY" in column.encodings
+    statistics = column.statistics
+    assert (statistics.min, statistics.max, statistics.null_count) == (0.0, (count - 1) / count, 0)
+
+
+def test_many_values_are_plain():
+    values = np.random.default_rng(0).random(5000)
+    column = check(numbered(5000), values).row_group(0).column(1)
+    assert not column.has_dictionary_page
+    assert column.encodings == ("PLAIN", "RLE")
+    assert (column.statistics.min, column.statistics.max) == (values.min(), values.max())
+
+
+def test_a_dictionary_that_stops_paying_in_a_late_page_is_given_up():
+    values = np.concatenate([np.full(4 * PAGE, 0.25), np.random.default_rng(0).random(6 * PAGE)])
+    values[::17] = np.nan
+    column = check(numbered(values.size), values).row_group(0).column(1)
+    assert not column.has_dictionary_page
+    assert column.statistics.null_count == np.isnan(values).sum()
+
+
+def test_a_dictionary_of_the_largest_size():
+    values = np.resize(np.random.default_rng(0).permutation(1 << 16) / 2.0**16, 1 << 17)
+    assert check(numbered(values.size), values).row_group(0).column(1).has_dictionary_page
+    values[-1] = 2.0
+    assert not check(numbered(values.size), values).row_group(0).column(1).has_dictionary_page
+
+
+@given(
+    st.lists(st.sampled_from([0.0, -0.0, 0.5, 1.0, 1e-300, np.nan, 5e-324]), max_size=60),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_any_values_in_any_row_groups(values, group_size, spread):
+    values = np.array(values)
+    if spread:
+        values = values + np.arange(values.size)
+    check(numbered(values.size, row_group_size=group_size), values)
+
+
+def test_bounds_cover_both_zeros():
+    column = check(numbered(4), np.array([0.0, 0.0, 0.0, 0.0])).row_group(0).column(1)
+    assert np.signbit(column.statistics.min)
+    column = check(numbered(4), np.array([-0.0, -0.0, -0.0, -0.0])).row_group(0).column(1)
+    assert not np.signbit(column.statistics.max)
+
+
+def test_all_null():
+    column = check(numbered(20), np.full(20, np.nan)).row_group(0).column(1)
+    assert column.statistics.null_count == 20
+    assert not column.statistics.has_min_max
+
+
+@pytest.mark.parametrize(
+    "table", [pa.table({"a": pa.array([], pa.int64())}), pa.schema([("a", pa.int8())]).empty_table()]
+)
+def test_no_rows(table):
+    check(parquet_bytes(table), np.empty(0))
+
+
+def test_no_row_groups():
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, pa.schema([("a", pa.int8())])):
+        pass
+    assert check(buffer.getvalue(), np.empty(0)).num_row_groups == 0
+
+
+@pytest.mark.parametrize("codec", ["NONE", "SNAPPY", "GZIP", "BROTLI", "ZSTD", "LZ4"])
+def test_codecs(codec):
+    source = numbered(2500, compression=codec)
+    name = pq.read_metadata(io.BytesIO(source)).row_group(0).column(0).compression
+    for values in (np.resize([0.1, 0.2, np.nan], 2500), np.random.default_rng(1).random(2500)):
+        metadata = check(source, values, codec=codec_number(name))
+        assert {metadata.row_group(0).column(i).compression for i in range(3)} == {name}
+
+
+def test_codecs_that_nobody_should_write_become_snappy():
+    assert codec_number("LZO") == codec_number("SNAPPY") == 1
+
+
+def test_sizes_add_up():
+    values = np.random.default_rng(0).random(3000)
+    source = numbered(3000, row_group_size=1000)
+    result = with_columns(source, values)
+    metadata = pq.read_metadata(io.BytesIO(result))
+    footer, start = read_footer(io.BytesIO(result))
+    groups = thrift.read_list(thrift.read_struct(footer)[0][4][1])
+    for i in range(3):
+        group = metadata.row_group(i)
+        columns = [group.column(j) for j in range(3)]
+        assert group.total_byte_size == sum(c.total_uncompressed_size for c in columns)
+        fields, _ = thrift.read_struct(groups[i])
+        assert thrift.read_integer(fields[6][1]) == sum(c.total_compressed_size for c in columns)
+    ends = [(c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in columns]
+    assert max(ends) == start
+
+
+def test_codes_are_packed_as_the_format_says():
+    # The example of the Parquet specification: 0 to 7 in three bits each.
+    out = np.zeros(1, "<u4")
+    distinct.pack(np.arange(8, dtype=np.uint16), 3, out)
+    assert out.tobytes()[:3] == bytes([0b10001000, 0b11000110, 0b11111010])
+
+
+@given(st.lists(st.sampled_from([0.0, -0.0, 1.5, 2.5, -3.5, 4.25, 1e300]), max_size=40), st.integers(0, 8))
+def test_dictionary_codes(values, limit):
+    bits = np.array(values, dtype=np.float64).view(np.uint64)
+    dictionary = np.empty(limit, np.uint64)
+    codes = np.empty(bits.size, np.uint16)
+    slots = np.full(16, -1, np.int32)
+    used = distinct.encode(bits, slots, np.uint64(60), dictionary, 0, limit, codes)
+    if used < 0:
+        assert len(set(bits.tolist())) > limit
+    else:
+        assert used == len(set(bits.tolist()))
+        assert dictionary[codes].tolist() == bits.tolist()
+
+
+def test_descriptions_of_the_schema_are_extended():
+    spark = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}
+    avro = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
+    table = pa.table({"a": [1, 2], "d": pa.array(["x", "y"]).dictionary_encode()}).replace_schema_metadata(
+        {
+            "org.apache.spark.sql.parquet.row.metadata": json.dumps(spark),
+            "parquet.avro.schema": json.dumps(avro),
+            "avro.schema": "not JSON",
+            "note": "kept",
+        }
+    )
+    metadata = check(parquet_bytes(table), np.array([0.5, 0.5])).metadata
+    fields = json.loads(metadata[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
+    assert [(f["name"], f["type"]) for f in fields] == [("a", "long"), ("p", "double"), ("v", "string")]
+    fields = json.loads(metadata[b"parquet.avro.schema"])["fields"]
+    assert fields[1:] == [
+        {"name": "p", "type": ["null", "double"], "default": None},
+        {"name": "v", "type": ["null", "string"], "default": None},
+    ]
+    assert b"avro.schema" not in metadata
+    assert metadata[b"note"] == b"kept"
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[b"ARROW:schema"])))
+    assert schema.names == ["a", "d", "p", "v"]
+    assert schema.metadata[b"note"] == b"kept"
+
+
+def test_page_indexes_stay_with_their_columns():
+    source = numbered(4000, write_page_index=True, data_page_size=800, row_group_size=2000)
+    metadata = check(source, np.resize([0.1, 0.9], 4000))
+    for group in range(2):
+        columns = [metadata.row_group(group).column(i) for i in range(3)]
+        assert [c.has_offset_index for c in columns] == [True, False, False]
+    found = pq.read_table(
+        io.BytesIO(with_columns(source, np.arange(4000) / 4000)), filters=[("a", ">", 3900)]
+    )
+    assert found.column("p").to_pylist() == [i / 4000 for i in range(3901, 4000)]
+
+
+@pytest.mark.parametrize("reader", ["duckdb", "polars"])
+def test_other_readers_agree(tmp_path, reader):
+    module = pytest.importorskip(reader)
+    values = np.random.default_rng(0).random(5000)
+    values[::3] = 0.125
+    values[::7] = np.nan
+    for name, column in (("plain", values), ("dictionary", np.resize([0.5, 0.25, np.nan], 5000))):
+        path = str(tmp_path / f"{name}.parquet")
+        (tmp_path / f"{name}.parquet").write_bytes(with_columns(numbered(5000, row_group_size=1500), column))
+        if reader == "duckdb":
+            table = module.sql(f"select * from '{path}' order by a").to_arrow_table()
+        else:
+            table = module.read_parquet(path).to_arrow()
+        assert table.column_names == ["a", "p", "v"]
+        np.testing.assert_array_equal(table.column("p").to_numpy(), column)
+        assert table.column("v").to_pylist() == ["v1"] * 5000
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"a,b\n1,2\n" * 9, b"PAR1" + b"\xff" * 4 + b"PAR1"])
+def test_files_that_are_not_parquet(content):
+    with pytest.raises(NotExtensibleError, match="expected a plain Parquet file"):
+        read_footer(io.BytesIO(content))
+
+
+def test_encrypted_files():
+    source = numbered(2)
+    with pytest.raises(NotExtensibleError, match="found one that ends in b'PARE'"):
+        read_footer(io.BytesIO(source[:-4] + b"PARE"))
+    footer, _ = read_footer(io.BytesIO(source))
+    fields, _ = thrift.read_struct(footer)
+    fields[8] = (thrift.STRUCT, thrift.struct({}))
+    with pytest.raises(NotExtensibleError, match="found an encrypted one"):
+        extended_footer(thrift.struct(fields), [])
+
+
+def test_a_footer_that_does_not_parse():
+    footer, _ = read_footer(io.BytesIO(numbered(2)))
+    with pytest.raises(NotExtensibleError, match="does not read as Parquet's"):
+        extended_footer(footer[: len(footer) // 2], [])
+
+
+def test_a_source_that_shrinks_while_it_is_copied():
+    source = numbered(5000)
+
+    class Cut(io.BytesIO):
+        def read(self, size=-1):
+            return b"" if self.tell() == 0 else super().read(size)
+
+    with pytest.raises(OSError, match="the file ended after 0: it was changed while being read"):
+        append_columns(Cut(source), io.BytesIO(), lambda writer: [])
