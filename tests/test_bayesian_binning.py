@@ -1,0 +1,167 @@
+"""SBB and ABB against brute force over all binnings."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.special import gammaln, logsumexp
+
+from calibrators.base import Points, collapse
+from calibrators.bayesian_binning import ABB, SBB
+
+
+def all_binnings(points, expected_cuts):
+    """Every binning of the points: the first points of its bins, its log score, its levels at the points."""
+    s, w, k = points
+    m = len(s)
+    gap = np.diff(s) / (s[-1] - s[0]) if m > 1 else np.empty(0)
+    found = []
+    for boundaries in itertools.product([False, True], repeat=m - 1):
+        prior = [
+            1 - np.exp(-expected_cuts * g) if b else np.exp(-expected_cuts * g)
+            for b, g in zip(boundaries, gap, strict=True)
+        ]
+        starts = [0, *(i + 1 for i, b in enumerate(boundaries) if b)]
+        score, level = np.sum(np.log(prior)), np.empty(m)
+        for a, b in zip(starts, [*starts[1:], m], strict=True):
+            n, n1 = w[a:b].sum(), k[a:b].sum()
+            score += gammaln(n1 + 1) + gammaln(n - n1 + 1) - gammaln(n + 2)
+            level[a:b] = (n1 + 1) / (n + 2)
+        found.append((starts, score, level))
+    return found
+
+
+def random_points(rng, m, weighted):
+    s = np.round(rng.random(3 * m), 2 if m > 6 else 1)[:, None]
+    s = rng.choice(np.unique(s), size=min(m, np.unique(s).size), replace=False)
+    s = np.repeat(s, rng.integers(1, 5, s.size))
+    return collapse(s, rng.random(s.size) < s, rng.lognormal(0, 2, s.size) if weighted else None)
+
+
+CASES = [(seed, m, weighted) for seed, m in enumerate([1, 2, 3, 5, 8, 10, 12]) for weighted in (False, True)]
+
+
+@pytest.mark.parametrize("expected_cuts", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize(("seed", "m", "weighted"), CASES)
+def test_abb_equals_the_average_over_all_binnings(seed, m, weighted, expected_cuts):
+    points = random_points(np.random.default_rng(seed), m, weighted)
+    binnings = all_binnings(points, expected_cuts)
+    logs = np.array([b[1] for b in binnings])
+    share = np.exp(logs - logsumexp(logs))
+    fitted = ABB(expected_cuts).fit_points(points)
+    assert fitted.exact_
+    assert np.abs(fitted.predict(points.score) - share @ np.array([b[2] for b in binnings])).max() < 1e-10
+    assert fitted.expected_bins_ == pytest.approx(share @ [len(b[0]) for b in binnings], rel=1e-10)
+
+
+@pytest.mark.parametrize("expected_cuts", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize(("seed", "m", "weighted"), CASES)
+def test_sbb_equals_the_best_of_all_binnings(seed, m, weighted, expected_cuts):
+    points = random_points(np.random.default_rng(seed), m, weighted)
+    binnings = all_binnings(points, expected_cuts)
+    best = max(binnings, key=lambda b: b[1])
+    fitted = SBB(expected_cuts).fit_points(points)
+    assert fitted.log_score_ == pytest.approx(best[1], rel=1e-12, abs=1e-10)
+    equals = [level for _, score, level in binnings if score > best[1] - 1e-9]
+    assert min(np.abs(fitted.predict(points.score) - level).max() for level in equals) < 1e-10
+
+
+@pytest.mark.parametrize("expected_cuts", [0.5, 1.0, 5.0, 20.0])
+def test_expected_cuts_is_what_it_says(expected_cuts):
+    # Points of next to no weight leave the prior as it is.
+    s = np.sort(np.random.default_rng(0).random(2000))
+    points = Points(s, np.full(s.size, 1e-12), np.zeros(s.size))
+    assert ABB(expected_cuts).fit_points(points).expected_bins_ - 1 == pytest.approx(expected_cuts, rel=0.06)
+    # Nor do fewer places for boundaries.
+    few = ABB(expected_cuts, max_cuts=500).fit_points(points)
+    assert not few.exact_
+    assert few.expected_bins_ - 1 == pytest.approx(expected_cuts, rel=0.06)
+
+
+@pytest.mark.parametrize("method", [SBB, ABB])
+def test_few_cuts_equal_the_definition_on_groups(method):
+    rng = np.random.default_rng(3)
+    s = np.sort(rng.random(60))
+    z = rng.random(60) < s
+    fitted = method(3.0, max_cuts=9).fit(s, z)
+    ends = [-(-60 * j // 10) for j in range(1, 10)]
+    groups = np.split(np.arange(60), ends)
+    middle = np.array([(s[g[0]] + s[g[-1]]) / 2 for g in groups])
+    weight, positives = (
+        np.array([g.size for g in groups], float),
+        np.array([z[g].sum() for g in groups], float),
+    )
+    # Stretched to the range of the scores, the groups' middles are points whose gaps are those of the prior.
+    binnings = all_binnings(
+        Points(middle, weight, positives), 3.0 * (middle[-1] - middle[0]) / (s[-1] - s[0])
+    )
+    logs = np.array([b[1] for b in binnings])
+    if method is ABB:
+        expected = np.exp(logs - logsumexp(logs)) @ np.array([b[2] for b in binnings])
+    else:
+        expected = binnings[int(np.argmax(logs))][2]
+    assert fitted.predict(s) == pytest.approx(np.repeat(expected, weight.astype(int)), abs=1e-10)
+    edges = [(s[e - 1] + s[e]) / 2 for e in ends]
+    assert set(fitted.calibration_map_.score_hi[:-1]) <= set(edges)
+
+
+def test_as_many_cuts_as_gaps_are_exact():
+    rng = np.random.default_rng(4)
+    s = rng.random(300)
+    z = rng.random(300) < s
+    every, some = ABB(max_cuts=300).fit(s, z), ABB(max_cuts=299).fit(s, z)
+    assert every.exact_
+    assert not some.exact_
+    assert some.predict(s) == pytest.approx(every.predict(s), rel=1e-12)
+
+
+@pytest.mark.parametrize("method", [SBB, ABB])
+def test_whole_weights_and_log_gamma_agree(method):
+    rng = np.random.default_rng(5)
+    s = rng.random(400)
+    points = collapse(s, rng.random(400) < s)
+    nearly = Points(points.score, points.weight * (1 + 1e-15), points.positives)
+    assert method().fit_points(points).predict(s) == pytest.approx(
+        method().fit_points(nearly).predict(s), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("method", [SBB, ABB])
+@pytest.mark.parametrize("max_cuts", [20, 1000])
+@pytest.mark.parametrize("parts", [2, 3, 40])
+def test_parts_change_nothing(method, max_cuts, parts):
+    rng = np.random.default_rng(parts)
+    s = np.round(rng.random(500), 3)
+    points = collapse(s, rng.random(500) < s, rng.lognormal(0, 2, 500))
+    cut = np.array_split(np.arange(points.score.size), parts)
+    pieces = [Points(*(column[i] for column in points)) for i in cut]
+    whole = method(max_cuts=max_cuts).fit_points(points)
+    split = method(max_cuts=max_cuts).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
+    for name in whole.calibration_map_.__dataclass_fields__:
+        a, b = getattr(whole.calibration_map_, name), getattr(split.calibration_map_, name)
+        assert np.array_equal(a, b), name
+
+
+@pytest.mark.parametrize("method", [SBB, ABB])
+def test_affine_maps_of_the_scores_change_nothing(method):
+    rng = np.random.default_rng(6)
+    s = rng.random(200)
+    z = rng.random(200) < s
+    expected = method().fit(s, z).predict(s)
+    for moved in (s * 1e-300, (s - 0.5) * 2 * 1.7e308, s - 7):
+        assert method().fit(moved, z).predict(moved) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", [SBB, ABB])
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ({"expected_cuts": 0}, "expected_cuts"),
+        ({"expected_cuts": np.inf}, "expected_cuts"),
+        ({"max_cuts": 0}, "max_cuts"),
+        ({"max_cuts": 2.0}, "max_cuts"),
+    ],
+)
+def test_bad_parameters_are_named(method, parameters, named):
+    with pytest.raises(ValueError, match=f"^{named}: expected"):
+        method(**parameters).fit([0.1, 0.2], [0, 1])
