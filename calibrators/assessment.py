@@ -171,7 +171,7 @@ def wilson_interval(frequency: float, size: float) -> tuple[float, float]:
     Examples
     --------
     >>> wilson_interval(0.5, 100)
-    (0.40382982859014716, 0.5961701714098528)
+    (0.4038315303659956, 0.5961684696340044)
     """
     squared = Z_95 * Z_95
     center = (frequency + squared / (2 * size)) / (1 + squared / size)

@@ -32,6 +32,7 @@ __all__ = [
     "Assessment",
     "Histogram",
     "Measures",
+    "Predict",
     "ReliabilityBin",
     "assess",
     "assessment_passes",
@@ -264,7 +265,7 @@ def _measures(totals: Totals, edges: Array, groups: list[Sums], by_width: list[S
     auc, reasons = _auc(totals)
     if totals.infinite:
         reasons["log_loss"] = (
-            f"infinite: rows of weight {float(totals.infinite):g} had a label that was given probability 0"
+            f"infinite, because rows of weight {float(totals.infinite):g} have a label that was given probability 0"
         )
     ece_frequency, mce_frequency = calibration_errors(groups)
     ece_width, mce_width = calibration_errors(by_width)
@@ -285,12 +286,12 @@ def _measures(totals: Totals, edges: Array, groups: list[Sums], by_width: list[S
 def _auc(totals: Totals) -> tuple[float | None, dict[str, str]]:
     auc = area_under_roc(totals.rank, totals.total.weight, totals.total.positives)
     label = 0 if totals.total.positives == 0 else 1
-    return auc, {} if auc is not None else {"auc": f"needs both classes: all rows have label {label}"}
+    return auc, {} if auc is not None else {"auc": f"not defined, because all rows have label {label}"}
 
 
 def _assess_scores(totals: Totals, histogram: Histogram, rows: int | None) -> Assessment:
     auc, reasons = _auc(totals)
-    why = f"needs probabilities: the scores range from {totals.lowest:g} to {totals.highest:g}"
+    why = f"not taken, because scores from {totals.lowest:g} to {totals.highest:g} are not probabilities"
     reasons.update((name, why) for name in MEASURES if name != "auc")
     return Assessment(
         weight=float(totals.total.weight),

@@ -224,7 +224,7 @@ def test_scores_outside_zero_to_one_have_a_ranking_only():
     assert found.measures.auc == measure(p, w, z).auc
     assert all(getattr(found.measures, name) is None for name in MEASURES if name != "auc")
     assert set(found.measures.reasons) == set(MEASURES) - {"auc"}
-    assert "range from -" in found.measures.reasons["brier"]
+    assert "scores from -" in found.measures.reasons["brier"]
     assert not found.probabilities
     assert found.by_width == found.by_frequency == ()
     count, edges = np.histogram(scores, bins=50)
