@@ -1,0 +1,259 @@
+"""Outputs that appear whole or not at all."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.errors import ConfigError, NothingToDoError, TemporaryError
+from pipeline.output import MANIFEST, Output
+from pipeline.parquet.append import open_target
+
+NAMES = ["day=1/a.parquet", "b.parquet"]
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request, tmp_path):
+    """An output's path, its file system, and what is there: relative path to content."""
+    if request.param == "local":
+        filesystem, path = LocalFileSystem(), str(tmp_path / "out")
+    else:
+        filesystem, path = fsspec.filesystem("memory"), "memory://bucket/out"
+    root = fsspec.core.url_to_fs(path)[1]
+
+    def content():
+        files = filesystem.find(root) if filesystem.exists(root) else []
+        return {file.removeprefix(f"{root}/"): filesystem.cat_file(file) for file in files}
+
+    yield SimpleNamespace(path=path, filesystem=filesystem, root=root, content=content)
+    if request.param == "memory" and filesystem.exists("/bucket"):
+        filesystem.rm("/bucket", recursive=True)
+
+
+def write(path, run_id="run", names=NAMES, failure=None):
+    """Write an output, or fail just before its end; return its staging folder."""
+    with Output(path).writing(run_id, names) as staging:
+        for name in names:
+            with open_target(staging.filesystem, staging.target(name)) as file:
+                file.write(name.encode())
+        staging.files += names
+        staging.facts = {"rows": 7}
+        if failure is not None:
+            raise failure
+    return staging
+
+
+def test_files_and_manifest(place):
+    write(place.path)
+    content = place.content()
+    assert json.loads(content.pop(MANIFEST)) == {"run_id": "run", "rows": 7}
+    assert content == {name: name.encode() for name in NAMES}
+    assert Output(place.path).manifest() == {"run_id": "run", "rows": 7}
+
+
+def test_nothing_is_visible_before_the_end(place):
+    with Output(place.path).writing("run", NAMES) as staging:
+        with open_target(staging.filesystem, staging.target("b.parquet")) as file:
+            file.write(b"x")
+        staging.files += ["b.parquet"]
+        assert Output(place.path).manifest() is None
+        if Output(place.path).local:
+            assert place.content() == {}
+    assert set(place.content()) == {MANIFEST, "b.parquet"}
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError(), KeyboardInterrupt()])
+def test_a_failure_leaves_nothing(place, tmp_path, failure):
+    with pytest.raises(type(failure)):
+        write(place.path, failure=failure)
+    assert place.content() == {}
+    assert list(tmp_path.iterdir()) == []
+    write(place.path)
+
+
+def test_the_same_run_again_has_nothing_to_do(place):
+    write(place.path)
+    before = place.content()
+    with pytest.raises(NothingToDoError, match="holds the result of this run already"):
+        Output(place.path).check("run")
+    with pytest.raises(NothingToDoError):
+        write(place.path)
+    assert place.content() == before
+
+
+def test_another_run_is_refused(place):
+    write(place.path)
+    with pytest.raises(
+        ConfigError, match=r"found _logcal\.json, b\.parquet, .* the result of another run \(run\)"
+    ):
+        Output(place.path).check("other")
+
+
+def test_other_files_are_refused(place):
+    place.filesystem.makedirs(place.root, exist_ok=True)
+    place.filesystem.pipe_file(f"{place.root}/notes.txt", b"mine")
+    with pytest.raises(
+        ConfigError, match=r"output\.path: expected a folder that is new or empty, found notes\.txt"
+    ):
+        write(place.path)
+    assert place.content() == {"notes.txt": b"mine"}
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(ConfigError, match="found a file in"):
+        write(str(tmp_path / "out"))
+
+
+def test_an_empty_folder_is_fine(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    write(str(tmp_path / "link"))
+    assert (tmp_path / "out" / MANIFEST).exists()
+
+
+def test_a_folder_that_another_run_filled_meanwhile(tmp_path):
+    path = tmp_path / "out"
+    with pytest.raises(ConfigError, match="result of another run"), Output(str(path)).writing("run", NAMES):
+        write(str(path), "other")
+    assert Output(str(path)).manifest() == {"run_id": "other", "rows": 7}
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_lost_workers_left_is_not_published(tmp_path):
+    with Output(str(tmp_path / "out")).writing("run", NAMES) as staging:
+        with open_target(staging.filesystem, staging.target("b.parquet")) as file:
+            file.write(b"x")
+        with open(staging.target(".b.parquet.123.tmp"), "wb") as file:  # noqa: PTH123
+            file.write(b"half")
+        staging.files += ["b.parquet"]
+    assert sorted(p.name for p in (tmp_path / "out").rglob("*") if p.is_file()) == [MANIFEST, "b.parquet"]
+
+
+def test_a_task_that_outlives_its_run_cannot_bring_the_folder_back(tmp_path):
+    late = write(str(tmp_path / "out")).target("day=1/a.parquet")
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(FileNotFoundError), open_target(LocalFileSystem(), late):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import sys, time
+from pipeline.output import Output
+with Output(sys.argv[1]).writing("run", ["day=1/a.parquet"]) as staging:
+    open(staging.target("day=1/a.parquet"), "wb").close()
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_run_left_is_removed_and_a_living_run_is_not(tmp_path):
+    path = str(tmp_path / "out")
+    run = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE)
+    try:
+        assert run.stdout.readline() == b"writing\n"
+        (living,) = tmp_path.iterdir()
+        assert living.name.startswith(".out.logcal-staging-")
+        write(str(tmp_path / "out"), "first")
+        assert living.exists()
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        run.stdout.close()
+    assert living.exists()
+    write(str(tmp_path / "out2"))
+    assert living.exists()
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    write(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "out", "out2"]
+
+
+def test_what_a_killed_run_left_in_a_bucket_is_removed():
+    filesystem = fsspec.filesystem("memory")
+    root = "/bucket/out"
+    try:
+        filesystem.pipe_file(f"{root}/old.parquet", b"half")
+        marker = {"run_id": "old", "token": "1", "files": ["old.parquet", "never.parquet"]}
+        filesystem.pipe_file(f"{root}/_logcal_unfinished.json", json.dumps(marker).encode())
+        write("memory://bucket/out")
+        assert sorted(filesystem.find(root)) == [
+            f"{root}/{n}" for n in (MANIFEST, "b.parquet", "day=1/a.parquet")
+        ]
+    finally:
+        filesystem.rm("/bucket", recursive=True)
+
+
+def write_and_mark(filesystem):
+    write("memory://bucket/out", "other")
+    marker = {"run_id": "other", "token": "1", "files": []}
+    filesystem.pipe_file("/bucket/out/_logcal_unfinished.json", json.dumps(marker).encode())
+
+
+def test_two_runs_in_one_bucket_do_not_both_finish():
+    filesystem = fsspec.filesystem("memory")
+    try:
+        with (
+            pytest.raises(TemporaryError, match="another run began to write to /bucket/out"),
+            Output("memory://bucket/out").writing("run", NAMES),
+        ):
+            write_and_mark(filesystem)
+        assert Output("memory://bucket/out").manifest()["run_id"] == "other"
+    finally:
+        filesystem.rm("/bucket", recursive=True)
+
+
+def test_too_little_space(tmp_path):
+    with pytest.raises(TemporaryError, match=r"output\.path: expected about .* GB of free space, found"):
+        Output(str(tmp_path / "out")).check("run", needed=1 << 60)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (errno.EACCES, ConfigError, "cannot write to .*out .*choose another place"),
+        (errno.ENOSPC, TemporaryError, "nothing was written to .*out, a file operation failed"),
+    ],
+)
+def test_errors_of_the_file_system(tmp_path, number, kind, message):
+    with pytest.raises(kind, match=message), Output(str(tmp_path / "out")).writing("run", NAMES):
+        raise OSError(number, os.strerror(number), "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_below_a_file(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError):
+        Output(str(tmp_path / "file" / "out")).check("run")
+
+
+def test_unknown_protocol():
+    with pytest.raises(ConfigError, match=r"output\.path: cannot open nosuch://x"):
+        Output("nosuch://x")
+
+
+@pytest.mark.parametrize(
+    ("output", "other", "expected"),
+    [
+        ("a", "a", True),
+        ("a/b", "a", True),
+        ("a", "a/b", True),
+        ("a", "ab", False),
+        ("link/c", "a/c/d", True),
+        ("b", "a", False),
+    ],
+)
+def test_overlaps(tmp_path, output, other, expected):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    place = Output(str(tmp_path / output))
+    assert place.overlaps(LocalFileSystem(), str(tmp_path / other)) is expected
+    assert not place.overlaps(fsspec.filesystem("memory"), str(tmp_path / other))

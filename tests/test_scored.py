@@ -1,0 +1,442 @@
+"""Scored logs: nothing of the log changes, every row gets the map's probability."""
+
+import json
+import tracemalloc
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from calibrators.calibration_map import CalibrationMap
+from pipeline import scored_file
+from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
+from pipeline.execution import DaskExecutor, InlineExecutor
+from pipeline.logs import Columns, open_log
+from pipeline.lookup_table import lookup_bytes
+from pipeline.scored import ScoredFile, check_output, score_log
+from pipeline.scored_file import Scoring, score_file
+from pipeline.transforms import apply_transform
+
+STEPS = CalibrationMap.from_bins(
+    np.array([0.2, 0.5, 0.8]), np.array([0.01, 0.3, 0.6, 0.9]), np.ones(4), np.full(4, 0.5)
+)
+SLOPES = CalibrationMap.from_knots(
+    np.array([0.1, 0.4, 0.9]), np.array([0.05, 0.3, 0.95]), np.ones(4), np.full(4, 0.5)
+)
+NAN, INF = np.nan, np.inf
+
+
+def write_lookup(path, calibration_map, transform="none"):
+    facts = {"version": "000007-abc", "method": "isotonic", "parameters": {}, "data": {}}
+    path.write_bytes(lookup_bytes(calibration_map, score_transform=transform, **facts))
+    return str(path)
+
+
+@pytest.fixture(params=["steps", "slopes"])
+def calibration_map(request):
+    return {"steps": STEPS, "slopes": SLOPES}[request.param]
+
+
+@pytest.fixture
+def scoring(tmp_path):
+    return Scoring("score", write_lookup(tmp_path / "lookup.parquet", SLOPES))
+
+
+def write_log(folder, tables, **options):
+    for name, table in tables.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path, **options)
+    return open_log(str(folder), Columns("score"))
+
+
+def scores(rows, seed=0):
+    return np.random.default_rng(seed).random(rows)
+
+
+def run(log, scoring, output, executor=None, run_id="run", **options):
+    return score_log(log, scoring, str(output), executor or InlineExecutor(), run_id=run_id, **options)
+
+
+def rich_table(rows, seed=0):
+    """A column of nearly every type that Parquet holds, with nulls."""
+    rng = np.random.default_rng(seed)
+
+    def some(values, kind=None):
+        return pa.array([None if i % 5 == 3 else value for i, value in enumerate(values)], kind)
+
+    numbers = range(rows)
+    moments = [datetime(2026, 1, 1 + i % 28, i % 24, tzinfo=UTC) for i in numbers]
+    columns = {
+        "score": pa.array(rng.random(rows)),
+        "bool": some([i % 2 == 0 for i in numbers]),
+        "float16": some([np.float16(i) for i in numbers], pa.float16()),
+        "uint64": some([2**64 - 1 - i for i in numbers], pa.uint64()),
+        "decimal": some([Decimal(i) / 100 for i in numbers], pa.decimal128(20, 3)),
+        "wide": some([Decimal(i) for i in numbers], pa.decimal256(50, 0)),
+        "naive": some([moment.replace(tzinfo=None) for moment in moments], pa.timestamp("ns")),
+        "zoned": some(moments, pa.timestamp("us", "Europe/Paris")),
+        "date": some([moment.date() for moment in moments]),
+        "duration": some(list(numbers), pa.duration("ms")),
+        "time": some(list(numbers), pa.time64("ns")),
+        "binary": some([bytes([i % 256]) * (i % 7) for i in numbers]),
+        "fixed": some([i.to_bytes(4, "big") for i in numbers], pa.binary(4)),
+        "large": some([f"text {i}" for i in numbers], pa.large_string()),
+        "category": some(["red", "green", "blue"] * (rows // 3 + 1))[:rows].dictionary_encode(),
+        "list": some([[i, None] * (i % 3) for i in numbers], pa.list_(pa.int32())),
+        "struct": some([{"a": i, "b": [{"c": "x"}]} for i in numbers]),
+        "map": some([[("k", i)] for i in numbers], pa.map_(pa.string(), pa.int64())),
+        "uuid": pa.array([uuid.UUID(int=i).bytes for i in numbers], pa.uuid()),
+        "null": pa.nulls(rows),
+        "a.b": some(list(numbers)),
+    }
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"row_group_size": 400},
+        {"compression": "zstd", "use_dictionary": ["category"], "write_page_index": True},
+        {"compression": {"score": "none", "large": "gzip"}, "data_page_version": "2.0"},
+        {"use_deprecated_int96_timestamps": True, "store_schema": False, "version": "1.0"},
+        {
+            "column_encoding": {"score": "BYTE_STREAM_SPLIT", "uint64": "DELTA_BINARY_PACKED"},
+            "use_dictionary": False,
+        },
+        {"write_page_checksum": True, "sorting_columns": [pq.SortingColumn(4)]},
+    ],
+)
+def test_every_column_keeps_its_bytes(tmp_path, scoring, options):
+    tables = {"day=1/a.parquet": rich_table(1000), "day=2/b.parquet": rich_table(37, 1)}
+    log = write_log(tmp_path / "log", tables, **options)
+    run(log, scoring, tmp_path / "out")
+    for name in tables:
+        source, result = tmp_path / "log" / name, tmp_path / "out" / name
+        before, after = pq.ParquetFile(source), pq.ParquetFile(result)
+        with before, after:
+            body = source.stat().st_size - before.metadata.serialized_size - 8
+            assert result.read_bytes()[:body] == source.read_bytes()[:body]
+            count = len(before.schema)
+            for group in range(before.num_row_groups):
+                for column in range(count):
+                    old, new = (f.metadata.row_group(group).column(column) for f in (before, after))
+                    assert new.to_dict() == old.to_dict()
+                added = [after.metadata.row_group(group).column(count + i) for i in (0, 1)]
+                codec = before.metadata.row_group(group).column(0).compression
+                assert [(c.path_in_schema, c.compression) for c in added] == [
+                    ("probability", codec),
+                    ("table_version", codec),
+                ]
+            old, new = before.read(), after.read()
+        assert new.drop_columns(["probability", "table_version"]).equals(old)
+        assert new.schema.names == [*old.schema.names, "probability", "table_version"]
+        assert new.schema.field("probability").type == pa.float64()
+        assert new.schema.field("table_version").type == pa.string()
+        assert set(new.column("table_version").to_pylist()) == {"000007-abc"}
+        np.testing.assert_array_equal(
+            new.column("probability").to_numpy(), SLOPES.predict(old.column("score").to_numpy())
+        )
+
+
+def test_pandas_gets_its_index_back(tmp_path, scoring):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(
+        {"score": [0.1, 0.9], "kind": pd.Categorical(["x", "y"])},
+        index=pd.MultiIndex.from_tuples([("u", 1), ("v", 2)], names=["user", "item"]),
+    )
+    (tmp_path / "log").mkdir()
+    frame.to_parquet(tmp_path / "log" / "a.parquet")
+    run(open_log(str(tmp_path / "log"), Columns("score")), scoring, tmp_path / "out")
+    result = pd.read_parquet(tmp_path / "out" / "a.parquet")
+    pd.testing.assert_frame_equal(result[["score", "kind"]], frame)
+    assert result["probability"].tolist() == SLOPES.predict([0.1, 0.9]).tolist()
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8", "uint16", "int64"])
+def test_score_columns_of_any_number(tmp_path, calibration_map, kind):
+    kind = np.dtype(kind)
+    values = np.array([0, 1, 0, 1, 1, 0]) if kind.kind in "iu" else np.linspace(0, 1, 300)
+    values = values.astype(kind)
+    lookup = write_lookup(tmp_path / "lookup.parquet", calibration_map)
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": values})})
+    scored = run(log, Scoring("score", lookup), tmp_path / "out")
+    found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()
+    assert found.tobytes() == calibration_map.predict(values.astype(np.float64)).tobytes()
+    assert (scored.rows, scored.null_rows) == (values.size, 0)
+
+
+def test_null_and_nan_get_no_probability_and_infinities_the_ends(tmp_path, calibration_map):
+    lookup = write_lookup(tmp_path / "lookup.parquet", calibration_map)
+    column = pa.array([0.3, None, NAN, INF, -INF, -0.0, 0.0, 1e300])
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": column})}, row_group_size=3)
+    scored = run(log, Scoring("score", lookup), tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "a.parquet")
+    low, high, at_zero = calibration_map.predict([-1e300, 1e300, 0.0])
+    assert table.column("probability").to_pylist() == [
+        calibration_map.predict(0.3), None, None, high, low, at_zero, at_zero, high,
+    ]  # fmt: skip
+    assert table.column("table_version").null_count == 0
+    assert table.column("score").to_pylist()[1] is None
+    assert (scored.rows, scored.null_rows) == (8, 2)
+
+
+def test_a_log_of_nulls(tmp_path, scoring):
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": pa.nulls(5, pa.float32())})})
+    assert run(log, scoring, tmp_path / "out").null_rows == 5
+
+
+def test_margins_go_through_the_sigmoid(tmp_path):
+    margins = np.array([-3.0, 0.0, 0.7, 40.0, INF, -INF])
+    lookup = write_lookup(tmp_path / "lookup.parquet", SLOPES, "sigmoid")
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": margins})})
+    run(log, Scoring("score", lookup), tmp_path / "out")
+    found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()
+    assert found.tobytes() == SLOPES.predict(apply_transform(margins, "sigmoid")).tobytes()
+
+
+def test_dictionary_and_nullable_scores(tmp_path, scoring):
+    column = pa.array([0.25, None, 0.25, 0.75]).dictionary_encode()
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": column})})
+    assert run(log, scoring, tmp_path / "out").null_rows == 1
+
+
+def test_row_groups_longer_than_a_page(tmp_path, scoring, monkeypatch):
+    monkeypatch.setattr(scored_file, "PAGE_ROWS", 100)
+    values = scores(1050)
+    values[::13] = NAN
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": values})}, row_group_size=700)
+    run(log, scoring, tmp_path / "out")
+    found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()
+    np.testing.assert_array_equal(found, SLOPES.predict(values))
+
+
+def test_names_of_the_new_columns(tmp_path, scoring):
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": [0.5], "probability": [1.0]})})
+    named = Scoring("score", scoring.lookup, "calibrated", "calibrated_by")
+    run(log, named, tmp_path / "out")
+    assert pq.read_schema(tmp_path / "out" / "a.parquet").names == [
+        "score", "probability", "calibrated", "calibrated_by",
+    ]  # fmt: skip
+
+
+def test_a_scored_log_can_be_scored_again(tmp_path, scoring):
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(50)})}, row_group_size=20)
+    run(log, scoring, tmp_path / "once")
+    again = Scoring("probability", scoring.lookup, "second", "second_version")
+    run(open_log(str(tmp_path / "once"), Columns("probability")), again, tmp_path / "twice")
+    table = pq.read_table(tmp_path / "twice" / "a.parquet")
+    first = SLOPES.predict(table.column("score").to_numpy())
+    assert table.column("second").to_numpy().tobytes() == SLOPES.predict(first).tobytes()
+
+
+def test_manifest(tmp_path, scoring):
+    tables = {
+        "b.parquet": pa.table({"score": [0.5, NAN]}),
+        "day=1/a.parquet": pa.table({"score": [0.5]}),
+        "day=2/none.parquet": pa.table({"score": pa.array([], pa.float64())}),
+    }
+    log = write_log(tmp_path / "log", tables)
+    scored = run(log, scoring, tmp_path / "out", table="ads")
+    manifest = json.loads((tmp_path / "out" / "_logcal.json").read_text())
+    files = manifest.pop("files")
+    assert manifest == {
+        "run_id": "run",
+        "table": "ads",
+        "table_version": "000007-abc",
+        "score": "score",
+        "columns": ["probability", "table_version"],
+        "rows": 3,
+        "null_rows": 1,
+    }
+    assert [ScoredFile(**file) for file in files] == list(scored.files)
+    assert [(f.path, f.rows, f.null_rows) for f in scored.files] == [
+        ("b.parquet", 2, 1), ("day=1/a.parquet", 1, 0), ("day=2/none.parquet", 0, 0),
+    ]  # fmt: skip
+    assert all((tmp_path / "out" / f.path).stat().st_size == f.bytes for f in scored.files)
+    assert scored.size == sum(f.bytes for f in scored.files)
+    assert open_log(str(tmp_path / "out"), Columns("probability")).rows == 3
+
+
+def test_bytes_do_not_depend_on_the_workers(tmp_path, scoring):
+    from distributed import Client, LocalCluster
+
+    tables = {f"day={i % 2}/{i}.parquet": pa.table({"score": scores(500, i)}) for i in range(7)}
+    log = write_log(tmp_path / "log", tables, row_group_size=200)
+    run(log, scoring, tmp_path / "one")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        run(log, scoring, tmp_path / "two", DaskExecutor(client, 2))
+    one, two = tmp_path / "one", tmp_path / "two"
+    names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
+    assert names == sorted(["_logcal.json", *tables])
+    assert names == sorted(str(p.relative_to(two)) for p in two.rglob("*") if p.is_file())
+    for name in names:
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+
+
+def test_a_repeated_task_writes_the_same_file(tmp_path, scoring):
+    write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(500)})})
+    task = (
+        LocalFileSystem(),
+        str(tmp_path / "log" / "a.parquet"),
+        500,
+        LocalFileSystem(),
+        str(tmp_path / "b"),
+        scoring,
+    )
+    first = score_file(*task)
+    content = (tmp_path / "b").read_bytes()
+    assert score_file(*task) == first == (0, len(content))
+    assert (tmp_path / "b").read_bytes() == content
+
+
+def test_object_stores(tmp_path, scoring):
+    filesystem = fsspec.filesystem("memory")
+    table = pa.table({"score": scores(300), "user": pa.array(["x", None, "y"] * 100)})
+    try:
+        for name in ("day=1/a.parquet", "day=2/b.parquet"):
+            with filesystem.open(f"/bucket/log/{name}", "wb") as file:
+                pq.write_table(table, file, row_group_size=100)
+        log = open_log("memory://bucket/log", Columns("score"))
+        scored = run(log, scoring, "memory://bucket/out")
+        assert {f.removeprefix("/bucket/out/") for f in filesystem.find("/bucket/out")} == {
+            "_logcal.json", "day=1/a.parquet", "day=2/b.parquet",
+        }  # fmt: skip
+        result = pq.read_table(filesystem.open("/bucket/out/day=2/b.parquet"))
+        assert result.drop_columns(["probability", "table_version"]).equals(table)
+        assert result.column("probability").to_numpy().tobytes() == SLOPES.predict(scores(300)).tobytes()
+        assert filesystem.size("/bucket/out/day=2/b.parquet") == scored.files[1].bytes
+        local = run(log, scoring, tmp_path / "local")
+        assert [f.bytes for f in local.files] == [f.bytes for f in scored.files]
+        with pytest.raises(NothingToDoError):
+            run(log, scoring, "memory://bucket/out")
+        for overlapping in ("memory://bucket/log/out", "memory://bucket/log", "memory://bucket"):
+            with pytest.raises(ConfigError, match="expected a folder apart from the log"):
+                run(log, scoring, overlapping)
+    finally:
+        filesystem.rm("/bucket", recursive=True)
+
+
+def damage(path):
+    """Overwrite the middle of the second row group's scores."""
+    column = pq.read_metadata(path).row_group(1).column(0)
+    with Path(path).open("r+b") as file:
+        file.seek((column.dictionary_page_offset or column.data_page_offset) + 2)
+        file.write(b"\xff" * 20)
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_a_file_that_breaks_leaves_nothing_and_is_named(tmp_path, scoring, place):
+    tables = {f"{i}.parquet": pa.table({"score": scores(500, i)}) for i in range(3)}
+    log = write_log(tmp_path / "log", tables, row_group_size=250)
+    damage(tmp_path / "log" / "1.parquet")
+    output = str(tmp_path / "out") if place == "local" else "memory://broken/out"
+    with pytest.raises(
+        InputRejectedError, match=r"log/1\.parquet: cannot be scored \(.*write the file again"
+    ):
+        run(log, scoring, output)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "lookup.parquet"]
+    assert not fsspec.filesystem("memory").find("/broken")
+
+
+def test_a_file_that_changed_since_the_log_was_opened(tmp_path, scoring):
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(5)})})
+    write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(6)})})
+    with pytest.raises(
+        InputRejectedError, match=r"a\.parquet: expected 5 rows as when the log was opened, found 6"
+    ):
+        run(log, scoring, tmp_path / "out")
+
+
+def test_a_score_column_that_is_gone(tmp_path, scoring):
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": [0.5]})})
+    pq.write_table(pa.table({"margin": [0.5]}), tmp_path / "log" / "a.parquet")
+    with pytest.raises(InputRejectedError, match=r"expected a column 'score' \(log\.score\), found margin"):
+        run(log, scoring, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "setting"),
+    [
+        ("a.parquet", "probability", r"set output\.column to another name"),
+        ("a.parquet", "Probability", r"set output\.column to another name"),
+        ("a.parquet", "table_version", r"set output\.version_column to another name"),
+        ("probability=1/a.parquet", "other", r"set output\.column to another name"),
+    ],
+)
+def test_columns_that_are_there_already(tmp_path, scoring, name, column, setting):
+    log = write_log(tmp_path / "log", {name: pa.table({"score": [0.5], column: [1.0]})})
+    with pytest.raises(InputRejectedError, match=setting):
+        run(log, scoring, tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "lookup.parquet"]
+
+
+def test_outputs_that_overlap_the_log(tmp_path, scoring):
+    log = write_log(tmp_path / "log", {"day=1/a.parquet": pa.table({"score": [0.5]})})
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    for output in ("log", "log/out", "log/day=1", "link/out", "."):
+        with pytest.raises(ConfigError, match=r"output\.path: expected a folder apart from the log"):
+            check_output(log, str(tmp_path / output), "run")
+    check_output(log, str(tmp_path / "log2"), "run")
+
+
+def test_a_single_file_and_a_glob_may_be_scored_beside_themselves(tmp_path, scoring):
+    write_log(
+        tmp_path / "log",
+        {"a.parquet": pa.table({"score": [0.5]}), "b.txt.parquet": pa.table({"score": [0.1]})},
+    )
+    for path in ("a.parquet", "*.txt.parquet"):
+        log = open_log(str(tmp_path / "log" / path), Columns("score"))
+        output = tmp_path / "log" / f"out-{len(path)}"
+        assert run(log, scoring, output).rows == 1
+        with pytest.raises(ConfigError, match="apart from the log"):
+            check_output(log, log.files[0].path, "run")
+
+
+def test_files_that_would_get_one_name(tmp_path, scoring):
+    for folder in ("one", "two"):
+        write_log(tmp_path / folder, {"a.parquet": pa.table({"score": [0.5]})})
+    log = open_log([str(tmp_path / "one"), str(tmp_path / "two")], Columns("score"))
+    with pytest.raises(ConfigError, match=r"found several named a\.parquet: score the folders one by one"):
+        run(log, scoring, tmp_path / "out")
+
+
+def test_the_same_run_and_another(tmp_path, scoring):
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": [0.5]})})
+    run(log, scoring, tmp_path / "out")
+    with pytest.raises(NothingToDoError, match="nothing was written"):
+        run(log, scoring, tmp_path / "out")
+    with pytest.raises(ConfigError, match="the result of another run"):
+        run(log, scoring, tmp_path / "out", run_id="other")
+
+
+def test_a_lookup_table_that_is_not_one_writes_nothing(tmp_path):
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": [0.5]})})
+    with pytest.raises(InputRejectedError, match="expected a lookup table"):
+        run(log, Scoring("score", log.files[0].path), tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["log"]
+
+
+def test_memory_does_not_grow_with_the_row_group(tmp_path, scoring):
+    rows = 4_000_000
+    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(rows)})}, row_group_size=rows)
+    score = (LocalFileSystem(), log.files[0].path, rows, LocalFileSystem(), str(tmp_path / "out"), scoring)
+    score_file(*score)  # compiled loops and imports are not what is measured
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        score_file(*score)
+        peak = tracemalloc.get_traced_memory()[1] + pool.max_memory()
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(before)
+    assert peak < rows * 8 / 2
