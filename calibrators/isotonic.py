@@ -7,6 +7,7 @@ import numpy as np
 from calibrators._kernels import pava
 from calibrators.base import Blocks, Calibrator, Pass, Passes, Points
 from calibrators.calibration_map import CalibrationMap
+from calibrators.centred import centred_passes
 
 _PIECE = 1 << 22
 _LARGEST_EXACT_TOTAL = float(1 << 26)
@@ -45,21 +46,49 @@ class Isotonic(Calibrator):
     `sklearn.isotonic.IsotonicRegression(out_of_bounds="clip")` predicts; unlike it, scores closer than 1e-6
     are never merged. Ties are one point. Non-decreasing. O(m) after the sort.
 
+    Parameters
+    ----------
+    strict : bool, default False
+        Centred isotonic regression: each pooled block becomes one knot, at the weighted mean of its scores, and the
+        map is linear between knots, so that it increases strictly from the first knot to the last and keeps the
+        ranking there. Constant outside them; a block at level 0 or 1, which no map can cross, stays flat.
+
+    Notes
+    -----
+    One pass; with `strict` a second one counts what lies between the knots.
+
     References
     ----------
     Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
     Ayer et al. (1955), "An empirical distribution function for sampling with incomplete information".
+    Oron & Flournoy (2017), "Centered isotonic regression: point and interval estimation for dose-response studies",
+    Statistics in Biopharmaceutical Research 9, 258-267, doi:10.1080/19466315.2017.1286256.
 
     Examples
     --------
     >>> from calibrators import Isotonic
     >>> Isotonic().fit([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1]).predict([0.25, 0.35])
     array([0.5 , 0.75])
+    >>> Isotonic(strict=True).fit([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1]).predict([0.25, 0.35]).round(3)
+    array([0.5  , 0.833])
     """
 
-    single_pass = True
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+
+    @property
+    def single_pass(self) -> bool:  # type: ignore[override]
+        """Whether one pass is enough: unless `strict`."""
+        return not self.strict
+
+    def check_parameters(self) -> None:
+        """Raise ValueError if `strict` is not a bool."""
+        if not isinstance(self.strict, (bool, np.bool_)):
+            raise ValueError(f"strict: expected True or False, found {self.strict!r}")
 
     def _passes(self) -> Passes:
+        if self.strict:
+            return (yield from centred_passes(pool_points, pool_blocks))
         blocks = yield Pass(chunk=pool_points, combine=pool_blocks)
         return CalibrationMap.from_blocks(
             blocks.first, blocks.last, blocks.level, blocks.weight, blocks.positives

@@ -1,0 +1,104 @@
+"""Centred isotonic regression against its definition in rational arithmetic."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from calibrators.base import Points, collapse
+from calibrators.isotonic import Isotonic
+
+
+def centred(points):
+    """Oron & Flournoy's definition: pool a pair that violates into one point at the mean of both, until none does.
+
+    A pair violates if it decreases or is level, unless it is level at 0 or at 1.
+    """
+    dots = [
+        [Fraction(s), Fraction(k) / Fraction(w), Fraction(w)]
+        for s, w, k in zip(*(column.tolist() for column in points), strict=True)
+    ]
+    while True:
+        for i in range(len(dots) - 1):
+            (x0, y0, w0), (x1, y1, w1) = dots[i], dots[i + 1]
+            if y0 > y1 or (y0 == y1 and 0 < y0 < 1):
+                w = w0 + w1
+                dots[i : i + 2] = [[(x0 * w0 + x1 * w1) / w, (y0 * w0 + y1 * w1) / w, w]]
+                break
+        else:
+            return np.array([d[0] for d in dots], float), np.array([d[1] for d in dots], float)
+
+
+def random_points(seed, n, weighted=False, decimals=3):
+    rng = np.random.default_rng(seed)
+    s = np.round(rng.random(n), decimals)
+    return collapse(s, rng.random(n) < s, rng.lognormal(0, 3, n) if weighted else None)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 120])
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_the_definition(seed, n, weighted):
+    points = random_points(seed, n, weighted)
+    x, y = centred(points)
+    fitted = Isotonic(strict=True).fit_points(points)
+    at = np.concatenate([points.score, x, np.linspace(-0.5, 1.5, 301)])
+    assert fitted.predict(at) == pytest.approx(np.interp(at, x, y), rel=1e-9, abs=1e-12)
+
+
+def test_increases_strictly_between_the_extremes_and_keeps_their_ranking():
+    rng = np.random.default_rng(0)
+    s = rng.random(5000)
+    z = rng.random(5000) < s
+    fitted = Isotonic(strict=True).fit(s, z)
+    table = fitted.calibration_map_
+    inner = np.sort(s[(s > table.score_hi[0]) & (s < table.score_lo[-1])])
+    p = fitted.predict(inner)
+    assert inner.size > 4900
+    assert table.monotone
+    assert np.all(np.diff(p[(p > 0) & (p < 1)]) > 0)
+    assert roc_auc_score(z, fitted.predict(s)) == pytest.approx(roc_auc_score(z, s), abs=1e-6)
+    assert roc_auc_score(z, Isotonic().fit(s, z).predict(s)) != pytest.approx(roc_auc_score(z, s), abs=1e-4)
+
+
+def test_blocks_at_zero_and_one_stay_flat():
+    fitted = Isotonic(strict=True).fit([1, 2, 3, 4, 5, 6, 7, 8], [0, 0, 0, 1, 0, 1, 1, 1])
+    assert fitted.predict([0, 1, 3, 4.5, 6, 8, 9]).tolist() == [0, 0, 0, 0.5, 1, 1, 1]
+
+
+def test_rows_hold_the_weight_of_the_points_in_them():
+    points = random_points(1, 500, weighted=True)
+    table = Isotonic(strict=True).fit_points(points).calibration_map_
+    row = np.searchsorted(table.score_hi, points.score, side="right")
+    assert table.weight == pytest.approx(np.bincount(row, points.weight, len(table)), rel=1e-9)
+    assert table.positives == pytest.approx(np.bincount(row, points.positives, len(table)), rel=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("parts", [2, 3, 60])
+def test_parts_change_nothing(weighted, parts):
+    points = random_points(parts, 2000, weighted, decimals=6)
+    cut = np.array_split(np.arange(points.score.size), parts)
+    pieces = [Points(*(column[i] for column in points)) for i in cut]
+    whole = Isotonic(strict=True).fit_points(points)
+    split = Isotonic(strict=True).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
+    for name in whole.calibration_map_.__dataclass_fields__:
+        a, b = getattr(whole.calibration_map_, name), getattr(split.calibration_map_, name)
+        assert np.array_equal(a, b), name
+
+
+def test_scores_whose_sums_overflow():
+    s = np.array([-1.7e308, -1.6e308, 1.6e308, 1.7e308])
+    p = Isotonic(strict=True).fit(s, [1, 0, 1, 0], [1e12] * 4).predict(s)
+    assert p == pytest.approx([0.5] * 4)
+
+
+def test_one_pass_unless_strict():
+    assert Isotonic().single_pass
+    assert not Isotonic(strict=True).single_pass
+
+
+def test_strict_must_be_a_bool():
+    with pytest.raises(ValueError, match=r"^strict: expected True or False, found 'yes'"):
+        Isotonic(strict="yes").fit([0.1, 0.2], [0, 1])
