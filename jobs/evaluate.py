@@ -146,6 +146,7 @@ class Prepared:
         )
         transform = self.lookup.facts.score_transform
         plan = SortPlan(scratch, transform=transform, rules=rules, write=scratch / "before")
+        plan = plan.within(self.config.cluster.memory_bytes)
         table, _ = build_score_table(self.log, plan, executor)
         run = partial(table.run, executor=executor, stage="measure")
         if self.lookup.facts.monotone:

@@ -115,6 +115,7 @@ class Prepared:
         )
         with scratch_folder(config.scratch) as scratch:
             sort = SortPlan(scratch, transform=config.log.score_transform, rules=rules)
+            sort = sort.within(config.cluster.memory_bytes)
             keep = scratch / "kept" if config.score_table.keep else None
             fit = fit_log(calibrator, self.log, sort, executor, keep=keep)
             if self.quarantine is not None and fit.table.bad.total:

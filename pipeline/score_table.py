@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,13 @@ RUN_ROWS = 1 << 21
 BUCKET_BYTES = 24 << 20
 """Of run data a bucket: with its points and a calibrator's work, some 150 MB in a worker."""
 
+_WORKER_BYTES = 160 << 20
+"""Of a worker before it does anything."""
+
+_SMALLEST_BUCKET = 4 << 20
+_WORK_FACTOR = 8
+"""Memory that a bucket's task needs, in terms of its bytes."""
+
 
 @dataclass(frozen=True)
 class SortPlan:
@@ -54,6 +61,14 @@ class SortPlan:
     write: Path | None = None
     run_rows: int = RUN_ROWS
     bucket_bytes: int = BUCKET_BYTES
+
+    def within(self, memory: int) -> SortPlan:
+        """The plan with tasks small enough for workers with `memory` bytes. No result changes."""
+        fits = max(_SMALLEST_BUCKET, (memory - _WORKER_BYTES) // _WORK_FACTOR)
+        bucket = min(self.bucket_bytes, fits)
+        return replace(
+            self, bucket_bytes=bucket, run_rows=min(self.run_rows, bucket * RUN_ROWS // BUCKET_BYTES)
+        )
 
 
 class Part(NamedTuple):

@@ -1,0 +1,145 @@
+"""The command `logcal`. Imports are lazy: --help needs none of the libraries."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from jobs.registry import JOBS, Job
+
+if multiprocessing.parent_process() is not None:
+    # A worker process: Ctrl-C reaches it too, but it is the command that stops it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+_EPILOG = """\b
+Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 input rejected,
+4 a check failed, 75 temporary, 99 nothing to do, 130/143 interrupted."""
+
+_CONFIG = click.option(
+    "--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones go over earlier ones."
+)
+_SET = click.option(
+    "--set", "settings", multiple=True, metavar="KEY.PATH=VALUE", help="Set one key; goes over all files."
+)
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Check all, read only footers, say what would happen."
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@click.group(
+    epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80}
+)
+@click.version_option(package_name="logcal")
+def main() -> None:
+    r"""Calibrate binary classifiers from their Parquet prediction logs.
+
+    \b
+    logcal demo
+    logcal fit   --set log.path=log/ --set store.path=store --set store.table=ads
+    logcal score --set log.path=new/ --set store.path=store --set store.table=ads
+                 --set output.path=scored/
+    """
+    _log_to_stderr()
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    logger = logging.getLogger("logcal")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+def _add_job(job: Job) -> None:
+    def command(
+        files: tuple[str, ...], settings: tuple[str, ...], dry_run: bool, as_json: bool, **more: Any
+    ) -> None:
+        from jobs.run import run_job
+
+        short = [
+            f"{shortcut.key}={more[shortcut.option.lstrip('-')]}"
+            for shortcut in job.shortcuts
+            if more[shortcut.option.lstrip("-")]
+        ]
+        sys.exit(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json))
+
+    for option in (_JSON, _DRY_RUN, _SET, _CONFIG):
+        command = option(command)
+    for shortcut in job.shortcuts:
+        extra = {"metavar": shortcut.metavar} if shortcut.metavar else {"is_flag": True}
+        command = click.option(shortcut.option, help=shortcut.help, **extra)(command)
+    main.command(job.name, help=_help(job), short_help=job.help)(command)
+
+
+def _help(job: Job) -> str:
+    lines = [job.help, "", "\b", f"  logcal {job.name} {job.example}"]
+    if job.required:
+        lines += [
+            "",
+            f"Required keys: {', '.join(job.required)}. All keys, with meanings: conf/{job.name}.yaml.",
+        ]
+    return "\n".join(lines)
+
+
+for _job in JOBS.values():
+    _add_job(_job)
+
+
+@main.group()
+def tables() -> None:
+    """List, show and roll back the versions of a published table."""
+
+
+_STORE = click.option("--store", required=True, metavar="PATH", help="Folder of the published tables.")
+_TABLE = click.option("--table", required=True, metavar="NAME", help="Name of the table.")
+
+
+def _table_command(name: str, action: Callable[..., Any], as_json: bool) -> None:
+    from jobs.run import guarded, show
+
+    def run() -> None:
+        from jobs import tables as actions
+
+        outcome = action(actions)
+        show(outcome.summary, outcome.lines, as_json)
+
+    sys.exit(guarded(f"logcal tables {name}", run, as_json))
+
+
+@tables.command("list")
+@_STORE
+@_TABLE
+@_JSON
+def list_versions(store: str, table: str, as_json: bool) -> None:
+    """List all versions, oldest first; a star marks the current one."""
+    _table_command("list", lambda actions: actions.list_versions(store, table), as_json)
+
+
+@tables.command()
+@_STORE
+@_TABLE
+@_JSON
+@click.argument("version", required=False)
+def show(store: str, table: str, version: str | None, as_json: bool) -> None:
+    """Show VERSION, or the current one: what it was fitted to, and how."""
+    _table_command("show", lambda actions: actions.show(store, table, version), as_json)
+
+
+@tables.command()
+@_STORE
+@_TABLE
+@_JSON
+@click.argument("version", required=False)
+def rollback(store: str, table: str, version: str | None, as_json: bool) -> None:
+    """Make VERSION current again; without it, the one before the current."""
+    _table_command("rollback", lambda actions: actions.rollback(store, table, version), as_json)

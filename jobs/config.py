@@ -1,0 +1,370 @@
+"""The configuration of every job: its keys, their types, defaults and meanings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+INLINE, LOCAL, ADDRESS, SCHEDULER_FILE = "inline", "local", "address", "scheduler_file"
+CLUSTER_KINDS = (INLINE, LOCAL, ADDRESS, SCHEDULER_FILE)
+
+_UNITS = {
+    "B": 1,
+    **{f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate("KMGT")},
+    **{f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")},
+}
+MIN_MEMORY = 256 * 1024**2
+"""A worker with its libraries imported holds about 155 MB; one that exceeds 95 % of its limit is killed."""
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as '2GiB' or '1500 MB'. Raises ValueError.
+
+    >>> parse_bytes("1.5KiB")
+    1536
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    unit = {name.lower(): size for name, size in _UNITS.items()}.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"expected a size with its unit, such as 2GiB or 1500MB, found {text!r}")
+    return int(float(match[1]) * unit)
+
+
+def _check_memory(text: Any) -> str:
+    if parse_bytes(str(text)) < MIN_MEMORY:
+        raise ValueError(f"expected at least 256MiB, which a worker needs to start, found {text!r}")
+    return text
+
+
+def _check_kind(kind: str) -> str:
+    if kind in CLUSTER_KINDS or re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", kind):
+        return kind
+    raise PydanticCustomError(
+        "choice",
+        "",
+        {
+            "choices": CLUSTER_KINDS,
+            "or": "the dotted path of a cluster class, such as dask_jobqueue.SLURMCluster",
+        },
+    )
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(
+            f"expected a plain name of letters, digits, '-', '_' and '.' that begins with a letter or digit, "
+            f"found {name!r}"
+        )
+    return name
+
+
+def _as_tuple(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if isinstance(value, str) else value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, AfterValidator(_check_name)]
+Paths = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """Keys of one level. Frozen; an unknown key is an error; types are never guessed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, values: Any) -> Any:
+        """An empty section has no keys, and null is no value for a key that must have one."""
+        if values is None:
+            return {}
+        if not isinstance(values, dict):
+            return values
+        filled = {
+            key: value for key, value in values.items() if value is not None or not cls._needs_value(key)
+        }
+        for name, info in cls.model_fields.items():
+            if section_of(info.annotation):
+                filled.setdefault(name, {})
+        return filled
+
+    @classmethod
+    def _needs_value(cls, key: str) -> bool:
+        info = cls.model_fields.get(key)
+        if info is None:
+            return False
+        return info.is_required() or get_origin(info.annotation) is dict or bool(section_of(info.annotation))
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        conflicts = list(self.conflicts())
+        if conflicts:
+            raise PydanticCustomError(
+                "conflicts",
+                "{text}",
+                {"text": "; ".join(f"{k}: {t}" for k, t in conflicts), "conflicts": conflicts},
+            )
+        return self
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Keys, each good by itself, that do not go together, with the reason."""
+        yield from ()
+
+
+def section_of(annotation: Any) -> type[Section] | None:
+    """The annotation, if it is a section."""
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+_PATH = (
+    "Where the log is: a folder (its hive partitions too), a Parquet file, a glob or an fsspec URL such as "
+    "s3://bucket/log/; or a list of these."
+)
+_SCORE = "Column of the score: floats or integers, finite; a higher score means more likely positive."
+
+
+class LogConfig(Section):
+    """A log with labels."""
+
+    path: Paths = Field(description=_PATH)
+    score: Text = Field("score", description=_SCORE)
+    label: Text = Field("label", description="Column of the label: booleans, or the numbers 0 and 1.")
+    weight: Text | None = Field(
+        None, description="Column of the row's weight: a finite number > 0. null: every row weighs 1."
+    )
+    score_transform: Literal["none", "sigmoid"] = Field(
+        "none",
+        description="none: the score as it is. sigmoid: 1 / (1 + exp(-score)), for scores that are margins "
+        "(log odds).",
+    )
+    on_bad_rows: Literal["fail", "quarantine"] = Field(
+        "fail",
+        description="What to do with rows whose score, label or weight cannot be used. fail: stop and say which. "
+        "quarantine: leave them out, and count them by reason.",
+    )
+    max_bad_fraction: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="With quarantine: the largest fraction of bad rows, in [0, 1], that is still accepted.",
+    )
+    quarantine_path: Text | None = Field(
+        None,
+        description="With quarantine: folder to write the bad rows to, as Parquet. null: they are only counted.",
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """One column cannot be two things; what is not quarantined is not written."""
+        roles = {"score": self.score, "label": self.label, "weight": self.weight}
+        seen: dict[str, str] = {}
+        for role, column in roles.items():
+            if column in seen:
+                yield role, f"expected another column than log.{seen[column]}, found '{column}' for both"
+            elif column is not None:
+                seen[column] = role
+        if self.quarantine_path is not None and self.on_bad_rows != "quarantine":
+            yield (
+                "quarantine_path",
+                "is only written with log.on_bad_rows=quarantine, found log.on_bad_rows=fail",
+            )
+
+
+class ScoreLogConfig(Section):
+    """A log to be scored: labels and weights are not read."""
+
+    path: Paths = Field(description=_PATH)
+    score: Text = Field(
+        "score",
+        description="Column of the score: floats or integers. A score that is null or NaN gets a null probability. "
+        "The transform is the one that the table was fitted with.",
+    )
+
+    shared: ClassVar[tuple[str, ...]] = tuple(k for k in LogConfig.model_fields if k not in {"path", "score"})
+    """Keys of other jobs' log sections: accepted, so that one file can serve all jobs, and not used."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, values: Any) -> Any:
+        return (
+            {k: v for k, v in values.items() if k not in cls.shared} if isinstance(values, dict) else values
+        )
+
+
+class StoreConfig(Section):
+    """Where a job publishes its table."""
+
+    path: Text = Field(description="Folder of the published tables; made if it is not there.")
+    table: Name = Field(description="Name of the table: letters, digits, '-', '_' and '.'.")
+
+
+class PublishedConfig(Section):
+    """A published table."""
+
+    path: Text = Field(description="Folder of the published tables.")
+    table: Name = Field(description="Name of the table.")
+    version: Name | None = Field(None, description="Version of the table. null: the one that CURRENT names.")
+
+
+class ClusterConfig(Section):
+    """Where the work runs."""
+
+    kind: Annotated[Text, AfterValidator(_check_kind)] = Field(
+        LOCAL,
+        description="inline: in this process, one task after the other, for small logs and debugging. local: worker "
+        "processes on this machine. address, scheduler_file: a Dask cluster that is running. Or the dotted path of "
+        "a cluster class, such as dask_jobqueue.SLURMCluster, dask_kubernetes.operator.KubeCluster or coiled.Cluster.",
+    )
+    workers: int | None = Field(
+        None,
+        ge=1,
+        description="Number of workers. null: with local, one per core as far as the memory goes; with a class, as "
+        "many as the class starts by itself. Not used with the other kinds.",
+    )
+    memory: Annotated[Text, BeforeValidator(_check_memory)] = Field(
+        "2GiB",
+        description="Memory of each worker, such as 2GiB or 1500MB. Tasks are sized for it, and a local worker "
+        "never gets more. Workers from elsewhere must have at least as much for each of their threads.",
+    )
+    address: Text | None = Field(
+        None, description="With kind address: the scheduler's, such as tcp://10.0.0.5:8786."
+    )
+    scheduler_file: Text | None = Field(
+        None,
+        description="With kind scheduler_file: the file that the scheduler wrote (dask scheduler --scheduler-file).",
+    )
+    arguments: dict[str, Any] = Field({}, description="With a class: its keyword arguments.")
+    timeout: float = Field(300.0, gt=0, description="Seconds to wait for the cluster and its first worker.")
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of each worker."""
+        return parse_bytes(self.memory)
+
+    @property
+    def by_class(self) -> bool:
+        """Whether `kind` is the dotted path of a class."""
+        return self.kind not in CLUSTER_KINDS
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """A key of one kind is given exactly with that kind."""
+        for key in (ADDRESS, SCHEDULER_FILE):
+            given = getattr(self, key) is not None
+            if self.kind == key and not given:
+                yield key, f"REQUIRED with cluster.kind={key}"
+            elif given and self.kind != key:
+                yield key, f"only goes with cluster.kind={key}, found cluster.kind={self.kind}"
+        if self.arguments and not self.by_class:
+            yield "arguments", f"only go with a cluster class, found cluster.kind={self.kind}"
+
+
+class CalibratorConfig(Section):
+    """How to calibrate."""
+
+    method: Text = Field(
+        "isotonic",
+        description="isotonic: isotonic regression. histogram: equal-frequency bins. platt: a sigmoid fitted to the "
+        "scores.",
+    )
+    params: dict[str, Any] = Field(
+        {}, description="The method's parameters, such as {bins: 20} for histogram."
+    )
+
+
+class ScoreTableConfig(Section):
+    """The sorted log, one row a distinct score."""
+
+    keep: bool = Field(False, description="Whether to keep it with the published version, as Parquet.")
+
+
+class EvaluateSection(Section):
+    """How to evaluate."""
+
+    bins: int = Field(10, ge=1, le=1000, description="Number of bins of ECE, MCE and the reliability table.")
+
+
+class ScoredConfig(Section):
+    """Where the scored log goes."""
+
+    path: Text = Field(
+        description="Folder to write the scored log to, in the layout of the log; outside the log."
+    )
+    column: Text = Field("probability", description="Name of the column with the calibrated probability.")
+
+
+class ReportConfig(Section):
+    """Where the report goes."""
+
+    path: Text = Field(description="Folder to write report.html, run.json and the reliability table to.")
+
+
+class DemoOutputConfig(Section):
+    """Where the demo goes."""
+
+    path: Text = Field("demo-output", description="Folder to write the log, the tables and the report to.")
+
+
+Scratch = Annotated[
+    Text | None,
+    Field(
+        description="Folder for temporary files, which all workers must see. null: the system's temporary folder."
+    ),
+]
+_LOG = Field(description="The prediction log to read.")
+_CLUSTER = Field(ClusterConfig(), description="Where the work runs.")
+
+
+class JobConfig(Section):
+    """What every job's configuration has; declared in each, so that these keys come last."""
+
+    if TYPE_CHECKING:
+        scratch: str | None
+        cluster: ClusterConfig
+
+
+class FitConfig(JobConfig):
+    """Configuration of fit."""
+
+    log: LogConfig = _LOG
+    store: StoreConfig = Field(description="Where to publish the lookup table.")
+    calibrator: CalibratorConfig = Field(CalibratorConfig(), description="How to calibrate.")
+    score_table: ScoreTableConfig = Field(
+        ScoreTableConfig(),
+        description="The sorted log, one row a distinct score, which the calibrator is fitted to.",
+    )
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER
+
+
+class ScoreConfig(JobConfig):
+    """Configuration of score."""
+
+    log: ScoreLogConfig = _LOG
+    store: PublishedConfig = Field(description="The published table to score with.")
+    output: ScoredConfig = Field(description="Where the scored log goes.")
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER
+
+
+class EvaluateConfig(JobConfig):
+    """Configuration of evaluate."""
+
+    log: LogConfig = _LOG
+    store: PublishedConfig = Field(description="The published table to measure.")
+    output: ReportConfig = Field(description="Where the report goes.")
+    evaluate: EvaluateSection = Field(EvaluateSection(), description="How to measure.")
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER
+
+
+class DemoConfig(JobConfig):
+    """Configuration of demo."""
+
+    output: DemoOutputConfig = Field(DemoOutputConfig(), description="Where the demo's files go.")
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER

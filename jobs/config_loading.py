@@ -1,0 +1,202 @@
+"""Making a job's configuration of files and settings, or saying everything that is wrong with them at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from jobs.config import CalibratorConfig, Section, section_of
+from jobs.config_files import Origin, Values, raise_all, read_values
+from pipeline.errors import ConfigError
+
+C = TypeVar("C", bound=Section)
+
+
+def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[str] = ()) -> C:
+    """The configuration in YAML files, later ones over earlier ones, and KEY.PATH=VALUE settings over all.
+
+    Parameters
+    ----------
+    model : type
+        The job's configuration class.
+    files : sequence of path
+        Maps are merged key by key; anything else is replaced.
+    settings : sequence of str
+        The value is read as YAML; a map or list replaces what was there.
+
+    Raises
+    ------
+    ConfigError
+        All problems together, each with its key and where it was written.
+    """
+    values = read_values(files, settings)
+    try:
+        return model.model_validate(values.values)
+    except ValidationError as error:
+        problems = [p for detail in error.errors(include_url=False) for p in _describe(detail, model, values)]
+        raise_all(problems + _calibrator_problems(model, values))
+        raise
+
+
+def known_keys(model: type[Section]) -> list[str]:
+    """Dotted paths of all keys that have a value of their own."""
+    return [".".join(path) for path in _key_paths(model)]
+
+
+def _key_paths(model: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, info in model.model_fields.items():
+        section = section_of(info.annotation)
+        if section is None:
+            yield (*above, name)
+        else:
+            yield from _key_paths(section, (*above, name))
+
+
+def _calibrator_problems(model: type[Section], values: Values) -> list[str]:
+    # Checked by the job's preparation, since it takes the libraries; looked at here only to say everything at once.
+    section = values.values.get("calibrator")
+    if "calibrator" not in model.model_fields or not isinstance(section, dict):
+        return []
+    from pipeline.calibration import make_calibrator
+
+    try:
+        config = CalibratorConfig.model_validate(section)
+        make_calibrator(config.method, config.params)
+    except ValidationError:
+        return []
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def _describe(detail: ErrorDetails, model: type[Section], values: Values) -> Iterator[str]:
+    path = detail["loc"]
+    if detail["type"] == "conflicts":
+        for key, text in detail["ctx"]["conflicts"]:
+            yield _at((*path, key), values, text)
+    elif detail["type"] == "extra_forbidden":
+        yield _at(path, values, f"unknown key{_suggestion(path, model)}")
+    elif detail["type"] == "missing":
+        yield _at(path, values, f"REQUIRED; give it in a file or with --set {_dotted(path)}=...")
+    elif detail["type"] == "value_error":
+        yield _at(path, values, str(detail["ctx"]["error"]))
+    else:
+        origin = values.origin(path)
+        expected = _expected(detail)
+        hint = _hint(detail, expected, origin, path)
+        yield _at(path, values, f"expected {expected}, found {_found(detail['input'])}{hint}")
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def _at(path: Sequence[str | int], values: Values, text: str) -> str:
+    origin = values.origin(path)
+    exact = origin is not None and tuple(str(p) for p in path) in values.origins
+    where = f" ({origin.place})" if origin is not None and exact else ""
+    return f"{_dotted(path)}{where}: {text}"
+
+
+_EXPECTED: Mapping[str, str | Callable[[dict[str, Any]], str]] = {
+    "string_type": "text",
+    "string_too_short": "text that is not empty",
+    "too_short": "at least one",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "dict_type": "a map of keys and values",
+    "model_type": "a map of keys and values",
+    "tuple_type": "text, or a list of texts",
+    "greater_than": lambda ctx: f"a number > {ctx['gt']:g}",
+    "greater_than_equal": lambda ctx: f"a number >= {ctx['ge']:g}",
+    "less_than_equal": lambda ctx: f"a number <= {ctx['le']:g}",
+    "literal_error": lambda ctx: (
+        "one of " + re.sub(r"'| or", lambda m: "," if m[0] == " or" else "", ctx["expected"])
+    ),
+    "choice": lambda ctx: f"one of {', '.join(ctx['choices'])}, or {ctx['or']}",
+}
+
+
+def _expected(detail: ErrorDetails) -> str:
+    text = _EXPECTED.get(detail["type"], detail["msg"])
+    return text if isinstance(text, str) else text(detail.get("ctx", {}))
+
+
+def _found(value: Any) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return f"the boolean {value}"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the text '{value}'" if len(value) <= 60 else f"the text '{value[:57]}...'"
+        case dt.date():
+            return f"the date {value}"
+        case dict():
+            return "a map"
+        case list() | tuple():
+            return "a list" if value else "an empty list"
+    return f"{type(value).__name__} {value!r:.60}"
+
+
+def _hint(detail: ErrorDetails, expected: str, origin: Origin | None, path: Sequence[str | int]) -> str:
+    """How to write what was probably meant, where YAML read something else."""
+    value, written = detail["input"], origin.written if origin else None
+    if detail["type"] == "literal_error" or detail["type"] == "choice":
+        choices = re.split(r"\W+", expected)
+        close = difflib.get_close_matches(str(value), choices, n=1)
+        return f"; did you mean {close[0]}?" if close else ""
+    if expected.startswith("text") and isinstance(value, bool | int | float | dt.date) and written:
+        quoted = f"""put it in quotes: --set "{_dotted(path)}='{written}'\""""
+        quotes = quoted if origin and origin.place.startswith("--set") else "put it in quotes"
+        if isinstance(value, bool):
+            return f"; YAML reads an unquoted {written} as {str(value).lower()}: {quotes}"
+        return f"; {quotes}"
+    if "number" in expected and isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return ""
+        if written is None:
+            return "; leave out the quotes"
+        plain = f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else f"{number:.15g}"
+        return f"; YAML reads {value} as text: write {plain}"
+    return ""
+
+
+def _suggestion(path: Sequence[str | int], model: type[Section]) -> str:
+    known = known_keys(model)
+    dotted, last = _dotted(path), str(path[-1])
+    if any(key.startswith(f"{dotted}.") for key in known):
+        return ""
+    same = [key for key in known if key.rsplit(".", 1)[-1] == last]
+    siblings = [key for key in known if key.rpartition(".")[0] == _dotted(path[:-1])]
+    sections = [name for name, info in model.model_fields.items() if section_of(info.annotation)]
+    close = (
+        same
+        or _close(last, siblings)
+        or (_close(last, sections) if len(path) == 1 else [])
+        or difflib.get_close_matches(dotted, known, n=1, cutoff=0.7)
+        or _close(last, known)
+    )
+    if close:
+        return f"; did you mean {close[0]}?"
+    here = model.model_fields if len(path) == 1 else [key.rpartition(".")[2] for key in siblings]
+    return f"; known here: {', '.join(here)}" if here else ""
+
+
+def _close(name: str, keys: Sequence[str]) -> list[str]:
+    """The key whose last part is nearest to a name."""
+    lasts = {key.rsplit(".", 1)[-1]: key for key in keys}
+    return [lasts[match] for match in difflib.get_close_matches(name, list(lasts), n=1)]

@@ -1,0 +1,90 @@
+"""The jobs: one entry each. Nothing here imports more than the standard library, so that --help is quick."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobs.config import JobConfig
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """An option of one job that stands for `--set KEY=VALUE`."""
+
+    option: str
+    key: str
+    help: str
+    metavar: str | None = None
+    """Of the option's value; None: a flag, which sets the key to true."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the command line needs to know of a job; its classes and modules are imported when it runs."""
+
+    name: str
+    help: str
+    config: str
+    """The configuration class, as module:name."""
+    module: str
+    """Has `prepare(config) -> Prepared`."""
+    required: tuple[str, ...] = ()
+    """Keys without a default, as --help shows them."""
+    example: str = ""
+    """Arguments of the shortest sensible command."""
+    shortcuts: tuple[Shortcut, ...] = ()
+
+    def config_class(self) -> type[JobConfig]:
+        """Import the configuration class."""
+        module, _, name = self.config.partition(":")
+        found: type[JobConfig] = getattr(importlib.import_module(module), name)
+        return found
+
+    def load_module(self) -> Any:
+        """Import the module that has `prepare`."""
+        return importlib.import_module(self.module)
+
+
+_STORE = "--set store.path=store --set store.table=ads"
+
+_JOBS = (
+    Job(
+        name="fit",
+        help="Fit a calibrator to a prediction log and publish its lookup table.",
+        config="jobs.config:FitConfig",
+        module="jobs.fit",
+        required=("log.path", "store.path", "store.table"),
+        example=f"--set log.path=log/ {_STORE}",
+    ),
+    Job(
+        name="score",
+        help="Add calibrated probabilities to a log, from a published table.",
+        config="jobs.config:ScoreConfig",
+        module="jobs.score",
+        required=("log.path", "store.path", "store.table", "output.path"),
+        example=f"--set log.path=log/ {_STORE} --set output.path=scored/",
+    ),
+    Job(
+        name="evaluate",
+        help="Measure a published table on a labelled log and write a report.",
+        config="jobs.config:EvaluateConfig",
+        module="jobs.evaluate",
+        required=("log.path", "store.path", "store.table", "output.path"),
+        example=f"--set log.path=held-out/ {_STORE} --set output.path=report/",
+    ),
+    Job(
+        name="demo",
+        help="Train a classifier on UCI Adult and run all jobs on its log.",
+        config="jobs.config:DemoConfig",
+        module="jobs.demo",
+        example="--output demo-output",
+        shortcuts=(Shortcut("--output", "output.path", "Folder to write to (default: demo-output).", "DIR"),),
+    ),
+)
+
+JOBS: Mapping[str, Job] = {job.name: job for job in _JOBS}
+"""By name, in the order of --help."""

@@ -1,0 +1,151 @@
+"""Running a job: configuration, preparation, cluster, outcome; errors become exit codes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+from typing import Any, Protocol
+
+from jobs.registry import Job
+from pipeline.errors import LogcalError
+from pipeline.execution import Executor
+
+log = logging.getLogger("logcal")
+
+BUG = 1
+SIGNALLED = 128
+"""A run that a signal ended exits with this plus the signal's number, as shells have it: 130 or 143."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a job would do: what --dry-run prints.
+
+    Attributes
+    ----------
+    stages, reads, writes : in order, a line each
+    facts : for machines
+    """
+
+    job: str
+    stages: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        shown = [f"{self.job} would run, after reading footers only:"]
+        for title, items in (("stages", self.stages), ("reads", self.reads), ("writes", self.writes)):
+            shown += [f"  {title}:", *(f"    {item}" for item in items)]
+        return shown
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job did.
+
+    Attributes
+    ----------
+    summary : for --json; JSON values
+    lines : for people
+    """
+
+    summary: dict[str, Any]
+    lines: list[str]
+
+
+class Prepared(Protocol):
+    """A job that has been checked and can start: what a job module's `prepare(config)` returns."""
+
+    @property
+    def plan(self) -> Plan:
+        """What it would do."""
+
+    def execute(self, executor: Executor) -> Outcome:
+        """Do it."""
+
+
+def run_job(job: Job, files: Sequence[str], settings: Sequence[str], *, dry_run: bool, as_json: bool) -> int:
+    """Run a job, print what came of it, and return the exit code.
+
+    Results go to stdout, everything else to stderr. With `as_json` stdout holds one JSON object, also for errors.
+    """
+    return guarded(f"logcal {job.name}", lambda: _run(job, files, settings, dry_run, as_json), as_json)
+
+
+def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool, as_json: bool) -> None:
+    from jobs.cluster import starting_executor
+    from jobs.config_loading import load
+
+    config = load(job.config_class(), files, settings)
+    if dry_run:
+        plan = job.load_module().prepare(config).plan
+        show(asdict(plan), plan.lines(), as_json)
+        return
+    # The cluster starts while the job is being prepared.
+    with starting_executor(config.cluster) as executor:
+        prepared: Prepared = job.load_module().prepare(config)
+        outcome = prepared.execute(executor())
+    show(outcome.summary, outcome.lines, as_json)
+
+
+def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+    """Print a result to stdout."""
+    text = json.dumps(summary, indent=2, allow_nan=False, default=str) if as_json else "\n".join(lines)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
+    """Carry out an action; turn what it raises into a message and an exit code."""
+    received: list[int] = []
+    try:
+        with _signals(received):
+            action()
+    except LogcalError as error:
+        return _fail(name, str(error), error.exit_code, as_json)
+    except KeyboardInterrupt:
+        number = received[0] if received else signal.SIGINT
+        return _fail(name, "interrupted; nothing was published", SIGNALLED + number, as_json)
+    except BrokenPipeError:
+        # Whoever read stdout has gone: the job itself is done.
+        sys.stderr.close()
+        return 0
+    except Exception as error:  # noqa: BLE001 - the last resort: a bug
+        traceback.print_exc()
+        message = f"a bug in logcal, please report it with the lines above: {type(error).__name__}: {error}"
+        return _fail(name, message, BUG, as_json)
+    return 0
+
+
+def _fail(name: str, message: str, code: int, as_json: bool) -> int:
+    sys.stderr.write(f"{name}: {message}\n")
+    if as_json:
+        show({"error": message, "exit_code": code}, [], as_json)
+    return code
+
+
+@contextmanager
+def _signals(received: list[int]) -> Iterator[None]:
+    """Let SIGTERM end a run as Ctrl-C does, and let no second signal interrupt the cleaning up."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if received:
+            return
+        received.append(number)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
