@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.errors import InputRejectedError, examples
+from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.logs import numbers
 from pipeline.lookup_table import LookupTable, cached_lookup_table
 from pipeline.parquet.append import append_columns, open_target
@@ -42,12 +42,24 @@ class Scoring:
     score : name of the log's score column.
     lookup : path or URL of a lookup table; its score transform is applied first.
     probability, table_version : names of the columns that are added.
+
+    Raises
+    ------
+    ConfigError
+        Both new columns have one name.
     """
 
     score: str
     lookup: str
     probability: str = "probability"
     table_version: str = TABLE_VERSION_COLUMN
+
+    def __post_init__(self) -> None:
+        if self.probability.casefold() == self.table_version.casefold():
+            raise ConfigError(
+                f"output.column: expected another name than that of output.version_column, found "
+                f"'{self.probability}' for both"
+            )
 
 
 def score_file(

@@ -379,6 +379,13 @@ def test_columns_that_are_there_already(tmp_path, scoring, name, column, setting
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "lookup.parquet"]
 
 
+def test_new_columns_of_one_name():
+    with pytest.raises(
+        ConfigError, match=r"output\.column: expected another name than that of output\.version_column"
+    ):
+        Scoring("score", "lookup.parquet", "Table_Version")
+
+
 def test_outputs_that_overlap_the_log(tmp_path, scoring):
     log = write_log(tmp_path / "log", {"day=1/a.parquet": pa.table({"score": [0.5]})})
     (tmp_path / "link").symlink_to(tmp_path / "log")
