@@ -163,13 +163,13 @@ def _join_cuts(parts: list[Cuts]) -> Cuts:
     return Cuts(
         np.concatenate([part.below for part in parts]),
         np.concatenate([part.above for part in parts]),
-        _join_counts([part.counts for part in parts]),
+        join_counts([part.counts for part in parts]),
     )
 
 
 def counts_below_pass(layout: Layout, edges: Array) -> Pass:
     """The pass that yields the cumulative `Counts` of the points with score < edge, for ascending edges."""
-    return Pass(chunk=partial(_counts_below_in_part, layout, edges), combine=_join_counts)
+    return Pass(chunk=partial(_counts_below_in_part, layout, edges), combine=join_counts)
 
 
 def _counts_below_in_part(layout: Layout, edges: Array, points: Points) -> Counts:
@@ -185,7 +185,13 @@ def _counts(layout: Layout, part: int, points: Points, stops: Indices) -> Counts
     return Counts(*weight, *positives)
 
 
-def _join_counts(parts: list[Counts]) -> Counts:
+def all_counts(layout: Layout, points: Points) -> Counts:
+    """The cumulative counts of all points up to and including each point of a part."""
+    return _counts(layout, layout.part_of(points), points, np.arange(1, points.score.size + 1))
+
+
+def join_counts(parts: list[Counts]) -> Counts:
+    """The counts of parts one after another."""
     return Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
