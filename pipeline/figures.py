@@ -6,6 +6,7 @@ Drawn with matplotlib's figure objects, without its global state; matplotlib is 
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,9 @@ def any_beyond(sides: Sequence[Assessment], limits: tuple[float, float]) -> bool
 def histogram(side: Assessment, color: str, *, name: str, alt: str, label: str) -> str:
     """Share of the rows per bin of the predictions, positives set off."""
     found = side.histogram
-    edges = np.array(found.edges)
+    unit = score_unit(found.edges[0], found.edges[-1])
+    edges = np.array(found.edges) / unit
+    label = score_label(label, unit)
     share = np.array(found.weight) / side.weight
     positive = np.array(found.positives) / side.weight
 
@@ -146,6 +149,17 @@ def histogram(side: Assessment, color: str, *, name: str, alt: str, label: str) 
         axes.legend(frameon=False, loc="upper center", ncols=2)
 
     return render(draw, (4.6, 2.6), name, alt)
+
+
+def score_unit(low: float, high: float) -> float:
+    """What to divide scores by to draw them: 1, or a power of 10 for scores whose differences may overflow."""
+    largest = max(abs(low), abs(high))
+    return 1.0 if largest < 1e100 else 10.0 ** math.floor(math.log10(largest))
+
+
+def score_label(label: str, unit: float) -> str:
+    """The label of an axis of scores."""
+    return label if unit == 1 else f"{label} / {unit:g}"
 
 
 def _columns(groups: Sequence[ReliabilityBin]) -> tuple[Array, Array, Array, Array, Array]:
@@ -171,6 +185,7 @@ def grid(axes: Axes, which: Any) -> None:
     """Faint lines instead of tick marks."""
     axes.grid(axis=which, color=GRID, lw=0.8)
     axes.tick_params(length=0)
+    axes.tick_params(axis="x", pad=7)
 
 
 def logit_ticks(limits: tuple[float, float], text: Callable[[float], str]) -> tuple[Array, list[str]]:

@@ -12,7 +12,17 @@ from scipy.special import expit, logit
 
 from calibrators.base import Array
 from calibrators.calibration_map import CalibrationMap
-from pipeline.figures import AFTER, LOWEST_SHOWN, MUTED, grid, logit_ticks, percent, render
+from pipeline.figures import (
+    AFTER,
+    LOWEST_SHOWN,
+    MUTED,
+    grid,
+    logit_ticks,
+    percent,
+    render,
+    score_label,
+    score_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,17 +43,27 @@ class View:
     high: float
     logit_axes: bool = False
 
-    def place(self, values: Array) -> Array:
-        """Where values lie on an axis."""
-        return logit(np.clip(values, LOWEST_SHOWN, 1 - LOWEST_SHOWN)) if self.logit_axes else values
+    @property
+    def unit(self) -> float:
+        """What scores are divided by on plain axes."""
+        return score_unit(self.low, self.high)
+
+    def place(self, scores: Array) -> Array:
+        """Where scores lie on the axis."""
+        return self.height(scores) if self.logit_axes else scores / self.unit
+
+    def height(self, probabilities: Array) -> Array:
+        """Where probabilities lie on the upright axis."""
+        if not self.logit_axes:
+            return probabilities
+        return logit(np.clip(probabilities, LOWEST_SHOWN, 1 - LOWEST_SHOWN))
 
     def between(self, count: int) -> Array:
         """Scores that lie evenly on the axis, ends included."""
         ends = self.place(np.array([self.low, self.high]))
         t = np.arange(count) / (count - 1)
-        # Not a difference of the ends, which overflows for the largest doubles.
         even = ends[0] * (1 - t) + ends[1] * t
-        return np.clip(expit(even) if self.logit_axes else even, self.low, self.high)
+        return np.clip(expit(even) if self.logit_axes else even * self.unit, self.low, self.high)
 
 
 def logit_view(calibration_map: CalibrationMap) -> View:
@@ -90,7 +110,7 @@ def _draw_curve(axes: Axes, view: View, i: int, label: str, calibration_map: Cal
             "dashes": _DASHES[(i - 1) % len(_DASHES)],
             "zorder": 5,
         }
-    axes.plot(view.place(x), view.place(y), lw=1.6, label=label, **style)
+    axes.plot(view.place(x), view.height(y), lw=1.6, label=label, **style)
 
 
 def _draw_blocks(axes: Axes, view: View, calibration_map: CalibrationMap) -> None:
@@ -101,7 +121,7 @@ def _draw_blocks(axes: Axes, view: View, calibration_map: CalibrationMap) -> Non
     block = seen & (calibration_map.slope == 0) & (calibration_map.weight > 0)
     left = view.place(np.maximum(calibration_map.score_lo[block], view.low))
     right = view.place(np.minimum(calibration_map.score_hi[block], view.high))
-    level = view.place(calibration_map.prob_lo[block])
+    level = view.height(calibration_map.prob_lo[block])
     axes.hlines(level, left, right, color=AFTER, lw=3.2, zorder=4)
     narrow = right - left < 0.004 * np.ptp(view.place(np.array([view.low, view.high])))
     axes.scatter(left[narrow], level[narrow], s=6, color=AFTER, zorder=4)
@@ -122,9 +142,10 @@ def curve(calibration_map: CalibrationMap, view: View) -> tuple[Array, Array]:
 
 def _set_axes(axes: Axes, view: View, levels: Array) -> None:
     if not view.logit_axes:
-        margin = 0.02 * (view.high - view.low) if np.isfinite(view.high - view.low) else 0.0
-        axes.set(xlim=(view.low - margin, view.high + margin), ylim=(-0.02, 1.02))
-        axes.set(xlabel="Score", ylabel="Calibrated probability")
+        low, high = view.low / view.unit, view.high / view.unit
+        margin = 0.02 * (high - low)
+        axes.set(xlim=(low - margin, high + margin), ylim=(-0.02, 1.02))
+        axes.set(xlabel=score_label("Score", view.unit), ylabel="Calibrated probability")
         axes.set_yticks(np.arange(6) / 5, [percent(t) for t in np.arange(6) / 5])
         return
     inside = levels[(levels > 0) & (levels < 1)]

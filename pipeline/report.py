@@ -121,7 +121,7 @@ def render_report(
         headline=headline(before.measures, after.measures),
         notes=list(notes),
         size=f"{ranking(before.measures, after.measures)} {_size(evaluation)}".strip(),
-        tiles=_tiles(changes(before.measures, after.measures)),
+        tiles=_tiles(changes(before.measures, after.measures), after.measures.reasons),
         changes=[_change_row(change) for change in changes(before.measures, after.measures)],
         reasons=_reasons(before.measures, after.measures),
         figures=_figures(evaluation, {method: calibration_map, **(curves or {})}),
@@ -155,7 +155,7 @@ def _measure(name: str, value: float | None) -> str:
     return f"{value:.4f}" if value == 0 or abs(value) >= 5e-4 else f"{value:.2g}"
 
 
-def _tiles(rows: list[Change]) -> list[dict[str, str]]:
+def _tiles(rows: list[Change], reasons: Mapping[str, str]) -> list[dict[str, str]]:
     by_name = {change.name: change for change in rows}
     error, loss, auc = (by_name[name] for name in ("ece_frequency", "log_loss", "auc"))
     return [
@@ -170,7 +170,7 @@ def _tiles(rows: list[Change]) -> list[dict[str, str]]:
             "label": "Log loss",
             "before": _measure("log_loss", loss.before),
             "after": _measure("log_loss", loss.after),
-            "hint": "price of confident mistakes; lower is better",
+            "hint": reasons.get("log_loss", "price of confident mistakes; lower is better"),
             "verdict": loss.verdict,
         },
         {
@@ -252,7 +252,12 @@ def _figures(evaluation: Evaluation, curves: Mapping[str, CalibrationMap]) -> di
                 (name, figures.reliability_diagram(side.by_width, color, name=f"rel-{name}", alt=alt))
             )
             found["logit"].append(
-                (name, figures.logit_diagram(side.by_frequency, color, limits, name=f"log-{name}", alt=alt))
+                (
+                    name,
+                    figures.logit_diagram(
+                        side.by_frequency, color, limits, name=f"log-{name}", alt=f"{alt}, logit axes"
+                    ),
+                )
             )
         label = "Predicted probability" if side.probabilities else "Score"
         alt = f"Histogram of the predictions {name} calibration"
@@ -348,13 +353,17 @@ def _number(value: float) -> str:
 
 def _fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Groups of facts as (heading, rows); facts outside groups come first, without a heading."""
-    loose = [(name, _fact(value)) for name, value in facts.items() if not isinstance(value, Mapping)]
+    loose = [(_spaced(name), _fact(value)) for name, value in facts.items() if not isinstance(value, Mapping)]
     groups = [
-        (name, [(key, _fact(item)) for key, item in value.items()])
+        (_spaced(name), [(_spaced(key), _fact(item)) for key, item in value.items()])
         for name, value in facts.items()
         if isinstance(value, Mapping)
     ]
     return ([("", loose)] if loose else []) + groups
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _fact(value: Any) -> str:

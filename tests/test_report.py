@@ -1,0 +1,239 @@
+"""The report as its reader gets it: one page, complete, the same every time; and the figures' geometry."""
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from calibrators import CalibrationMap, Isotonic
+from calibrators.base import collapse
+from calibrators.measures import assess, measure
+from pipeline import figures, map_figure
+from pipeline.evaluation import MEASURE_FACTS, Evaluation
+from pipeline.map_figure import EXACT_ROWS, View, curve, logit_view
+from pipeline.report import render_report, write_report
+
+FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_used": 12345, "parts": []}}
+
+
+def evaluation_of(score, label, calibration_map, weight=None):
+    positives = label if weight is None else label * weight
+    before, after = (
+        assess(p, weight, positives, rows=score.size) for p in (score, calibration_map.predict(score))
+    )
+    return Evaluation(score.size, before, after)
+
+
+@pytest.fixture(scope="module")
+def case():
+    rng = np.random.default_rng(3)
+    score = rng.beta(0.5, 1.0, 3000)
+    label = (rng.random(3000) < score**2).astype(float)
+    fitted = Isotonic().fit(score[::2], label[::2]).calibration_map_
+    return evaluation_of(score[1::2], label[1::2], fitted), fitted
+
+
+@pytest.fixture(scope="module")
+def page(case):
+    return render_report(*case, FACTS)
+
+
+class Page(HTMLParser):
+    """Ids, references, tags and visible text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.references, self.tags, self.text = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            elif name in ("href", "src", "xlink:href", "action", "data", "poster", "srcset"):
+                self.references.append(value)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    @property
+    def words(self):
+        return " ".join(" ".join(self.text).split())
+
+
+def drawings(page):
+    return [ET.fromstring(svg) for svg in re.findall(r"<svg .*?</svg>", page, re.DOTALL)]
+
+
+def test_nothing_outside_the_page_is_needed(page):
+    parsed = Page(page)
+    assert all(reference.startswith("#") for reference in parsed.references)
+    assert {tag for tag, _ in parsed.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "base"})
+    assert "@import" not in page
+    assert re.findall(r"url\((?!#)", page) == []
+
+
+def test_ids_occur_once_and_every_reference_arrives(page):
+    parsed = Page(page)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    used = set(parsed.references) | {f"#{name}" for name in re.findall(r"url\(#([^)]*)\)", page)}
+    assert {reference[1:] for reference in used} <= set(parsed.ids)
+
+
+def test_figures_are_labelled_and_scale(page):
+    found = drawings(page)
+    assert len(found) == 8
+    for svg in found:
+        assert svg.get("role") == "img"
+        assert len(svg.get("aria-label")) > 20
+        assert svg.get("viewBox")
+        assert svg.get("width") is None
+        assert svg.get("height") is None
+    labels = [svg.get("aria-label") for svg in found]
+    assert len(set(labels)) == len(labels)
+
+
+def test_facts_are_shown_as_text(page):
+    parsed = Page(page)
+    assert "<script>alert(1)</script>" in parsed.words
+    assert "<script" not in page
+    for shown in ("a & b", "rows used", "12,345", "none"):
+        assert shown in parsed.words
+
+
+def test_measures_are_shown_before_and_after(case, page):
+    evaluation, _ = case
+    words = Page(page).words
+    for facts in MEASURE_FACTS.values():
+        assert facts.label in words
+    for side in (evaluation.before, evaluation.after):
+        for name in ("ece_width", "brier", "auc"):
+            assert f"{getattr(side.measures, name):.4f}" in words
+    assert "Measured on 1,500 rows" in words
+    assert f"{evaluation.before.by_width[0].weight:,.0f}" in words
+
+
+def test_the_same_page_every_time(case, page):
+    import matplotlib as mpl
+
+    with mpl.rc_context({"font.size": 22, "svg.fonttype": "path", "axes.grid": True}):
+        assert render_report(*case, FACTS) == page
+        assert mpl.rcParams["font.size"] == 22
+
+
+def test_a_file_is_replaced_as_a_whole(case, page, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    write_report(path, *case, FACTS)
+    assert path.read_text(encoding="utf-8") == page
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_scores_that_are_not_probabilities_have_an_after_side_only():
+    rng = np.random.default_rng(4)
+    score = rng.normal(0, 3, 800)
+    label = (rng.random(800) < 1 / (1 + np.exp(-score))).astype(float)
+    fitted = Isotonic().fit(score, label).calibration_map_
+    page = render_report(evaluation_of(score, label, fitted), fitted, {})
+    assert len(drawings(page)) == 5
+    words = Page(page).words
+    assert "8 measures before calibration: not taken, because scores from -" in words
+    assert "there is nothing to show before calibration" in words
+
+
+def test_an_infinite_log_loss_is_explained():
+    score, label = np.array([0.1, 0.2, 0.8, 0.9]), np.array([1.0, 0, 1, 1])
+    steps = CalibrationMap.from_bins(np.array([0.5]), np.array([0.0, 1.0]), np.ones(2), np.ones(2))
+    page = render_report(evaluation_of(score, label, steps), steps, {})
+    words = Page(page).words
+    assert "∞" in words
+    assert "infinite, because rows of weight 1 have a label that was given probability 0" in words
+    assert "inf " not in words
+    assert "nan" not in words.lower().split()
+
+
+def test_weights_are_spoken_of(case):
+    evaluation, fitted = case
+    rng = np.random.default_rng(6)
+    score = rng.random(500)
+    weighted = evaluation_of(score, (score > 0.6).astype(float), fitted, rng.gamma(2.0, size=500))
+    assert "Kish" in Page(render_report(weighted, fitted, {})).words
+    assert "Kish" not in Page(render_report(evaluation, fitted, {})).words
+
+
+def test_methods_are_compared(case):
+    evaluation, fitted = case
+    steps = CalibrationMap.from_bins(np.array([0.5]), np.array([0.1, 0.7]), np.ones(2), np.ones(2))
+    worse = measure([0.9, 0.9], None, [0, 1])
+    page = render_report(
+        *case,
+        {},
+        method="isotonic",
+        curves={"two steps": steps},
+        comparison={"two steps": worse},
+        notes=["Mind."],
+    )
+    words = Page(page).words
+    assert "Methods compared" in words
+    assert "before calibration" in words
+    assert words.count("two steps") == 3  # the table, and the legends of two maps
+    assert "Note. Mind." in words
+    assert page.count('class="num best"') >= len(MEASURE_FACTS)
+    assert "Methods compared" not in Page(render_report(evaluation, fitted, {})).words
+
+
+def test_large_maps_are_thinned():
+    edges = np.linspace(0.0, 1.0, 20_001)[1:-1]
+    level = np.linspace(0, 1, 20_000)
+    fine = CalibrationMap.from_bins(edges, level, np.ones(20_000), np.zeros(20_000))
+    score = np.linspace(0.01, 0.99, 300)
+    page = render_report(evaluation_of(score, (score > 0.5).astype(float), fine), fine, {})
+    assert "drawn at 1,500 places" in Page(page).words
+    assert len(page) < 600_000
+    for view in (View(0.0, 1.0), View(1e-4, 1 - 1e-4, logit_axes=True)):
+        x, y = curve(fine, view)
+        assert x.size == EXACT_ROWS
+        assert np.array_equal(y, fine.predict(x))
+        assert (x[0], x[-1]) == (view.low, view.high)
+
+
+@pytest.mark.parametrize("scores", [[0.5, 0.5], [1e308, -1e308], [0.0, 1.0], [-5.0, -5.0], [1e-300, 1.0]])
+def test_extreme_scores_can_be_drawn(scores):
+    points = collapse(scores, [0, 1])
+    fitted = Isotonic().fit_points(points).calibration_map_
+    page = render_report(evaluation_of(points.score, points.positives, fitted), fitted, {})
+    assert "nan" not in " ".join(re.findall(r'\bd="([^"]*)"', page)).lower()
+    assert all(list(svg) for svg in drawings(page))
+
+
+def test_curve_passes_both_ends_of_every_row():
+    steps = CalibrationMap.from_bins(np.array([0.2, 0.6]), np.array([0.1, 0.5, 0.4]), np.ones(3), np.ones(3))
+    x, y = curve(steps, View(0.0, 1.0))
+    assert x == pytest.approx([0, 0.2, 0.2, 0.6, 0.6, 1])
+    assert y.tolist() == [0.1, 0.1, 0.5, 0.5, 0.4, 0.4]
+    assert map_figure._levels(steps, View(0.0, 1.0)).tolist() == [0.5, 0.4]
+
+
+def test_logit_views_hold_what_is_to_be_seen(case):
+    evaluation, fitted = case
+    sides = [evaluation.before, evaluation.after]
+    low, high = figures.logit_limits(sides)
+    means = [g.mean_prediction for side in sides for g in side.by_frequency if 0 < g.mean_prediction < 1]
+    assert high >= min(1 - 1e-6, max(means))
+    assert low <= max(1e-6, min(means))
+    assert figures.any_beyond(sides, (0.1, 0.2))
+    assert not figures.any_beyond(sides, (0.0, 1.0))
+    view = logit_view(fitted)
+    edges = fitted.score_hi[:-1]
+    assert view.low <= max(1e-6, edges.min())
+    assert view.high >= min(1 - 1e-6, edges.max())
+
+
+def test_matplotlib_is_imported_when_a_report_is_written():
+    code = "import sys, pipeline.report; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
