@@ -1,0 +1,494 @@
+"""The near-isotonic path (Tibshirani, Hoefling & Tibshirani 2011) as a tree of merges.
+
+Between neighbouring *runs* (maximal stretches of points with equal y) lies a *gap*. As lambda grows, blocks of runs
+only ever merge, so the whole path is one number a gap: the lambda at which it closes. A gap that falls (the left
+level is the higher one) keeps falling until it closes, and so does one that rises; so whether it falls is known
+from the runs, and with it the closed form of every block's level at every lambda:
+
+    p = (k + lambda * c) / w,    c = [left gap falls] - [right gap falls].
+
+Closed gaps form a tree: a gap's children are what its two blocks were when it closed. A node is the number of a
+gap, or ~r for the single run r. Each gap keeps the sums of the block that its closing made, so that a solution is
+read off the tree from the top, at a cost proportional to its blocks.
+
+How the path is found. In order of lambda, it takes a queue over all gaps, and memory is touched at random. But most
+merges do not care about that order. Neighbours i and j that meet at t, as things stand, do merge at t if neither
+can change before. Let A(i) be a lower bound on the lambda at which i merges across its left gap, as long as i
+itself is as it stands, and B(j) the same to the right; then t <= A(i) and t <= B(j) are enough. Bounds come from
+the next neighbour's: h, left of i, keeps its motion until A(h) at least; from then on, whatever it has become, its
+level is continuous and moves towards i by at most 1 / w_h, because blocks only gain weight. So
+
+    A(i) = the meeting time of h and i if that is at most A(h), or if h already moves towards i at full speed;
+    otherwise the meeting time if h started to move at full speed at A(h).
+
+A sweep from left to right keeps a stack of blocks with their A, and B from a sweep in the other direction, and
+merges what it may. The first gap to close always may be (every bound is at least its time, by induction from the
+ends), so each sweep makes progress; on the labels of a log one leaves about a sixth of the blocks, the next a
+fourth of those, and so on. When a sweep achieves little, a heap does the rest.
+"""
+
+import numpy as np
+from numba import njit
+
+from calibrators._kernels.double_double import add_pairs, divide_pairs, two_product
+from calibrators._kernels.pava import level_difference
+
+_EXACT = 2.0**53  # whole numbers below this are doubles
+_SAME = 2.0**-40  # relative difference below which levels and times count as equal, unless all is whole
+_DOUBT = 2.0**-49  # relative error, with room to spare, of sums and products of a few doubles
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _meeting(ki, ki_low, wi, wi_low, kj, kj_low, wj, wj_low, falls, left, right, whole):
+    """The lambda at which the levels of neighbours i and j meet, infinite if never, as things stand.
+
+    falls, left, right : whether the gap between them falls, the one left of i, and the one right of j.
+    whole : whether all sums are whole numbers below 2**53 (the low parts are then not looked at).
+    """
+    # A block moves (and then towards any neighbour) unless the gaps on both its sides fall, or both rise.
+    i_moves = left != falls
+    j_moves = right != falls
+    if falls:
+        a = ki * wj
+        b = kj * wi
+    else:
+        a = kj * wi
+        b = ki * wj
+    if whole and a + b < _EXACT:
+        d = a - b
+        if i_moves:
+            # Exact products and sums: the quotient is correctly rounded.
+            return d / (wj + wi) if j_moves else d / wj
+        if j_moves:
+            return d / wi
+        # Constant levels meet now or never.
+        return 0.0 if d <= 0.0 else np.inf
+    ah, al = two_product(ki, wj)
+    bh, bl = two_product(kj, wi)
+    if not whole:
+        al += ki * wj_low + ki_low * wj
+        bl += kj * wi_low + kj_low * wi
+    if not falls:
+        ah, al, bh, bl = bh, bl, ah, al
+    dh, dl = add_pairs(ah, al, -bh, -bl)
+    if not whole and abs(dh) <= _SAME * (a + b):
+        dh = dl = 0.0
+    if i_moves:
+        if j_moves:
+            wh, wl = add_pairs(wi, wi_low, wj, wj_low)
+            return divide_pairs(dh, dl, wh, wl)
+        return divide_pairs(dh, dl, wj, wj_low)
+    if j_moves:
+        return divide_pairs(dh, dl, wi, wi_low)
+    return 0.0 if dh <= 0.0 else np.inf
+
+
+@njit(cache=True, nogil=True)
+def _meet(i, j, left, block, ids, falls, death, whole):
+    """Meeting time of the neighbouring blocks i and j; left: whether the gap left of i falls.
+
+    Not before either was formed: a meeting time that rounding puts before that means now.
+    """
+    if whole:
+        t = _meeting(
+            block[i, 1], 0.0, block[i, 0], 0.0, block[j, 1], 0.0, block[j, 0], 0.0,
+            falls[ids[i, 1]], left, falls[ids[j, 1]], True,
+        )  # fmt: skip
+    else:
+        t = _meeting(
+            block[i, 1], block[i, 3], block[i, 0], block[i, 2], block[j, 1], block[j, 3], block[j, 0], block[j, 2],
+            falls[ids[i, 1]], left, falls[ids[j, 1]], False,
+        )  # fmt: skip
+    now = 0.0
+    if ids[i, 0] >= 0:
+        now = death[ids[i, 0]]
+    if ids[j, 0] >= 0:
+        now = max(now, death[ids[j, 0]])
+    if t <= (now if whole else now * (1.0 + _SAME)):
+        return now
+    return t
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other, w_other):
+    """A lower bound on the meeting of two neighbours, one of them free to change from `change` on.
+
+    t : when they meet if neither changes.
+    free_moves, other_moves : whether they move as they stand.
+    upper : whether the free one has the higher level.
+    """
+    if free_moves or t <= change:
+        return t
+    # The free one stays where it is until `change`, then moves at full speed.
+    if upper:
+        a = (k_free + change) * w_other
+        b = k_other * w_free
+    else:
+        a = k_other * w_free
+        b = (k_free - change) * w_other
+    d = (a - b) - _DOUBT * (abs(a) + abs(b))
+    speed = w_other + w_free if other_moves else w_other
+    return max(change, d / speed * (1.0 - _DOUBT))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _join(i, j, t, block, ids, death, child, total, whole):
+    """Put the union of the neighbouring blocks i and j, formed at t, in the place of i."""
+    gap = ids[i, 1]
+    death[gap] = t
+    child[gap, 0] = ids[i, 0]
+    child[gap, 1] = ids[j, 0]
+    if whole:
+        block[i, 0] += block[j, 0]
+        block[i, 1] += block[j, 1]
+    else:
+        block[i, 0], block[i, 2] = add_pairs(block[i, 0], block[i, 2], block[j, 0], block[j, 2])
+        block[i, 1], block[i, 3] = add_pairs(block[i, 1], block[i, 3], block[j, 1], block[j, 3])
+    total[gap, 0] = block[i, 0]
+    total[gap, 1] = block[i, 1]
+    ids[i, 0] = gap
+    ids[i, 1] = ids[j, 1]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _move(i, o, block, ids, whole):
+    """Copy block i to place o."""
+    for column in range(2 if whole else 4):
+        block[o, column] = block[i, column]
+    ids[o, 0] = ids[i, 0]
+    ids[o, 1] = ids[i, 1]
+
+
+@njit(cache=True, nogil=True)
+def _right_bounds(m, block, ids, falls, death, whole):
+    """B of each of the m blocks: it does not merge across its right gap before, as long as it does not change."""
+    bounds = np.empty(m)
+    bounds[m - 1] = np.inf
+    for i in range(m - 2, -1, -1):
+        j = i + 1
+        left = i > 0 and falls[ids[i - 1, 1]]
+        gap = falls[ids[i, 1]]
+        t = _meet(i, j, left, block, ids, falls, death, whole)
+        bounds[i] = _earliest(
+            t, bounds[j], falls[ids[j, 1]] != gap, left != gap, not gap,
+            block[j, 1], block[j, 0], block[i, 1], block[i, 0],
+        )  # fmt: skip
+    return bounds
+
+
+@njit(cache=True, nogil=True)
+def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole):
+    """Merge, from left to right, what may be merged whatever the order. Returns the number of blocks left.
+
+    bounds : float64 array, shape (m,): B of every block; or (0,), for blocks that are runs: then they are not
+    assumed to stay as they are at all.
+    stack : float64 scratch, shape (m, 2): meeting time with the block before, and A.
+    """
+    o = 0
+    ahead = np.inf
+    for j in range(m):
+        _move(j, o, block, ids, whole)
+        top = o
+        o += 1
+        fresh = True
+        changed = top
+        while True:
+            # Times of the gap left of block `changed` and, if that is not the top, of the one to its right.
+            for i in range(changed, top + 1):
+                if i == 0:
+                    stack[0, 0] = np.inf
+                    stack[0, 1] = np.inf
+                    continue
+                left = i > 1 and falls[ids[i - 2, 1]]
+                gap = falls[ids[i - 1, 1]]
+                t = ahead if fresh else _meet(i - 1, i, left, block, ids, falls, death, whole)
+                stack[i, 0] = t
+                stack[i, 1] = _earliest(
+                    t, stack[i - 1, 1], left != gap, falls[ids[i, 1]] != gap, gap,
+                    block[i - 1, 1], block[i - 1, 0], block[i, 1], block[i, 0],
+                )  # fmt: skip
+            if fresh or changed == top:
+                # The time of the gap between the top and the next block, and B of the top.
+                ahead = np.inf
+                right = np.inf
+                if j + 1 < m:
+                    left = top > 0 and falls[ids[top - 1, 1]]
+                    gap = falls[ids[top, 1]]
+                    ahead = _meet(top, j + 1, left, block, ids, falls, death, whole)
+                    change = bounds[j + 1] if bounds.size > 0 else (0.0 if j + 2 < m else np.inf)
+                    right = _earliest(
+                        ahead, change, falls[ids[j + 1, 1]] != gap, left != gap, not gap,
+                        block[j + 1, 1], block[j + 1, 0], block[top, 1], block[top, 0],
+                    )  # fmt: skip
+            fresh = False
+            if top == 0:
+                break
+            t = stack[top, 0]
+            if t <= limit and t <= stack[top - 1, 1] and t <= right:
+                _join(top - 1, top, t, block, ids, death, child, total, whole)
+                changed = top - 1
+            else:
+                if top == 1:
+                    break
+                below = stack[top - 1, 0]
+                if below > limit or below > stack[top - 2, 1]:
+                    break
+                left = falls[ids[top - 2, 1]]
+                gap = falls[ids[top - 1, 1]]
+                if below > _earliest(
+                    t, right, falls[ids[top, 1]] != gap, left != gap, not gap,
+                    block[top, 1], block[top, 0], block[top - 1, 1], block[top - 1, 0],
+                ):  # fmt: skip
+                    break
+                _join(top - 2, top - 1, below, block, ids, death, child, total, whole)
+                _move(top, top - 1, block, ids, whole)
+                changed = top - 2
+            o -= 1
+            top = o - 1
+    return o
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sift(heap, place, t, i, size):
+    """Restore the order of the heap around its i-th entry, if that is where it is broken."""
+    p = heap[i]
+    x = t[p]
+    while i > 0:
+        up = (i - 1) >> 1
+        if t[heap[up]] <= x:
+            break
+        heap[i] = heap[up]
+        place[heap[i]] = i
+        i = up
+    while True:
+        down = 2 * i + 1
+        if down >= size:
+            break
+        if down + 1 < size and t[heap[down + 1]] < t[heap[down]]:
+            down += 1
+        if t[heap[down]] >= x:
+            break
+        heap[i] = heap[down]
+        place[heap[i]] = i
+        i = down
+    heap[i] = p
+    place[p] = i
+
+
+@njit(cache=True, nogil=True)
+def _schedule(heap, place, times, p, t, size, limit):
+    """Set times[p] = t and bring the heap in line: p is in it exactly if t <= limit. Returns the new size."""
+    times[p] = t
+    i = place[p]
+    if t <= limit:
+        if i < 0:
+            i = size
+            size += 1
+            heap[i] = p
+        _sift(heap, place, times, i, size)
+    elif i >= 0:
+        place[p] = -1
+        size -= 1
+        if i < size:
+            heap[i] = heap[size]
+            _sift(heap, place, times, i, size)
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _merge_in_order(m, limit, block, ids, falls, death, child, total, whole):
+    """Merge the m blocks in order of their meeting times, up to the limit. Returns the number of blocks left."""
+    times = np.full(m, np.inf)
+    after = np.empty(m, ids.dtype)
+    before = np.empty(m, ids.dtype)
+    heap = np.empty(m, ids.dtype)
+    place = np.empty(m, ids.dtype)
+    size = 0
+    for i in range(m):
+        after[i] = i + 1
+        before[i] = i - 1
+        place[i] = -1
+        if i + 1 < m:
+            left = i > 0 and falls[ids[i - 1, 1]]
+            t = _meet(i, i + 1, left, block, ids, falls, death, whole)
+            size = _schedule(heap, place, times, i, t, size, limit)
+    while size > 0:
+        i = np.int64(heap[0])
+        j = np.int64(after[i])
+        _join(i, j, times[i], block, ids, death, child, total, whole)
+        nxt = np.int64(after[j])
+        after[i] = nxt
+        if nxt < m:
+            before[nxt] = i
+        # The gap right of j is now right of i; those on both sides of the union close at other times than before.
+        size = _schedule(heap, place, times, j, np.inf, size, limit)
+        previous = np.int64(before[i])
+        t = np.inf
+        if nxt < m:
+            left = previous >= 0 and falls[ids[previous, 1]]
+            t = _meet(i, nxt, left, block, ids, falls, death, whole)
+        size = _schedule(heap, place, times, i, t, size, limit)
+        if previous >= 0:
+            left = before[previous] >= 0 and falls[ids[before[previous], 1]]
+            t = _meet(previous, i, left, block, ids, falls, death, whole)
+            size = _schedule(heap, place, times, previous, t, size, limit)
+    o = 0
+    i = 0
+    while i < m:
+        _move(i, o, block, ids, whole)
+        o += 1
+        i = np.int64(after[i])
+    return o
+
+
+@njit(cache=True, nogil=True)
+def build(weight, positives, whole, limit, few, index):
+    """The tree of merges of runs, up to the lambda `limit`.
+
+    Parameters
+    ----------
+    weight, positives : float64 arrays, shape (r,), r >= 1
+    whole : bool: whether they are whole numbers with sums below 2**53
+    limit : float >= 0, finite
+    few : int >= 1: so many blocks are left to the heap
+    index : integer array of shape (0,), whose dtype numbers the runs
+
+    Returns
+    -------
+    falls : bool array, shape (r,): whether the gap after each run falls; the last entry is False
+    death : float64 array, shape (r - 1,): the lambda at which each gap closes; infinite if not up to the limit
+    child : integer array, shape (r - 1, 2): the nodes that the gap joined; undefined for gaps that stay open
+    total : float64 array, shape (r - 1, 2): weight and positives of the block formed; as above
+    ids : integer array, shape (blocks, 2): node and last run of each block at the limit
+
+    O(r log r) time at worst; for the labels of a log, O(r).
+    """
+    r = weight.size
+    falls = np.zeros(r, np.bool_)
+    block = np.empty((r, 2 if whole else 4))
+    ids = np.empty((r, 2), index.dtype)
+    for i in range(r):
+        if i + 1 < r:
+            falls[i] = (
+                level_difference(positives[i], 0.0, weight[i], 0.0, positives[i + 1], 0.0, weight[i + 1], 0.0)
+                > 0.0
+            )
+        block[i, 0] = weight[i]
+        block[i, 1] = positives[i]
+        block[i, 2:] = 0.0
+        ids[i, 0] = ~i
+        ids[i, 1] = i
+    death = np.full(r - 1, np.inf)
+    child = np.empty((r - 1, 2), index.dtype)
+    total = np.empty((r - 1, 2))
+    m = r
+    if m > few:
+        stack = np.empty((m, 2))
+        m = _sweep(m, limit, np.empty(0), stack, block, ids, falls, death, child, total, whole)
+        left = r
+        while m > few and 8 * (left - m) >= m:
+            left = m
+            bounds = _right_bounds(m, block, ids, falls, death, whole)
+            m = _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole)
+    m = _merge_in_order(m, limit, block, ids, falls, death, child, total, whole)
+    return falls, death, child, total, ids[:m].copy()
+
+
+@njit(cache=True, nogil=True)
+def pool_close(ascending, tolerance):
+    """The first of every stretch of values that lie within a relative tolerance above it. O(n), in place."""
+    n = 0
+    for i in range(ascending.size):
+        if n == 0 or ascending[i] > ascending[n - 1] * (1.0 + tolerance):
+            ascending[n] = ascending[i]
+            n += 1
+    return ascending[:n].copy()
+
+
+@njit(cache=True, nogil=True)
+def distinct(ascending):
+    """Distinct values, and how many of all the values are larger than each. O(n)."""
+    n = ascending.size
+    values = 0
+    for i in range(n):
+        if i == 0 or ascending[i] != ascending[i - 1]:
+            values += 1
+    value = np.empty(values)
+    larger = np.empty(values, np.int64)
+    j = -1
+    for i in range(n):
+        if i == 0 or ascending[i] != ascending[i - 1]:
+            j += 1
+            value[j] = ascending[i]
+        larger[j] = n - 1 - i
+    return value, larger
+
+
+@njit(cache=True, nogil=True)
+def expand(lam, blocks, weight, positives, falls, death, child, total, ids):
+    """The solution at lambda: so many blocks, read off the tree from the top.
+
+    weight, positives : of the runs; falls, death, child, total, ids : as `build` gives them.
+
+    Returns
+    -------
+    last : int64 array, shape (blocks,): the last run of each block
+    block_weight, block_positives, level : float64 arrays, shape (blocks,)
+    """
+    last = np.empty(blocks, np.int64)
+    block_weight = np.empty(blocks)
+    block_positives = np.empty(blocks)
+    level = np.empty(blocks)
+    # Gaps that are open at lambda and whose right child is still to come.
+    stack = np.empty(blocks, np.int64)
+    b = 0
+    left = 0
+    for root in range(ids.shape[0]):
+        depth = 0
+        node = np.int64(ids[root, 0])
+        while True:
+            while node >= 0 and death[node] > lam:
+                stack[depth] = node
+                depth += 1
+                node = np.int64(child[node, 0])
+            if node >= 0:
+                w = total[node, 0]
+                k = total[node, 1]
+            else:
+                w = weight[~node]
+                k = positives[~node]
+            end = np.int64(ids[root, 1]) if depth == 0 else stack[depth - 1]
+            right = 1 if falls[end] else 0
+            # Blocks that do not move must not see a lambda that may be infinite.
+            p = k if left == right else k + lam * (left - right)
+            last[b] = end
+            block_weight[b] = w
+            block_positives[b] = k
+            level[b] = min(max(p / w, 0.0), 1.0)
+            left = right
+            b += 1
+            if depth == 0:
+                break
+            depth -= 1
+            node = np.int64(child[stack[depth], 1])
+    return last, block_weight, block_positives, level
+
+
+@njit(cache=True, nogil=True)
+def log_likelihood(level, weight, positives):
+    """Sum of k log p + (w - k) log(1 - p), with 0 log 0 = 0, by compensated summation."""
+    s = 0.0
+    lost = 0.0
+    for i in range(level.size):
+        p = level[i]
+        k = positives[i]
+        x = 0.0
+        if k > 0.0:
+            x += k * np.log(p)
+        if weight[i] > k:
+            x += (weight[i] - k) * np.log1p(-p)
+        t = s + x
+        # Terms are negative: the larger one in magnitude loses nothing.
+        lost += (s - t) + x if s <= x else (x - t) + s
+        s = t
+    return s if s == -np.inf else s + lost
