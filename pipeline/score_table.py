@@ -75,6 +75,7 @@ class Part(NamedTuple):
     """A part of the table: a range of scores."""
 
     path: str | None
+    first: float
     points: int
     weight: Array
     positives: Array
@@ -103,8 +104,12 @@ class ScoreTable:
     bad: BadRows
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
-        """Carry out a pass over the written parts."""
-        tasks = [(part.path, request.chunk) for part in self.parts]
+        """Carry out a pass over the written parts, or over those of them that it needs."""
+        tasks = [
+            (part.path, request.chunk)
+            for part in self.parts
+            if request.only is None or part.first in request.only
+        ]
         return request.combine(executor.run(stage, _run_chunk, tasks))
 
     def facts(self) -> dict[str, Any]:
@@ -199,7 +204,13 @@ def _merge_bucket(
         return None
     if path is not None:
         write_points(points, Path(path))
-    part = Part(path, points.score.size, expansion_of(points.weight), expansion_of(points.positives))
+    part = Part(
+        path,
+        float(points.score[0]),
+        points.score.size,
+        expansion_of(points.weight),
+        expansion_of(points.positives),
+    )
     return part, (chunk(points) if chunk is not None else None)
 
 

@@ -72,6 +72,7 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
     weight = weight if weighted else None
     table, run = table_runner(log, tmp_path / "a", weight="weight" if weighted else None)
     assert len(table.parts) > 5
+    assert [part.first for part in table.parts] == sorted(part.first for part in table.parts)
     fitted = Isotonic().fit(score[::2], label[::2]).calibration_map_
     found = evaluate(run, PublishedMap(publish(fitted, tmp_path)), rows=table.used)
     whole, run_whole = table_runner(
@@ -87,6 +88,16 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
             assert getattr(side.measures, name) == pytest.approx(getattr(expected, name), rel=1e-12)
     assert found.before.weighted is weighted
     assert (found.rows, found.weight) == (6000, found.after.weight)
+
+
+def test_the_second_sweep_reads_only_the_parts_in_which_groups_end(log, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "SAMPLE_STRIDE", 16)
+    table, _ = table_runner(log, tmp_path / "a", bytes_each=1000)
+    executor, tasks = InlineExecutor(), []
+    executor.report = lambda stage, done, total: tasks.append(total) if done == 0 else None
+    evaluate(partial(table.run, executor=executor), np.sqrt, bins=2)
+    assert tasks[0] == len(table.parts)
+    assert tasks[1] <= 2 < len(table.parts)
 
 
 def test_a_map_that_decreases_needs_a_table_of_its_own(data, log, tmp_path):
