@@ -1,0 +1,447 @@
+"""The near-isotonic path against its optimality conditions, rational arithmetic and scikit-learn."""
+
+import itertools
+import pickle
+import tracemalloc
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.isotonic import IsotonicRegression
+
+from calibrators.base import Points, collapse
+from calibrators.isotonic import Isotonic
+from calibrators.near_isotonic import NearIsotonic, NearIsotonicPath, near_isotonic_path
+from calibrators.runs import join_runs, part_runs
+
+HEAP_ONLY = 10**9
+SWEEPS_ONLY = 1
+
+
+def path_of_points(points, few=SWEEPS_ONLY):
+    return NearIsotonicPath.of_runs(join_runs([part_runs(points)]), few=few)
+
+
+def levels_at_points(solution, score):
+    return solution.level[np.searchsorted(solution.last_score, score)]
+
+
+def exact_path(weight, positives):
+    """Modified PAVA in rational arithmetic, as the paper has it: [(lambda, [(last point, level), ...]), ...]."""
+    w = [Fraction(x) for x in weight]
+    k = [Fraction(x) for x in positives]
+    last = list(range(len(w)))
+    lam, solutions = Fraction(0), []
+    p = [b / a for a, b in zip(w, k, strict=True)]
+    while True:
+        i = 0
+        while i < len(p) - 1:
+            if p[i] == p[i + 1]:
+                w[i : i + 2] = [w[i] + w[i + 1]]
+                k[i : i + 2] = [k[i] + k[i + 1]]
+                del last[i], p[i]
+            else:
+                i += 1
+        falls = [False, *(a > b for a, b in itertools.pairwise(p)), False]
+        c = [int(falls[i]) - int(falls[i + 1]) for i in range(len(p))]
+        assert p == [(k[i] + lam * c[i]) / w[i] for i in range(len(p))]
+        solutions.append((lam, list(zip(last, p, strict=True)), c, w.copy()))
+        speed = [Fraction(c[i]) / w[i] for i in range(len(p))]
+        waits = [
+            (p[i] - p[i + 1]) / (speed[i + 1] - speed[i])
+            for i in range(len(p) - 1)
+            if speed[i] != speed[i + 1]
+        ]
+        waits = [x for x in waits if x > 0]
+        if not waits:
+            return solutions
+        lam += min(waits)
+        p = [(k[i] + lam * c[i]) / w[i] for i in range(len(p))]
+
+
+def assert_matches(path, points, exact, tolerance):
+    """At lambda 0, at every breakpoint, in the middle between them, and beyond the last."""
+    for (lam, blocks, c, w), following in zip(exact, [*exact[1:], None], strict=True):
+        middle = (lam + following[0]) / 2 if following else 2 * lam + 1
+        solution = path.solution(float(lam))
+        assert [points.score[i] for i, _ in blocks] == solution.last_score.tolist()
+        np.testing.assert_allclose(solution.level, [float(p) for _, p in blocks], rtol=0, atol=tolerance)
+        between = path.solution(float(middle))
+        expected = [float(p + (middle - lam) * c[i] / w[i]) for i, (_, p) in enumerate(blocks)]
+        assert np.array_equal(between.last_score, solution.last_score)
+        np.testing.assert_allclose(between.level, expected, rtol=0, atol=tolerance)
+
+
+def small_points(rng):
+    m = int(rng.integers(1, 40))
+    top = int(rng.integers(1, 8))
+    weight = rng.integers(1, top + 1, m).astype(float)
+    positives = np.minimum(weight, rng.integers(0, top + 1, m)).astype(float)
+    if rng.random() < 0.4:
+        positives = np.where(rng.random(m) < 0.5, weight, 0.0)
+    return Points(np.cumsum(rng.random(m) + 0.01), weight, positives)
+
+
+@pytest.mark.parametrize("few", [SWEEPS_ONLY, HEAP_ONLY])
+@pytest.mark.parametrize("scale", [1.0, 3e9])
+def test_whole_weights_equal_rational_arithmetic(few, scale):
+    # With a scale of 3e9 the products of weights and positives are beyond 2**53.
+    rng = np.random.default_rng(1)
+    for _ in range(250):
+        score, weight, positives = small_points(rng)
+        points = Points(score, weight * scale, positives * scale)
+        exact = exact_path(points.weight, points.positives)
+        path = path_of_points(points, few)
+        # Distinct breakpoints, each the double nearest to the rational number.
+        assert path.breakpoints.tolist() == [float(lam) for lam, *_ in exact[1:]]
+        assert path.degrees_of_freedom.tolist() == [len(blocks) for _, blocks, *_ in exact[1:]]
+        assert_matches(path, points, exact, 1e-15 if scale == 1.0 else 1e-14)
+
+
+@pytest.mark.parametrize("few", [SWEEPS_ONLY, HEAP_ONLY])
+def test_scaled_weights_have_the_scaled_breakpoints(few):
+    # w / 3e9 is not whole, and no level or breakpoint that was equal need be equal to the last bit.
+    rng = np.random.default_rng(2)
+    for _ in range(250):
+        score, weight, positives = small_points(rng)
+        exact = exact_path(weight, positives)
+        path = path_of_points(Points(score, weight / 3e9, positives / 3e9), few)
+        expected = [float(lam) for lam, *_ in exact[1:]]
+        assert path.breakpoints.size == len(expected)
+        np.testing.assert_allclose(path.breakpoints * 3e9, expected, rtol=1e-11)
+        assert path.degrees_of_freedom.tolist() == [len(blocks) for _, blocks, *_ in exact[1:]]
+
+
+@pytest.mark.parametrize("few", [SWEEPS_ONLY, HEAP_ONLY])
+@pytest.mark.parametrize("spread", [2, 10.5])
+def test_weights_of_very_different_size_equal_rational_arithmetic(few, spread):
+    rng = np.random.default_rng(3)
+    for _ in range(100):
+        m = int(rng.integers(2, 25))
+        weight = 10.0 ** rng.uniform(1.5 - spread, 1.5 + spread, m)
+        positives = np.where(rng.random(m) < 0.5, weight, 0.0)
+        mixed = rng.random(m) < 0.2
+        positives[mixed] = weight[mixed] * rng.random(mixed.sum())
+        points = Points(np.arange(m, dtype=float), weight, positives)
+        path = path_of_points(points, few)
+        exact = exact_path(weight, positives)
+        # Levels closer than 1e-12 count as equal, as when 1e-9 is pooled with 1e12: that loses some breakpoints.
+        times = np.array([float(lam) for lam, *_ in exact])
+        for lam in path.breakpoints:
+            assert np.abs(times - lam).min() <= 1e-11 * lam
+        if spread < 4:
+            assert path.breakpoints.size == times.size - 1
+        for lam in [0.0, *path.breakpoints, *(path.breakpoints * 1.3)]:
+            i = np.flatnonzero(times <= lam * (1 + 1e-10))[-1]
+            lam0, blocks, c, w = exact[i]
+            rest = max(Fraction(float(lam)) - lam0, 0)
+            ends, levels = zip(
+                *((end, float(p + rest * c[j] / w[j])) for j, (end, p) in enumerate(blocks)), strict=True
+            )
+            expected = np.array(levels)[np.searchsorted(ends, np.arange(m))]
+            np.testing.assert_allclose(
+                levels_at_points(path.solution(lam), points.score), expected, rtol=0, atol=1e-11
+            )
+
+
+def test_tiny_and_huge_weights_scale_exactly():
+    rng = np.random.default_rng(4)
+    score, weight, positives = small_points(rng)
+    path = path_of_points(Points(score, weight, positives))
+    for unit in [2.0**-700, 2.0**700]:
+        scaled = path_of_points(Points(score, weight * unit, positives * unit))
+        assert np.array_equal(scaled.breakpoints, path.breakpoints * unit)
+        for lam in path.breakpoints:
+            assert np.array_equal(scaled.solution(lam * unit).level, path.solution(lam).level)
+
+
+def assert_optimal(path, points, lam):
+    """The conditions for a minimum: with U_j the sum of w (y - p) up to j, 0 <= U <= lambda; U is lambda where p
+
+    falls, 0 where p rises, and 0 at the end. They are sufficient, since the problem is convex.
+    """
+    score, w, k = points
+    p = levels_at_points(path.solution(lam), score)
+    u = np.cumsum(k - w * p)
+    # Rounding of the cumulative sum; U itself is exact to some 1e-16 of the total weight.
+    slack = 1e-12 * w.sum() + 1e-9 * min(lam, w.sum())
+    assert u.min() >= -slack
+    assert u.max() <= lam + slack
+    assert abs(u[-1]) <= slack
+    step = np.diff(p)
+    moving = np.abs(step) > 1e-12
+    assert np.all(np.abs(u[:-1][moving & (step < 0)] - lam) <= slack)
+    assert np.all(np.abs(u[:-1][moving & (step > 0)]) <= slack)
+
+
+def curve(rng, n):
+    score = np.sort(rng.random(n))
+    return score, rng.random(n) < 0.15 + 0.6 * score + 0.2 * np.sin(12 * score)
+
+
+def data_sets(n):
+    rng = np.random.default_rng(n)
+    score, labels = curve(rng, n)
+    yield "distinct", collapse(score, labels)
+    yield "ties", collapse(np.round(score, 2), labels)
+    yield "some ties", collapse(np.round(score, max(3, len(str(n)))), labels)
+    yield "whole weights", collapse(score, labels, rng.integers(1, 6, n))
+    yield "weights", collapse(score, labels, rng.exponential(size=n))
+    yield "weights and ties", collapse(np.round(score, 3), labels, rng.random(n) + 1e-3)
+    yield "all positive", collapse(score, np.ones(n))
+    yield "all negative", collapse(score, np.zeros(n))
+    yield "sorted", collapse(score, score > 0.4)
+    yield "reversed", collapse(score, score < 0.4)
+    yield (
+        "falling frequencies",
+        Points(np.arange(n, dtype=float), np.full(n, 2.0 * n), np.arange(n, 0.0, -1.0)),
+    )
+    yield (
+        "rising, then a fall",
+        Points(
+            np.arange(n + 1.0), np.append(np.full(n, 2.0 * n), n * n), np.append(np.arange(1.0, n + 1), 0.0)
+        ),
+    )
+    yield "rare", collapse(score, rng.random(n) < 0.01 * score)
+    yield "noise", collapse(score, rng.random(n) < 0.5)
+    yield "one score", collapse(np.full(n, 0.3), labels)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 300, 20_000])
+def test_every_solution_is_optimal(n):
+    for name, points in data_sets(n):
+        path = path_of_points(points, 64)
+        t = path.breakpoints
+        assert np.all(t > 0), name
+        assert np.all(np.diff(t) > 0), name
+        some = t[np.unique(np.linspace(0, t.size - 1, 40 if n < 1000 else 10).astype(int))] if t.size else t
+        last = t[-1] if t.size else 0.0
+        for lam in [0.0, *some, *(some * 0.999), *(some * 1.001), (last + 1) * 2, (last + 1) * 1e3]:
+            assert_optimal(path, points, float(lam))
+
+
+def test_a_million_points_are_optimal_and_end_in_scikit_learns_isotonic_regression():
+    score, labels = curve(np.random.default_rng(5), 10**6)
+    points = collapse(score, labels)
+    path = path_of_points(points, 1024)
+    t = path.breakpoints
+    for lam in [0.3, t[0], t[5], (t[5] + t[6]) / 2, t[500], t[-2], t[-1], 2 * t[-1]]:
+        assert_optimal(path, points, float(lam))
+    expected = IsotonicRegression().fit_transform(score, labels.astype(float))
+    np.testing.assert_allclose(levels_at_points(path.solution(t[-1]), score), expected, rtol=0, atol=1e-12)
+
+
+def test_last_solution_is_scikit_learns_isotonic_regression():
+    for name, (score, weight, positives) in data_sets(2000):
+        path = path_of_points(Points(score, weight, positives))
+        y = positives / weight
+        expected = IsotonicRegression().fit(np.arange(score.size), y, weight).predict(np.arange(score.size))
+        for lam in [*path.breakpoints[-1:], np.inf, 1e12 * weight.sum()]:
+            got = levels_at_points(path.solution(lam), score)
+            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12, err_msg=name)
+
+
+def test_order_of_merging_makes_no_difference():
+    for name, points in data_sets(30_000):
+        sweeps, heap = path_of_points(points, SWEEPS_ONLY), path_of_points(points, HEAP_ONLY)
+        assert np.array_equal(sweeps.degrees_of_freedom, heap.degrees_of_freedom), name
+        if "weights" in name and "whole" not in name:
+            np.testing.assert_allclose(sweeps.breakpoints, heap.breakpoints, rtol=1e-11)
+        else:
+            assert np.array_equal(sweeps.breakpoints, heap.breakpoints), name
+        for lam in heap.breakpoints[:: max(1, heap.breakpoints.size // 5)]:
+            a, b = sweeps.solution(lam), heap.solution(lam)
+            np.testing.assert_allclose(
+                levels_at_points(a, points.score), levels_at_points(b, points.score), rtol=0, atol=1e-11
+            )
+
+
+def test_equal_quotients_are_one_breakpoint():
+    # 1 * 1 / (1 + 1) = 2 * 2 / (4 + 4) ... : pairs (n, n) of a fall meet at n / 2; (1, 2) and (2, 1) at 2 / 3.
+    score = np.arange(12.0)
+    weight = np.array([9.0, 1, 2, 9, 9, 2, 1, 9, 9, 1, 2, 9])
+    positives = weight * np.array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1])
+    path = path_of_points(Points(score, weight, positives))
+    assert path.breakpoints.tolist() == [float(lam) for lam, *_ in exact_path(weight, positives)[1:]]
+    assert path.breakpoints[0] == 2 / 3
+    assert path.degrees_of_freedom[0] == 9
+
+
+def test_alternating_labels_have_one_breakpoint():
+    labels = np.tile([1, 0], 500)
+    path = near_isotonic_path(np.arange(1000), labels)
+    # All interior gaps and the two outer ones close at times of whole numbers only.
+    assert path.breakpoints.tolist() == [float(lam) for lam, *_ in exact_path(np.ones(1000), labels)[1:]]
+    assert np.array_equal(path.solution(path.breakpoints[-1]).level, [0.5])
+
+
+def test_levels_that_meet_at_rest_merge_at_once():
+    # After the first merge the middle block rests at exactly the level of its left neighbour, which rests as well.
+    weight = np.array([4.0, 2.0, 1.0, 1.0, 4.0])
+    positives = np.array([0.0, 1.0, 1.0, 0.0, 4.0])
+    path = path_of_points(Points(np.arange(5.0), weight, positives))
+    assert path.breakpoints.tolist() == [0.5]
+    assert path.solution(0.5).level.tolist() == [0.0, 0.5, 1.0]
+
+
+def test_solution_lists_its_blocks():
+    path = near_isotonic_path([0.1, 0.2, 0.2, 0.3, 0.4, 0.5], [0, 1, 1, 0, 1, 1])
+    solution = path.solution(0.0)
+    assert solution.first_score.tolist() == [0.1, 0.2, 0.3, 0.4]
+    assert solution.last_score.tolist() == [0.1, 0.2, 0.3, 0.5]
+    assert solution.weight.tolist() == [1, 2, 1, 2]
+    assert solution.positives.tolist() == [0, 2, 0, 2]
+    assert solution.level.tolist() == [0, 1, 0, 1]
+    assert path.breakpoints.tolist() == [2 / 3]
+    merged = path.solution(2 / 3)
+    assert merged.level.tolist() == [0.0, 2 / 3, 1.0]
+    assert merged.positives.tolist() == [0, 2, 2]
+
+
+@pytest.mark.parametrize("lam", [-1, np.nan, "1", None, True])
+def test_lambda_is_checked(lam):
+    path = near_isotonic_path([0.1, 0.2], [1, 0])
+    with pytest.raises(ValueError, match="lam: expected a number >= 0, found"):
+        path.solution(lam)
+    with pytest.raises(ValueError, match="lam: expected a number >= 0, found"):
+        NearIsotonic(lam=lam).fit([0.1, 0.2], [1, 0])
+
+
+def cut(points, places):
+    bounds = [0, *np.minimum(places, points.score.size), points.score.size]
+    return [Points(*(x[a:b] for x in points)) for a, b in itertools.pairwise(bounds) if b > a]
+
+
+@pytest.mark.parametrize("moments", [False, True])
+def test_runs_do_not_depend_on_where_parts_are_cut(moments):
+    rng = np.random.default_rng(6)
+    for trial in range(60):
+        n = int(rng.integers(1, 200))
+        z = rng.random(n) < rng.choice([0.03, 0.5, 0.97])
+        w = [None, rng.random(n) * 10.0 ** rng.integers(-9, 9, n), np.full(n, 0.1)][trial % 3]
+        points = collapse(np.round(rng.random(n), 2), z, w)
+        whole = join_runs([part_runs(points, moments)])
+        places = np.sort(rng.integers(0, points.score.size + 1, rng.integers(0, 12)))
+        parts = join_runs([part_runs(part, moments) for part in cut(points, places)])
+        for a, b in zip(whole, parts, strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_runs_equal_a_loop():
+    rng = np.random.default_rng(7)
+    points = collapse(np.round(rng.random(500), 2), rng.random(500) < 0.5, rng.integers(1, 3, 500))
+    runs = join_runs([part_runs(points, moments=True)])
+    expected = []
+    for s, w, k in zip(*points, strict=True):
+        sums = np.array([Fraction(w), Fraction(k), Fraction(w) * Fraction(s)])
+        if expected and sums[1] / sums[0] == expected[-1][3] / expected[-1][2]:
+            first, _, *before = expected.pop()
+            expected.append([first, s, *(before + sums)])
+        else:
+            expected.append([s, s, *sums])
+    for got, column in zip(runs, zip(*expected, strict=True), strict=True):
+        assert got.tolist() == [float(x) for x in column]
+
+
+def test_levels_of_runs_are_compared_exactly():
+    # 1e-200 / 3e-200 and 2e200 / 6e200 overflow or underflow when multiplied out.
+    tiny, huge = 2.0**-700, 2.0**700
+    points = Points(
+        np.arange(3.0), np.array([3 * tiny, 6 * huge, 6 * huge]), np.array([tiny, 2 * huge, 3 * huge])
+    )
+    assert part_runs(points).runs.last.tolist() == [1.0, 2.0]
+
+
+def fit_in_parts(calibrator, points, places):
+    parts = cut(points, places)
+    return calibrator.fit_passes(lambda request: request.combine([request.chunk(part) for part in parts]))
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.4, 1.0, 7.5, np.inf])
+def test_calibrator_is_the_solution_at_its_lambda(lam):
+    for name, points in data_sets(3000):
+        path = path_of_points(points)
+        calibrator = NearIsotonic(lam=lam).fit_points(points)
+        expected = path.solution(lam)
+        got = calibrator.predict(points.score)
+        np.testing.assert_allclose(
+            got, levels_at_points(expected, points.score), rtol=0, atol=1e-11, err_msg=name
+        )
+        middle = (points.score[:-1] + points.score[1:]) / 2
+        np.testing.assert_allclose(
+            calibrator.predict(middle), np.interp(middle, points.score, got), rtol=0, atol=1e-9, err_msg=name
+        )
+        parts = fit_in_parts(NearIsotonic(lam=lam), points, [5, 6, 7, 2000])
+        assert np.array_equal(parts.predict(points.score), got)
+
+
+def test_calibrator_at_infinite_lambda_is_isotonic_regression():
+    score, labels = curve(np.random.default_rng(8), 5000)
+    grid = np.linspace(-0.1, 1.1, 1001)
+    got = NearIsotonic(lam=np.inf).fit(score, labels)
+    assert np.array_equal(got.predict(grid), Isotonic().fit(score, labels).predict(grid))
+    assert got.calibration_map_.monotone
+
+
+def test_calibrator_takes_weights_as_repeated_rows_in_any_order():
+    rng = np.random.default_rng(9)
+    score, labels = curve(rng, 400)
+    score = np.round(score, 2)
+    weight = rng.integers(1, 4, 400)
+    rows = rng.permutation(np.repeat(np.arange(400), weight))
+    a = NearIsotonic(lam=1.5).fit(score, labels, weight)
+    b = NearIsotonic(lam=1.5).fit(score[rows], labels[rows])
+    grid = np.linspace(0, 1, 300)
+    assert np.array_equal(a.predict(grid), b.predict(grid))
+    assert a.n_observations_ == weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "weight"),
+    [
+        ([0.5], [1], None),
+        ([0.5], [0], [1e-9]),
+        ([0.2, 0.7], [1, 0], [1e12, 1e-9]),
+        ([0.2, 0.7], [0, 1], None),
+        ([-3.0, -1.0, 2.0], [1, 0, 1], None),
+        ([0.0, 1e-300, 2e-300, 3e-300], [1, 0, 1, 0], None),
+        ([-1e308, 0.0, 1e308], [1, 0, 0], [1e-9, 1e12, 1e-9]),
+        (np.arange(20), np.arange(20) % 2, np.where(np.arange(20) % 3, 1e-9, 1e12)),
+        (np.zeros(9), [0, 1, 1] * 3, None),
+    ],
+)
+def test_extreme_input_gives_finite_probabilities(scores, labels, weight):
+    grid = np.concatenate([np.asarray(scores, float), [-np.inf, np.inf, 0.0, 1e-300, 5e307]])
+    for lam in [0.0, 1e-10, 0.3, 1.0, 1e9, np.inf]:
+        p = NearIsotonic(lam=lam).fit(scores, labels, weight).predict(grid)
+        assert np.all((p >= 0) & (p <= 1))
+
+
+def test_calibrator_is_a_scikit_learn_estimator():
+    calibrator = NearIsotonic(lam=2.5)
+    assert repr(calibrator) == "NearIsotonic(lam=2.5)"
+    assert clone(calibrator).get_params() == {"lam": 2.5}
+    calibrator.fit([0.1, 0.2, 0.3], [1, 0, 1])
+    assert np.array_equal(pickle.loads(pickle.dumps(calibrator)).predict([0.15]), calibrator.predict([0.15]))
+
+
+def test_path_is_small():
+    score, labels = curve(np.random.default_rng(10), 200_000)
+    runs = part_runs(collapse(score, labels)).runs
+    NearIsotonicPath.of_runs(runs)
+    tracemalloc.start()
+    try:
+        path = NearIsotonicPath.of_runs(runs)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    held = sum(column.nbytes for column in runs)
+    assert (held + peak) / runs.first.size < 120
+    assert path.nbytes / runs.first.size < 70
+
+
+def test_path_survives_pickling():
+    path = near_isotonic_path([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1])
+    again = pickle.loads(pickle.dumps(path))
+    assert np.array_equal(again.solution(0.25).level, path.solution(0.25).level)
