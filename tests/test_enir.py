@@ -1,0 +1,362 @@
+"""ENIR against the average over all breakpoints done the slow way, and the authors' variant row by row."""
+
+import itertools
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.special import xlog1py, xlogy
+from sklearn.base import clone
+
+from calibrators import enir
+from calibrators._kernels import near_isotonic as kernel
+from calibrators.base import Points, collapse
+from calibrators.enir import ENIR
+from calibrators.isotonic import Isotonic
+from calibrators.near_isotonic import NearIsotonicPath, near_isotonic_path
+from calibrators.runs import join_runs, part_runs
+
+CRITERIA = ["bic", "aic", "aicc"]
+
+
+def curve(seed, n, decimals=None):
+    rng = np.random.default_rng(seed)
+    score = rng.random(n)
+    if decimals is not None:
+        score = np.round(score, decimals)
+    return score, rng.random(n) < 0.15 + 0.6 * score + 0.2 * np.sin(12 * score)
+
+
+def exact_levels(weight, positives):
+    """Levels of every point at every breakpoint > 0, by modified PAVA in rational arithmetic."""
+    w = [Fraction(x) for x in weight]
+    k = [Fraction(x) for x in positives]
+    size = [1] * len(w)
+    p = [b / a for a, b in zip(w, k, strict=True)]
+    lam, found = Fraction(0), []
+    while True:
+        i = 0
+        while i < len(p) - 1:
+            if p[i] == p[i + 1]:
+                w[i : i + 2], k[i : i + 2] = [w[i] + w[i + 1]], [k[i] + k[i + 1]]
+                size[i : i + 2] = [size[i] + size[i + 1]]
+                del p[i]
+            else:
+                i += 1
+        if lam > 0:
+            found.append((float(lam), np.repeat([float(x) for x in p], size)))
+        falls = [0, *(int(a > b) for a, b in itertools.pairwise(p)), 0]
+        speed = [(falls[i] - falls[i + 1]) / w[i] for i in range(len(p))]
+        waits = [
+            (p[i] - p[i + 1]) / (speed[i + 1] - speed[i])
+            for i in range(len(p) - 1)
+            if speed[i] != speed[i + 1]
+        ]
+        waits = [x for x in waits if x > 0]
+        if not waits:
+            return found
+        lam += min(waits)
+        p = [x + min(waits) * v for x, v in zip(p, speed, strict=True)]
+
+
+def log_likelihood(p, w, k):
+    return xlogy(k, p).sum() + xlog1py(w - k, -p).sum()
+
+
+def criterion_of(name, likelihood, df, n):
+    if name == "bic":
+        return -2 * likelihood + df * np.log(n)
+    aic = -2 * likelihood + 2 * df
+    if name == "aic":
+        return aic
+    return aic + 2 * df * (df + 1) / (n - df - 1) if n - df - 1 > 0 else np.inf
+
+
+def slow(points, models, name):
+    """Average of the levels of all points over models [(lambda, levels)], and [(lambda, df, L, criterion, weight)]."""
+    _, w, k = points
+    rows = []
+    for lam, p in models:
+        df = 1 + np.sum(np.abs(np.diff(p)) > 1e-13)
+        likelihood = log_likelihood(p, w, k)
+        rows.append((lam, df, likelihood, criterion_of(name, likelihood, df, w.sum())))
+    criteria = np.array([row[3] for row in rows])
+    weight = np.exp(-(criteria - criteria.min()) / 2)
+    weight /= weight.sum()
+    mean = sum(a * p for a, (_, p) in zip(weight, models, strict=True))
+    return mean, [(*row, a) for row, a in zip(rows, weight, strict=True)]
+
+
+def assert_equals_slow(points, models, name):
+    fitted = ENIR(criterion=name).fit_points(points)
+    mean, rows = slow(points, models, name)
+    score = points.score
+    inside = score[:-1] + np.diff(score) * np.random.default_rng(0).random(score.size - 1)
+    np.testing.assert_allclose(fitted.predict(score), mean, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(fitted.predict(inside), np.interp(inside, score, mean), rtol=0, atol=1e-10)
+    assert fitted.predict([-np.inf, np.inf]) == pytest.approx([mean[0], mean[-1]], abs=1e-10)
+    kept = [row for row in rows if row[4] > 1.001e-12 * max(row[4] for row in rows)]
+    found = fitted.models_
+    assert found.lam == pytest.approx([row[0] for row in kept], rel=1e-12)
+    assert found.degrees_of_freedom.tolist() == [row[1] for row in kept]
+    assert found.log_likelihood == pytest.approx([row[2] for row in kept], rel=1e-11)
+    assert found.criterion == pytest.approx([row[3] for row in kept], rel=1e-11)
+    assert found.weight == pytest.approx([row[4] for row in kept], abs=1e-10)
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_equals_the_average_over_all_breakpoints_in_rational_arithmetic(name):
+    rng = np.random.default_rng(1)
+    compared = 0
+    for seed in range(25):
+        score, labels = curve(seed, int(rng.integers(12, 90)), rng.choice([1, 2, 9]))
+        points = collapse(score, labels, rng.integers(1, 4, score.size) if seed % 3 == 0 else None)
+        models = exact_levels(points.weight, points.positives)
+        if models:
+            assert_equals_slow(points, models, name)
+            compared += 1
+    assert compared > 15
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize(
+    ("n", "decimals", "weights"), [(3000, None, None), (3000, 3, "whole"), (2000, None, "real")]
+)
+def test_equals_the_average_over_all_breakpoints_of_the_path(name, n, decimals, weights):
+    score, labels = curve(n, n, decimals)
+    rng = np.random.default_rng(2)
+    weight = {None: None, "whole": rng.integers(1, 5, n), "real": rng.random(n) + 0.2}[weights]
+    points = collapse(score, labels, weight)
+    path = NearIsotonicPath.of_runs(join_runs([part_runs(points)]))
+    models = []
+    for lam in path.breakpoints:
+        solution = path.solution(lam)
+        models.append((lam, solution.level[np.searchsorted(solution.last_score, points.score)]))
+    assert len(models) > 100
+    assert_equals_slow(points, models, name)
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_skipping_models_changes_nothing(name):
+    for seed, n, decimals in [(1, 20_000, None), (2, 20_000, 3), (3, 300, None), (4, 5000, 2)]:
+        path = near_isotonic_path(*curve(seed, n, decimals))
+        penalty = enir.penalty_of(name, n)
+        for a, b in zip(enir.score(path, penalty), enir.score(path, penalty, prune=False), strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_skipping_models_skips_models():
+    n = 100_000
+    path = near_isotonic_path(*curve(5, n))
+    search = enir._Search(path, enir.penalty_of("bic", n))
+    search.run()
+    assert path.breakpoints.size > 2000
+    assert np.sum(~np.isnan(search.log_likelihood)) < 150
+
+
+def test_likelihood_and_blocks_never_increase_along_the_path():
+    # What the bound on skipped models rests on.
+    for seed, decimals in [(6, None), (7, 2)]:
+        path = near_isotonic_path(*curve(seed, 4000, decimals))
+        middles = (path.breakpoints[1:] + path.breakpoints[:-1]) / 2
+        likelihood = []
+        for lam in np.sort(np.concatenate([[0.0], path.breakpoints, middles])):
+            solution = path.solution(lam)
+            likelihood.append(kernel.log_likelihood(solution.level, solution.weight, solution.positives))
+        assert np.all(np.diff(likelihood) <= 1e-9)
+        assert np.all(np.diff(path.degrees_of_freedom) < 0)
+
+
+def test_labels_without_a_fall_leave_isotonic_regression():
+    score = np.linspace(0, 1, 50)
+    grid = np.linspace(-0.2, 1.2, 500)
+    for labels in [score > 0.3, np.ones(50), np.zeros(50)]:
+        fitted = ENIR().fit(score, labels)
+        assert np.array_equal(fitted.predict(grid), Isotonic().fit(score, labels).predict(grid))
+        assert fitted.models_.lam.tolist() == [0.0]
+        assert fitted.models_.weight.tolist() == [1.0]
+        assert fitted.models_.log_likelihood.tolist() == [0.0]
+
+
+def test_follows_a_curve_that_falls():
+    rng = np.random.default_rng(8)
+    score = rng.random(20_000)
+    truth = np.where(score < 0.5, 0.7, 0.2 + 0.6 * (score > 0.8))
+    fitted = ENIR().fit(score, rng.random(20_000) < truth)
+    assert fitted.predict([0.25, 0.65, 0.9]) == pytest.approx([0.7, 0.2, 0.8], abs=0.05)
+    assert not fitted.calibration_map_.monotone
+
+
+def authors_rows(score, labels, name):
+    """The authors' released variant on rows, from levels at every breakpoint in rational arithmetic.
+
+    Returns the distinct scores, and the ensemble's level at each.
+    """
+    order = np.argsort(score, kind="stable")
+    y, z = score[order], labels[order].astype(float)
+    distinct, row_of = np.unique(y, return_inverse=True)
+    w = np.bincount(row_of).astype(float)
+    k = np.bincount(row_of, z)
+    path = [(0.0, k / w), *exact_levels(w, k)]
+    kept = sorted({round(j * (len(path) - 1) / 99) for j in range(100)})
+    betas, scores = [], []
+    for rank in kept:
+        lam, levels = path[rank]
+        beta = np.clip(np.round(levels, 6), 0, 1)
+        p = beta[row_of]
+        df = 1 + sum(a != b for a, b in itertools.pairwise(beta))
+        with np.errstate(divide="ignore"):
+            likelihood = np.log(np.where(z == 1, p, 1 - p)).sum()
+        n = len(z)
+        if name == "bic":
+            value = -2 * likelihood + df * (np.log(n) + np.log(2 * np.pi))
+        else:
+            value = criterion_of(name, likelihood, df, n)
+        if (lam > 0 or len(path) == 1) and np.isfinite(value):
+            betas.append(beta)
+            scores.append(value)
+    smooth = []
+    for beta in betas:
+        p = beta[row_of]
+        out = np.empty(len(p))
+        i = 0
+        while i < len(p):
+            j = i
+            while j < len(p) and p[j] == p[i]:
+                j += 1
+            e, o = y[i:j].mean(), z[i:j].mean()
+            c = abs(o - e)
+            out[i:j] = (p[i] * (j - i) + e * (1 - c)) / ((j - i) + 1 - c)
+            i = j
+        smooth.append([out[row_of == r][0] for r in range(len(distinct))])
+    relative = np.exp((min(scores) - np.array(scores)) / 2)
+    return distinct, relative @ np.array(smooth) / relative.sum()
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize(("n", "decimals"), [(30, 9), (200, 2), (800, 9), (1200, 9)])
+def test_authors_variant_equals_their_procedure_on_rows(name, n, decimals):
+    score, labels = curve(n, n, decimals)
+    distinct, level = authors_rows(score, labels, name)
+    fitted = ENIR(criterion=name, reference="authors").fit(score, labels)
+    grid = np.linspace(-0.1, 1.1, 777)
+    np.testing.assert_allclose(fitted.predict(distinct), level, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(fitted.predict(grid), np.interp(grid, distinct, level), rtol=0, atol=1e-10)
+    assert fitted.models_.lam.size <= 99
+    assert fitted.models_.weight.sum() == pytest.approx(1)
+    assert np.all(fitted.models_.lam > 0)
+
+
+def test_authors_variant_thins_long_paths():
+    path = near_isotonic_path(*curve(1200, 1200, 9))
+    assert path.breakpoints.size > 100
+
+
+def test_authors_variant_without_a_fall():
+    score = np.array([0.1, 0.2, 0.6, 0.7])
+    distinct, level = authors_rows(score, np.array([0, 0, 1, 1]), "bic")
+    fitted = ENIR(reference="authors").fit(score, [0, 0, 1, 1])
+    np.testing.assert_allclose(fitted.predict(distinct), level, rtol=0, atol=1e-14)
+    # e = .15, o = 0, c = .15: the level 0 over two observations becomes .15 * .85 / (2 + .85).
+    assert fitted.predict(0.1) == pytest.approx(0.15 * 0.85 / 2.85)
+
+
+def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
+    # 3 positives among 8 million: every level rounds to zero.
+    points = Points(
+        np.array([0.1, 0.2, 0.3, 0.4]), np.array([2e6, 4e6, 1e6, 1e6]), np.array([1.0, 1.0, 0.0, 1.0])
+    )
+    fitted = ENIR(reference="authors").fit_points(points)
+    assert np.isfinite(fitted.predict(points.score)).all()
+    assert fitted.models_.weight.tolist() == [1.0]
+
+
+def test_authors_variant_refuses_scores_outside_the_unit_interval():
+    with pytest.raises(ValueError, match=r"expected numbers in \[0, 1\].*found -0.5 to 0.2; put scores"):
+        ENIR(reference="authors").fit([-0.5, 0.2], [0, 1])
+
+
+@pytest.mark.parametrize("reference", ["paper", "authors"])
+def test_result_does_not_depend_on_rows_or_parts(reference):
+    rng = np.random.default_rng(9)
+    score, labels = curve(10, 3000, 3)
+    for weight in [None, rng.random(3000) * 10.0 ** rng.integers(-3, 3, 3000)]:
+        points = collapse(score, labels, weight)
+        expected = ENIR(reference=reference).fit_points(points)
+        order = rng.permutation(3000)
+        shuffled = ENIR(reference=reference).fit(
+            score[order], labels[order], None if weight is None else weight[order]
+        )
+        bounds = [0, 1, 2, 500, 501, 777, points.score.size]
+        parts = [Points(*(x[a:b] for x in points)) for a, b in itertools.pairwise(bounds)]
+        cut = ENIR(reference=reference).fit_passes(
+            lambda request, parts=parts: request.combine(
+                [pickle.loads(pickle.dumps(request.chunk))(part) for part in parts]
+            )
+        )
+        for other in [shuffled, cut]:
+            for name in expected.calibration_map_.__dataclass_fields__:
+                assert np.array_equal(
+                    getattr(other.calibration_map_, name), getattr(expected.calibration_map_, name)
+                )
+
+
+@pytest.mark.parametrize("reference", ["paper", "authors"])
+def test_weights_are_repeated_rows(reference):
+    rng = np.random.default_rng(11)
+    score, labels = curve(12, 500, 2)
+    weight = rng.integers(1, 5, 500)
+    a = ENIR(reference=reference).fit(score, labels, weight)
+    b = ENIR(reference=reference).fit(np.repeat(score, weight), np.repeat(labels, weight))
+    grid = np.linspace(0, 1, 200)
+    assert np.array_equal(a.predict(grid), b.predict(grid))
+    assert a.n_observations_ == b.n_observations_ == weight.sum()
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize(
+    ("scores", "labels", "weight"),
+    [
+        ([0.5], [1], None),
+        ([0.5], [0], [1e-9]),
+        ([0.2, 0.7], [1, 0], None),
+        ([0.2, 0.7], [1, 0], [1e12, 1e-9]),
+        ([0.2, 0.7], [1, 0], [1e-9, 1e-9]),
+        ([0.1, 0.2, 0.3], [1, 0, 1], None),
+        ([0.0, 1e-300, 2e-300, 3e-300], [1, 0, 1, 0], None),
+        (np.arange(20) / 20, np.arange(20) % 2, np.where(np.arange(20) % 3, 1e-9, 1e12)),
+        (np.full(9, 0.25), [0, 1, 1] * 3, None),
+    ],
+)
+def test_extreme_input_gives_finite_probabilities(criterion, scores, labels, weight):
+    grid = np.concatenate([np.asarray(scores, float), [-np.inf, np.inf, 0.0, 1e-300, 5e307]])
+    for reference in ["paper", "authors"]:
+        fitted = ENIR(criterion, reference).fit(scores, labels, weight)
+        p = fitted.predict(grid)
+        assert np.all((p >= 0) & (p <= 1))
+        assert fitted.models_.weight.sum() == pytest.approx(1)
+
+
+def test_any_finite_scores():
+    score, labels = curve(13, 400)
+    moved = 1e6 * score - 3e5
+    a, b = ENIR().fit(score, labels), ENIR().fit(moved, labels)
+    assert np.array_equal(a.predict(score), b.predict(moved))
+
+
+@pytest.mark.parametrize(
+    ("params", "words"), [({"criterion": "BIC"}, "bic, aic, aicc"), ({"reference": 1}, "paper, authors")]
+)
+def test_parameters_are_checked(params, words):
+    with pytest.raises(ValueError, match=f"{next(iter(params))}: expected one of {words}, found"):
+        ENIR(**params).fit([0.1, 0.2], [0, 1])
+
+
+def test_is_a_scikit_learn_estimator():
+    fitted = ENIR("aic", "authors").fit([0.1, 0.2, 0.3], [1, 0, 1])
+    assert clone(fitted).get_params() == {"criterion": "aic", "reference": "authors"}
+    assert repr(ENIR(criterion="aic")) == "ENIR(criterion='aic')"
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.predict([0.12, 0.3]), fitted.predict([0.12, 0.3]))
+    assert np.array_equal(again.models_.lam, fitted.models_.lam)
