@@ -82,6 +82,7 @@ def measure_interleaved(contenders: Sequence[Contender], runs: int) -> dict[str,
     for turn in range(runs + 1):
         for contender in contenders:
             contender.before()
+            os.sync()  # what earlier runs wrote is not this run's to wait for
             result = measure(contender.command)
             if turn:
                 results[contender.name].append(result)
@@ -93,8 +94,8 @@ def measure_interleaved(contenders: Sequence[Contender], runs: int) -> dict[str,
 
 
 def print_table(results: dict[str, list[Measurement]], against: str) -> None:
-    """Medians, ranges, peak memory, and the ratio of each median to one contender's."""
-    base = statistics.median(m.seconds for m in results[against])
+    """Medians, ranges, peak memory, and the median of the turns' ratios to one contender."""
+    base = [m.seconds for m in results[against]]
     width = max(map(len, results))
     print(f"\n{'':{width}}  median s  (min to max)     ratio  peak MB")
     for name, runs in results.items():
@@ -102,7 +103,8 @@ def print_table(results: dict[str, list[Measurement]], against: str) -> None:
         middle = statistics.median(seconds)
         spread = f"({seconds[0]:.2f} to {seconds[-1]:.2f})"
         peak = max(m.peak_bytes for m in runs) / 1e6
-        print(f"{name:{width}}  {middle:8.2f}  {spread:15}  {middle / base:5.2f}  {peak:7,.0f}")
+        ratio = statistics.median(m.seconds / other for m, other in zip(runs, base, strict=True))
+        print(f"{name:{width}}  {middle:8.2f}  {spread:15}  {ratio:5.2f}  {peak:7,.0f}")
 
 
 def print_machine() -> None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import shutil
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from _measure import Contender, measure_interleaved, print_machine, print_table, warm
+from _measure import Contender, measure, measure_interleaved, print_machine, print_table, warm
 
 LOGCAL = str(Path(sys.executable).with_name("logcal"))
 
@@ -80,9 +79,7 @@ def _compare(log: Path, folder: Path, runs: int) -> None:
         "store.table=bench",
     ]
     local = ["--set", "cluster.kind=local", "--set", "cluster.workers=2"]
-    subprocess.run(
-        [LOGCAL, "fit", *store, *local, "--set", f"scratch={folder}"], check=True, stdout=subprocess.DEVNULL
-    )
+    measure([LOGCAL, "fit", *store, *local, "--set", f"scratch={folder}"])
     outputs = {name: folder / name for name in ("ours", "floor")}
 
     def clear() -> None:
