@@ -1,0 +1,160 @@
+"""The calibrated classifier against scikit-learn's, and scikit-learn's own checks."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import make_classification
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from calibrators.acp import ACP
+from calibrators.bayesian_binning import ABB
+from calibrators.bbq import BBQ
+from calibrators.classifier import CalibratedClassifier
+from calibrators.histogram import HistogramBinning
+from calibrators.isotonic import Isotonic
+from calibrators.platt import Platt
+
+X, Y = make_classification(n_samples=600, n_features=8, flip_y=0.2, random_state=0)
+
+
+@parametrize_with_checks(
+    [
+        CalibratedClassifier(),
+        CalibratedClassifier(LogisticRegression(), Platt(max_error=1e-6), cv=3),
+        CalibratedClassifier(GaussianNB(), HistogramBinning(), cv=2, ensemble=False),
+        CalibratedClassifier(LinearSVC(random_state=0), ABB(), cv=2),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ensemble", [True, False])
+@pytest.mark.parametrize(
+    ("estimator", "calibrator", "method", "response"),
+    [
+        (GaussianNB(), Isotonic(), "isotonic", "auto"),
+        (LogisticRegression(), Platt(max_error=1e-11), "sigmoid", "decision_function"),
+    ],
+    ids=["isotonic", "platt"],
+)
+def test_equals_scikit_learn(estimator, calibrator, method, response, ensemble, weighted):
+    weight = np.random.default_rng(0).lognormal(size=600) if weighted else None
+    theirs = CalibratedClassifierCV(estimator, method=method, cv=4, ensemble=ensemble).fit(X, Y, weight)
+    ours = CalibratedClassifier(estimator, calibrator, cv=4, ensemble=ensemble, response=response)
+    ours.fit(X, Y, weight)
+    assert ours.predict_proba(X) == pytest.approx(theirs.predict_proba(X), abs=1e-6)
+    assert np.array_equal(ours.predict(X), theirs.predict(X))
+    assert len(ours.calibrated_classifiers_) == (4 if ensemble else 1)
+
+
+@pytest.mark.parametrize(
+    "calibrator", [Isotonic(), Isotonic(strict=True), Platt("logit"), BBQ(), ABB()], ids=str
+)
+def test_frozen_estimator_is_calibrated_on_all_rows(calibrator):
+    prefit = GaussianNB().fit(X[:300], Y[:300])
+    model = CalibratedClassifier(FrozenEstimator(prefit), calibrator).fit(X[300:], Y[300:])
+    expected = clone(calibrator).fit(prefit.predict_proba(X[300:])[:, 1], Y[300:])
+    (pair,) = model.calibrated_classifiers_
+    assert pair.calibrator.n_observations_ == 300
+    assert np.array_equal(
+        model.predict_proba(X[:300])[:, 1], expected.predict(prefit.predict_proba(X[:300])[:, 1])
+    )
+
+
+def test_unshuffled_folds_without_ensemble_use_crossed_scores():
+    model = CalibratedClassifier(GaussianNB(), HistogramBinning(5), cv=KFold(3), ensemble=False).fit(X, Y)
+    crossed = cross_val_predict(GaussianNB(), X, Y, cv=KFold(3), method="predict_proba")[:, 1]
+    expected = HistogramBinning(5).fit(crossed, Y).predict(GaussianNB().fit(X, Y).predict_proba(X)[:, 1])
+    assert np.array_equal(model.predict_proba(X)[:, 1], expected)
+
+
+def test_margins_go_through_the_sigmoid_by_default():
+    svm = LinearSVC(random_state=0).fit(X, Y)
+    expected = BBQ().fit(1 / (1 + np.exp(-svm.decision_function(X))), Y)
+    model = CalibratedClassifier(FrozenEstimator(svm), BBQ()).fit(X, Y)
+    assert np.array_equal(
+        model.predict_proba(X)[:, 1], expected.predict(1 / (1 + np.exp(-svm.decision_function(X))))
+    )
+    with pytest.raises(ValueError, match="put margins through the sigmoid first"):
+        CalibratedClassifier(FrozenEstimator(svm), BBQ(), response="decision_function").fit(X, Y)
+
+
+def test_labels_of_any_kind_and_the_second_is_positive():
+    names = np.where(Y == 1, "spam", "ham")
+    model = CalibratedClassifier(GaussianNB()).fit(X, names)
+    assert model.classes_.tolist() == ["ham", "spam"]
+    assert np.array_equal(
+        model.predict_proba(X), CalibratedClassifier(GaussianNB()).fit(X, Y).predict_proba(X)
+    )
+    assert set(model.predict(X)) == {"ham", "spam"}
+
+
+def test_groups_reach_the_splitter():
+    groups = np.repeat(np.arange(60), 10)
+    model = CalibratedClassifier(GaussianNB(), cv=GroupKFold(3)).fit(X, Y, groups=groups)
+    folds = list(GroupKFold(3).split(X, Y, groups))
+    theirs = CalibratedClassifierCV(GaussianNB(), method="isotonic", cv=folds).fit(X, Y)
+    assert model.predict_proba(X) == pytest.approx(theirs.predict_proba(X), abs=1e-6)
+
+
+def test_rows_of_weight_zero_do_not_count():
+    weight = (np.arange(600) % 3 > 0).astype(float)
+    frozen = FrozenEstimator(GaussianNB().fit(X, Y))
+    some = CalibratedClassifier(frozen).fit(X[weight > 0], Y[weight > 0])
+    assert np.array_equal(
+        CalibratedClassifier(frozen).fit(X, Y, weight).predict_proba(X), some.predict_proba(X)
+    )
+
+
+def test_in_a_pipeline_in_parallel_and_pickled():
+    model = make_pipeline(StandardScaler(), CalibratedClassifier(GaussianNB(), ABB(), cv=3, n_jobs=2)).fit(
+        X, Y
+    )
+    again = make_pipeline(StandardScaler(), CalibratedClassifier(GaussianNB(), ABB(), cv=3)).fit(X, Y)
+    assert np.array_equal(model.predict_proba(X), again.predict_proba(X))
+    assert np.array_equal(pickle.loads(pickle.dumps(again)).predict_proba(X), again.predict_proba(X))
+
+
+def test_weights_that_the_classifier_does_not_take_are_named():
+    with pytest.warns(UserWarning, match=r"KNeighborsClassifier.fit takes no sample_weight"):
+        CalibratedClassifier(KNeighborsClassifier()).fit(X, Y, np.ones(600))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"calibrator": ACP()}, "calibrator: expected a Calibrator, which maps scores alone, found ACP"),
+        ({"response": "margin"}, "response: expected one of"),
+        ({"ensemble": "yes"}, "ensemble: expected True, False or 'auto', found 'yes'"),
+        ({"cv": 400}, "cv: expected at least 400 rows of each class for 400 folds, found"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        CalibratedClassifier(**parameters).fit(X, Y)
+
+
+def test_classifier_fitted_to_other_classes_is_refused():
+    frozen = FrozenEstimator(GaussianNB().fit(X, Y))
+    with pytest.raises(
+        ValueError, match=r"estimator: expected it to be fitted to the classes \[1, 2\], found \[0, 1\]"
+    ):
+        CalibratedClassifier(frozen).fit(X, Y + 1)
+    order = np.argsort(Y)
+    half = np.arange(600) % 2 == 0
+    one_class = [(order[:200], order[200:]), (np.flatnonzero(half), np.flatnonzero(~half))]
+    with pytest.raises(ValueError, match=r"expected it to be fitted to the classes \[0, 1\], found \[0\]"):
+        CalibratedClassifier(GaussianNB(), cv=one_class).fit(X, Y)
