@@ -9,6 +9,7 @@ works for any finite score and loses nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +24,11 @@ from pipeline import quarantine
 from pipeline.logs import Columns, Piece, Rows, read_rows
 from pipeline.quarantine import BadRows
 
-SAMPLE_STRIDE = 4096
-"""Every so many numbers of a section go into the sample that the splitters are taken from."""
+SAMPLE_STRIDE = 1024
+"""Every so many numbers of a section go into its sample: splitters and places are found from it."""
+
+WIDTHS = (8, 8, 24)
+"""Bytes of a number of each section: scores of label 0, scores of label 1, entries."""
 
 SHORTEST_FOLDED_TIE = 4
 """Rows from which a tie is smaller as an entry (24 bytes) than as rows (8 bytes each)."""
@@ -47,17 +51,19 @@ class Reading(NamedTuple):
 
 @dataclass
 class Run:
-    """A run file. `sizes`: numbers of scores of label 0, scores of label 1, and entries."""
+    """A run file, its sections in the order of `WIDTHS`.
+
+    sizes : of the sections. samples : every `SAMPLE_STRIDE`-th score of each.
+    """
 
     path: str
     sizes: tuple[int, int, int]
-    sample: Array
-    sample_bytes: Array
+    samples: tuple[Array, Array, Array]
 
     @property
     def bytes(self) -> int:
         """Size of the file."""
-        return 8 * (self.sizes[0] + self.sizes[1] + 3 * self.sizes[2])
+        return sum(width * size for width, size in zip(WIDTHS, self.sizes, strict=True))
 
 
 @dataclass
@@ -175,19 +181,11 @@ class _Buffer:
             for section in (negatives, positives, *entries):
                 file.write(section.data)
         temporary.replace(path)
-        sections = ((negatives, 8), (positives, 8), (entries.score, 24))
-        samples = [section[::SAMPLE_STRIDE] for section, _ in sections]
-        sizes = [
-            np.full(-(-section.size // SAMPLE_STRIDE), width * SAMPLE_STRIDE) for section, width in sections
-        ]
-        self.runs.append(
-            Run(
-                str(path),
-                (negatives.size, positives.size, entries.score.size),
-                np.concatenate(samples),
-                np.concatenate(sizes).astype(np.float64),
-            )
-        )
+        sections = (negatives, positives, entries.score)
+        n, p, m = (section.size for section in sections)
+        # Copies: a view would keep the whole section alive.
+        samples = [section[::SAMPLE_STRIDE].copy() for section in sections]
+        self.runs.append(Run(str(path), (n, p, m), (samples[0], samples[1], samples[2])))
 
 
 def _fold(values: Array, label: int) -> tuple[Array, Array]:
@@ -249,8 +247,14 @@ def splitters(runs: list[Run], bucket_bytes: int) -> Array:
 
     Bucket b holds splitters[b - 1] <= score < splitters[b]. The error is at most one stride a section a run.
     """
-    sample = np.concatenate([run.sample for run in runs])
-    sizes = np.concatenate([run.sample_bytes for run in runs])
+    sample = np.concatenate([part for run in runs for part in run.samples])
+    sizes = np.concatenate(
+        [
+            np.full(part.size, width * SAMPLE_STRIDE)
+            for run in runs
+            for part, width in zip(run.samples, WIDTHS, strict=True)
+        ]
+    )
     order = np.argsort(sample, kind="stable")
     before = np.cumsum(sizes[order]) - sizes[order]
     buckets = max(1, -(-sum(run.bytes for run in runs) // bucket_bytes))
@@ -260,21 +264,55 @@ def splitters(runs: list[Run], bucket_bytes: int) -> Array:
     return chosen[chosen > sample[order][0]]
 
 
-def read_bucket(paths: list[str], sizes: npt.NDArray[np.int64], low: float, high: float) -> Points:
+def brackets(runs: list[Run], edges: Array) -> npt.NDArray[np.int64]:
+    """Where in each section of each run to look for the scores between edges, from the samples alone.
+
+    Parameters
+    ----------
+    runs : list of Run
+    edges : float64 array, shape (buckets + 1,), ascending
+
+    Returns
+    -------
+    int64 array, shape (buckets, runs, sections, 2): what is looked for lies in section[start:stop], and at most a
+    stride at each end does not belong to it.
+    """
+    found = np.empty((edges.size - 1, len(runs), len(WIDTHS), 2), np.int64)
+    for r, run in enumerate(runs):
+        for s, (sample, size) in enumerate(zip(run.samples, run.sizes, strict=True)):
+            # Sample i is the section's number i * SAMPLE_STRIDE.
+            at = np.searchsorted(sample, edges)
+            found[:, r, s, 0] = np.maximum(at[:-1] - 1, 0) * SAMPLE_STRIDE
+            found[:, r, s, 1] = np.minimum(at[1:] * SAMPLE_STRIDE, size)
+    found[..., 1] = np.maximum(found[..., 0], found[..., 1])
+    return found
+
+
+class Source(NamedTuple):
+    """What a bucket's task needs to know of a run: its file and the sizes of its sections."""
+
+    path: str
+    sizes: tuple[int, int, int]
+
+
+def read_bucket(sources: list[Source], where: npt.NDArray[np.int64], low: float, high: float) -> Points:
     """The points with low <= score < high of all runs.
 
-    paths : the run files. sizes : int64 array, shape (runs, 3): their `Run.sizes`.
+    where : int64 array, shape (runs, sections, 2): the bucket's `brackets`.
     """
     negatives, positives, entries = [], [], []
-    for path, (n, p, m) in zip(paths, sizes.tolist(), strict=True):
-        data = np.memmap(path, np.float64, mode="r") if n + p + m else np.empty(0)
-        negatives.append(_between(data[:n], low, high))
-        positives.append(_between(data[n : n + p], low, high))
-        score = data[n + p : n + p + m]
-        a, b = np.searchsorted(score, [low, high])
-        if a < b:
+    for source, ((n0, n1), (p0, p1), (e0, e1)) in zip(sources, where.tolist(), strict=True):
+        n, p, m = source.sizes
+        # Not mapped into memory: the pages of all runs together would count as this process's.
+        with Path(source.path).open("rb", buffering=0) as file:
+            negatives.append(_between(_read(file, n0, n1), low, high))
+            positives.append(_between(_read(file, n + p0, n + p1), low, high))
             start = n + p
-            entries.append(np.stack([data[start + i * m + a : start + i * m + b] for i in range(3)]))
+            score = _read(file, start + e0, start + e1)
+            a, b = np.searchsorted(score, [low, high])
+            if a < b:
+                rest = [_read(file, start + i * m + e0 + a, start + i * m + e0 + b) for i in (1, 2)]
+                entries.append(np.stack([score[a:b], *rest]))
     plain = Points(*ties.merge_classes(_sorted(negatives), _sorted(positives)))
     if not entries:
         return plain
@@ -287,6 +325,10 @@ def read_bucket(paths: list[str], sizes: npt.NDArray[np.int64], low: float, high
     return Points(*row_kernels.merge_points(*plain, *folded))
 
 
+def _read(file: FileIO, start: int, stop: int) -> Array:
+    return np.fromfile(file, np.float64, stop - start, offset=8 * start - file.tell())
+
+
 def _between(section: Array, low: float, high: float) -> Array:
     a, b = np.searchsorted(section, [low, high])
     return section[a:b]
@@ -294,5 +336,6 @@ def _between(section: Array, low: float, high: float) -> Array:
 
 def _sorted(parts: list[Array]) -> Array:
     whole = np.concatenate(parts)
+    parts.clear()
     whole.sort()
     return whole

@@ -25,7 +25,7 @@ from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
 from pipeline.quarantine import BadRows, RowRules
-from pipeline.runs import Reading, Run, RunReceipt
+from pipeline.runs import Reading, Run, RunReceipt, Source
 
 RUN_ROWS = 1 << 21
 """Rows a run: 32 MB of buffers."""
@@ -181,12 +181,12 @@ def _add_up(receipts: list[RunReceipt]) -> RunReceipt:
 
 def _bucket_tasks(all_runs: list[Run], plan: SortPlan, chunk: Any) -> list[tuple[Any, ...]]:
     edges = np.concatenate([[-math.inf], runs.splitters(all_runs, plan.bucket_bytes), [math.inf]])
-    paths = [run.path for run in all_runs]
-    sizes = np.array([run.sizes for run in all_runs], np.int64)
+    where = runs.brackets(all_runs, edges)
+    sources = [Source(run.path, run.sizes) for run in all_runs]
     if plan.write is not None:
         plan.write.mkdir(parents=True, exist_ok=True)
     return [
-        (paths, sizes, float(low), float(high), _part_path(plan.write, i), chunk)
+        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk)
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -196,10 +196,10 @@ def _part_path(folder: Path | None, index: int) -> str | None:
 
 
 def _merge_bucket(
-    paths: list[str], sizes: npt.NDArray[np.int64], low: float, high: float, path: str | None, chunk: Any
+    sources: list[Source], where: npt.NDArray[np.int64], low: float, high: float, path: str | None, chunk: Any
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it."""
-    points = runs.read_bucket(paths, sizes, low, high)
+    points = runs.read_bucket(sources, where, low, high)
     if points.score.size == 0:
         return None
     if path is not None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import Isotonic, Points, collapse
+from pipeline import runs
 from pipeline.calibration import fit_log
 from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
@@ -52,8 +53,22 @@ logs = st.lists(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(logs, st.booleans(), st.integers(1, 4), st.integers(1, 60), st.integers(1, 80), st.integers(24, 2000))
-def test_equals_sorting_in_memory(tmp_path_factory, rows, weighted, files, group, run_rows, bucket_bytes):
+@given(
+    logs,
+    st.booleans(),
+    st.tuples(st.integers(1, 4), st.integers(1, 60)),
+    st.integers(1, 80),
+    st.integers(24, 2000),
+    st.sampled_from([1, 2, 5, 1024]),
+)
+def test_equals_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_rows, bucket_bytes, stride):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "SAMPLE_STRIDE", stride)
+        check_equal_to_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_rows, bucket_bytes)
+
+
+def check_equal_to_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_rows, bucket_bytes):
+    files, group = cut
     score, label, weight = (np.array(column) for column in zip(*rows, strict=True))
     folder = tmp_path_factory.mktemp("log")
     path = write_log(folder / "log", {"score": score, "label": label, "w": weight}, files, group)
