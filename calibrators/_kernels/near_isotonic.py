@@ -34,7 +34,7 @@ from calibrators._kernels.double_double import add_pairs, divide_pairs, two_prod
 from calibrators._kernels.pava import level_difference
 
 _EXACT = 2.0**53  # whole numbers below this are doubles
-_SAME = 2.0**-40  # relative difference below which levels and times count as equal, unless all is whole
+_SAME = 2.0**-40  # relative difference below which levels count as equal, unless all is whole
 _DOUBT = 2.0**-49  # relative error, with room to spare, of sums and products of a few doubles
 
 
@@ -99,13 +99,10 @@ def _meet(i, j, left, block, ids, falls, death, whole):
             block[i, 1], block[i, 3], block[i, 0], block[i, 2], block[j, 1], block[j, 3], block[j, 0], block[j, 2],
             falls[ids[i, 1]], left, falls[ids[j, 1]], False,
         )  # fmt: skip
-    now = 0.0
     if ids[i, 0] >= 0:
-        now = death[ids[i, 0]]
+        t = max(t, death[ids[i, 0]])
     if ids[j, 0] >= 0:
-        now = max(now, death[ids[j, 0]])
-    if t <= (now if whole else now * (1.0 + _SAME)):
-        return now
+        t = max(t, death[ids[j, 0]])
     return t
 
 
