@@ -4,18 +4,55 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calibrators.acp import ACP
     from calibrators.base import Calibrator, Points, collapse
+    from calibrators.bayesian_binning import ABB, SBB
+    from calibrators.bbq import BBQ
     from calibrators.calibration_map import CalibrationMap
+    from calibrators.classifier import CalibratedClassifier
+    from calibrators.enir import ENIR
+    from calibrators.histogram import HistogramBinning
     from calibrators.isotonic import Isotonic
+    from calibrators.monotone import project_isotonic
+    from calibrators.near_isotonic import NearIsotonic, near_isotonic_path
+    from calibrators.platt import Platt
 
-__all__ = ["CalibrationMap", "Calibrator", "Isotonic", "Points", "collapse"]
+__all__ = [
+    "ABB",
+    "ACP",
+    "BBQ",
+    "ENIR",
+    "SBB",
+    "CalibratedClassifier",
+    "CalibrationMap",
+    "Calibrator",
+    "HistogramBinning",
+    "Isotonic",
+    "NearIsotonic",
+    "Platt",
+    "Points",
+    "collapse",
+    "near_isotonic_path",
+    "project_isotonic",
+]
 
 _MODULES = {
+    "ABB": "calibrators.bayesian_binning",
+    "ACP": "calibrators.acp",
+    "BBQ": "calibrators.bbq",
+    "CalibratedClassifier": "calibrators.classifier",
     "CalibrationMap": "calibrators.calibration_map",
     "Calibrator": "calibrators.base",
+    "ENIR": "calibrators.enir",
+    "HistogramBinning": "calibrators.histogram",
     "Isotonic": "calibrators.isotonic",
+    "NearIsotonic": "calibrators.near_isotonic",
+    "Platt": "calibrators.platt",
     "Points": "calibrators.base",
+    "SBB": "calibrators.bayesian_binning",
     "collapse": "calibrators.base",
+    "near_isotonic_path": "calibrators.near_isotonic",
+    "project_isotonic": "calibrators.monotone",
 }
 
 

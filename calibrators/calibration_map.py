@@ -67,13 +67,13 @@ class CalibrationMap:
             return "its numbers must be finite"
         if self.slope[0] != 0.0 or self.slope[-1] != 0.0:
             return "it must be constant in its first and last row"
-        low, high = self._ends()
+        low, high = self.ends()
         if not (low.min() >= 0 and low.max() <= 1 and high.min() >= 0 and high.max() <= 1):
             return "its values must lie in [0, 1]"
         return None
 
-    def _ends(self) -> tuple[Array, Array]:
-        """The values at the two ends of each row, as `predict` computes them."""
+    def ends(self) -> tuple[Array, Array]:
+        """The values at the first and the last score of each row, as `predict` computes them."""
         with np.errstate(invalid="ignore", over="ignore"):
             last = np.nextafter(self.score_hi, -np.inf)
             low = np.where(
@@ -85,7 +85,7 @@ class CalibrationMap:
     @property
     def monotone(self) -> bool:
         """Whether the map never decreases."""
-        low, high = self._ends()
+        low, high = self.ends()
         return bool(np.all(self.slope >= 0) and np.all(high[:-1] <= low[1:]))
 
     @cached_property

@@ -268,11 +268,17 @@ class CalibratorConfig(Section):
 
     method: Text = Field(
         "isotonic",
-        description="isotonic: isotonic regression. histogram: equal-frequency bins. platt: a sigmoid fitted to the "
-        "scores.",
+        description="isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one "
+        "of them. bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. "
+        "histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. docs/methods.md helps to choose.",
     )
     params: dict[str, Any] = Field(
         {}, description="The method's parameters, such as {bins: 20} for histogram."
+    )
+    monotone: Literal["require", "allow", "repair"] = Field(
+        "allow",
+        description="What to do when the fitted map decreases somewhere, as enir, near_isotonic, bbq, sbb, abb and "
+        "histogram may. allow: publish it. repair: publish its isotonic projection. require: publish nothing.",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from jobs.config import FitConfig
 from jobs.run import Outcome, Plan
 from pipeline import score_table
-from pipeline.calibration import Fit, fit_log, make_calibrator
+from pipeline.calibration import Fit, fit_log, keep_monotone, make_calibrator
 from pipeline.errors import NothingToDoError
 from pipeline.execution import Executor
 from pipeline.identity import run_id, software
@@ -126,14 +126,13 @@ class Prepared:
 
     def _publish(self, fit: Fit, keep: Path | None, seconds: float) -> Version:
         config = self.config
-        facts = fit.table.facts()
+        calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, config.calibrator.monotone)
         content: dict[str, Any] = {
             "method": config.calibrator.method,
             "parameters": config.calibrator.params,
             "score_transform": config.log.score_transform,
-            "data": facts,
+            "data": {**fit.table.facts(), "largest_monotone_repair": repair},
         }
-        calibration_map = fit.calibrator.calibration_map_
         manifest = {
             "run_id": self.identity,
             **content,

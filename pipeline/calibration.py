@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator, Pass
-from pipeline.errors import ConfigError, InputRejectedError
+from calibrators.calibration_map import CalibrationMap
+from calibrators.monotone import largest_fall, project_isotonic
+from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log
 from pipeline.score_table import ScoreTable, SortPlan, build_score_table
@@ -19,6 +21,11 @@ METHODS = {
     "isotonic": "calibrators.isotonic:Isotonic",
     "histogram": "calibrators.histogram:HistogramBinning",
     "platt": "calibrators.platt:Platt",
+    "near_isotonic": "calibrators.near_isotonic:NearIsotonic",
+    "enir": "calibrators.enir:ENIR",
+    "bbq": "calibrators.bbq:BBQ",
+    "sbb": "calibrators.bayesian_binning:SBB",
+    "abb": "calibrators.bayesian_binning:ABB",
 }
 """Names of methods in configurations, and where their classes are: imported when used."""
 
@@ -31,6 +38,11 @@ def make_calibrator(method: str, parameters: dict[str, Any]) -> Calibrator:
     ConfigError
         An unknown method or parameter, with the nearest known one; a parameter out of range.
     """
+    if method == "acp":
+        raise ConfigError(
+            "calibrator.method: acp needs an interval for each prediction, so it cannot become a lookup table: "
+            "use calibrators.ACP from Python, or choose another method"
+        )
     if method not in METHODS:
         raise ConfigError(
             f"calibrator.method: expected one of {', '.join(METHODS)}, found {method!r}{_nearest(method, METHODS)}"
@@ -98,6 +110,35 @@ def fit_log(
         raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
     assert table is not None
     return Fit(calibrator, table)
+
+
+def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[CalibrationMap, float]:
+    """What becomes of a map that decreases somewhere.
+
+    Parameters
+    ----------
+    calibration_map : CalibrationMap
+    policy : 'allow' (it stays), 'repair' (its isotonic projection) or 'require' (it is refused)
+
+    Returns
+    -------
+    map, largest change of a level that the repair made
+
+    Raises
+    ------
+    CheckFailedError
+        With 'require'.
+    """
+    if calibration_map.monotone or policy == "allow":
+        return calibration_map, 0.0
+    if policy == "require":
+        falls = largest_fall(calibration_map)
+        raise CheckFailedError(
+            f"calibrator.monotone=require, but the fitted map decreases (by {falls:.3g} at most): nothing was "
+            "published; set calibrator.monotone to repair or allow, or choose a method that never decreases (isotonic, "
+            "platt)"
+        )
+    return project_isotonic(calibration_map)
 
 
 def check_table(table: ScoreTable) -> None:
