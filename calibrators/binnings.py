@@ -67,7 +67,7 @@ def binning_family(layout: Layout, C: float, *, authors: bool, per_bin: bool) ->
     one_bin = np.full(bins.size, 2.0 if authors or per_bin else 0.0)
     return Family(
         bins=bins,
-        numerator=np.floor(total / bins) if authors else np.full(bins.size, total),
+        numerator=np.maximum(np.floor(total / bins), 1.0) if authors else np.full(bins.size, total),
         denominator=np.ones(bins.size) if authors else bins.astype(np.float64),
         strength=np.column_stack([one_bin, 2.0 - one_bin]),
         smoothed=authors,

@@ -139,7 +139,17 @@ def cuts_pass(layout: Layout, targets: Array) -> Pass:
 
     targets : float64 array, ascending. O(points + targets).
     """
-    return Pass(chunk=partial(_cuts_in_part, layout, targets), combine=_join_cuts)
+    starts = np.array([sums.exact_sum(before) for before in layout.weight_before])
+    reached = targets[targets < layout.weight]
+    # A target lies in the last part that starts below it.
+    parts = np.unique(np.searchsorted(starts, reached, side="left") - 1)
+    return Pass(
+        chunk=partial(_cuts_in_part, layout, targets), combine=_join_cuts, only=_first_scores(layout, parts)
+    )
+
+
+def _first_scores(layout: Layout, parts: Indices) -> frozenset[float]:
+    return frozenset(layout.first[parts].tolist())
 
 
 def _cuts_in_part(layout: Layout, targets: Array, points: Points) -> Cuts:
@@ -161,15 +171,20 @@ def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
 
 def _join_cuts(parts: list[Cuts]) -> Cuts:
     return Cuts(
-        np.concatenate([part.below for part in parts]),
-        np.concatenate([part.above for part in parts]),
+        np.concatenate([np.empty(0), *(part.below for part in parts)]),
+        np.concatenate([np.empty(0), *(part.above for part in parts)]),
         join_counts([part.counts for part in parts]),
     )
 
 
 def counts_below_pass(layout: Layout, edges: Array) -> Pass:
     """The pass that yields the cumulative `Counts` of the points with score < edge, for ascending edges."""
-    return Pass(chunk=partial(_counts_below_in_part, layout, edges), combine=join_counts)
+    parts = np.unique(np.maximum(np.searchsorted(layout.first, edges, side="left") - 1, 0))
+    return Pass(
+        chunk=partial(_counts_below_in_part, layout, edges),
+        combine=join_counts,
+        only=_first_scores(layout, parts),
+    )
 
 
 def _counts_below_in_part(layout: Layout, edges: Array, points: Points) -> Counts:
@@ -192,7 +207,8 @@ def all_counts(layout: Layout, points: Points) -> Counts:
 
 def join_counts(parts: list[Counts]) -> Counts:
     """The counts of parts one after another."""
-    return Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    nothing = Counts(*(np.empty(0) for _ in Counts._fields))
+    return Counts(*(np.concatenate(column) for column in zip(nothing, *parts, strict=True)))
 
 
 def bin_counts(layout: Layout, counts: Counts) -> tuple[Array, Array]:
