@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrators.assessment import Measures
+from calibrators.calibration_map import CalibrationMap
 from jobs import evaluate, fit, score
 from jobs.config import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config_loading import load
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError
+from pipeline.evaluation import MEASURE_FACTS
 from pipeline.execution import Executor
 
 MARKER = "demo.json"
 TABLE = "adult-income"
 ADULT = Path(__file__).parent / "data" / "adult.parquet"
+OTHERS = ("enir", "bbq", "abb")
+"""Methods to compare isotonic regression with."""
+
 FILES = 4
 _LEVELS = 10
 """Bins of a numeric feature for the classifier."""
@@ -55,9 +62,9 @@ class Prepared:
             stages=(
                 "train: a naive Bayes classifier on half of Adult's training rows",
                 f"log: its predictions, {FILES} Parquet files to calibrate with and {FILES} held out",
-                "fit: isotonic regression on the calibration log, published to a store",
+                f"fit: isotonic regression on the calibration log, published to a store; {', '.join(OTHERS)} too",
                 "score: the held-out log with calibrated probabilities",
-                "evaluate: before and after on the held-out log, as a report",
+                "evaluate: before and after on the held-out log, and the methods compared, as a report",
             ),
             reads=("UCI Adult, which logcal ships (48,842 rows)",),
             writes=(str(self.folder),),
@@ -74,32 +81,62 @@ class Prepared:
         write_logs(folder)
         fitted = fit.prepare(self._load(FitConfig, "calibration")).execute(executor)
         scored = score.prepare(self._load(ScoreConfig, "held-out", output="scored")).execute(executor)
-        measured = evaluate.prepare(self._load(EvaluateConfig, "held-out", output="report")).execute(executor)
-        summary = {"fit": fitted.summary, "score": scored.summary, "evaluate": measured.summary}
+        curves, measures = {}, {}
+        for method in OTHERS:
+            curves[method], measures[method] = self._try(method, executor)
+        prepared = evaluate.prepare(self._load(EvaluateConfig, "held-out", output="report"))
+        measured = prepared.compare(executor, curves, measures)
+        summary = {
+            "fit": fitted.summary,
+            "score": scored.summary,
+            "evaluate": measured.summary,
+            "comparison": {method: found.as_dict() for method, found in measures.items()},
+        }
+        sides = {
+            "before": measured.summary["before"],
+            "isotonic": measured.summary["after"],
+            **summary["comparison"],
+        }
         lines = [
             *fitted.lines,
             *scored.lines,
             "",
-            "On the held-out log:",
-            *measured.lines,
+            f"On the held-out log, which no calibrator has seen: {measured.summary['headline']}",
+            "",
+            *comparison_table(sides),
+            "",
+            f"report: {measured.summary['report']}",
             "",
             "The same by hand:",
             *(f"  {command}" for command in self._commands()),
         ]
         return Outcome(summary=summary, lines=lines)
 
-    def _settings(self, log: str, output: str | None) -> list[str]:
+    def _try(self, method: str, executor: Executor) -> tuple[CalibrationMap, Measures]:
+        """Fit another method to the calibration log, into a table of its own, and measure it."""
+        table = f"{TABLE}-{method}"
+        fit.prepare(self._load(FitConfig, "calibration", table=table, method=method)).execute(executor)
+        prepared = evaluate.prepare(
+            self._load(EvaluateConfig, "held-out", table=table, output=f"unused-{method}")
+        )
+        _, evaluation = prepared.measure(executor)
+        return prepared.lookup.map, evaluation.after.measures
+
+    def _settings(self, log: str, output: str | None, table: str = TABLE) -> list[str]:
         settings = {
             "log.path": self.folder / "log" / log,
             "store.path": self.folder / "store",
-            "store.table": TABLE,
+            "store.table": table,
         }
         if output is not None:
             settings["output.path"] = self.folder / output
         return [f"{key}={value}" for key, value in settings.items()]
 
-    def _load(self, model: Any, log: str, output: str | None = None) -> Any:
-        config = load(model, settings=self._settings(log, output))
+    def _load(
+        self, model: Any, log: str, output: str | None = None, table: str = TABLE, method: str | None = None
+    ) -> Any:
+        settings = self._settings(log, output, table) + ([f"calibrator.method={method}"] if method else [])
+        config = load(model, settings=settings)
         return config.model_copy(update={"scratch": self.config.scratch, "cluster": self.config.cluster})
 
     def _commands(self) -> list[str]:
@@ -112,6 +149,25 @@ class Prepared:
             " ".join(["logcal", job, *(f"--set {setting}" for setting in self._settings(log, output))])
             for job, log, output in jobs
         ]
+
+
+def comparison_table(sides: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Measures of several methods side by side, as lines of text; the best of each measure has a star."""
+    width = max(len(facts.label) for facts in MEASURE_FACTS.values())
+    lines = [f"{'':{width}}" + "".join(f"{name:>11}" for name in sides)]
+    for name, facts in MEASURE_FACTS.items():
+        values = {side: measures[name] for side, measures in sides.items()}
+        finite = [value for value in values.values() if value is not None]
+        best = (max if facts.higher_is_better else min)(finite, default=None)
+        cells = [_cell(value, best, sides[side], name) for side, value in values.items()]
+        lines.append(f"{facts.label:{width}}" + "".join(f"{cell:>11}" for cell in cells))
+    return lines
+
+
+def _cell(value: float | None, best: float | None, measures: Mapping[str, Any], name: str) -> str:
+    if value is None:
+        return "infinite" if name == "log_loss" and name in measures.get("reasons", {}) else "–"
+    return f"{'*' if value == best else ''}{value:.4f}"
 
 
 def write_logs(folder: Path) -> None:

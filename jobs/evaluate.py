@@ -115,10 +115,7 @@ class Prepared:
     ) -> Outcome:
         """`execute`, with further methods' maps and measures in the report."""
         started = time.perf_counter()
-        with scratch_folder(self.config.scratch) as scratch:
-            table, evaluation = self._measure(executor, scratch)
-            if self.quarantine is not None and table.bad.total:
-                keep_parts(scratch, self.quarantine, self.identity)
+        table, evaluation = self.measure(executor)
         facts = self._facts(table, time.perf_counter() - started)
         page = render_report(
             evaluation,
@@ -136,6 +133,14 @@ class Prepared:
             staging.files += [REPORT, RUN]
             staging.facts = {"table": self.config.store.table, "table_version": self.version.name}
         return self._outcome(evaluation, table)
+
+    def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
+        """Measure, and write nothing but quarantined rows."""
+        with scratch_folder(self.config.scratch) as scratch:
+            table, evaluation = self._measure(executor, scratch)
+            if self.quarantine is not None and table.bad.total:
+                keep_parts(scratch, self.quarantine, self.identity)
+        return table, evaluation
 
     def _measure(self, executor: Executor, scratch: Path) -> tuple[ScoreTable, Evaluation]:
         log_config = self.config.log
