@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calibrators.acp import ACP
-    from calibrators.base import Calibrator, Points, collapse
+    from calibrators.base import Calibrator
     from calibrators.bayesian_binning import ABB, SBB
     from calibrators.bbq import BBQ
     from calibrators.calibration_map import CalibrationMap
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calibrators.monotone import project_isotonic
     from calibrators.near_isotonic import NearIsotonic, near_isotonic_path
     from calibrators.platt import Platt
+    from calibrators.points import Points, collapse
 
 __all__ = [
     "ABB",
@@ -48,9 +49,9 @@ _MODULES = {
     "Isotonic": "calibrators.isotonic",
     "NearIsotonic": "calibrators.near_isotonic",
     "Platt": "calibrators.platt",
-    "Points": "calibrators.base",
+    "Points": "calibrators.points",
     "SBB": "calibrators.bayesian_binning",
-    "collapse": "calibrators.base",
+    "collapse": "calibrators.points",
     "near_isotonic_path": "calibrators.near_isotonic",
     "project_isotonic": "calibrators.monotone",
 }

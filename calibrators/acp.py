@@ -13,8 +13,8 @@ from scipy.special import expit, ndtri
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from calibrators.base import Pass, Points, collapse
 from calibrators.cumulative import Counts, Layout, all_counts, join_counts, layout_pass
+from calibrators.points import Pass, Points, collapse
 
 Array = npt.NDArray[np.float64]
 

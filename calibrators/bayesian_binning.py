@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import bayesian_binning as kernel
-from calibrators.base import Calibrator, Pass, Passes, Points
+from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap, midpoints
 from calibrators.cumulative import bin_counts, cuts_pass, equal_frequency_targets, layout_pass
+from calibrators.points import Pass, Passes, Points
 
 Array = npt.NDArray[np.float64]
 

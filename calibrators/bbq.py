@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator, Passes
+from calibrators.base import Calibrator
 from calibrators.binnings import (
     average,
     binning_family,
@@ -18,6 +18,7 @@ from calibrators.binnings import (
     score_sum_pass,
 )
 from calibrators.cumulative import Layout, layout_pass
+from calibrators.points import Passes
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

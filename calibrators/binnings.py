@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from calibrators._kernels import binnings as kernel
 from calibrators._kernels import cumulative
-from calibrators.base import Pass, Points
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Counts, Layout, bin_counts, cuts_after
+from calibrators.points import Pass, Points
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

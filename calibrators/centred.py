@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import moments as kernel
-from calibrators.base import Blocks, Pass, Passes, Points
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import (
     Layout,
@@ -20,6 +19,7 @@ from calibrators.cumulative import (
     layout_of,
     part_totals,
 )
+from calibrators.points import Blocks, Pass, Passes, Points
 
 Array = npt.NDArray[np.float64]
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import cumulative, sums
-from calibrators.base import Pass, Points
 from calibrators.calibration_map import midpoints
+from calibrators.points import Pass, Points
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from calibrators._kernels import near_isotonic as kernel
 from calibrators._kernels import sums
-from calibrators.base import Calibrator, Passes
+from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.near_isotonic import NearIsotonicPath, Solution
+from calibrators.points import Passes
 from calibrators.runs import Runs, runs_pass
 
 Array = npt.NDArray[np.float64]

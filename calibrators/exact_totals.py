@@ -16,7 +16,7 @@ import numpy as np
 
 from calibrators._kernels import measures as kernels
 from calibrators._kernels.accumulators import merge
-from calibrators.base import Array, Points
+from calibrators.points import Array, Points
 
 Predict = Callable[[Array], Array]
 """Scores to probabilities in [0, 1] that do not decrease with the score; picklable."""

@@ -6,9 +6,10 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from calibrators.base import Calibrator, Passes
+from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import bin_counts, cuts_pass, equal_frequency_targets, layout_pass
+from calibrators.points import Passes
 
 
 class HistogramBinning(Calibrator):

@@ -24,8 +24,8 @@ from calibrators.assessment import (
     ReliabilityBin,
     wilson_interval,
 )
-from calibrators.base import Array, Pass, Points
 from calibrators.exact_totals import NOTHING, Predict, Sums, Totals
+from calibrators.points import Array, Pass, Points
 
 __all__ = [
     "MEASURES",

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from calibrators._kernels import near_isotonic as kernel
 from calibrators._kernels import sums
-from calibrators.base import Calibrator, Passes, collapse
+from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
+from calibrators.points import Passes, collapse
 from calibrators.runs import Runs, join_runs, part_runs, runs_pass
 
 Array = npt.NDArray[np.float64]

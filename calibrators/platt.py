@@ -15,9 +15,10 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 
 from calibrators._kernels import sigmoid as kernel
-from calibrators.base import Calibrator, Pass, Passes, Points
+from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Layout, bin_counts, counts_below_pass, layout_pass
+from calibrators.points import Pass, Passes, Points
 from calibrators.tabulate import tabulate_sigmoid
 
 Array = npt.NDArray[np.float64]

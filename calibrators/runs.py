@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import runs as kernel
 from calibrators._kernels import sums
-from calibrators.base import Pass, Points
+from calibrators.points import Pass, Points
 
 Array = npt.NDArray[np.float64]
 

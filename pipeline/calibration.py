@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calibrators.base import Calibrator, Pass
+from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.monotone import largest_fall, project_isotonic
+from calibrators.points import Pass
 from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, is_dataclass
 from functools import partial
 from typing import Any
 
-from calibrators.base import Array, Pass
 from calibrators.calibration_map import CalibrationMap
 from calibrators.measures import (
     Assessment,
@@ -19,6 +18,7 @@ from calibrators.measures import (
     run_passes,
     side_by_side,
 )
+from calibrators.points import Array, Pass
 from pipeline.lookup_table import cached_lookup_table
 
 Run = Callable[[Pass], Any]

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import logit
 
 from calibrators.assessment import Assessment, ReliabilityBin
-from calibrators.base import Array
+from calibrators.points import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

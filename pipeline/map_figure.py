@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import expit, logit
 
-from calibrators.base import Array
 from calibrators.calibration_map import CalibrationMap
+from calibrators.points import Array
 from pipeline.figures import (
     AFTER,
     LOWEST_SHOWN,

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from calibrators._kernels import rows as row_kernels
 from calibrators._kernels import ties
-from calibrators.base import Array, Points
+from calibrators.points import Array, Points
 from pipeline import quarantine
 from pipeline.logs import Columns, Piece, Rows, read_rows
 from pipeline.quarantine import BadRows

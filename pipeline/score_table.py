@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels.sums import exact_sum, expansion_of
-from calibrators.base import Array, Pass, Points
+from calibrators.points import Array, Pass, Points
 from pipeline import quarantine, runs, schema
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, logsumexp
 
-from calibrators.base import Points, collapse
 from calibrators.bayesian_binning import ABB, SBB
+from calibrators.points import Points, collapse
 
 
 def all_binnings(points, expected_cuts):

@@ -5,8 +5,8 @@ import pytest
 from scipy.special import betaln
 
 from calibrators._kernels import binnings
-from calibrators.base import Points, collapse
 from calibrators.bbq import BBQ
+from calibrators.points import Points, collapse
 
 
 def bins_of_rows(s, ends):

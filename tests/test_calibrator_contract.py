@@ -10,7 +10,6 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from calibrators.acp import ACP
-from calibrators.base import Points, collapse
 from calibrators.bayesian_binning import ABB, SBB
 from calibrators.bbq import BBQ
 from calibrators.enir import ENIR
@@ -18,6 +17,7 @@ from calibrators.histogram import HistogramBinning
 from calibrators.isotonic import Isotonic
 from calibrators.near_isotonic import NearIsotonic
 from calibrators.platt import Platt
+from calibrators.points import Points, collapse
 
 
 class FixedWidthACP(ACP):

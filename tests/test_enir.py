@@ -11,10 +11,10 @@ from sklearn.base import clone
 
 from calibrators import enir
 from calibrators._kernels import near_isotonic as kernel
-from calibrators.base import Points, collapse
 from calibrators.enir import ENIR
 from calibrators.isotonic import Isotonic
 from calibrators.near_isotonic import NearIsotonicPath, near_isotonic_path
+from calibrators.points import Points, collapse
 from calibrators.runs import join_runs, part_runs
 
 CRITERIA = ["bic", "aic", "aicc"]

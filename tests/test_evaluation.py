@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrators import CalibrationMap, Isotonic
-from calibrators.base import collapse
 from calibrators.measures import Measures, assess
+from calibrators.points import collapse
 from pipeline import runs
 from pipeline.evaluation import (
     MEASURE_FACTS,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from calibrators.base import Points, collapse
 from calibrators.histogram import HistogramBinning
+from calibrators.points import Points, collapse
 
 
 def bins_of_rows(scores, labels, bins):

@@ -11,7 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import Isotonic, Points, collapse
 from calibrators._kernels import pava
-from calibrators.isotonic import pool_blocks, pool_points
+from calibrators.pooling import pool_blocks, pool_points
 
 
 def sample(n, seed, digits=None, weighted=False):

@@ -10,9 +10,9 @@ import pytest
 from sklearn.base import clone
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators.base import Points, collapse
 from calibrators.isotonic import Isotonic
 from calibrators.near_isotonic import NearIsotonic, NearIsotonicPath, near_isotonic_path
+from calibrators.points import Points, collapse
 from calibrators.runs import join_runs, part_runs
 
 HEAP_ONLY = 10**9

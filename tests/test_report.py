@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from calibrators import CalibrationMap, Isotonic
-from calibrators.base import collapse
 from calibrators.measures import assess, measure
+from calibrators.points import collapse
 from pipeline import figures, map_figure
 from pipeline.evaluation import MEASURE_FACTS, Evaluation
 from pipeline.map_figure import EXACT_ROWS, View, curve, logit_view

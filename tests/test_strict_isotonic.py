@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from calibrators.base import Points, collapse
 from calibrators.isotonic import Isotonic
+from calibrators.points import Points, collapse
 
 
 def centred(points):

@@ -106,7 +106,7 @@ def _meet(i, j, left, block, ids, falls, death, whole):
     return t
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other, w_other):
     """A lower bound on the meeting of two neighbours, one of them free to change from `change` on.
 
@@ -128,7 +128,7 @@ def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other
     return max(change, d / speed * (1.0 - _DOUBT))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _join(i, j, t, block, ids, death, child, total, whole):
     """Put the union of the neighbouring blocks i and j, formed at t, in the place of i."""
     gap = ids[i, 1]
@@ -147,7 +147,7 @@ def _join(i, j, t, block, ids, death, child, total, whole):
     ids[i, 1] = ids[j, 1]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _move(i, o, block, ids, whole):
     """Copy block i to place o."""
     for column in range(2 if whole else 4):
