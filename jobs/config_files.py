@@ -117,9 +117,11 @@ class _Reader:
     def _place(self, node: yaml.Node) -> str:
         return f"{self.source}, line {node.start_mark.line + 1}" if self.lines else self.source
 
-    def _value(self, node: yaml.Node, path: KeyPath, above: frozenset[int]) -> Any:
+    def _value(
+        self, node: yaml.Node, path: KeyPath, above: frozenset[int], key: yaml.Node | None = None
+    ) -> Any:
         plain = isinstance(node, yaml.ScalarNode) and node.style is None
-        self.origins[path] = Origin(self._place(node), node.value if plain else None)
+        self.origins[path] = Origin(self._place(key or node), node.value if plain else None)
         if isinstance(node, yaml.MappingNode):
             if id(node) in above:
                 raise yaml.constructor.ConstructorError(
@@ -149,7 +151,7 @@ class _Reader:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key that is not text", key.start_mark)
             # As it is written: a key `no` is the text "no", whatever YAML makes of it.
-            values[str(key.value)] = self._value(value, (*path, str(key.value)), above)
+            values[str(key.value)] = self._value(value, (*path, str(key.value)), above, key)
         return values
 
 

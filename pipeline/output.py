@@ -8,7 +8,6 @@ not finished. A marker names the files of an unfinished output, so that the next
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -23,7 +22,9 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
+from pipeline.folder_locks import hold, remove_dead
 from pipeline.logs import Log
+from pipeline.writable import check_free, check_writable
 
 MANIFEST = "_logcal.json"
 _UNFINISHED = "_logcal_unfinished.json"
@@ -78,19 +79,8 @@ class Output:
         self._check_empty(run_id)
         if not self.local:
             return
-        probe = Path(self.root).parent
-        while not probe.exists():
-            probe = probe.parent
-        if not probe.is_dir() or not os.access(probe, os.W_OK | os.X_OK):
-            raise ConfigError(
-                f"{self.setting}: expected a folder that can be written to, found no permission in {probe}"
-            )
-        free = shutil.disk_usage(probe).free
-        if free < needed * _HEADROOM:
-            raise TemporaryError(
-                f"{self.setting}: expected about {needed * _HEADROOM / 1e9:.2f} GB of free space, found "
-                f"{free / 1e9:.2f} GB in {probe}: free some, or choose another place"
-            )
+        folder = check_writable(Path(self.root).parent, self.setting)
+        check_free(folder, int(needed * _HEADROOM), self.setting)
 
     def overlaps(self, filesystem: Any, path: str) -> bool:
         """Whether a path of a file system is this folder, lies in it, or contains it."""
@@ -148,10 +138,10 @@ class Output:
         root.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{root.name}.logcal-staging-"
         for left in root.parent.glob(f"{prefix}*"):
-            _remove_dead(left)
+            remove_dead(left)
         folder = root.parent / f"{prefix}{uuid.uuid4().hex}"
         folder.mkdir()
-        lock = _lock(folder)
+        lock = hold(folder)
         try:
             # Made here, not by the tasks: one that outlives its run must not bring the folder back.
             for parent in {(folder / name).parent for name in names}:
@@ -251,28 +241,6 @@ class Staging:
         content = json.dumps({"run_id": run_id, **self.facts}, indent=2, allow_nan=False)
         self.filesystem.pipe_file(self.target(MANIFEST), f"{content}\n".encode())
         self.files.append(MANIFEST)
-
-
-def _lock(folder: Path) -> int | None:
-    """Hold a folder as long as this process lives; None where the file system has no locks."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _remove_dead(folder: Path) -> None:
-    """Remove a staging folder that no living process holds."""
-    try:
-        lock = _lock(folder)
-    except OSError:
-        return
-    if lock is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
 
 
 def _keep_only(folder: Path, files: Sequence[str]) -> None:

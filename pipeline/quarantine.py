@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import schema
-from pipeline.errors import InputRejectedError
+from pipeline.errors import InputRejectedError, NothingToDoError
 from pipeline.logs import LABEL_NULL, LABEL_OTHER, Columns, Rows
 from pipeline.output import Output
 
@@ -164,8 +165,22 @@ def write_part(tables: list[pa.Table], path: Path) -> None:
     temporary.replace(path)
 
 
+def check_place(output: Output, run_id: str) -> None:
+    """Check that a run's bad rows can be kept in `output`; nothing is changed.
+
+    Raises
+    ------
+    ConfigError
+        Something else is there, or it cannot be written to.
+    """
+    with suppress(NothingToDoError):
+        output.check(run_id)
+
+
 def keep_parts(scratch: Path, output: Output, run_id: str) -> int:
     """Move the bad rows that tasks left in scratch to their place; return the number of files.
+
+    They stay where an earlier attempt at the same run, which failed later on, has already left them.
 
     Raises
     ------
@@ -174,7 +189,7 @@ def keep_parts(scratch: Path, output: Output, run_id: str) -> int:
     """
     parts = sorted(scratch.glob("bad-*.parquet"))
     names = [f"part-{i:05d}.parquet" for i in range(len(parts))]
-    with output.writing(run_id, names) as staging:
+    with suppress(NothingToDoError), output.writing(run_id, names) as staging:
         for part, name in zip(parts, names, strict=True):
             staging.filesystem.put_file(str(part), staging.target(name))
         staging.files += names

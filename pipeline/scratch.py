@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,36 +13,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import ConfigError, TemporaryError
+from pipeline.folder_locks import hold, remove_dead
+from pipeline.writable import check_free, check_writable
 
 _PREFIX = "logcal-scratch-"
 _OWNER = "owner.json"
 _HEADROOM = 1.1
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_space(folder: str | None, needed: int) -> None:
-    """Check that scratch can be made in `folder` and holds `needed` bytes.
+    """Check that scratch can be made in `folder` and holds `needed` bytes; nothing is changed.
 
     Raises
     ------
     ConfigError
-        The folder cannot be made or written to.
+        The folder cannot be made or written to, or is not on a mounted file system.
     TemporaryError
         Too little space.
     """
-    base = _base(folder)
-    probe = base
-    while not probe.exists():
-        probe = probe.parent
-    if not probe.is_dir() or not os.access(probe, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"scratch: expected a folder that can be written to, found no permission in {probe}"
-        )
-    free = shutil.disk_usage(probe).free
-    if free < needed * _HEADROOM:
-        raise TemporaryError(
-            f"scratch: sorting needs about {needed * _HEADROOM / 1e9:.2f} GB, found {free / 1e9:.2f} GB free in "
-            f"{base}: free some, or set scratch to a folder with more"
-        )
+    check_free(check_writable(_base(folder), "scratch"), int(needed * _HEADROOM), "scratch")
 
 
 @contextmanager
@@ -53,44 +44,66 @@ def scratch_folder(folder: str | None) -> Iterator[Path]:
     Raises
     ------
     ConfigError
-        The folder cannot be made.
+        The folder cannot be made; or some worker does not see it, or may not write to it.
+    TemporaryError
+        A file operation failed, such as for want of space.
     """
     base = _base(folder)
     try:
         base.mkdir(parents=True, exist_ok=True)
         _sweep(base)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        (path / _OWNER).write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
     except OSError as error:
         raise ConfigError(
-            f"scratch: cannot make a folder in {base} ({error.strerror}): set scratch to one that can be written to"
+            f"scratch: expected a folder that can be written to, cannot make one in {base} ({error.strerror}): "
+            "choose another place"
         ) from None
+    lock = None
     try:
+        lock = hold(path)
+        # Written once the folder is held: until then no one takes it for a dead run's.
+        (path / _OWNER).write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
         yield path
+    except OSError as error:
+        if error.errno is None:  # no file operation's
+            raise
+        raise _as_logcal_error(error, path) from error
     finally:
         shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def _base(folder: str | None) -> Path:
-    return Path(folder).expanduser().absolute() if folder else Path(tempfile.gettempdir())
+    if folder is None:
+        return Path(tempfile.gettempdir())
+    if "://" in folder and not folder.startswith("file://"):
+        raise ConfigError(
+            f"scratch: expected a folder on a mounted file system, found the URL {folder}: choose another place"
+        )
+    return Path(folder.removeprefix("file://")).expanduser().absolute()
 
 
 def _sweep(base: Path) -> None:
-    """Remove scratch folders whose process on this host is gone."""
-    for path in base.glob(_PREFIX + "*"):
+    """Remove scratch folders whose process on this host is gone; another host's locks may not be seen here."""
+    for path in base.glob(f"{_PREFIX}*"):
         try:
             owner = json.loads((path / _OWNER).read_text())
-            if owner["host"] == socket.gethostname() and not _alive(int(owner["pid"])):
-                shutil.rmtree(path, ignore_errors=True)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError):
             continue
+        if isinstance(owner, dict) and owner.get("host") == socket.gethostname():
+            remove_dead(path)
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _as_logcal_error(error: OSError, path: Path) -> ConfigError | TemporaryError:
+    if error.errno in _FULL:
+        return TemporaryError(
+            f"scratch: no space left in {path.parent} ({error}): free some, or choose a place with more; nothing was "
+            "published"
+        )
+    if error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
+        return ConfigError(
+            f"scratch: expected a folder that all workers see and can write to, found {path} ({error}): choose "
+            "another place"
+        )
+    return TemporaryError(f"scratch: a file operation failed: {error}; nothing was published")

@@ -29,6 +29,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline import schema
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError, examples
+from pipeline.writable import check_writable
 
 CURRENT = "CURRENT"
 MANIFEST = "manifest.json"
@@ -172,15 +173,8 @@ class TableStore:
         ConfigError
             No permission, or something in the way.
         """
-        if not self.local:
-            return
-        probe = Path(self.root)
-        while not probe.exists():
-            probe = probe.parent
-        if not probe.is_dir() or not os.access(probe, os.W_OK | os.X_OK):
-            raise ConfigError(
-                f"store.path: expected a folder that can be written to, found no permission in {probe}"
-            )
+        if self.local:
+            check_writable(Path(self.root), "store.path")
 
     def publish(
         self,
