@@ -21,7 +21,7 @@ from pipeline.identity import run_id, software
 from pipeline.logs import Columns, Log, cut, open_log
 from pipeline.lookup_table import LookupTable, read_lookup_table
 from pipeline.output import Output
-from pipeline.quarantine import RowRules, keep_parts
+from pipeline.quarantine import RowRules, check_place, keep_parts
 from pipeline.report import render_report
 from pipeline.score_table import RUN_ROWS, ScoreTable, SortPlan, build_score_table, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
@@ -53,6 +53,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     if config.log.quarantine_path is not None:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
         quarantine.check_apart(log)
+        check_place(quarantine, identity)
     sorts = 1 if lookup.facts.monotone else 2
     needed = sorts * scratch_bytes(log, write=True)
     check_space(config.scratch, needed)

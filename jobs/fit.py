@@ -18,7 +18,7 @@ from pipeline.identity import run_id, software
 from pipeline.logs import Columns, Log, cut, open_log
 from pipeline.lookup_table import fingerprint, lookup_bytes
 from pipeline.output import Output
-from pipeline.quarantine import RowRules, keep_parts
+from pipeline.quarantine import RowRules, check_place, keep_parts
 from pipeline.score_table import SortPlan, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
 from pipeline.store import TableStore, Version
@@ -40,6 +40,7 @@ def prepare(config: FitConfig) -> Prepared:
     if config.log.quarantine_path is not None:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
         quarantine.check_apart(log)
+        check_place(quarantine, identity)
     needed = scratch_bytes(log, write=config.score_table.keep or not calibrator.single_pass)
     check_space(config.scratch, needed)
     return Prepared(config, log, store, identity, quarantine, needed)
