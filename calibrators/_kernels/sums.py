@@ -13,6 +13,9 @@ from numba import njit
 MAX_COMPONENTS = 64
 
 
+_LARGEST_WHOLE = 9007199254740992.0  # 2**53: doubles hold every whole number up to it
+
+
 @njit(cache=True, nogil=True)
 def _compress(components, n):
     """Rewrite the expansion in components[:n] with as few components as its value needs; return their number.
@@ -94,20 +97,35 @@ def rounded(components, n):
 
 
 @njit(cache=True, nogil=True)
+def _whole_total(values):
+    """The sum of whole numbers, exact in plain doubles, and whether it is that."""
+    total = 0.0
+    size = 0.0
+    whole = True
+    for i in range(values.size):
+        x = values[i]
+        total += x
+        size += abs(x)
+        whole = whole and x == np.floor(x)
+    return total, whole and size <= _LARGEST_WHOLE
+
+
+@njit(cache=True, nogil=True)
 def expansion_of(values):
     """The exact sum of values as an expansion, ascending in magnitude; empty when the sum is zero."""
     components = np.empty(MAX_COMPONENTS)
     n = 0
-    for i in range(values.size):
-        n = add(components, n, values[i])
+    total, exact = _whole_total(values)
+    if exact:
+        n = add(components, n, total)
+    else:
+        for i in range(values.size):
+            n = add(components, n, values[i])
     return components[:n].copy()
 
 
 @njit(cache=True, nogil=True)
 def exact_sum(values):
     """The correctly rounded sum of values: the same for any order and, through expansions, any grouping."""
-    components = np.empty(MAX_COMPONENTS)
-    n = 0
-    for i in range(values.size):
-        n = add(components, n, values[i])
-    return rounded(components, n)
+    components = expansion_of(values)
+    return rounded(components, components.size)
