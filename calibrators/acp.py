@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from numbers import Real
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ from scipy.special import expit, ndtri
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from calibrators.cumulative import Counts, Layout, all_counts, join_counts, layout_pass
+from calibrators.cumulative import Counts, Layout, all_counts_pass, layout_pass
 from calibrators.points import Pass, Points, collapse
 
 Array = npt.NDArray[np.float64]
@@ -88,9 +87,7 @@ class ACP(BaseEstimator):
             raise ValueError(
                 f"scores: ACP expected probabilities in [0, 1], found numbers from {layout.first[0]} to {layout.last}"
             )
-        self.scores_, self.counts_ = run(
-            Pass(chunk=partial(_cumulate, layout), combine=partial(_join, layout))
-        )
+        self.scores_, self.counts_ = run(all_counts_pass(layout))
         self.n_observations_ = layout.weight
         return self
 
@@ -123,15 +120,6 @@ class ACP(BaseEstimator):
         some = weight > 0
         level = np.where(some, np.minimum(positives / np.where(some, weight, 1.0), 1.0), s)
         return np.where(np.isnan(s) | np.isnan(low) | np.isnan(high), np.nan, level)
-
-
-def _cumulate(layout: Layout, points: Points) -> tuple[Array, Counts]:
-    return points.score, all_counts(layout, points)
-
-
-def _join(layout: Layout, parts: list[tuple[Array, Counts]]) -> tuple[Array, Counts]:
-    nothing = Counts(*(np.zeros(1) for _ in Counts._fields))
-    return np.concatenate([part[0] for part in parts]), join_counts([nothing, *(part[1] for part in parts)])
 
 
 def _between(high: Array, low: Array, i: npt.NDArray[np.int64], j: npt.NDArray[np.int64]) -> Array:

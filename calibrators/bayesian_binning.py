@@ -12,8 +12,14 @@ import numpy.typing as npt
 from calibrators._kernels import bayesian_binning as kernel
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap, midpoints
-from calibrators.cumulative import bin_counts, cuts_pass, equal_frequency_targets, layout_pass
-from calibrators.points import Pass, Passes, Points
+from calibrators.cumulative import (
+    bin_counts,
+    cuts_pass,
+    equal_frequency_targets,
+    gather_pass,
+    layout_pass,
+)
+from calibrators.points import Passes
 
 Array = npt.NDArray[np.float64]
 
@@ -49,7 +55,7 @@ class _BayesianBinning(Calibrator):
         layout = yield layout_pass()
         self.exact_ = layout.n_points <= self.max_cuts
         if self.exact_:
-            points = yield Pass(chunk=_same, combine=_join_points)
+            points = yield gather_pass()
             groups = Groups(points.score, points.score, points.weight, points.positives)
         else:
             cuts = yield cuts_pass(layout, equal_frequency_targets(layout.weight, int(self.max_cuts) + 1))
@@ -198,11 +204,3 @@ def _log_factorials(weight: Array, positives: Array) -> Array:
     if whole and total + 2 <= min(_MAX_TABLE, 4 * weight.size**2 + 100):
         return kernel.log_factorials(int(total) + 1)
     return np.empty(0)
-
-
-def _same(points: Points) -> Points:
-    return points
-
-
-def _join_points(parts: list[Points]) -> Points:
-    return Points(*(np.concatenate(column) for column in zip(*parts, strict=True)))

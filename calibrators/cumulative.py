@@ -200,9 +200,32 @@ def _counts(layout: Layout, part: int, points: Points, stops: Indices) -> Counts
     return Counts(*weight, *positives)
 
 
-def all_counts(layout: Layout, points: Points) -> Counts:
-    """The cumulative counts of all points up to and including each point of a part."""
-    return _counts(layout, layout.part_of(points), points, np.arange(1, points.score.size + 1))
+def all_counts_pass(layout: Layout) -> Pass:
+    """The pass that yields all scores, and the cumulative `Counts` before each and of all: one entry more."""
+    return Pass(chunk=partial(_all_counts_in_part, layout), combine=_join_all_counts)
+
+
+def _all_counts_in_part(layout: Layout, points: Points) -> tuple[Array, Counts]:
+    through = np.arange(1, points.score.size + 1)
+    return points.score, _counts(layout, layout.part_of(points), points, through)
+
+
+def _join_all_counts(parts: list[tuple[Array, Counts]]) -> tuple[Array, Counts]:
+    nothing = Counts(*(np.zeros(1) for _ in Counts._fields))
+    return np.concatenate([part[0] for part in parts]), join_counts([nothing, *(part[1] for part in parts)])
+
+
+def gather_pass() -> Pass:
+    """The pass that yields the points themselves: for few of them."""
+    return Pass(chunk=_same, combine=_join_points)
+
+
+def _same(points: Points) -> Points:
+    return points
+
+
+def _join_points(parts: list[Points]) -> Points:
+    return Points(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def join_counts(parts: list[Counts]) -> Counts:

@@ -1,0 +1,156 @@
+"""A sigmoid of the score, and the pass that evaluates its log loss.
+
+Without scikit-learn: worker processes import this.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import sigmoid as kernel
+from calibrators.cumulative import Layout
+from calibrators.points import Pass, Points
+
+Array = npt.NDArray[np.float64]
+
+_CLIP = 2.0**-53  # the distance of the largest double below 1 from 1
+
+
+def logit(scores: Array) -> Array:
+    """log(s / (1 - s)) of scores in [0, 1], clipped to [2**-53, 1 - 2**-53]."""
+    s = np.clip(scores, _CLIP, 1.0 - _CLIP)
+    return np.log(s) - np.log1p(-s)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scores' range brought to [-1, 1]: x = (input - centre) / half."""
+
+    input: str
+    centre: float
+    half: float
+
+    @classmethod
+    def of(cls, layout: Layout, kind: str) -> Scale:
+        """The scale of these points' scores, or of their logits."""
+        first, last = float(layout.first[0]), layout.last
+        if kind == "logit":
+            if first < 0 or last > 1:
+                raise ValueError(
+                    f"scores: input='logit' expected numbers in [0, 1], found them from {first} to {last}: "
+                    "use input='score' for margins"
+                )
+            first, last = logit(np.array([first, last]))
+        centre = float(first / 2 + last / 2)
+        return cls(kind, centre, float(max(last - centre, centre - first)))
+
+    def x(self, scores: Array) -> Array:
+        """The scores, or their logits, on the scale."""
+        if self.half == 0.0:
+            return np.zeros(scores.shape)
+        values = logit(scores) if self.input == "logit" else scores
+        with np.errstate(over="ignore"):
+            return (values - self.centre) / self.half
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """p = 1 / (1 + exp(-(a (x - shift) + b))), x the scaled score."""
+
+    scale: Scale
+    a: float
+    b: float
+    shift: float
+
+    def argument(self, scores: Array) -> Array:
+        """The sigmoid's argument, a (x - shift) + b."""
+        with np.errstate(over="ignore"):
+            return self.a * (self.scale.x(scores) - self.shift) + self.b
+
+    def probability(self, scores: Array) -> Array:
+        """The sigmoid itself, shape as the scores."""
+        return expit(self.argument(scores))
+
+    def score(self, argument: Array) -> Array:
+        """The inverse of `argument`, within the scores that there are."""
+        value = self._value(argument)
+        if self.scale.input == "logit":
+            return np.clip(expit(value), *self.domain())
+        return np.clip(value, *self.domain())
+
+    def domain(self) -> tuple[float, float]:
+        """The lowest and highest score that the sigmoid is defined for."""
+        if self.scale.input == "logit":
+            return _CLIP, 1.0 - _CLIP
+        return -1e308, 1e308
+
+    def relative_curvature(self, argument: Array) -> Array:
+        """Second derivative of p by the score over p (1 - p) (d argument / d score)**2."""
+        curvature = -np.tanh(argument / 2)
+        if self.scale.input == "logit":
+            curvature = curvature + np.tanh(self._value(argument) / 2) * self.scale.half / self.a
+        return curvature
+
+    def _value(self, argument: Array) -> Array:
+        """The score, or its logit, at an argument."""
+        with np.errstate(over="ignore"):
+            return self.scale.centre + self.scale.half * (self.shift + (argument - self.b) / self.a)
+
+    def slope_and_intercept(self) -> tuple[float, float]:
+        """Of the argument, in the input's own units."""
+        if self.a == 0.0:
+            return 0.0, self.b
+        with np.errstate(over="ignore"):
+            slope, centre = np.divide([self.a, self.scale.centre], self.scale.half)
+        return float(slope), float(self.b - self.a * (centre + self.shift))
+
+
+def expit(z: Array) -> Array:
+    """1 / (1 + exp(-z)) without overflow."""
+    e = np.exp(-np.abs(z))
+    return np.where(z >= 0, 1.0, e) / (1.0 + e)
+
+
+class Evaluation(NamedTuple):
+    """Log loss of a sigmoid, summed over the weights, its gradient and its Hessian."""
+
+    loss: float
+    by_a: float
+    by_b: float
+    by_aa: float
+    by_ab: float
+    by_bb: float
+
+
+def _sums_in_part(
+    sigmoid: Sigmoid, one: tuple[float, float], zero: tuple[float, float], unit: float, points: Points
+) -> npt.NDArray[np.int64]:
+    x = sigmoid.scale.x(points.score) - sigmoid.shift
+    return kernel.loss_and_derivatives(
+        x, points.weight, points.positives, one, zero, sigmoid.a, sigmoid.b, unit
+    )
+
+
+def _total(unit: float, parts: list[npt.NDArray[np.int64]]) -> Evaluation:
+    values = []
+    for j in range(kernel.SUMS):
+        whole = sum((int(part[j, 0]) << kernel.LOW_BITS) + int(part[j, 1]) for part in parts)
+        values.append(math.ldexp(float(whole), -kernel.LOW_BITS) / unit)
+    return Evaluation(*values)
+
+
+def evaluation_pass(layout: Layout, sigmoid: Sigmoid) -> Pass:
+    """The pass that yields the `Evaluation` of a sigmoid against Platt's targets."""
+    n1, n0 = layout.positives, max(layout.weight - layout.positives, 0.0)
+    one = ((n1 + 1.0) / (n1 + 2.0), 1.0 / (n1 + 2.0))
+    zero = (1.0 / (n0 + 2.0), (n0 + 1.0) / (n0 + 2.0))
+    # No term exceeds its weight times this; x - shift lies in [-2, 2].
+    largest = layout.weight * (2.0 * abs(sigmoid.a) + abs(sigmoid.b) + 4.0)
+    unit = 2.0 ** min(60 - math.frexp(largest)[1], 1000)
+    return Pass(chunk=partial(_sums_in_part, sigmoid, one, zero, unit), combine=partial(_total, unit))
