@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators._kernels.sums import exact_sum, expansion_of
+from calibrators._kernels.accumulators import expansion_of
+from calibrators._kernels.sums import exact_sum
 from calibrators.points import Array, Pass, Points
 from pipeline import quarantine, runs, schema
 from pipeline.errors import InputRejectedError

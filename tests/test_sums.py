@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrators._kernels import accumulators
 from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
 
 FLOATS = st.floats(-1e300, 1e300, allow_subnormal=True)
@@ -38,3 +39,10 @@ def test_single_bits_over_the_whole_range_are_compressed(step):
     x = np.ldexp(1.0, np.arange(-1074, 1000)[::step])
     assert expansion_of(x).size <= MAX_COMPONENTS
     assert exact_sum(x) == math.fsum(x)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(FLOATS, st.integers(-(2**53), 2**53).map(float)), max_size=60))
+def test_accumulators_make_the_same_expansion(values):
+    x = np.array(values, dtype=np.float64)
+    assert exact_sum(accumulators.expansion_of(x)) == math.fsum(values)

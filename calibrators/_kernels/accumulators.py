@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from calibrators._kernels.double_double import two_product
-from calibrators._kernels.sums import MAX_COMPONENTS, add
+from calibrators._kernels.sums import MAX_COMPONENTS, add, whole_total
 
 CHUNKS = 68
 _LOW = np.int64(0xFFFFFFFF)
@@ -90,3 +90,18 @@ def merge(rows):
         out[r, n:] = 0.0
         widest = max(widest, n)
     return out[:, :widest].copy()
+
+
+@njit(cache=True, nogil=True)
+def expansion_of(values):
+    """The exact sum of values as an expansion: `sums.expansion_of` for very many."""
+    components = np.empty(MAX_COMPONENTS)
+    total, exact = whole_total(values)
+    if exact:
+        return components[: add(components, 0, total)].copy()
+    accumulator = np.zeros(CHUNKS, np.int64)
+    slot = np.empty(1)
+    bits = slot.view(np.uint64)
+    for i in range(values.size):
+        accumulate(accumulator, slot, bits, values[i])
+    return components[: drain(accumulator, components)].copy()

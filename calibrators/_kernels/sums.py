@@ -97,7 +97,7 @@ def rounded(components, n):
 
 
 @njit(cache=True, nogil=True)
-def _whole_total(values):
+def whole_total(values):
     """The sum of whole numbers, exact in plain doubles, and whether it is that."""
     total = 0.0
     size = 0.0
@@ -115,7 +115,7 @@ def expansion_of(values):
     """The exact sum of values as an expansion, ascending in magnitude; empty when the sum is zero."""
     components = np.empty(MAX_COMPONENTS)
     n = 0
-    total, exact = _whole_total(values)
+    total, exact = whole_total(values)
     if exact:
         n = add(components, n, total)
     else:

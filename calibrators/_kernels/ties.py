@@ -64,6 +64,11 @@ def sum_ties(score, weight, positives):
     i = 0
     while i < n:
         s = score[i]
+        if i + 1 == n or score[i + 1] != s:
+            out_score[m], out_weight[m], out_positives[m] = s, weight[i], positives[i]
+            m += 1
+            i += 1
+            continue
         nw = nk = 0
         while i < n and score[i] == s:
             nw = add(w, nw, weight[i])
@@ -73,6 +78,9 @@ def sum_ties(score, weight, positives):
         out_weight[m] = rounded(w, nw)
         out_positives[m] = rounded(k, nk)
         m += 1
+    if 2 * m > n:
+        # Copying would cost more than the unused end.
+        return out_score[:m], out_weight[:m], out_positives[:m]
     return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()
 
 
@@ -94,6 +102,11 @@ def expand_ties(score, weight, positives):
     i = 0
     while i < n:
         s = score[i]
+        if i + 1 == n or score[i + 1] != s:
+            out_score[m], out_weight[m], out_positives[m] = s, weight[i], positives[i]
+            m += 1
+            i += 1
+            continue
         start = i
         nw = nk = 0
         while i < n and score[i] == s:
@@ -114,4 +127,7 @@ def expand_ties(score, weight, positives):
             out_weight[m] = w[j] if j < nw else 0.0
             out_positives[m] = k[j] if j < nk else 0.0
             m += 1
+    if 2 * m > n:
+        # Copying would cost more than the unused end.
+        return out_score[:m], out_weight[:m], out_positives[:m]
     return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()
