@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from calibrators.calibration_map import CalibrationMap
     from calibrators.classifier import CalibratedClassifier
     from calibrators.enir import ENIR
+    from calibrators.grouped import DGG, Grouped
     from calibrators.histogram import HistogramBinning
     from calibrators.isotonic import Isotonic
     from calibrators.monotone import project_isotonic
@@ -22,11 +23,13 @@ __all__ = [
     "ABB",
     "ACP",
     "BBQ",
+    "DGG",
     "ENIR",
     "SBB",
     "CalibratedClassifier",
     "CalibrationMap",
     "Calibrator",
+    "Grouped",
     "HistogramBinning",
     "Isotonic",
     "NearIsotonic",
@@ -44,7 +47,9 @@ _MODULES = {
     "CalibratedClassifier": "calibrators.classifier",
     "CalibrationMap": "calibrators.calibration_map",
     "Calibrator": "calibrators.base",
+    "DGG": "calibrators.grouped",
     "ENIR": "calibrators.enir",
+    "Grouped": "calibrators.grouped",
     "HistogramBinning": "calibrators.histogram",
     "Isotonic": "calibrators.isotonic",
     "NearIsotonic": "calibrators.near_isotonic",

@@ -27,6 +27,8 @@ METHODS = {
     "bbq": "calibrators.bbq:BBQ",
     "sbb": "calibrators.bayesian_binning:SBB",
     "abb": "calibrators.bayesian_binning:ABB",
+    "dg": "calibrators.isotonic:Isotonic",
+    "dgg": "calibrators.grouped:DGG",
 }
 """Names of methods in configurations, and where their classes are: imported when used."""
 

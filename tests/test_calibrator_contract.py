@@ -13,6 +13,7 @@ from calibrators.acp import ACP
 from calibrators.bayesian_binning import ABB, SBB
 from calibrators.bbq import BBQ
 from calibrators.enir import ENIR
+from calibrators.grouped import DGG
 from calibrators.histogram import HistogramBinning
 from calibrators.isotonic import Isotonic
 from calibrators.near_isotonic import NearIsotonic
@@ -41,6 +42,7 @@ ANY_SCORE = {
     "near-isotonic-0": NearIsotonic(lam=0.0),
     "near-isotonic": NearIsotonic(lam=1.5),
     "enir": ENIR(),
+    "dgg": DGG(group_size=5),
 }
 PROBABILITIES = {
     "platt-logit": Platt("logit", max_error=1e-6),
@@ -52,7 +54,7 @@ PROBABILITIES = {
 MAPS = {**ANY_SCORE, **PROBABILITIES}
 ACPS = {"acp": FixedWidthACP()}
 EVERYTHING = {**MAPS, **ACPS}
-MONOTONE = {name: MAPS[name] for name in ("isotonic", "isotonic-strict")}
+MONOTONE = {name: MAPS[name] for name in ("isotonic", "isotonic-strict", "dgg")}
 
 
 def over(calibrators):

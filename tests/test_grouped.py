@@ -1,0 +1,155 @@
+"""Groups of observations against a loop over rows in exact arithmetic, and against scikit-learn on plain data."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from sklearn.isotonic import IsotonicRegression
+
+from calibrators.grouped import DGG, Grouped
+from calibrators.groups import groups_pass, start_pass
+from calibrators.histogram import HistogramBinning
+from calibrators.isotonic import Isotonic
+from calibrators.points import Points, collapse
+from pipeline.calibration import make_calibrator
+from pipeline.errors import ConfigError
+
+
+def groups_of(points, size):
+    start = start_pass()
+    first = start.combine([start.chunk(points)])
+    groups = groups_pass(first, size)
+    return groups.combine([groups.chunk(points)])
+
+
+def groups_of_rows(points, size):
+    """The definition: fill groups of `size` with the points in order; a point may fill several, in proportion."""
+    groups, group = [], [Fraction(0)] * 3
+    for s, w, k in zip(*(map(Fraction, column.tolist()) for column in points), strict=True):
+        left = w
+        while left > 0:
+            taken = min(left, size - group[0])
+            group = [group[0] + taken, group[1] + taken * k / w, group[2] + taken * s]
+            left -= taken
+            if group[0] == size:
+                groups.append(group)
+                group = [Fraction(0)] * 3
+    if group[0] > 0:
+        groups.append(group)
+    means = {}
+    for w, k, moment in groups:
+        sums = means.setdefault(moment / w, [0, 0])
+        sums[0] += w
+        sums[1] += k
+    ascending = sorted(means)
+    return Points(
+        np.array([float(s) for s in ascending]),
+        np.array([float(means[s][0]) for s in ascending]),
+        np.array([float(means[s][1]) for s in ascending]),
+    )
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1000])
+@pytest.mark.parametrize("decimals", [1, 2, 12])
+@pytest.mark.parametrize("weights", ["none", "whole", "any"])
+def test_groups_equal_the_definition_on_rows(size, decimals, weights):
+    rng = np.random.default_rng(size)
+    s = np.round(rng.random(311), decimals)
+    z = rng.random(311) < s
+    weight = {"none": None, "whole": rng.integers(1, 40, 311), "any": rng.lognormal(0, 2, 311)}[weights]
+    points = collapse(s, z, weight)
+    found, expected = groups_of(points, size), groups_of_rows(points, size)
+    assert found.score.size == expected.score.size
+    for a, b in zip(found, expected, strict=True):
+        assert a == pytest.approx(b, rel=1e-12)
+
+
+def test_on_plain_rows_it_is_isotonic_regression_on_means():
+    rng = np.random.default_rng(3)
+    s = rng.random(1050)
+    z = rng.random(1050) < s**2
+    order = np.argsort(s)
+    cuts = np.arange(100, 1050, 100)
+    scores = [part.mean() for part in np.split(s[order], cuts)]
+    levels = [part.mean() for part in np.split(z[order], cuts)]
+    weights = [part.size for part in np.split(s[order], cuts)]
+    assert weights[-1] == 50
+    oracle = IsotonicRegression(out_of_bounds="clip").fit(scores, levels, weights)
+    at = np.linspace(0, 1, 501)
+    assert DGG().fit(s, z).predict(at) == pytest.approx(oracle.predict(at), abs=1e-12)
+
+
+def test_the_short_group_keeps_its_weight():
+    groups = groups_of(collapse([1.0, 2.0, 3.0, 4.0, 5.0], [0, 0, 1, 1, 1]), 3)
+    assert groups.score.tolist() == [2.0, 4.5]
+    assert groups.weight.tolist() == [3.0, 2.0]
+    assert groups.positives.tolist() == [1.0, 2.0]
+
+
+def test_a_tie_across_an_end_is_shared_in_proportion():
+    # 2 rows at 0, then 4 rows at 1 with one positive, in groups of 3.
+    groups = groups_of(collapse([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], [0, 0, 1, 0, 0, 0]), 3)
+    assert groups.score == pytest.approx([1 / 3, 1.0])
+    assert groups.weight.tolist() == [3.0, 3.0]
+    assert groups.positives.tolist() == [0.25, 0.75]
+
+
+def test_groups_inside_one_tie_are_one_point():
+    groups = groups_of(collapse(np.repeat([0.0, 1.0], [5, 1000]), np.arange(1005) % 4 == 0), 10)
+    assert groups.score.tolist() == [0.5, 1.0]
+    assert groups.weight.tolist() == [10.0, 995.0]
+
+
+def test_groups_of_one_are_the_calibrator_itself():
+    rng = np.random.default_rng(0)
+    s = np.round(rng.random(400), 2)
+    z = rng.random(400) < s
+    at = np.linspace(0, 1, 301)
+    for calibrator in (Isotonic(), HistogramBinning(bins=5)):
+        plain = calibrator.fit(s, z).predict(at)
+        assert Grouped(calibrator, group_size=1).fit(s, z).predict(at) == pytest.approx(plain, abs=1e-12)
+
+
+def test_any_calibrator_can_be_grouped():
+    rng = np.random.default_rng(0)
+    s = rng.random(1000)
+    z = rng.random(1000) < s
+    fitted = Grouped(HistogramBinning(bins=4), group_size=100).fit(s, z)
+    assert len(fitted.calibration_map_) == 4
+    assert fitted.n_observations_ == 1000
+    assert Grouped(HistogramBinning(bins=4)).get_params()["calibrator__bins"] == 4
+
+
+def test_the_calibrator_given_is_left_unfitted():
+    inner = Isotonic()
+    Grouped(inner, group_size=2).fit([0.1, 0.2, 0.3], [0, 1, 1])
+    assert not hasattr(inner, "calibration_map_")
+
+
+def test_fewer_observations_than_a_group_are_one_level():
+    fitted = DGG().fit([0.1, 0.5, 0.9], [0, 1, 1])
+    assert fitted.predict([0.0, 0.5, 1.0]) == pytest.approx([2 / 3] * 3)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, "100", None])
+def test_bad_group_sizes_are_refused(size):
+    with pytest.raises(ValueError, match=r"^group_size: expected a whole number >= 1, found"):
+        DGG(group_size=size).fit([0.1, 0.2], [0, 1])
+
+
+def test_a_bad_calibrator_is_refused():
+    with pytest.raises(
+        ValueError, match=r"^calibrator: expected a calibrator of this package, found 'isotonic'"
+    ):
+        Grouped("isotonic").fit([0.1, 0.2], [0, 1])
+    with pytest.raises(ValueError, match=r"^bins: expected"):
+        Grouped(HistogramBinning(bins=0)).fit([0.1, 0.2], [0, 1])
+
+
+def test_the_methods_of_configurations():
+    assert isinstance(make_calibrator("dg", {}), Isotonic)
+    assert make_calibrator("dgg", {"group_size": 50}).get_params() == {"group_size": 50}
+    with pytest.raises(
+        ConfigError, match=r"group_sise: dgg has no such parameter \(did you mean 'group_size'\?\)"
+    ):
+        make_calibrator("dgg", {"group_sise": 50})
