@@ -52,7 +52,7 @@ def accumulate_product(accumulator, slot, bits, x, y):
 
 @njit(cache=True, nogil=True)
 def drain(accumulator, components):
-    """Move the sum into components as an expansion, padded with zeros; return its length. O(chunks)."""
+    """Move the sum, if >= 0, into components as an expansion, padded with zeros; return its length. O(chunks)."""
     carry = np.int64(0)
     n = 0
     for i in range(CHUNKS):
@@ -94,7 +94,7 @@ def merge(rows):
 
 @njit(cache=True, nogil=True)
 def expansion_of(values):
-    """The exact sum of values as an expansion: `sums.expansion_of` for very many."""
+    """The exact sum of values >= 0 as an expansion: `sums.expansion_of` for very many."""
     components = np.empty(MAX_COMPONENTS)
     total, exact = whole_total(values)
     if exact:
