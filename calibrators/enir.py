@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import near_isotonic as kernel
+from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import sums
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
@@ -203,7 +203,7 @@ class _Search:
 
     def look_at(self, i: int) -> None:
         _, weight, positives, level = self.path.blocks(float(self.path.breakpoints[i]))
-        self.log_likelihood[i] = kernel.log_likelihood(level, weight, positives)
+        self.log_likelihood[i] = tree.log_likelihood(level, weight, positives)
         self.criterion[i] = self.penalty[i] - 2.0 * self.log_likelihood[i]
         self.best = min(self.best, self.criterion[i])
 
@@ -222,7 +222,7 @@ class _Search:
     def run(self) -> None:
         runs = self.path.runs
         with np.errstate(divide="ignore", invalid="ignore"):
-            saturated = kernel.log_likelihood(runs.positives / runs.weight, runs.weight, runs.positives)
+            saturated = tree.log_likelihood(runs.positives / runs.weight, runs.weight, runs.positives)
         intervals: list[tuple[float, int, int]] = []
         j = self.df.size - 1
         self.look_at(j)
@@ -254,7 +254,7 @@ def _one_model(
     lam: float, solution: Solution, penalty: Penalty
 ) -> tuple[Array, npt.NDArray[np.int64], Array, Array]:
     df = np.array([solution.level.size])
-    likelihood = np.array([kernel.log_likelihood(solution.level, solution.weight, solution.positives)])
+    likelihood = np.array([tree.log_likelihood(solution.level, solution.weight, solution.positives)])
     return np.array([lam]), df, likelihood, penalty(df) - 2.0 * likelihood
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import near_isotonic as kernel
+from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import sums
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
@@ -81,7 +82,7 @@ class NearIsotonicPath:
     def of_runs(cls, runs: Runs, limit: float = np.inf, few: int = _FEW) -> Self:
         """The path of runs, up to the lambda `limit` (for larger lambda it holds the blocks of the limit).
 
-        few : so many blocks are merged in strict order of lambda; no result depends on it.
+        few : so many blocks are merged in strict order of lambda: a matter of speed.
         """
         weight, positives, unit = _scaled(runs)
         whole = _are_whole(weight, positives)
@@ -94,11 +95,11 @@ class NearIsotonicPath:
             total *= unit
         closed = np.sort(death[(death > 0) & (death < np.inf)])
         if not whole:
-            anchors = kernel.pool_close(closed.copy(), _SAME)
+            anchors = tree.pool_close(closed.copy(), _SAME)
             closed = anchors[np.searchsorted(anchors, closed, side="right") - 1]
             late = (death > 0) & (death < np.inf)
             death[late] = anchors[np.searchsorted(anchors, death[late], side="right") - 1]
-        breakpoints, larger = kernel.distinct(closed)
+        breakpoints, larger = tree.distinct(closed)
         ends = ids.shape[0]
         return cls(breakpoints, ends + larger, runs, (falls, death, child, total, ids), ends + closed.size)
 
@@ -127,7 +128,7 @@ class NearIsotonicPath:
         lam = check_lam(lam)
         i = int(np.searchsorted(self.breakpoints, lam, side="right"))
         blocks = self._blocks_at_zero if i == 0 else int(self.degrees_of_freedom[i - 1])
-        last, weight, positives, level = kernel.expand(
+        last, weight, positives, level = tree.expand(
             lam, blocks, self.runs.weight, self.runs.positives, *self._tree
         )
         return last, weight, positives, level

@@ -10,7 +10,7 @@ from scipy.special import xlog1py, xlogy
 from sklearn.base import clone
 
 from calibrators import enir
-from calibrators._kernels import near_isotonic as kernel
+from calibrators._kernels import near_isotonic_tree as tree
 from calibrators.enir import ENIR
 from calibrators.isotonic import Isotonic
 from calibrators.near_isotonic import NearIsotonicPath, near_isotonic_path
@@ -163,7 +163,7 @@ def test_likelihood_and_blocks_never_increase_along_the_path():
         likelihood = []
         for lam in np.sort(np.concatenate([[0.0], path.breakpoints, middles])):
             solution = path.solution(lam)
-            likelihood.append(kernel.log_likelihood(solution.level, solution.weight, solution.positives))
+            likelihood.append(tree.log_likelihood(solution.level, solution.weight, solution.positives))
         assert np.all(np.diff(likelihood) <= 1e-9)
         assert np.all(np.diff(path.degrees_of_freedom) < 0)
 

@@ -157,9 +157,10 @@ def test_tiny_and_huge_weights_scale_exactly():
 
 
 def assert_optimal(path, points, lam):
-    """The conditions for a minimum: with U_j the sum of w (y - p) up to j, 0 <= U <= lambda; U is lambda where p
+    """The conditions for a minimum, sufficient since the problem is convex.
 
-    falls, 0 where p rises, and 0 at the end. They are sufficient, since the problem is convex.
+    With U_j the sum of w (y - p) up to j: 0 <= U_j <= lambda, U_j is lambda where p falls, 0 where it rises, and 0
+    at the end.
     """
     score, w, k = points
     p = levels_at_points(path.solution(lam), score)
