@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from jobs import worker_process
 from jobs.config import ADDRESS, INLINE, LOCAL, SCHEDULER_FILE, ClusterConfig
 from jobs.progress import reporting
 from pipeline.errors import ConfigError, TemporaryError
@@ -17,17 +22,11 @@ from pipeline.execution import DaskExecutor, Executor, InlineExecutor
 
 log = logging.getLogger("logcal")
 
-_LARGE = str(1 << 30)
-_WORKER_ENVIRONMENT = {
-    # A worker runs one task at a time, on one thread.
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-    # Buffers of some MB come and go with every task: keep them, rather than ask the system for zeroed pages anew.
-    "MALLOC_TRIM_THRESHOLD_": _LARGE,
-    "MALLOC_MMAP_THRESHOLD_": _LARGE,
-}
+_SLICE = 0.5
+"""Seconds between looks at whether a cluster is still wanted."""
+
+_ENOUGH = 2.0
+"""Seconds to wait at the end for a connection to a cluster that is not ours."""
 
 
 @contextmanager
@@ -47,47 +46,102 @@ def starting_executor(config: ClusterConfig) -> Iterator[Callable[[], Executor]]
         if config.kind == INLINE:
             yield lambda: InlineExecutor(stack.enter_context(reporting()))
             return
-        pool = stack.enter_context(ThreadPoolExecutor(1, "logcal-cluster"))
-        started: Future[tuple[Any, Any]] = pool.submit(_start, config)
-        stack.callback(_stop, started)
+        starting = _Starting(config)
+        stack.callback(starting.stop)
 
         def executor() -> Executor:
-            client, workers = started.result()
-            log.info("dashboard: %s", client.dashboard_link)
+            client, workers = starting.result()
+            log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))
             return DaskExecutor(client, workers, stack.enter_context(reporting()))
 
         yield executor
 
 
-def _start(config: ClusterConfig) -> tuple[Any, int]:
-    """A client with at least one worker, and the number of workers asked for."""
-    _quiet()
-    from distributed import Client
-
-    if config.kind == LOCAL:
-        cluster = _local_cluster(config)
-    elif config.by_class:
-        cluster = _cluster_of_class(config)
-    else:
-        return _connect(config)
-    try:
-        client = Client(cluster, timeout=config.timeout)
-        client.own_cluster = cluster
-        return client, _await_workers(client, config)
-    except BaseException:
-        cluster.close()
-        raise
+def _without_bokeh(config: ClusterConfig) -> str:
+    here = config.kind == LOCAL or config.by_class
+    return " (its pages need bokeh)" if here and importlib.util.find_spec("bokeh") is None else ""
 
 
-def _stop(started: Future[tuple[Any, Any]]) -> None:
-    try:
-        client, _ = started.result()
-    except Exception:  # noqa: BLE001 - was raised where the executor was asked for, or nobody asked
-        return
-    cluster = getattr(client, "own_cluster", None)
-    client.close()
-    if cluster is not None:
-        cluster.close()
+class _Starting:
+    """A cluster, or a connection to one, on its way up in a thread of its own.
+
+    The thread is a daemon: an interrupted run need not wait for a scheduler that does not answer.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.client: Any = None
+        self.cluster: Any = None
+        self.unwanted = threading.Event()
+        self._future: Future[tuple[Any, int]] = Future()
+        self._method = worker_process.begin() if config.kind == LOCAL else "spawn"
+        threading.Thread(target=self._run, name="logcal-cluster", daemon=True).start()
+
+    def result(self) -> tuple[Any, int]:
+        """A client with at least one worker, and the number of workers there are."""
+        return self._future.result()
+
+    def stop(self) -> None:
+        """Stop what was started."""
+        self.unwanted.set()
+        # A cluster that is being made can only be stopped once it is made.
+        ours = self.config.kind == LOCAL or self.config.by_class
+        wait_for_futures([self._future], None if ours else _ENOUGH)
+        if self.client is not None:
+            self.client.close()
+        if self.cluster is not None:
+            self.cluster.close()
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._start())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._future.set_exception(error)
+
+    def _start(self) -> tuple[Any, int]:
+        _quiet()
+        from distributed import Client
+
+        config = self.config
+        if config.kind == LOCAL:
+            self.cluster = _local_cluster(config, self._method)
+        elif config.by_class:
+            self.cluster = _cluster_of_class(config)
+        if self.cluster is not None:
+            self.client = Client(self.cluster, timeout=config.timeout)
+        else:
+            self.client = _connect(config)
+        return self.client, self._await_workers()
+
+    def _await_workers(self) -> int:
+        from distributed import TimeoutError as DaskTimeoutError
+
+        config = self.config
+        end = time.monotonic() + config.timeout
+        while True:
+            try:
+                self.client.wait_for_workers(1, timeout=min(_SLICE, config.timeout))
+                break
+            except (DaskTimeoutError, TimeoutError):
+                if self.unwanted.is_set() or time.monotonic() > end:
+                    raise TemporaryError(
+                        f"no worker came within {config.timeout:g} s (cluster.timeout): see the cluster's own logs"
+                    ) from None
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        _check_memory(list(workers), config)
+        return len(workers)
+
+
+def _check_memory(workers: list[dict[str, Any]], config: ClusterConfig) -> None:
+    small = [
+        w for w in workers if w["memory_limit"] and w["memory_limit"] / w["nthreads"] < config.memory_bytes
+    ]
+    if small:
+        raise ConfigError(
+            f"cluster.memory: expected workers with at least {config.memory} for each thread, found one with "
+            f"{small[0]['memory_limit'] / 2**20:.0f} MiB and {small[0]['nthreads']} threads: start workers with more, "
+            "or lower cluster.memory"
+        )
 
 
 def _quiet() -> None:
@@ -96,13 +150,17 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _local_cluster(config: ClusterConfig) -> Any:
+def _local_cluster(config: ClusterConfig, method: str) -> Any:
     import dask
+    import distributed.utils
     from distributed import LocalCluster
 
+    # The fork server imports what workers need; otherwise distributed would import pandas here to tell it so.
+    distributed.utils._forkserver_preload_set = True
     dask.config.set(
         {
-            "distributed.nanny.pre-spawn-environ": _WORKER_ENVIRONMENT,
+            "distributed.worker.multiprocessing-method": method,
+            "distributed.nanny.pre-spawn-environ": worker_process.ENVIRONMENT,
             "distributed.scheduler.work-stealing": False,
         }
     )
@@ -126,19 +184,7 @@ def _local_workers(config: ClusterConfig) -> int:
 
 
 def _cluster_of_class(config: ClusterConfig) -> Any:
-    module_name, _, name = config.kind.rpartition(".")
-    try:
-        cls = getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
-        package = module_name.partition(".")[0].replace("_", "-")
-        raise ConfigError(
-            f"cluster.kind: cannot import {config.kind} ({error}): install it with `pip install {package}`, "
-            "or correct the path"
-        ) from None
-    except AttributeError:
-        raise ConfigError(f"cluster.kind: the module {module_name} has no class {name}") from None
-    if not (isinstance(cls, type) and hasattr(cls, "scale")):
-        raise ConfigError(f"cluster.kind: expected a Dask cluster class, found {cls!r:.80}")
+    cls = _cluster_class(config.kind)
     try:
         cluster = cls(**config.arguments)
     except TypeError as error:
@@ -150,15 +196,31 @@ def _cluster_of_class(config: ClusterConfig) -> Any:
     return cluster
 
 
-def _connect(config: ClusterConfig) -> tuple[Any, int]:
+def _cluster_class(path: str) -> Any:
+    module_name, _, name = path.rpartition(".")
+    try:
+        cls = getattr(importlib.import_module(module_name), name)
+    except ImportError as error:
+        package = module_name.partition(".")[0].replace("_", "-")
+        raise ConfigError(
+            f"cluster.kind: cannot import {path} ({error}): install it with `pip install {package}`, "
+            "or correct the path"
+        ) from None
+    except AttributeError:
+        raise ConfigError(f"cluster.kind: the module {module_name} has no class {name}") from None
+    if not (isinstance(cls, type) and hasattr(cls, "scale")):
+        raise ConfigError(f"cluster.kind: expected a Dask cluster class, found {cls!r:.80}")
+    return cls
+
+
+def _connect(config: ClusterConfig) -> Any:
     from distributed import Client
 
     where = config.address if config.kind == ADDRESS else config.scheduler_file
     try:
         if config.kind == SCHEDULER_FILE:
-            client = Client(scheduler_file=config.scheduler_file, timeout=config.timeout)
-        else:
-            client = Client(config.address, timeout=config.timeout)
+            return Client(scheduler_file=config.scheduler_file, timeout=config.timeout)
+        return Client(config.address, timeout=config.timeout)
     except FileNotFoundError:
         raise ConfigError(
             f"cluster.scheduler_file: expected a scheduler's file, found none at {where}"
@@ -167,30 +229,3 @@ def _connect(config: ClusterConfig) -> tuple[Any, int]:
         raise TemporaryError(
             f"no Dask scheduler answers at {where} within {config.timeout:g} s (cluster.timeout): {error}"
         ) from None
-    try:
-        return client, _await_workers(client, config)
-    except BaseException:
-        client.close()
-        raise
-
-
-def _await_workers(client: Any, config: ClusterConfig) -> int:
-    from distributed import TimeoutError as DaskTimeoutError
-
-    try:
-        client.wait_for_workers(1, timeout=config.timeout)
-    except (DaskTimeoutError, TimeoutError):
-        raise TemporaryError(
-            f"no worker came within {config.timeout:g} s (cluster.timeout): see the cluster's own logs"
-        ) from None
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    small = [
-        w for w in workers if w["memory_limit"] and w["memory_limit"] / w["nthreads"] < config.memory_bytes
-    ]
-    if small:
-        raise ConfigError(
-            f"cluster.memory: expected workers with at least {config.memory} for each thread, found one with "
-            f"{small[0]['memory_limit'] / 2**20:.0f} MiB and {small[0]['nthreads']} threads: start workers with more, "
-            "or lower cluster.memory"
-        )
-    return len(workers)

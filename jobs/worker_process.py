@@ -1,0 +1,63 @@
+"""Processes that run tasks on this machine: forked from one process that has imported what tasks need.
+
+A process that starts from nothing imports for a second what each of its siblings imports as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from multiprocessing import forkserver
+
+log = logging.getLogger("logcal")
+
+PRELOAD = "jobs.worker_preload"
+_LARGE = str(1 << 30)
+ENVIRONMENT = {
+    # A worker runs one task at a time, on one thread.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    # Buffers of some MB come and go with every task: keep them, rather than ask the system for zeroed pages anew.
+    "MALLOC_TRIM_THRESHOLD_": _LARGE,
+    "MALLOC_MMAP_THRESHOLD_": _LARGE,
+}
+
+
+def begin() -> str:
+    """Begin to start the process that workers are forked from; return the start method for `multiprocessing`.
+
+    'forkserver' on Linux; 'spawn' elsewhere, where forking is not safe once system libraries are loaded, and where
+    the server's socket cannot be made, such as below a temporary folder with a long name.
+    """
+    if sys.platform != "linux":
+        return "spawn"
+    os.environ.update(ENVIRONMENT)
+    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOAD])
+    try:
+        forkserver.ensure_running()
+    except OSError as error:
+        log.debug("workers are spawned: %s", error)
+        return "spawn"
+    return "forkserver"
+
+
+def ignore_interrupts() -> None:
+    """Let Ctrl-C, which a terminal sends to every process, be the command's alone: it stops its workers itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def load() -> None:
+    """Import what tasks need, and let numba load what its compiled functions need."""
+    for module in ("distributed.worker", "jobs.cli", "pipeline.score_table", "pipeline.scored_file"):
+        importlib.import_module(module)
+    import numpy as np
+
+    from calibrators._kernels.sums import expansion_of
+
+    expansion_of(np.ones(1))

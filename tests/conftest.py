@@ -1,0 +1,236 @@
+"""The command `logcal` as a user runs it: a process of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+INLINE = "cluster.kind=inline"
+LOGCAL = str(Path(sysconfig.get_path("scripts")) / "logcal")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left: its exit code and all that it said."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one JSON object that stdout holds."""
+        found = json.loads(self.stdout)
+        assert isinstance(found, dict)
+        return found
+
+    def expect(self, code: int, *phrases: str) -> Result:
+        """Check the code, that all phrases are in the message, and that it is a message and no traceback."""
+        assert self.code == code, f"expected {code}, found {self.code}:\n{self.stderr}\n{self.stdout}"
+        for phrase in phrases:
+            assert phrase in self.stderr, f"expected '{phrase}' in\n{self.stderr}"
+        assert "Traceback" not in self.stderr
+        return self
+
+
+class Place:
+    """A folder with a log, a store and outputs, and the command run in it."""
+
+    table = "ads"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = root / "log"
+        self.store = root / "store"
+        self.output = root / "output"
+        self.scratch = root / "scratch"
+        self.environment = {**os.environ, "TMPDIR": str(root / "tmp"), "COLUMNS": "100"}
+        self.environment.pop("PYTHONWARNINGS", None)
+        (root / "tmp").mkdir()
+        self.scratch.mkdir()
+
+    # The log
+
+    @staticmethod
+    def predictions(rows: int = 3000, seed: int = 0) -> dict[str, Any]:
+        """Scores in [0, 1] without ties, and labels that are positive more often where the score is high."""
+        random = np.random.default_rng(seed)
+        score = random.random(rows)
+        return {"score": score, "label": (random.random(rows) < score**2).astype(np.int8)}
+
+    def write_log(self, columns: Any = None, files: int = 3, name: str = "log", **options: Any) -> Path:
+        """Write columns, or some ordinary predictions, as a log of several files."""
+        table = pa.table(self.predictions() if columns is None else columns)
+        folder = self.root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        edges = np.linspace(0, table.num_rows, files + 1).astype(int)
+        for i in range(files):
+            part = table.slice(edges[i], edges[i + 1] - edges[i])
+            pq.write_table(part, folder / f"part-{i}.parquet", **options)
+        return folder
+
+    # The command
+
+    def arguments(self, job: str, *settings: str, **paths: Any) -> list[str]:
+        """A job's arguments on this place; settings that begin with '--' are passed on as they are."""
+        own = {"log.path": self.log, "store.path": self.store, "store.table": self.table}
+        own["scratch"] = self.scratch
+        if job in ("score", "evaluate"):
+            own["output.path"] = self.output
+        own.update({key.replace("__", "."): value for key, value in paths.items()})
+        given = [f"{key}={value}" for key, value in own.items() if value is not None]
+        flags = [text for text in settings if text.startswith("--")]
+        pairs = [text for text in settings if not text.startswith("--")]
+        if not any(text.startswith("cluster.kind=") for text in pairs):
+            pairs.insert(0, INLINE)
+        return [job, *(part for text in [*given, *pairs] for part in ("--set", text)), *flags]
+
+    def run(self, *arguments: str, timeout: float = 60) -> Result:
+        """Run `logcal ARGUMENTS`."""
+        done = subprocess.run(
+            [LOGCAL, *arguments],
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def job(self, job: str, *settings: str, timeout: float = 60, **paths: Any) -> Result:
+        """Run a job on this place, inline unless a setting says otherwise."""
+        return self.run(*self.arguments(job, *settings, **paths), timeout=timeout)
+
+    def start(self, job: str, *settings: str, **paths: Any) -> Running:
+        """Start a job on this place, in a process group of its own, as a shell does."""
+        return Running([LOGCAL, *self.arguments(job, *settings, **paths)], self.root, self.environment)
+
+    # What is there
+
+    def tree(self) -> dict[str, str]:
+        """Every file and folder below this place, with a digest of its content."""
+        found = {}
+        for path in sorted(self.root.rglob("*")):
+            name = str(path.relative_to(self.root))
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        return found
+
+    @property
+    def current(self) -> str:
+        """What CURRENT holds."""
+        return (self.store / self.table / "CURRENT").read_text().strip()
+
+    def lookup(self, version: str | None = None) -> bytes:
+        """The bytes of a published lookup table."""
+        return (
+            self.store / self.table / "versions" / (version or self.current) / "lookup.parquet"
+        ).read_bytes()
+
+    @property
+    def versions(self) -> list[str]:
+        """The names in versions/, unfinished ones included."""
+        return sorted(path.name for path in (self.store / self.table / "versions").iterdir())
+
+
+class Running:
+    """A command that is running, whose lines on stderr can be waited for."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
+        self.errors = folder / "stderr.txt"
+        with self.errors.open("w") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
+
+    @property
+    def stderr(self) -> str:
+        """All that it has said so far."""
+        return self.errors.read_text()
+
+    def await_line(self, text: str, timeout: float = 40) -> None:
+        """Wait until stderr holds a text."""
+        self.await_that(lambda: text in self.stderr, f"'{text}'", timeout)
+
+    def await_that(self, condition: Any, what: str, timeout: float = 40) -> None:
+        """Wait until a condition holds while the command runs."""
+        end = time.monotonic() + timeout
+        while not condition():
+            assert self.process.poll() is None, f"ended before {what}:\n{self.stderr}"
+            assert time.monotonic() < end, f"no {what} within {timeout} s:\n{self.stderr}"
+            time.sleep(0.01)
+
+    def group(self) -> list[int]:
+        """The living processes of its session, itself included."""
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return [pid for pid in pids if self._mine(pid)]
+
+    def workers(self) -> list[int]:
+        """The processes that Dask runs tasks in."""
+        return [pid for pid in self.group() if b"spawn_main" in _command_line(pid)]
+
+    def _mine(self, pid: int) -> bool:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return False
+        return int(fields[3]) == self.process.pid and fields[0] != "Z"
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the whole process group, as a terminal does on Ctrl-C."""
+        os.killpg(self.process.pid, number)
+
+    def result(self, timeout: float = 60) -> Result:
+        """Wait for its end."""
+        stdout, _ = self.process.communicate(timeout=timeout)
+        return Result(self.process.returncode, stdout, self.stderr)
+
+    def await_no_processes(self, timeout: float = 10) -> None:
+        """Wait until none of its processes is left."""
+        end = time.monotonic() + timeout
+        while left := self.group():
+            assert time.monotonic() < end, f"still there: {[_command_line(pid) for pid in left]}"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End all of its processes, whatever they do."""
+        for pid in self.group():
+            os.kill(pid, signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A folder of the test's own, with room for a log, a store and outputs."""
+    return Place(tmp_path)
