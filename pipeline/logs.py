@@ -97,10 +97,11 @@ class Piece(NamedTuple):
     rows: int
 
 
-def find_files(paths: str | Sequence[str]) -> tuple[str, Any, tuple[LogFile, ...]]:
+def find_files(paths: str | Sequence[str], setting: str = "log.path") -> tuple[str, Any, tuple[LogFile, ...]]:
     """The Parquet files at a path, directory, glob or fsspec URL, or several of one file system, sorted.
 
-    Directories are searched whole; names that start with "_" or "." are passed over, as Spark and Dask do.
+    Directories are searched whole; names that start with "_" or "." are passed over, as Spark and Dask do. `setting`
+    is the one that holds the paths, for messages.
 
     Returns
     -------
@@ -121,7 +122,7 @@ def find_files(paths: str | Sequence[str]) -> tuple[str, Any, tuple[LogFile, ...
         try:
             filesystem, path = fsspec.core.url_to_fs(pattern)
         except (ImportError, ValueError) as error:
-            raise InputRejectedError(f"log.path: cannot open {pattern}: {error}") from None
+            raise InputRejectedError(f"{setting}: cannot open {pattern}: {error}") from None
         root = root or path
         entries = _entries(filesystem, path)
         if isinstance(entries, str):
@@ -129,7 +130,7 @@ def find_files(paths: str | Sequence[str]) -> tuple[str, Any, tuple[LogFile, ...
         else:
             found.update(entries)
     if problems:
-        raise InputRejectedError(f"log.path names no Parquet files.\n{listing(problems)}")
+        raise InputRejectedError(f"{setting} names no Parquet files.\n{listing(problems)}")
     files = [
         LogFile(path, relative, int(info["size"] or 0), _stamp(info))
         for path, (relative, info) in sorted(found.items())
@@ -201,10 +202,7 @@ def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
         cannot be used, or differs in type between files; no rows.
     """
     root, filesystem, found = find_files(paths)
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        footers = list(pool.map(lambda file: _read_footer(filesystem, file), found))
-    problems = [footer for footer in footers if isinstance(footer, str)]
-    good = [footer for footer in footers if not isinstance(footer, str)]
+    good, problems = read_footers(filesystem, found)
     types, column_problems = _check_columns([(file.relative, schema) for file, schema in good], columns)
     problems += column_problems
     files = tuple(file for file, _ in good)
@@ -213,6 +211,16 @@ def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
     if problems:
         raise InputRejectedError(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
     return Log(root, filesystem, files, columns, types)
+
+
+def read_footers(
+    filesystem: Any, found: Sequence[LogFile]
+) -> tuple[list[tuple[LogFile, pa.Schema]], list[str]]:
+    """The files with their row groups and schemas, and what is wrong with those that cannot be read."""
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        footers = list(pool.map(lambda file: _read_footer(filesystem, file), found))
+    problems = [footer for footer in footers if isinstance(footer, str)]
+    return [footer for footer in footers if not isinstance(footer, str)], problems
 
 
 def _shown_paths(paths: str | Sequence[str]) -> str:
@@ -364,7 +372,7 @@ def read_rows(filesystem: Any, piece: Piece, columns: Columns) -> Iterator[Rows]
 
 def _as_arrays(batch: pa.RecordBatch, columns: Columns, first_row: int) -> Rows:
     score = numbers(batch.column(columns.score))
-    label = _label_codes(batch.column(columns.label)) if columns.label else np.zeros(score.size, np.uint8)
+    label = label_codes(batch.column(columns.label)) if columns.label else np.zeros(score.size, np.uint8)
     weight = numbers(batch.column(columns.weight)) if columns.weight else None
     return Rows(first_row, score, label, weight, batch)
 
@@ -377,7 +385,8 @@ def numbers(column: pa.Array) -> npt.NDArray[np.float64]:
     return np.where(null_mask(column), np.nan, values) if column.null_count else values
 
 
-def _label_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
+def label_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """Labels as 0, 1, LABEL_NULL or LABEL_OTHER."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.null_count == 0 and pa.types.is_boolean(column.type):
