@@ -27,6 +27,17 @@ def hold(folder: Path) -> int | None:
     return descriptor
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder, if it is there, while tasks that outlive their run may still write to it."""
+    # Under another name it gets no new files while it is being emptied.
+    removed = folder.with_name(f"{folder.name}-removed")
+    try:
+        folder.rename(removed)
+    except OSError:
+        removed = folder
+    shutil.rmtree(removed, ignore_errors=True)
+
+
 def remove_dead(folder: Path) -> None:
     """Remove a folder that no living process holds."""
     try:
@@ -34,5 +45,5 @@ def remove_dead(folder: Path) -> None:
     except OSError:
         return
     if lock is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
         os.close(lock)

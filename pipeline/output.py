@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
-from pipeline.folder_locks import hold, remove_dead
+from pipeline.folder_locks import hold, remove, remove_dead
 from pipeline.logs import Log
 from pipeline.writable import check_free, check_writable
 
@@ -158,7 +157,7 @@ class Output:
                 self._check_empty(run_id)
                 raise
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
             if lock is not None:
                 os.close(lock)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -13,11 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.folder_locks import hold, remove_dead
+from pipeline.folder_locks import hold, remove, remove_dead
 from pipeline.writable import check_free, check_writable
 
-_PREFIX = "logcal-scratch-"
-_OWNER = "owner.json"
 _HEADROOM = 1.1
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -51,27 +47,36 @@ def scratch_folder(folder: str | None) -> Iterator[Path]:
     base = _base(folder)
     try:
         base.mkdir(parents=True, exist_ok=True)
-        _sweep(base)
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        for left in base.glob(f"{_prefix()}*"):
+            remove_dead(left)
+        path, lock = _make(base)
     except OSError as error:
         raise ConfigError(
             f"scratch: expected a folder that can be written to, cannot make one in {base} ({error.strerror}): "
             "choose another place"
         ) from None
-    lock = None
     try:
-        lock = hold(path)
-        # Written once the folder is held: until then no one takes it for a dead run's.
-        (path / _OWNER).write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
         yield path
     except OSError as error:
         if error.errno is None:  # no file operation's
             raise
         raise _as_logcal_error(error, path) from error
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
         if lock is not None:
             os.close(lock)
+
+
+def _prefix() -> str:
+    """Of this host's folders: another host's locks may not be seen here."""
+    return f"logcal-scratch-{socket.gethostname()}-"
+
+
+def _make(base: Path) -> tuple[Path, int | None]:
+    """A new folder, held before it has the name by which others look for dead ones."""
+    new = Path(tempfile.mkdtemp(prefix=".logcal-new-", dir=base))
+    lock = hold(new)
+    return new.rename(base / f"{_prefix()}{new.name.rpartition('-')[2]}"), lock
 
 
 def _base(folder: str | None) -> Path:
@@ -82,17 +87,6 @@ def _base(folder: str | None) -> Path:
             f"scratch: expected a folder on a mounted file system, found the URL {folder}: choose another place"
         )
     return Path(folder.removeprefix("file://")).expanduser().absolute()
-
-
-def _sweep(base: Path) -> None:
-    """Remove scratch folders whose process on this host is gone; another host's locks may not be seen here."""
-    for path in base.glob(f"{_PREFIX}*"):
-        try:
-            owner = json.loads((path / _OWNER).read_text())
-        except (OSError, ValueError):
-            continue
-        if isinstance(owner, dict) and owner.get("host") == socket.gethostname():
-            remove_dead(path)
 
 
 def _as_logcal_error(error: OSError, path: Path) -> ConfigError | TemporaryError:
