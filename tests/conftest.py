@@ -83,6 +83,15 @@ class Place:
             pq.write_table(part, folder / f"part-{i}.parquet", **options)
         return folder
 
+    def write_long_log(self, files: int, rows: int = 1 << 22) -> Path:
+        """Write a log that takes long to read and little to store: one file of runs of equal rows, several times."""
+        score = np.repeat(np.arange(1, 9) / 10, rows // 8)
+        label = np.tile(np.repeat(np.array([0, 1], np.int8), rows // 16), 8)
+        folder = self.write_log({"score": score, "label": label}, files=1, row_group_size=1 << 20)
+        for i in range(1, files):
+            (folder / f"part-{i}.parquet").hardlink_to(folder / "part-0.parquet")
+        return folder
+
     # The command
 
     def arguments(self, job: str, *settings: str, **paths: Any) -> list[str]:
@@ -188,15 +197,12 @@ class Running:
         return [pid for pid in pids if self._mine(pid)]
 
     def workers(self) -> list[int]:
-        """The processes that Dask runs tasks in."""
-        return [pid for pid in self.group() if b"spawn_main" in _command_line(pid)]
+        """The processes that tasks run in: forked from a child of the command."""
+        return [pid for pid in self.group() if _stat(pid)[1] not in (0, os.getpid(), self.process.pid)]
 
     def _mine(self, pid: int) -> bool:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return False
-        return int(fields[3]) == self.process.pid and fields[0] != "Z"
+        state, _, session = _stat(pid)
+        return session == self.process.pid and state != "Z"
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the whole process group, as a terminal does on Ctrl-C."""
@@ -220,7 +226,16 @@ class Running:
             os.kill(pid, signal.SIGKILL)
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
+        self.process.communicate()
+
+
+def _stat(pid: int) -> tuple[str, int, int]:
+    """State, parent and session of a process; ('', 0, 0) if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0, 0
+    return fields[0], int(fields[1]), int(fields[3])
 
 
 def _command_line(pid: int) -> bytes:
@@ -228,6 +243,20 @@ def _command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    """Start a job on a place; whatever it leaves running is ended with the test."""
+    running: list[Running] = []
+
+    def begin(place: Place, job: str, *settings: str, **paths: Any) -> Running:
+        running.append(place.start(job, *settings, **paths))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.kill()
 
 
 @pytest.fixture

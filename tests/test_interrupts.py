@@ -1,0 +1,111 @@
+"""Runs that are interrupted, or lose a process: nothing half-done is left, and nothing keeps running."""
+
+import os
+import signal
+import socket
+
+import pytest
+
+LOCAL = "cluster.kind=local"
+
+
+def without_temporary(tree):
+    """Everything but what Dask keeps in the temporary folder, and what the command said."""
+    return {name: content for name, content in tree.items() if not name.startswith(("tmp", "stderr.txt"))}
+
+
+def await_runs(place, running):
+    """Wait until the sort has written something."""
+    running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run")
+
+
+def assert_ended(place, running, code, before):
+    """It ended soon, with a code and a message, and left nothing."""
+    result = running.result(timeout=10)
+    assert result.code == code, result.stderr
+    assert "interrupted; nothing was published" in result.stderr
+    for noise in ("Traceback", "Error", "WARNING"):
+        assert noise not in result.stderr, result.stderr
+    running.await_no_processes()
+    assert without_temporary(place.tree()) == before
+    # Dask keeps its folder and two locks.
+    left = {path.name for path in (place.root / "tmp").rglob("*")}
+    assert left <= {"dask-scratch-space", "global.lock", "purge.lock"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("whom", ["command", "group"])
+def test_a_signal_during_the_sort(place, start, number, whom):
+    place.write_long_log(files=20)
+    before = without_temporary(place.tree())
+    running = start(place, "fit", LOCAL, "cluster.workers=2")
+    await_runs(place, running)
+    if whom == "group":
+        running.signal_group(number)
+    else:
+        running.process.send_signal(number)
+    assert_ended(place, running, 128 + number, before)
+
+
+def test_signals_while_the_cluster_starts_and_while_it_stops(place, start):
+    place.write_long_log(files=20)
+    before = without_temporary(place.tree())
+    running = start(place, "fit", LOCAL, "cluster.workers=2")
+    running.await_that(lambda: len(running.group()) >= 3, "a second process")
+    running.signal_group(signal.SIGINT)
+    for _ in range(3):
+        if running.process.poll() is None:
+            running.signal_group(signal.SIGINT)
+    assert_ended(place, running, 130, before)
+
+
+def test_a_signal_while_files_are_scored(place, start):
+    place.write_long_log(files=20)
+    place.job("fit", log__path=place.log / "part-0.parquet").expect(0)
+    before = without_temporary(place.tree())
+    running = start(place, "score", LOCAL, "cluster.workers=2")
+    running.await_that(lambda: list(place.root.glob(".output.logcal-staging-*/part-*")), "a scored file")
+    running.signal_group(signal.SIGINT)
+    assert_ended(place, running, 130, before)
+
+
+def test_a_signal_while_no_scheduler_answers(place, start):
+    place.write_log()
+    before = without_temporary(place.tree())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        running = start(place, "fit", "cluster.kind=address", f"cluster.address={address}")
+        with silent.accept()[0]:
+            running.process.send_signal(signal.SIGINT)
+            assert_ended(place, running, 130, before)
+
+
+def test_the_workers_of_a_killed_command_end_and_the_next_run_clears_up(place, start):
+    place.write_long_log(files=20)
+    before = without_temporary(place.tree())
+    running = start(place, "fit", LOCAL, "cluster.workers=2")
+    await_runs(place, running)
+    assert len(running.workers()) >= 2
+    running.process.kill()
+    running.process.wait()
+    running.await_no_processes(timeout=10)
+    assert list(place.scratch.iterdir()) != []
+    assert not place.store.exists()
+    place.job("fit", log__path=place.log / "part-0.parquet").expect(0)
+    assert list(place.scratch.iterdir()) == []
+    assert place.versions == [place.current]
+    assert before.items() <= without_temporary(place.tree()).items()
+
+
+def test_a_job_survives_the_loss_of_a_worker(place, start):
+    place.write_long_log(files=8)
+    place.job("fit", store__path=place.root / "undisturbed").expect(0)
+    running = start(place, "fit", LOCAL, "cluster.workers=2")
+    await_runs(place, running)
+    os.kill(running.workers()[0], signal.SIGKILL)
+    result = running.result().expect(0)
+    assert "WARNING" not in result.stderr
+    running.await_no_processes()
+    assert list(place.scratch.iterdir()) == []
+    (undisturbed,) = (place.root / "undisturbed").rglob("lookup.parquet")
+    assert place.lookup() == undisturbed.read_bytes()
