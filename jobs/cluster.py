@@ -170,7 +170,8 @@ def _local_cluster(config: ClusterConfig, method: str) -> Any:
         memory_limit=config.memory_bytes,
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",
-        silence_logs=logging.ERROR,
+        # What a task raises, again and again where it is repeated, is raised here once.
+        silence_logs=logging.CRITICAL,
     )
 
 

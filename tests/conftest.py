@@ -108,10 +108,10 @@ class Place:
             pairs.insert(0, INLINE)
         return [job, *(part for text in [*given, *pairs] for part in ("--set", text)), *flags]
 
-    def run(self, *arguments: str, timeout: float = 60) -> Result:
-        """Run `logcal ARGUMENTS`."""
+    def run(self, *arguments: str, timeout: float = 60, within: Sequence[str] = ()) -> Result:
+        """Run `logcal ARGUMENTS`; `within`: a command that runs it."""
         done = subprocess.run(
-            [LOGCAL, *arguments],
+            [*within, LOGCAL, *arguments],
             cwd=self.root,
             env=self.environment,
             capture_output=True,
@@ -122,9 +122,9 @@ class Place:
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
-    def job(self, job: str, *settings: str, timeout: float = 60, **paths: Any) -> Result:
+    def job(self, job: str, *settings: str, within: Sequence[str] = (), **paths: Any) -> Result:
         """Run a job on this place, inline unless a setting says otherwise."""
-        return self.run(*self.arguments(job, *settings, **paths), timeout=timeout)
+        return self.run(*self.arguments(job, *settings, **paths), within=within)
 
     def start(self, job: str, *settings: str, **paths: Any) -> Running:
         """Start a job on this place, in a process group of its own, as a shell does."""

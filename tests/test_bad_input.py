@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from decimal import Decimal
 
 import numpy as np
@@ -297,6 +298,48 @@ def test_scratch_that_the_system_refuses(place):
     refused(
         place, place.job("fit", scratch="/proc/logcal"), 2, "scratch: ", "can be written to", before=before
     )
+
+
+# Full disks
+
+SMALL_FILES = ("bash", "-c", 'ulimit -f 1024; exec "$@"', "bash")
+"""No file may grow beyond 1 MiB: as on a full disk, a write fails in the middle of the work."""
+
+SMALL_DISK = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c")
+
+
+@pytest.mark.parametrize("kind", ["inline", "local"])
+def test_scratch_that_fills_up(place, kind):
+    place.write_log(place.predictions(200_000))
+    before = place.tree()
+    result = place.job("fit", f"cluster.kind={kind}", "cluster.workers=1", within=SMALL_FILES)
+    result.expect(75, f"scratch: no space left in {place.scratch}", "nothing was published")
+    after = place.tree()
+    assert {name for name in after if not name.startswith("tmp/dask")} == set(before)
+
+
+def test_an_output_that_fills_up(place):
+    place.write_log(place.predictions(200_000), files=1)
+    place.job("fit").expect(0)
+    before = place.tree()
+    result = place.job("score", within=SMALL_FILES)
+    refused(place, result, 75, f"output.path: nothing was written to {place.output}", before=before)
+
+
+def test_too_little_space(published):
+    mount = f'mount -t tmpfs -o size=64k tmpfs {published.scratch} && exec "$@"'
+    small_disk = (*SMALL_DISK, mount, "bash")
+    if subprocess.run([*small_disk, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no permission to mount a small file system")
+    published.write_log(published.predictions(20_000), name="more")
+    before = published.tree()
+    paths = {"log__path": published.root / "more"}
+    result = published.job("fit", within=small_disk, **paths)
+    phrases = ("scratch: expected about 176.0 kB of free space, found 65.5 kB", "a place with more")
+    refused(published, result, 75, *phrases, before=before)
+    paths["output__path"] = published.scratch / "output"
+    result = published.job("score", within=small_disk, **paths)
+    refused(published, result, 75, "output.path: expected about", "found 65.5 kB in", before=before)
 
 
 # The store
