@@ -270,10 +270,12 @@ class CalibratorConfig(Section):
         "isotonic",
         description="isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one "
         "of them. bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. "
-        "histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. docs/methods.md helps to choose.",
+        "histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. dg, dgg: isotonic regression on a log "
+        "that `logcal generate` made, on its rows and on groups of them. docs/methods.md helps to choose.",
     )
     params: dict[str, Any] = Field(
-        {}, description="The method's parameters, such as {bins: 20} for histogram."
+        {},
+        description="The method's parameters, such as {bins: 20} for histogram or {group_size: 100} for dgg.",
     )
     monotone: Literal["require", "allow", "repair"] = Field(
         "allow",

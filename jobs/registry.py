@@ -53,6 +53,14 @@ _STORE = "--set store.path=store --set store.table=ads"
 
 _JOBS = (
     Job(
+        name="generate",
+        help="Make a log of labelled data by cross-validation, and a classifier.",
+        config="jobs.config_generate:GenerateConfig",
+        module="jobs.generate",
+        required=("data.path", "output.path"),
+        example="--set data.path=data/ --set output.path=generated/",
+    ),
+    Job(
         name="fit",
         help="Fit a calibrator to a prediction log and publish its lookup table.",
         config="jobs.config:FitConfig",

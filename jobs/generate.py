@@ -1,0 +1,274 @@
+"""The generate job: labelled data in; a cross-validated prediction log and a classifier trained on all rows out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from calibrators.calibration_map import CalibrationMap
+from calibrators.points import Points
+from jobs.config_generate import GenerateConfig
+from jobs.run import Outcome, Plan
+from pipeline.calibration import fit_log, make_calibrator
+from pipeline.errors import InputRejectedError
+from pipeline.estimators import Recipe, check_columns, check_recipe
+from pipeline.execution import Executor
+from pipeline.feature_facts import DataFacts, gather_facts
+from pipeline.features import Roles, open_features
+from pipeline.folds import Folds
+from pipeline.generated_log import (
+    GeneratedLog,
+    Task,
+    generate,
+    log_schema,
+    part_path,
+    plan_repeats,
+)
+from pipeline.identity import run_id, software
+from pipeline.logs import Columns, open_log
+from pipeline.output import Output, Staging
+from pipeline.score_table import SortPlan
+from pipeline.scratch import scratch_folder
+from pipeline.shipped_classifier import (
+    FOLDER,
+    FORMAT,
+    METADATA,
+    MODEL,
+    TRAINING_SCORES,
+    threshold_of,
+)
+from pipeline.training import Training, memory_needed
+
+log = logging.getLogger("logcal")
+
+METHODS = ("dg", "dgg")
+"""Calibrators whose decision thresholds are computed; `logcal score` computes that of any table."""
+
+
+def prepare(config: GenerateConfig) -> Prepared:
+    """Check everything that can be checked before the first task; reads footers only."""
+    section = config.estimator.model_dump()
+    recipe = Recipe(section.pop("class"), **section)
+    check_recipe(recipe, config.generate.training)
+    roles = Roles(**config.data.model_dump(exclude={"path"}))
+    table = open_features(config.data.path, roles)
+    log_schema(table)
+    check_columns(recipe, table.features, ())
+    settings = config.model_dump(mode="json", exclude={"output", "scratch", "cluster"})
+    identity = run_id("generate", table.log, settings)
+    output = Output(config.output.path)
+    output.check_apart(table.log)
+    output.check(identity)
+    training = Training(
+        table, recipe, config.generate.training, config.generate.batch_rows, config.generate.seed
+    )
+    _check_memory(config, training, None)
+    return Prepared(config, training, output, identity)
+
+
+def _check_memory(config: GenerateConfig, training: Training, facts: DataFacts | None) -> None:
+    """Refuse what a worker cannot hold, by what is known so far."""
+    needed = memory_needed(training, facts)
+    if needed <= config.cluster.memory_bytes:
+        return
+    advice = "set cluster.memory to that"
+    if config.generate.training == "in_memory":
+        advice += ", learn from fewer rows or columns, or set generate.training=partial_fit"
+    else:
+        advice += " or lower generate.batch_rows"
+    raise InputRejectedError(
+        f"a task needs about {needed / 2**30:.2f} GiB for {training.table.rows:,} rows of "
+        f"{len(training.table.features)} features, found cluster.memory={config.cluster.memory} a worker: {advice}"
+    )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A generation that can start."""
+
+    config: GenerateConfig
+    training: Training
+    output: Output
+    identity: str
+
+    @property
+    def plan(self) -> Plan:
+        """What the generation would do."""
+        table, config = self.training.table, self.config
+        section, size = config.generate, table.log.size
+        repeats = section.repeats if section.repeats is not None else _expected_repeats(config, table.rows)
+        return Plan(
+            job="generate",
+            stages=(
+                "check: read all rows once for labels, nulls and categories",
+                f"repeat: train {self.training.recipe.path} and score the other rows, about {repeats} times; on all, once",
+                "fit: the decision thresholds for isotonic regression on the log (dg) and on groups of it (dgg)",
+                "publish: rename the finished folder to its place",
+            ),
+            reads=(
+                f"{', '.join(config.data.path)}: {len(table.log.files)} files, {table.rows:,} rows, {size:,} bytes",
+            ),
+            writes=(f"{self.output.root}/log/", f"{self.output.root}/{FOLDER}/"),
+            facts={
+                "files": len(table.log.files),
+                "rows": table.rows,
+                "features": [feature._asdict() for feature in table.features],
+                "estimator": self.training.recipe.path,
+                "run_id": self.identity,
+            },
+        )
+
+    def execute(self, executor: Executor) -> Outcome:
+        """Generate."""
+        started = time.perf_counter()
+        config, section = self.config, self.config.generate
+        facts = gather_facts(self.training.table, executor)
+        check_columns(
+            self.training.recipe, self.training.table.features, facts.has_nulls(self.training.table.numbers)
+        )
+        _check_memory(config, self.training, facts)
+        folds = Folds(section.split, section.train_fraction, section.seed, section.stratified)
+        planned = plan_repeats(folds, facts, section.target_rows, section.repeats)
+        # Twice as many, in case that some fail and are replaced.
+        names = [part_path(repeat) for repeat in range(2 * len(planned))]
+        names += [f"{FOLDER}/{name}" for name in (MODEL, METADATA, TRAINING_SCORES)]
+        with self.output.writing(self.identity, names) as staging:
+            task = Task(self.training, staging.filesystem, staging.folder, section.on_failure == "skip")
+            generated = generate(
+                task,
+                folds,
+                planned,
+                facts,
+                executor,
+                staging,
+                target_rows=None if section.repeats is not None else section.target_rows,
+            )
+            for failure in generated.failures:
+                log.warning("%s", failure)
+            for text, count in generated.warnings().items():
+                log.warning("the estimator warned %d times: %s", count, text)
+            thresholds = self._thresholds(generated, executor, staging)
+            metadata = self._metadata(generated, thresholds, facts)
+            content = json.dumps(metadata, indent=2, allow_nan=False)
+            staging.filesystem.pipe_file(staging.target(f"{FOLDER}/{METADATA}"), f"{content}\n".encode())
+            staging.files.append(f"{FOLDER}/{METADATA}")
+            seconds = round(time.perf_counter() - started, 3)
+            staging.facts = self._facts(generated, metadata, facts, seconds)
+        return _outcome(self.output.root, staging.facts)
+
+    def _thresholds(
+        self, generated: GeneratedLog, executor: Executor, staging: Staging
+    ) -> dict[str, dict[str, Any]]:
+        """The decision thresholds after calibration, tuned on the shipped classifier's scores of the training rows."""
+        with staging.filesystem.open(staging.target(f"{FOLDER}/{TRAINING_SCORES}"), "rb") as file:
+            table = pq.read_table(file)
+        points = Points(*(column.to_numpy() for column in table.columns))
+        found = {}
+        for method in METHODS:
+            calibration_map = self._calibrate(method, generated, executor, staging)
+            if calibration_map is not None:
+                found[method] = threshold_of(points, calibration_map)._asdict()
+        return found
+
+    def _calibrate(
+        self, method: str, generated: GeneratedLog, executor: Executor, staging: Staging
+    ) -> CalibrationMap | None:
+        if generated.positives in (0, generated.rows):
+            return None
+        paths = [staging.target(receipt.path) for receipt in generated.repeats]
+        generated_log = open_log(paths, Columns("score", "label"))
+        with scratch_folder(self.config.scratch) as scratch:
+            sort = SortPlan(scratch).within(self.config.cluster.memory_bytes)
+            return fit_log(
+                make_calibrator(method, {}), generated_log, sort, executor, keep=None
+            ).calibrator.calibration_map_
+
+    def _metadata(
+        self, generated: GeneratedLog, thresholds: dict[str, dict[str, Any]], facts: DataFacts
+    ) -> dict[str, Any]:
+        """What classifier.json says."""
+        assert generated.shipped is not None
+        table = self.training.table
+        return {
+            "format_version": FORMAT,
+            "run_id": self.identity,
+            "sha256": generated.shipped.sha256,
+            "score": generated.shipped.score,
+            "label": table.roles.label,
+            "features": [feature._asdict() for feature in table.features],
+            "rows": table.rows,
+            "positives": facts.positives,
+            "estimator": self.config.model_dump(mode="json")["estimator"],
+            "seed": self.training.seed,
+            "training": self.training.training,
+            "thresholds": thresholds,
+            "software": software(),
+        }
+
+    def _facts(
+        self, generated: GeneratedLog, metadata: dict[str, Any], facts: DataFacts, seconds: float
+    ) -> dict[str, Any]:
+        """What the manifest says."""
+        table = self.training.table
+        return {
+            "rows": generated.rows,
+            "positives": generated.positives,
+            "repeats": len(generated.repeats),
+            "repeats_failed": len(generated.failures),
+            "failures": [asdict(failure) for failure in generated.failures],
+            "warnings": generated.warnings(),
+            "columns": log_schema(table).names,
+            "data": {
+                "path": list(self.config.data.path),
+                "rows": table.rows,
+                "positives": facts.positives,
+                "files": [
+                    {"path": f.path, "bytes": f.size, "rows": f.rows, "stamp": f.stamp}
+                    for f in table.log.files
+                ],
+            },
+            "files": [asdict(receipt) for receipt in generated.repeats],
+            "classifier": metadata,
+            "config": self.config.model_dump(mode="json"),
+            "seconds": seconds,
+        }
+
+
+def _expected_repeats(config: GenerateConfig, rows: int) -> int:
+    if config.generate.split == "time":
+        return 5
+    each = max(1.0, rows * (1 - config.generate.train_fraction))
+    return int(-(-config.generate.target_rows // each))
+
+
+def _outcome(path: str, facts: dict[str, Any]) -> Outcome:
+    classifier = facts["classifier"]
+    summary = {
+        "path": path,
+        "log": f"{path}/log",
+        "classifier": f"{path}/{FOLDER}",
+        **{
+            key: facts[key]
+            for key in ("rows", "positives", "repeats", "repeats_failed", "failures", "warnings")
+        },
+        "score": classifier["score"],
+        "thresholds": classifier["thresholds"],
+        "run_id": classifier["run_id"],
+    }
+    failed = f", {facts['repeats_failed']} more failed" if facts["repeats_failed"] else ""
+    lines = [
+        f"generated {facts['rows']:,} rows ({facts['positives']:,} positive) in {facts['repeats']} repeats{failed}",
+        f"  {summary['log']}",
+        f"trained {classifier['estimator']['class']} on all {classifier['rows']:,} rows",
+        f"  {summary['classifier']}",
+    ]
+    lines += [
+        f"  decision threshold after {method}: {found['value']:.4g} (right for {found['rate']:.1%} of them)"
+        for method, found in classifier["thresholds"].items()
+    ]
+    return Outcome(summary=summary, lines=lines)

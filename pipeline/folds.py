@@ -1,0 +1,203 @@
+"""Folds: which rows of labelled data a classifier is trained on, and which it then scores.
+
+A row's random number is a function of (seed, repeat, row id) alone, made by a counter-based generator: so neither the
+files that hold the rows, nor their order, nor who reads them can change a fold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import InputRejectedError
+
+Keys = npt.NDArray[np.uint64]
+Parts = npt.NDArray[np.uint8]
+
+TRAINED, SCORED, UNUSED = 0, 1, 2
+"""Parts of a fold. Rows are unused only in folds by time."""
+
+SPLITS = ("row", "group", "time")
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+_ALL = 1 << 64
+
+
+def mix(values: Keys) -> Keys:
+    """Scramble 64-bit numbers: a bijection in which every input bit changes every output bit half of the time.
+
+    David Stafford's variant 13 of the MurmurHash3 finaliser, as in splitmix64 (Steele, Lea & Flood 2014).
+    """
+    x = values ^ (values >> np.uint64(30))
+    x = x * np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x = x * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def random_bits(seed: int, repeat: int, keys: Keys) -> Keys:
+    """A random 64-bit number for each key: different keys of one (seed, repeat) get different numbers.
+
+    Parameters
+    ----------
+    seed, repeat : int in [0, 2**64)
+    keys : uint64 array
+    """
+    stream = _stream(seed, repeat)
+    with np.errstate(over="ignore"):
+        return mix(mix(keys + _GOLDEN) ^ stream)
+
+
+def random_state(seed: int, repeat: int) -> int:
+    """A seed in [0, 2**31) for an estimator's own random numbers."""
+    return int(_stream(seed, repeat)) >> 33
+
+
+def _stream(seed: int, repeat: int) -> np.uint64:
+    with np.errstate(over="ignore"):
+        stream = mix(np.array([seed & _MASK], np.uint64) + _GOLDEN)
+        stream = mix((stream ^ np.uint64(0xD1B54A32D192ED03)) + np.uint64((repeat + 1) & _MASK) * _GOLDEN)
+    return np.uint64(stream[0])
+
+
+def text_key(text: str) -> int:
+    """A 64-bit key of a text: the same everywhere."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class RowKeys(NamedTuple):
+    """What a fold depends on, row by row.
+
+    Attributes
+    ----------
+    row : uint64 array, shape (n,): of the row's id.
+    label : bool array, shape (n,).
+    group : uint64 array of the row's group, or None.
+    time : int64 or float64 array, or None.
+    """
+
+    row: Keys
+    label: npt.NDArray[np.bool_]
+    group: Keys | None = None
+    time: npt.NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One repeat's division of the rows; small, whatever their number.
+
+    Attributes
+    ----------
+    kind : 'row', 'group' or 'time'
+    seed, repeat : of its random numbers
+    below : random numbers below these are trained on: for label 0 and for label 1. In [0, 2**64].
+    start, stop : with kind 'time': rows before `start` are trained on, those from `start` to `stop` scored (`stop`
+        None: all that follow).
+    """
+
+    kind: str
+    seed: int
+    repeat: int
+    below: tuple[int, int] = (0, 0)
+    start: Any = None
+    stop: Any = None
+
+    def parts(self, rows: RowKeys) -> Parts:
+        """The part of each row: TRAINED, SCORED or UNUSED."""
+        if self.kind == "time":
+            assert rows.time is not None
+            parts = np.where(rows.time < self.start, TRAINED, SCORED).astype(np.uint8)
+            if self.stop is not None:
+                parts[rows.time >= self.stop] = UNUSED
+            return parts
+        keys = rows.row if self.kind == "row" else rows.group
+        assert keys is not None
+        bits = random_bits(self.seed, self.repeat, keys)
+        negative, positive = (_below(bits, bound) for bound in self.below)
+        trained = np.where(rows.label, positive, negative)
+        return np.where(trained, TRAINED, SCORED).astype(np.uint8)
+
+
+def _below(bits: Keys, bound: int) -> npt.NDArray[np.bool_]:
+    return bits < np.uint64(bound) if bound < _ALL else np.ones(bits.size, np.bool_)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """How to divide rows, repeat by repeat.
+
+    Parameters
+    ----------
+    split : 'row'; 'group': no group is in both parts; 'time': train on the past
+    train_fraction : in (0, 1)
+    seed : int in [0, 2**64)
+    stratified : with 'row': both parts get the same shares of the labels
+    """
+
+    split: str = "row"
+    train_fraction: float = 0.7
+    seed: int = 0
+    stratified: bool = False
+
+    def fold(self, repeat: int, rows: RowKeys) -> Fold:
+        """The fold of one repeat, by 'row' or by 'group'; `rows` are all rows, in any order.
+
+        By row, each row is trained on with probability `train_fraction`, by its own random number alone. Stratified,
+        the round(train_fraction * n) rows of each label with the smallest random numbers are; by group, the
+        round(train_fraction * groups) groups with the smallest; but at least one goes to each part, where there are
+        two. O(n).
+        """
+        if self.split == "group":
+            assert rows.group is not None
+            bound = self._smallest(random_bits(self.seed, repeat, np.unique(rows.group)))
+            return Fold("group", self.seed, repeat, (bound, bound))
+        if not self.stratified:
+            bound = int(Fraction(self.train_fraction) * _ALL)
+            return Fold("row", self.seed, repeat, (bound, bound))
+        bits = random_bits(self.seed, repeat, rows.row)
+        bounds = self._smallest(bits[~rows.label]), self._smallest(bits[rows.label])
+        return Fold("row", self.seed, repeat, bounds)
+
+    def _smallest(self, bits: Keys) -> int:
+        """The bound below which the wanted share of different random numbers lies."""
+        if bits.size < 2:
+            return _ALL
+        count = int(Fraction(self.train_fraction) * bits.size + Fraction(1, 2))
+        count = min(max(count, 1), bits.size - 1)
+        return int(np.partition(bits, count)[count])
+
+    def by_time(self, repeats: int, time: npt.NDArray[Any]) -> list[Fold]:
+        """Folds by time: the last (1 - train_fraction) of the rows, cut into `repeats` blocks one after another.
+
+        Each block is scored by a classifier trained on all rows before it, so that each of these rows is scored once.
+        Rows of one time are never divided: an end that would fall among them moves before them, and there may be
+        fewer blocks. O(n log n).
+
+        Raises
+        ------
+        InputRejectedError
+            All rows are of one time, or the past is empty.
+        """
+        ascending = np.sort(time)
+        n = ascending.size
+        first = Fraction(self.train_fraction) * n
+        places = [int(first + (n - first) * i / repeats) for i in range(repeats)]
+        starts = list(dict.fromkeys(ascending[min(place, n - 1)] for place in places))
+        starts = [start for start in starts if start > ascending[0]]
+        if not starts:
+            raise InputRejectedError(
+                "generate.split=time: expected rows before those that are scored, found none: the times are all "
+                f"{ascending[0]}, or too few of them differ; choose another column (data.time) or split"
+            )
+        stops = [*starts[1:], None]
+        return [
+            Fold("time", self.seed, i, start=start.item(), stop=None if stop is None else stop.item())
+            for i, (start, stop) in enumerate(zip(starts, stops, strict=True))
+        ]
