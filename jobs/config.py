@@ -70,6 +70,10 @@ def _as_tuple(value: Any) -> Any:
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_check_name)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
+Packages = Annotated[
+    tuple[Literal["sklearn", "xgboost", "lightgbm", "catboost"], ...], BeforeValidator(_as_tuple)
+]
 Paths = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
@@ -182,7 +186,7 @@ class ScoreLogConfig(Section):
     score: Text = Field(
         "score",
         description="Column of the score: floats or integers. A score that is null or NaN gets a null probability. "
-        "The transform is the one that the table was fitted with.",
+        "The transform is the one that the table was fitted with. With a classifier: the column to write it to.",
     )
 
     shared: ClassVar[tuple[str, ...]] = tuple(k for k in LogConfig.model_fields if k not in {"path", "score"})
@@ -303,6 +307,25 @@ class ScoredConfig(Section):
         description="Folder to write the scored log to, in the layout of the log; outside the log."
     )
     column: Text = Field("probability", description="Name of the column with the calibrated probability.")
+    decision_column: Text = Field(
+        "decision",
+        description="With a classifier: name of the column with the decision, true where the probability reaches the "
+        "threshold that maximises the classification rate on the rows the classifier was trained on.",
+    )
+
+
+class ClassifierConfig(Section):
+    """A classifier that `logcal generate` trained."""
+
+    path: Text | None = Field(
+        None,
+        description="Its folder, or that of the generated log. The log then has features: their score is added as "
+        "log.score, with the probability and the decision. null: the log has scores.",
+    )
+    packages: Packages = Field(
+        ("sklearn",),
+        description="Packages whose types may be loaded with it: sklearn, xgboost, lightgbm, catboost.",
+    )
 
 
 class ReportConfig(Section):
@@ -354,6 +377,9 @@ class ScoreConfig(JobConfig):
 
     log: ScoreLogConfig = _LOG
     store: PublishedConfig = Field(description="The published table to score with.")
+    classifier: ClassifierConfig = Field(
+        ClassifierConfig(), description="A classifier to score with, for logs of features."
+    )
     output: ScoredConfig = Field(description="Where the scored log goes.")
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import Field, create_model
 
-from jobs.config import _CLUSTER, ClusterConfig, JobConfig, Paths, Scratch, Section, Text
-
-
-def _as_list(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    return (value,) if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
-Packages = Annotated[
-    tuple[Literal["sklearn", "xgboost", "lightgbm", "catboost"], ...], BeforeValidator(_as_list)
-]
+from jobs.config import _CLUSTER, ClusterConfig, JobConfig, Names, Packages, Paths, Scratch, Section, Text
 
 
 class DataConfig(Section):

@@ -106,7 +106,7 @@ class Prepared:
             job="generate",
             stages=(
                 "check: read all rows once for labels, nulls and categories",
-                f"repeat: train {self.training.recipe.path} and score the other rows, about {repeats} times; on all, once",
+                f"repeat: train {self.training.recipe.path} and score the rest, about {repeats} times; once on all",
                 "fit: the decision thresholds for isotonic regression on the log (dg) and on groups of it (dgg)",
                 "publish: rename the finished folder to its place",
             ),

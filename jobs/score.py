@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from jobs.config import ScoreConfig
 from jobs.run import Outcome, Plan
 from pipeline.execution import Executor
+from pipeline.features import Roles, open_features
 from pipeline.identity import run_id
 from pipeline.logs import Columns, Log, open_log
+from pipeline.lookup_table import cached_lookup_table
 from pipeline.output import Output
 from pipeline.scored import check_output, score_log
-from pipeline.scored_file import Scoring
+from pipeline.scored_file import Classifying, Scoring
 from pipeline.store import TableStore, Version
 
 
@@ -20,7 +22,13 @@ def prepare(config: ScoreConfig) -> Prepared:
     store = TableStore(config.store.path, config.store.table)
     version = store.version(config.store.version)
     store.verify(version)
-    log = open_log(config.log.path, Columns(config.log.score))
+    classifying = _classifying(config, version)
+    if classifying is None:
+        log = open_log(config.log.path, Columns(config.log.score))
+    else:
+        features = classifying.classifier.features
+        log = open_features(config.log.path, Roles(None), setting="log", known=features).log
+    scoring = Scoring(config.log.score, version.lookup_path, config.output.column, classifying=classifying)
     settings = {
         "score": config.log.score,
         "column": config.output.column,
@@ -28,9 +36,24 @@ def prepare(config: ScoreConfig) -> Prepared:
         "version": version.name,
         "fingerprint": version.manifest["fingerprint"],
     }
+    if classifying is not None:
+        settings["classifier"] = classifying.classifier.digest
+        settings["decision"] = [classifying.decision, classifying.threshold]
     identity = run_id("score", log, settings)
     check_output(log, config.output.path, identity)
-    return Prepared(config, log, version, identity)
+    return Prepared(config, log, version, scoring, identity)
+
+
+def _classifying(config: ScoreConfig, version: Version) -> Classifying | None:
+    """How the configuration's classifier decides after the table's calibration; None without a classifier."""
+    if config.classifier.path is None:
+        return None
+    from pipeline.shipped_classifier import find_classifier
+
+    classifier = find_classifier(config.classifier.path, config.classifier.packages)
+    lookup = cached_lookup_table(version.lookup_path)
+    threshold = classifier.threshold(lookup.map, lookup.facts.score_transform)
+    return Classifying(classifier, threshold.value, config.output.decision_column)
 
 
 @dataclass(frozen=True)
@@ -40,6 +63,7 @@ class Prepared:
     config: ScoreConfig
     log: Log
     version: Version
+    scoring: Scoring
     identity: str
 
     @property
@@ -71,9 +95,14 @@ class Prepared:
     def execute(self, executor: Executor) -> Outcome:
         """Score."""
         config = self.config
-        scoring = Scoring(config.log.score, self.version.lookup_path, config.output.column)
+        classifying = self.scoring.classifying
         scored = score_log(
-            self.log, scoring, config.output.path, executor, run_id=self.identity, table=config.store.table
+            self.log,
+            self.scoring,
+            config.output.path,
+            executor,
+            run_id=self.identity,
+            table=config.store.table,
         )
         summary = {
             "path": scored.path,
@@ -86,10 +115,17 @@ class Prepared:
             "bytes": scored.size,
             "run_id": self.identity,
         }
+        if classifying is not None:
+            summary["classifier"] = classifying.classifier.path
+            summary["threshold"] = classifying.threshold
         without = f", {scored.null_rows:,} of them without a score and so without a probability"
         lines = [
             f"scored {scored.rows:,} rows in {len(scored.files)} files{without if scored.null_rows else ''}",
             f"  with {scored.table} version {scored.version}",
             f"  {scored.path}",
         ]
+        if classifying is not None:
+            lines.append(
+                f"  classified by {classifying.classifier.path}, decided at {classifying.threshold:.4g}"
+            )
         return Outcome(summary=summary, lines=lines)

@@ -85,7 +85,7 @@ def score_log(
 
     Parameters
     ----------
-    log : as `open_log` gives it; only its score column is used
+    log : as `open_log` gives it; only its score column is used, or with `scoring.classifying` its features
     scoring : how
     output : folder or fsspec URL, new or empty; it appears complete or not at all, with a manifest
     executor : runs one task a file; the output's bytes do not depend on it
@@ -118,7 +118,7 @@ def score_log(
             "table": table,
             "table_version": version,
             "score": scoring.score,
-            "columns": [scoring.probability, scoring.table_version],
+            "columns": [name for _, name in scoring.new_columns()],
             "rows": scored.rows,
             "null_rows": scored.null_rows,
             "files": [file._asdict() for file in files],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,14 @@ from pipeline.logs import numbers
 from pipeline.lookup_table import LookupTable, cached_lookup_table
 from pipeline.parquet.append import append_columns, open_target
 from pipeline.parquet.footer import NewColumn, NotExtensibleError
-from pipeline.parquet.pages import BYTE_ARRAY, DOUBLE, ChunkWriter, codec_number
+from pipeline.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_number
 from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.transforms import apply_transform
+
+if TYPE_CHECKING:
+    from pipeline.shipped_classifier import ShippedClassifier
+
+Array = npt.NDArray[np.float64]
 
 PAGE_ROWS = 1 << 17
 """Rows scored at a time, and values a page: what a task holds is some tens of bytes times this."""
@@ -34,32 +39,60 @@ _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
+class Classifying:
+    """How scores are made where a log has features in their place.
+
+    Attributes
+    ----------
+    classifier : makes the score, which is added as a column.
+    threshold : probabilities from here on are decided positive.
+    decision : name of the boolean column that is added.
+    """
+
+    classifier: ShippedClassifier
+    threshold: float
+    decision: str = "decision"
+
+
+@dataclass(frozen=True)
 class Scoring:
     """How a log is scored.
 
     Attributes
     ----------
-    score : name of the log's score column.
+    score : name of the log's score column; with `classifying`, of the one that is added.
     lookup : path or URL of a lookup table; its score transform is applied first.
     probability, table_version : names of the columns that are added.
+    classifying : where the log has features and no score.
 
     Raises
     ------
     ConfigError
-        Both new columns have one name.
+        Two new columns have one name.
     """
 
     score: str
     lookup: str
     probability: str = "probability"
     table_version: str = TABLE_VERSION_COLUMN
+    classifying: Classifying | None = None
 
     def __post_init__(self) -> None:
-        if self.probability.casefold() == self.table_version.casefold():
-            raise ConfigError(
-                f"output.column: expected another name than that of output.version_column, found "
-                f"'{self.probability}' for both"
-            )
+        seen: dict[str, str] = {}
+        for setting, name in self.new_columns():
+            other = seen.setdefault(name.casefold(), setting)
+            if other != setting:
+                raise ConfigError(
+                    f"{other}: expected another name than that of {setting}, found '{name}' for both"
+                )
+
+    def new_columns(self) -> list[tuple[str, str]]:
+        """The columns that are added, in order, each with the setting that names it."""
+        calibrated = [("output.column", self.probability), ("output.version_column", self.table_version)]
+        if self.classifying is None:
+            return calibrated
+        decision = ("output.decision_column", self.classifying.decision)
+        return [("log.score", self.score), calibrated[0], decision, calibrated[1]]
 
 
 def score_file(
@@ -119,16 +152,13 @@ def _check_file(path: str, parquet: pq.ParquetFile, rows: int, scoring: Scoring)
     partitions = [part.partition("=")[0] for part in path.split("/")[:-1] if "=" in part]
     # Many readers take no notice of case.
     taken = {name.casefold() for name in [*names, *partitions]}
-    for setting, name in (
-        ("output.column", scoring.probability),
-        ("output.version_column", scoring.table_version),
-    ):
+    for setting, name in scoring.new_columns():
         if name.casefold() in taken:
             raise InputRejectedError(
                 f"{path}: expected no column '{name}', found the columns {examples([*names, *partitions], 12)}: "
                 f"set {setting} to another name"
             )
-    if scoring.score not in names:
+    if scoring.classifying is None and scoring.score not in names:
         raise InputRejectedError(
             f"{path}: expected a column '{scoring.score}' (log.score), found {examples(names, 12)}"
         )
@@ -150,32 +180,74 @@ class _File:
 
     def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
         """Write the chunks of all row groups."""
-        version = self.lookup.facts.version.encode()
-        probabilities, versions = [], []
-        for index in range(self.parquet.num_row_groups):
-            group = self.parquet.metadata.row_group(index)
-            codec = self._codec(group)
-            chunk = writer.write_doubles(self._probabilities(index), group.num_rows, codec)
-            self.null_rows += chunk.nulls
-            probabilities.append(chunk)
-            versions.append(writer.write_constant(version, group.num_rows, codec))
+        write = self._write_calibrated if self.scoring.classifying is None else self._write_classified
+        chunks = [write(writer, index) for index in range(self.parquet.num_row_groups)]
+        kinds = (
+            [DOUBLE, BYTE_ARRAY]
+            if self.scoring.classifying is None
+            else [DOUBLE, DOUBLE, BOOLEAN, BYTE_ARRAY]
+        )
+        columns = zip(*chunks, strict=True) if chunks else ([] for _ in kinds)
         return [
-            NewColumn(self.scoring.probability, DOUBLE, probabilities),
-            NewColumn(self.scoring.table_version, BYTE_ARRAY, versions),
+            NewColumn(name, kind, list(column))
+            for (_, name), kind, column in zip(self.scoring.new_columns(), kinds, columns, strict=True)
         ]
 
-    def _codec(self, group: pq.RowGroupMetaData) -> int:
-        """The score's codec, which the new columns take over."""
+    def _write_calibrated(self, writer: ChunkWriter, index: int) -> list[Chunk]:
+        group = self.parquet.metadata.row_group(index)
+        codec = self._codec(group, self.scoring.score)
+        chunk = writer.write_doubles(self._probabilities(index), group.num_rows, codec)
+        self.null_rows += chunk.nulls
+        return [chunk, writer.write_constant(self._version, group.num_rows, codec)]
+
+    def _write_classified(self, writer: ChunkWriter, index: int) -> list[Chunk]:
+        """The columns of a row group whose scores, 8 bytes a row, are all held: each is needed three times."""
+        classifying = self.scoring.classifying
+        assert classifying is not None
+        group = self.parquet.metadata.row_group(index)
+        rows, codec = group.num_rows, self._codec(group, classifying.classifier.features[0].name)
+        scores = self._classified(index, classifying.classifier)
+        pages = [scores[start : start + PAGE_ROWS] for start in range(0, rows, PAGE_ROWS)]
+        score = writer.write_doubles(pages, rows, codec)
+        probability = writer.write_doubles(map(self._calibrated, pages), rows, codec)
+        self.null_rows += probability.nulls
+        return [
+            score,
+            probability,
+            writer.write_booleans(map(self._decided, pages), rows, codec),
+            writer.write_constant(self._version, rows, codec),
+        ]
+
+    @property
+    def _version(self) -> bytes:
+        return self.lookup.facts.version.encode()
+
+    def _codec(self, group: pq.RowGroupMetaData, name: str) -> int:
+        """A column's codec, which the new columns take over."""
         for index in range(group.num_columns):
             column = group.column(index)
-            if column.path_in_schema == self.scoring.score:
+            if column.path_in_schema == name:
                 return codec_number(column.compression)
-        raise AssertionError(f"no column {self.scoring.score}")
+        raise AssertionError(f"no column {name}")
 
-    def _probabilities(self, row_group: int) -> Iterator[npt.NDArray[np.float64]]:
-        batches = self.parquet.iter_batches(
-            batch_size=PAGE_ROWS, row_groups=[row_group], columns=[self.scoring.score], use_threads=False
+    def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        return self.parquet.iter_batches(
+            batch_size=PAGE_ROWS, row_groups=[row_group], columns=names, use_threads=False
         )
-        for batch in batches:
-            scores = numbers(batch.column(self.scoring.score))
-            yield self.lookup.map.predict(apply_transform(scores, self.lookup.facts.score_transform))
+
+    def _probabilities(self, row_group: int) -> Iterator[Array]:
+        for batch in self._batches(row_group, [self.scoring.score]):
+            yield self._calibrated(numbers(batch.column(self.scoring.score)))
+
+    def _classified(self, row_group: int, classifier: ShippedClassifier) -> Array:
+        names = [feature.name for feature in classifier.features]
+        found = [classifier.scores(batch) for batch in self._batches(row_group, names)]
+        return np.concatenate([np.empty(0), *found])
+
+    def _calibrated(self, scores: Array) -> Array:
+        return self.lookup.map.predict(apply_transform(scores, self.lookup.facts.score_transform))
+
+    def _decided(self, scores: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        assert self.scoring.classifying is not None
+        p = self._calibrated(scores)
+        return p >= self.scoring.classifying.threshold, np.isnan(p)

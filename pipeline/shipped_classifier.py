@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.points import Points
@@ -31,6 +32,7 @@ from pipeline import schema
 from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.estimators import one_thread, scores_of
 from pipeline.features import Feature, as_frame
+from pipeline.transforms import apply_transform
 
 FOLDER = "classifier"
 MODEL = "classifier.skops"
@@ -149,27 +151,39 @@ class ShippedClassifier:
         """Scores of rows that have its features, float64."""
         model, count = self.model(), rows.num_rows
         out = np.empty(count)
-        with one_thread():
-            for start in range(0, count, BATCH_ROWS):
-                piece = rows.slice(start, BATCH_ROWS)
-                frame = as_frame(piece, self.features)
-                if len(frame) < BATCH_ROWS:
-                    frame = frame.iloc[np.resize(np.arange(len(frame)), BATCH_ROWS)]
-                out[start : start + piece.num_rows] = scores_of(model, frame)[: piece.num_rows]
+        for start in range(0, count, BATCH_ROWS):
+            piece = rows.slice(start, BATCH_ROWS)
+            frame = as_frame(piece, self.features)
+            if len(frame) < BATCH_ROWS:
+                frame = frame.iloc[np.resize(np.arange(len(frame)), BATCH_ROWS)]
+            try:
+                with one_thread():
+                    out[start : start + piece.num_rows] = scores_of(model, frame)[: piece.num_rows]
+            except Exception as error:
+                raise InputRejectedError(
+                    f"the classifier in {self.path} cannot score the rows ({type(error).__name__}: {error}): give it "
+                    "features like those that it was trained with"
+                ) from error
         return out
 
-    def threshold(self, calibration_map: CalibrationMap) -> Threshold:
-        """The decision threshold on probabilities of a map: it maximises the classification rate on training rows."""
+    def threshold(self, calibration_map: CalibrationMap, transform: str = "none") -> Threshold:
+        """The threshold on a map's probabilities that maximises the classification rate on training rows.
+
+        Parameters
+        ----------
+        calibration_map : of a lookup table
+        transform : its score transform
+        """
         filesystem, root = fsspec.core.url_to_fs(self.path)
         with filesystem.open(f"{root}/{TRAINING_SCORES}", "rb") as file:
             table = pq.read_table(file, schema=schema.SCORE_TABLE)
         points = Points(*(table.column(name).to_numpy() for name in schema.SCORE_TABLE.names))
-        return threshold_of(points, calibration_map)
+        return threshold_of(points, calibration_map, transform)
 
 
-def threshold_of(points: Points, calibration_map: CalibrationMap) -> Threshold:
+def threshold_of(points: Points, calibration_map: CalibrationMap, transform: str = "none") -> Threshold:
     """The decision threshold for scores whose labels are known."""
-    p = calibration_map.predict(points.score)
+    p = calibration_map.predict(apply_transform(points.score, transform))
     cases = np.concatenate([p, p])
     labels = np.repeat([0, 1], p.size)
     weight = np.concatenate([points.weight - points.positives, points.positives])
@@ -203,7 +217,10 @@ def find_classifier(path: str, packages: tuple[str, ...]) -> ShippedClassifier:
             raise InputRejectedError(
                 f"{folder}/{METADATA}: expected a classifier of format {FORMAT}, found another: generate it again"
             )
-        found = ShippedClassifier(folder, packages, metadata)
+        # Workers may have another working directory.
+        found = ShippedClassifier(
+            root if isinstance(filesystem, LocalFileSystem) else folder, packages, metadata
+        )
         found.model()
         return found
     raise ConfigError(

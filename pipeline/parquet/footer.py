@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.parquet import thrift
-from pipeline.parquet.pages import BYTE_ARRAY, DOUBLE, Chunk
+from pipeline.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk
 from pipeline.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
 
 MAGIC = b"PAR1"
@@ -31,13 +31,18 @@ _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _AVRO_SCHEMAS = (b"parquet.avro.schema", b"avro.schema")
 
 
+_ARROW_TYPES = {BOOLEAN: pa.bool_(), DOUBLE: pa.float64(), BYTE_ARRAY: pa.string()}
+_TYPE_NAMES = {BOOLEAN: "boolean", DOUBLE: "double", BYTE_ARRAY: "string"}
+"""For Spark and Avro alike."""
+
+
 class NotExtensibleError(ValueError):
     """The footer is not one that columns can be added to."""
 
 
 @dataclass(frozen=True)
 class NewColumn:
-    """A nullable top-level column, double or string, with one chunk a row group."""
+    """A nullable top-level column of booleans, doubles or strings, with one chunk a row group."""
 
     name: str
     physical_type: int
@@ -160,16 +165,15 @@ def _extended_description(key: bytes, value: bytes, columns: Sequence[NewColumn]
 def _extended_arrow_schema(value: bytes, columns: Sequence[NewColumn]) -> bytes:
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
     for column in columns:
-        kind = pa.float64() if column.physical_type == DOUBLE else pa.string()
-        schema = schema.append(pa.field(column.name, kind))
+        schema = schema.append(pa.field(column.name, _ARROW_TYPES[column.physical_type]))
     return base64.b64encode(schema.serialize().to_pybytes())
 
 
 def _spark_field(column: NewColumn) -> dict[str, Any]:
-    kind = "double" if column.physical_type == DOUBLE else "string"
+    kind = _TYPE_NAMES[column.physical_type]
     return {"name": column.name, "type": kind, "nullable": True, "metadata": {}}
 
 
 def _avro_field(column: NewColumn) -> dict[str, Any]:
-    kind = "double" if column.physical_type == DOUBLE else "string"
+    kind = _TYPE_NAMES[column.physical_type]
     return {"name": column.name, "type": ["null", kind], "default": None}

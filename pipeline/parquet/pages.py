@@ -1,4 +1,4 @@
-"""Column chunks of new columns: doubles and constant strings as Parquet data pages (version 1).
+"""Column chunks of new columns: doubles, booleans and constant strings as Parquet data pages (version 1).
 
 Written page by page, so that a row group of any size needs little memory. A column of doubles is dictionary-encoded
 where that shortens it: calibrated probabilities often take a few thousand values. Source: the Apache Parquet format
@@ -21,7 +21,7 @@ from pipeline.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
 
 Array = npt.NDArray[np.float64]
 
-DOUBLE, BYTE_ARRAY = 5, 6
+BOOLEAN, DOUBLE, BYTE_ARRAY = 0, 5, 6
 """Physical types."""
 
 _PLAIN, _RLE, _RLE_DICTIONARY = 0, 3, 8
@@ -124,6 +124,35 @@ class ChunkWriter:
             self.position - self._chunk_start,
             pages.first_data_page,
             dictionary_offset,
+        )
+
+    def write_booleans(
+        self, batches: Iterable[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]], rows: int, codec: int
+    ) -> Chunk:
+        """Write a chunk of booleans, each batch a page of values and of where they are null; `rows` in all."""
+        self._start_chunk()
+        first = self.position
+        nulls, seen = 0, set[bool]()
+        for values, null in batches:
+            levels, hidden = _definition_levels(null)
+            present = values[~null] if hidden else values
+            nulls += hidden
+            seen.update(np.unique(present).tolist())
+            bits = np.packbits(present, bitorder="little").tobytes()
+            self.write_page(levels + bits, values.size, _PLAIN, codec)
+        if first == self.position:
+            self.write_page(_all_present(0), 0, _PLAIN, codec)
+        return Chunk(
+            BOOLEAN,
+            codec,
+            rows,
+            nulls,
+            bytes([min(seen, default=False)]),
+            bytes([max(seen, default=False)]),
+            self._uncompressed,
+            self.position - self._chunk_start,
+            first,
+            None,
         )
 
     def write_constant(self, value: bytes, rows: int, codec: int) -> Chunk:
@@ -246,12 +275,9 @@ class _DoublePages:
     def _levels(self, values: Array) -> tuple[bytes, Array]:
         """Definition levels (1 where a value is, 0 where null), and the values that are."""
         null = np.isnan(values)
-        if not null.any():
-            return _all_present(values.size), values
-        self.nulls += int(np.count_nonzero(null))
-        present = ~null
-        bits = np.packbits(present, bitorder="little").tobytes()
-        return _sized(thrift.varint(len(bits) << 1 | 1) + bits), values[present]
+        levels, nulls = _definition_levels(null)
+        self.nulls += nulls
+        return levels, values[~null] if nulls else values
 
     def _give_up(self) -> None:
         for levels, rows, codes in self._held or []:
@@ -262,6 +288,15 @@ class _DoublePages:
         body = b"".join([levels, present.astype("<f8", copy=False).tobytes()])
         self.writer.write_page(body, rows, _PLAIN, self.codec)
         self._written += 1
+
+
+def _definition_levels(null: npt.NDArray[np.bool_]) -> tuple[bytes, int]:
+    """Definition levels (1 where a value is, 0 where null), and the number of nulls."""
+    nulls = int(np.count_nonzero(null))
+    if nulls == 0:
+        return _all_present(null.size), 0
+    bits = np.packbits(~null, bitorder="little").tobytes()
+    return _sized(thrift.varint(len(bits) << 1 | 1) + bits), nulls
 
 
 def _all_present(rows: int) -> bytes:
