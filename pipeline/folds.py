@@ -169,7 +169,7 @@ class Folds:
         """The bound below which the wanted share of different random numbers lies."""
         if bits.size < 2:
             return _ALL
-        count = int(Fraction(self.train_fraction) * bits.size + Fraction(1, 2))
+        count = int(self.train_fraction * bits.size + 0.5)
         count = min(max(count, 1), bits.size - 1)
         return int(np.partition(bits, count)[count])
 
@@ -187,7 +187,7 @@ class Folds:
         """
         ascending = np.sort(time)
         n = ascending.size
-        first = Fraction(self.train_fraction) * n
+        first = self.train_fraction * n
         places = [int(first + (n - first) * i / repeats) for i in range(repeats)]
         starts = list(dict.fromkeys(ascending[min(place, n - 1)] for place in places))
         starts = [start for start in starts if start > ascending[0]]

@@ -1,0 +1,195 @@
+"""Folds: parts of rows that depend on (seed, repeat, row id) alone, and are what they claim to be."""
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InputRejectedError
+from pipeline.folds import (
+    SCORED,
+    TRAINED,
+    UNUSED,
+    Fold,
+    Folds,
+    RowKeys,
+    mix,
+    random_bits,
+    random_state,
+    text_key,
+)
+
+FIXED = [14097339780118938473, 9687179699600753859, 8179920691821847228]
+FIXED_STATE = 2024839729
+
+
+def keys(n, seed=0, groups=None, times=None):
+    rng = np.random.default_rng(seed)
+    group = None if groups is None else rng.integers(0, groups, n).astype(np.uint64)
+    return RowKeys(np.arange(n, dtype=np.uint64), rng.random(n) < 0.2, group, times)
+
+
+def take(rows, index):
+    return RowKeys(*(None if column is None else column[index] for column in rows))
+
+
+def splitmix64(state):
+    """Steele, Lea & Flood (2014), figure 17, with Stafford's variant 13, in whole numbers of Python."""
+    mask = (1 << 64) - 1
+    x = (state + 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return x ^ (x >> 31)
+
+
+def test_the_mixing_is_that_of_splitmix64():
+    # The first numbers of the reference implementation for seed 1234567.
+    assert splitmix64(1234567) == 6457827717110365317
+    states = np.array([0, 1, 1234567, 2**64 - 1, 2**63], np.uint64)
+    with np.errstate(over="ignore"):
+        found = mix(states + np.uint64(0x9E3779B97F4A7C15))
+    assert found.tolist() == [splitmix64(int(state)) for state in states]
+
+
+def test_random_numbers_are_fixed_for_ever():
+    # What was published with a seed must come out again: these change only with a new format.
+    assert random_bits(0, 0, np.arange(3, dtype=np.uint64)).tolist() == FIXED
+    assert random_state(0, 0) == FIXED_STATE
+
+
+def test_random_numbers_are_uniform_and_independent():
+    n = 200_000
+    unit = {
+        (seed, repeat): random_bits(seed, repeat, np.arange(n, dtype=np.uint64)) / 2.0**64
+        for seed, repeat in [(0, 0), (0, 1), (1, 0), (1, 1)]
+    }
+    for u in unit.values():
+        counts = np.histogram(u, 100, (0, 1))[0]
+        assert ((counts - n / 100) ** 2 / (n / 100)).sum() < 160  # chi-square, 99 degrees: p about 1e-4
+        assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 0.01
+    columns = np.array(list(unit.values()))
+    assert np.abs(np.corrcoef(columns) - np.eye(4)).max() < 0.01
+
+
+def test_every_bit_of_the_key_seed_and_repeat_matters():
+    base = int(random_bits(5, 7, np.array([11], np.uint64))[0])
+    for bit in range(64):
+        flips = [
+            int(random_bits(5, 7, np.array([11 ^ (1 << bit)], np.uint64))[0]),
+            int(random_bits(5 ^ (1 << bit), 7, np.array([11], np.uint64))[0]),
+        ]
+        if bit < 20:
+            flips.append(int(random_bits(5, 7 ^ (1 << bit), np.array([11], np.uint64))[0]))
+        for other in flips:
+            assert 12 <= (base ^ other).bit_count() <= 52
+
+
+def test_different_keys_get_different_numbers():
+    bits = random_bits(3, 4, np.arange(100_000, dtype=np.uint64) * np.uint64(2**47))
+    assert np.unique(bits).size == bits.size
+
+
+@pytest.mark.parametrize("folds", [Folds(), Folds(stratified=True), Folds("group"), Folds("time")])
+def test_order_and_partitioning_of_the_rows_change_nothing(folds):
+    n = 1000
+    rows = keys(n, groups=40, times=np.random.default_rng(1).integers(0, 300, n))
+    order = np.random.default_rng(2).permutation(n)
+    shuffled = take(rows, order)
+    if folds.split == "time":
+        fold, again = folds.by_time(4, rows.time)[2], folds.by_time(4, shuffled.time)[2]
+    else:
+        fold, again = folds.fold(3, rows), folds.fold(3, shuffled)
+    assert fold == again
+    parts = fold.parts(rows)
+    assert np.array_equal(again.parts(shuffled), parts[order])
+    pieces = np.array_split(np.arange(n), 7)
+    assert np.array_equal(np.concatenate([fold.parts(take(rows, piece)) for piece in pieces]), parts)
+
+
+def test_by_row_a_part_depends_on_seed_repeat_and_id_alone():
+    rows, others = keys(500), keys(500, seed=1)
+    more = RowKeys(np.arange(900, dtype=np.uint64), np.zeros(900, bool))
+    parts = Folds(seed=5).fold(2, rows).parts(rows)
+    assert np.array_equal(Folds(seed=5).fold(2, others).parts(others), parts)  # other labels
+    assert np.array_equal(Folds(seed=5).fold(2, more).parts(more)[:500], parts)  # more rows
+    assert not np.array_equal(Folds(seed=6).fold(2, rows).parts(rows), parts)
+    assert not np.array_equal(Folds(seed=5).fold(3, rows).parts(rows), parts)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.7, 0.99])
+def test_by_row_the_share_is_what_was_asked_for(fraction):
+    rows = keys(20_000)
+    share = np.mean(
+        [np.mean(Folds(train_fraction=fraction).fold(r, rows).parts(rows) == TRAINED) for r in range(10)]
+    )
+    assert share == pytest.approx(fraction, abs=4 * np.sqrt(fraction * (1 - fraction) / 200_000))
+
+
+@pytest.mark.parametrize(("n", "positive"), [(748, 178), (1000, 10), (50, 2), (11, 5)])
+def test_stratified_parts_have_the_same_shares_of_labels(n, positive):
+    label = np.arange(n) < positive
+    rows = RowKeys(np.arange(n, dtype=np.uint64), label)
+    seen = set()
+    for repeat in range(10):
+        parts = Folds(stratified=True).fold(repeat, rows).parts(rows)
+        for of_class, count in ((label, positive), (~label, n - positive)):
+            wanted = min(max(int(np.floor(0.7 * count + 0.5)), 1), count - 1)
+            assert np.count_nonzero(parts[of_class] == TRAINED) == wanted
+        seen.add(parts.tobytes())
+    assert len(seen) >= (2 if positive == 2 else 10)
+
+
+def test_a_label_of_one_row_is_trained_on():
+    rows = RowKeys(np.arange(10, dtype=np.uint64), np.arange(10) == 3)
+    for repeat in range(5):
+        assert Folds(stratified=True).fold(repeat, rows).parts(rows)[3] == TRAINED
+
+
+@pytest.mark.parametrize("groups", [2, 3, 10, 500])
+def test_no_group_is_in_both_parts(groups):
+    rows = keys(2000, groups=groups)
+    for repeat in range(10):
+        parts = Folds("group", seed=1).fold(repeat, rows).parts(rows)
+        trained, scored = set(rows.group[parts == TRAINED]), set(rows.group[parts == SCORED])
+        assert not trained & scored
+        present = np.unique(rows.group).size
+        assert len(trained) == min(max(int(0.7 * present + 0.5), 1), present - 1)
+
+
+def test_by_time_the_past_is_trained_on_and_each_later_row_scored_once():
+    times = np.random.default_rng(0).integers(0, 50, 1000)  # many ties
+    rows = keys(1000, times=times)
+    folds = Folds("time", train_fraction=0.6).by_time(4, times)
+    scored = np.zeros(1000, int)
+    for fold in folds:
+        parts = fold.parts(rows)
+        assert times[parts == TRAINED].max() < times[parts == SCORED].min()
+        if (parts == UNUSED).any():
+            assert times[parts == UNUSED].min() > times[parts == SCORED].max()
+        scored += parts == SCORED
+    assert scored.max() == 1
+    assert np.array_equal(scored == 1, times >= folds[0].start)
+    assert np.mean(scored) == pytest.approx(0.4, abs=0.03)
+    assert [fold.repeat for fold in folds] == [0, 1, 2, 3]
+
+
+def test_by_time_needs_a_past():
+    with pytest.raises(InputRejectedError, match=r"found none: the times are all 7.0"):
+        Folds("time").by_time(3, np.full(20, 7.0))
+
+
+def test_extreme_fractions_leave_a_row_in_each_part():
+    rows = keys(30, groups=5)
+    for fraction in (1e-9, 1 - 1e-9):
+        for folds in (Folds("group", fraction), Folds("row", fraction, stratified=True)):
+            parts = folds.fold(0, rows).parts(rows)
+            assert {TRAINED, SCORED} <= set(parts)
+
+
+def test_bounds_of_everything():
+    rows = keys(10)
+    assert set(Fold("row", 0, 0, (1 << 64, 1 << 64)).parts(rows)) == {TRAINED}
+    assert set(Fold("row", 0, 0, (0, 0)).parts(rows)) == {SCORED}
+
+
+def test_keys_of_texts_are_fixed_and_differ():
+    assert text_key("a") == text_key("a") != text_key("b")
+    assert 0 <= text_key("ä") < 2**64
