@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types setup clean clean-kernels
+.PHONY: demo test lint types setup clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
@@ -34,9 +34,5 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@ $(VENV)/.run
 
-# After a change in calibrators/_kernels: numba does not notice changes in kernels that a kernel imports.
-clean-kernels:
-	find calibrators -name '*.nb[ic]' -delete
-
-clean: clean-kernels
+clean:
 	rm -rf $(VENV) demo-output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
