@@ -1,0 +1,114 @@
+"""The commands and the code in README.md and docs/ run as they are printed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+
+
+def blocks(document: str, language: str) -> list[str]:
+    text = (ROOT / document).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def shell(commands: str, folder: Path) -> subprocess.CompletedProcess:
+    environment = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)}
+    return subprocess.run(  # noqa: PLW1510 - the callers look at the code
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A folder in which README's shell blocks have run, in order."""
+    folder = tmp_path_factory.mktemp("readme")
+    for block in blocks("README.md", "sh"):
+        done = shell(block, folder)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    return folder
+
+
+@pytest.mark.timeout(300)
+def test_readme_commands_leave_what_readme_says(demo):
+    assert (demo / "demo-output" / "report" / "report.html").exists()
+    assert (demo / "report" / "report.html").exists()
+    assert (demo / "report" / "run.json").exists()
+    scored = pq.read_table(demo / "scored")
+    assert scored.column_names[-2:] == ["probability", "table_version"]
+    versions = sorted(p.name for p in (demo / "tables" / "income" / "versions").iterdir())
+    assert [name[:7] for name in versions] == ["000001-", "000002-"]
+    assert (demo / "tables" / "income" / "CURRENT").read_text().strip() == versions[0]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("document", "number"),
+    [(d, i) for d in ("README.md", "docs/recipes.md") for i in range(len(blocks(d, "sql")))],
+)
+def test_sql_gives_what_logcal_gives(demo, document, number, monkeypatch):
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(demo)
+    sql = blocks(document, "sql")[number]
+    found = duckdb.sql(
+        f"SELECT row_id, probability FROM ({sql.strip().rstrip(';')}) ORDER BY row_id"
+    ).fetchnumpy()
+    expected = pq.read_table(demo / "demo-output" / "scored").sort_by("row_id")
+    assert found["row_id"].tolist() == expected["row_id"].to_pylist()
+    assert found["probability"].tolist() == expected["probability"].to_pylist()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(len(blocks("docs/recipes.md", "sql"))))
+def test_sql_at_the_edges(demo, number, monkeypatch):
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(demo)
+    duckdb.sql(
+        "COPY (SELECT unnest(['NaN'::DOUBLE, NULL, 'infinity'::DOUBLE, '-infinity'::DOUBLE]) AS score) "
+        "TO 'edges.parquet' (FORMAT parquet)"
+    )
+    sql = blocks("docs/recipes.md", "sql")[number].replace(
+        "demo-output/log/held-out/*.parquet", "edges.parquet"
+    )
+    found = duckdb.sql(f"SELECT score::VARCHAR, probability FROM ({sql.strip().rstrip(';')})").fetchall()
+    values = dict(found)
+    assert values["nan"] is None
+    assert values[None] is None
+    assert values["inf"] == 1.0
+    assert values["-inf"] == 0.0
+
+
+@pytest.mark.timeout(300)
+def test_recipes_for_dataframes(demo, monkeypatch, capsys):
+    pytest.importorskip("polars")
+    monkeypatch.chdir(demo)
+    names: dict = {}
+    for block in blocks("docs/recipes.md", "python"):
+        exec(compile(block, "docs/recipes.md", "exec"), names)
+    expected = pq.read_table("demo-output/scored")["probability"].to_pylist()
+    assert names["log"]["probability"].tolist() == expected
+    assert names["frame"]["probability"].to_list() == expected
+    edges = names["calibrate"]([float("nan"), float("inf"), float("-inf")], names["lookup"])
+    assert str(edges) == "[nan  1.  0.]"
+    assert "isotonic" in capsys.readouterr().out
+
+
+def test_methods_in_python(capsys):
+    for block in blocks("docs/methods.md", "python"):
+        exec(compile(block, "docs/methods.md", "exec"), {})
+    assert capsys.readouterr().out.count("[") == 2
+
+
+def test_links_between_documents_lead_somewhere():
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]:
+        for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text()):
+            assert (document.parent / link).exists(), f"{document.name}: {link}"
