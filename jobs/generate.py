@@ -168,18 +168,12 @@ class Prepared:
         with staging.filesystem.open(staging.target(f"{FOLDER}/{TRAINING_SCORES}"), "rb") as file:
             table = pq.read_table(file)
         points = Points(*(column.to_numpy() for column in table.columns))
-        found = {}
-        for method in METHODS:
-            calibration_map = self._calibrate(method, generated, executor, staging)
-            if calibration_map is not None:
-                found[method] = threshold_of(points, calibration_map)._asdict()
-        return found
+        maps = {method: self._calibrate(method, generated, executor, staging) for method in METHODS}
+        return {method: threshold_of(points, found)._asdict() for method, found in maps.items()}
 
     def _calibrate(
         self, method: str, generated: GeneratedLog, executor: Executor, staging: Staging
-    ) -> CalibrationMap | None:
-        if generated.positives in (0, generated.rows):
-            return None
+    ) -> CalibrationMap:
         paths = [staging.target(receipt.path) for receipt in generated.repeats]
         generated_log = open_log(paths, Columns("score", "label"))
         with scratch_folder(self.config.scratch) as scratch:

@@ -41,6 +41,9 @@ TIME_REPEATS = 5
 """By time, every row is scored once, however many repeats there are."""
 
 MOST_REPEATS = 10_000
+MOST_TRIES = 10
+"""Times the repeats that were planned at first: with failures, the log may end with fewer rows."""
+
 TRAINING_SCORES_ROWS = 1_000_000
 """The shipped classifier's scores are kept of about so many rows at most, chosen at random."""
 
@@ -64,13 +67,15 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class RepeatReceipt:
-    """A repeat that was written. `path` is relative to the output."""
+    """A repeat that was written. `path` is relative to the output; `lowest` and `highest` are its extreme scores."""
 
     repeat: int
     path: str
     trained_rows: int
     rows: int
     positives: int
+    lowest: float
+    highest: float
     seconds: float
     warnings: dict[str, int]
 
@@ -226,12 +231,13 @@ def generate(
     Raises
     ------
     InputRejectedError
-        A repeat fails and `skip` is not set; all of them fail; the classifier that is to be shipped fails.
+        A repeat fails and `skip` is not set; all of them fail; the classifier that is to be shipped fails; the scored
+        rows are of one class, or have one score.
     """
     generated = GeneratedLog()
     all_rows = facts.keys.label.size
-    tried = 0
-    while planned:
+    tried, most = 0, MOST_TRIES * len(planned)
+    while planned and tried < most:
         doomed = [RepeatFailure(p.fold.repeat, folds.seed, p.problem()) for p in planned if p.problem()]
         if doomed and not task.skip:
             raise _failed(doomed)
@@ -239,20 +245,36 @@ def generate(
         if generated.shipped is None:
             work.insert(0, (task, all_rows))
         tried += len(planned)
-        before = len(generated.repeats)
         _sort_results(executor.run("repeat", run_task, work), generated)
         generated.failures += doomed
         if target_rows is None or folds.split == "time" or generated.rows >= target_rows:
             break
-        if len(generated.repeats) == before:
+        if not generated.repeats:
             break
         planned = plan_repeats(folds, facts, target_rows - generated.rows, None, first=tried)
-    if not generated.repeats:
-        raise _failed(generated.failures)
+    _check_usable(generated, task)
     generated.failures.sort(key=lambda failure: failure.repeat)
     staging.files += [receipt.path for receipt in generated.repeats]
     staging.files += [f"{FOLDER}/{MODEL}", f"{FOLDER}/{TRAINING_SCORES}"]
     return generated
+
+
+def _check_usable(generated: GeneratedLog, task: Task) -> None:
+    """Check that a calibrator can be fitted to the log."""
+    if not generated.repeats:
+        raise _failed(generated.failures)
+    if generated.positives in (0, generated.rows):
+        label = 0 if generated.positives == 0 else 1
+        raise InputRejectedError(
+            f"expected scored rows of both labels, found {generated.rows:,} that all have label {label}: set "
+            "generate.stratified=true, or score more rows (generate.target_rows)"
+        )
+    lowest = min(receipt.lowest for receipt in generated.repeats)
+    if all(receipt.lowest == receipt.highest == lowest for receipt in generated.repeats):
+        raise InputRejectedError(
+            f"expected different scores, found {generated.rows:,} that are all {lowest:g}: {task.training.recipe.path} "
+            "learns nothing from these features; choose another estimator, or other features"
+        )
 
 
 def _sort_results(results: list[Any], generated: GeneratedLog) -> None:
@@ -305,6 +327,7 @@ def _run_repeat(task: Task, plan: Planned) -> RepeatReceipt:
     kind = log_schema(task.training.table)
     path = part_path(repeat)
     rows = positives = 0
+    lowest, highest = np.inf, -np.inf
     with (
         open_target(task.filesystem, f"{task.folder}/{path}") as target,
         pq.ParquetWriter(target, kind, compression="zstd") as writer,
@@ -313,7 +336,9 @@ def _run_repeat(task: Task, plan: Planned) -> RepeatReceipt:
             writer.write_table(_as_log(piece, repeat, kind))
             rows += piece.score.size
             positives += int(np.count_nonzero(piece.label))
-    return RepeatReceipt(repeat, path, trained, rows, positives, time.perf_counter() - started, said)
+            lowest, highest = min(lowest, piece.score.min()), max(highest, piece.score.max())
+    seconds = time.perf_counter() - started
+    return RepeatReceipt(repeat, path, trained, rows, positives, float(lowest), float(highest), seconds, said)
 
 
 def _as_log(piece: Scored, repeat: int, kind: pa.Schema) -> pa.Table:

@@ -1,0 +1,462 @@
+"""Generated logs: equal to a plain loop of scikit-learn, whoever does the work; no leak; what fails is named."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.metrics import roc_auc_score
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from threadpoolctl import threadpool_limits
+
+from jobs import generate
+from jobs.config_generate import GenerateConfig
+from jobs.config_loading import load
+from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
+from pipeline.execution import InlineExecutor
+from pipeline.folds import SCORED, TRAINED, Folds, RowKeys, random_state
+from pipeline.shipped_classifier import find_classifier
+
+NUMBERS, CATEGORIES = ["a", "b", "n"], ["c"]
+FEATURES = [*NUMBERS, *CATEGORIES]
+
+
+def people(rows=400, seed=0):
+    """Numbers with nulls, whole numbers, categories with nulls, a group, a time, and a label that depends on them."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(2, rows))
+    n = rng.integers(0, 9, rows)
+    c = np.array(["red", "green", "blue", None], dtype=object)[rng.integers(0, 4, rows)]
+    chance = 1 / (1 + np.exp(-(a - b + 0.3 * n - 1.5 + (c == "red"))))
+    return pa.table(
+        {
+            "a": pa.array(a, mask=rng.random(rows) < 0.1),
+            "b": b.astype(np.float32),
+            "n": n.astype(np.int16),
+            "c": pa.array(c, pa.string()).dictionary_encode(),
+            "label": (rng.random(rows) < chance).astype(np.int8),
+            "group": [f"g{i}" for i in rng.integers(0, 30, rows)],
+            "day": pa.array(rng.integers(18000, 18060, rows).astype(np.int32), pa.date32()),
+            "segment": pa.array(np.array(["x", "y"])[rng.integers(0, 2, rows)]),
+            "id": rng.permutation(10 * rows)[:rows] - 500,
+        }
+    )
+
+
+def write(table, folder, files=1, row_group=1000):
+    folder.mkdir(parents=True)
+    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
+    for i in range(files):
+        part = table.slice(edges[i], edges[i + 1] - edges[i])
+        pq.write_table(part, folder / f"part-{i:02d}.parquet", row_group_size=row_group)
+    return folder
+
+
+def configure(data, output, *settings):
+    own = [f"data.path={data}", f"output.path={output}", f"data.features=[{', '.join(FEATURES)}]"]
+    return load(GenerateConfig, settings=[*own, "generate.repeats=3", *settings])
+
+
+def run(data, output, *settings):
+    outcome = generate.prepare(configure(data, output, *settings)).execute(InlineExecutor())
+    log = pa.concat_tables(pq.read_table(path) for path in sorted(output.glob("log/*.parquet")))
+    return log, outcome.summary
+
+
+def prepared(estimator, *, impute=True, scale=False):
+    steps = ([SimpleImputer(strategy="median")] if impute else []) + ([StandardScaler()] if scale else [])
+    numbers = make_pipeline(*steps) if steps else "passthrough"
+    one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    return make_pipeline(
+        ColumnTransformer([("numbers", numbers, NUMBERS), ("categories", one_hot, CATEGORIES)]), estimator
+    )
+
+
+CASES = {
+    "naive Bayes": (
+        ["estimator.class=sklearn.naive_bayes.GaussianNB"],
+        lambda repeat: prepared(GaussianNB()),
+    ),
+    "logistic regression": (
+        ["estimator.class=sklearn.linear_model.LogisticRegression", "estimator.scaling=standard"],
+        lambda repeat: prepared(LogisticRegression(), scale=True),
+    ),
+    "random forest": (
+        [
+            "estimator.class=sklearn.ensemble.RandomForestClassifier",
+            "estimator.params={n_estimators: 5, n_jobs: 2}",
+        ],
+        lambda repeat: prepared(RandomForestClassifier(5, random_state=random_state(7, repeat))),
+    ),
+    "gradient boosting": (
+        [
+            "estimator.class=sklearn.ensemble.HistGradientBoostingClassifier",
+            "estimator.params={max_iter: 5, random_state: 3}",
+            "estimator.imputation=none",
+        ],
+        lambda repeat: prepared(HistGradientBoostingClassifier(max_iter=5, random_state=3), impute=False),
+    ),
+    "a decision function": (
+        ["estimator.class=sklearn.linear_model.SGDClassifier", "estimator.scaling=standard"],
+        lambda repeat: prepared(SGDClassifier(random_state=random_state(7, repeat)), scale=True),
+    ),
+}
+
+
+def scores_of(model, frame):
+    return (
+        model.predict_proba(frame)[:, 1]
+        if hasattr(model, "predict_proba")
+        else model.decision_function(frame)
+    )
+
+
+def plain_loop(folder, make, folds, repeats, *, keys=None, order=None):
+    """The loop that anyone would write, on what pandas reads."""
+    frame = pd.concat([pd.read_parquet(path) for path in sorted(folder.glob("*.parquet"))], ignore_index=True)
+    if order is not None:
+        frame = frame.sort_values(order, ignore_index=True)
+    y = frame["label"].to_numpy()
+    ids = np.arange(len(frame)) if order is None else frame[order].to_numpy()
+    rows = RowKeys(ids.astype(np.int64).view(np.uint64), y == 1)
+    found = []
+    with threadpool_limits(1):
+        for repeat in range(repeats):
+            parts = folds.fold(repeat, rows).parts(rows)
+            model = make(repeat).fit(frame.loc[parts == TRAINED, FEATURES], y[parts == TRAINED])
+            test = parts == SCORED
+            found.append((ids[test], scores_of(model, frame.loc[test, FEATURES]), y[test]))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("stratified", [False, True])
+def test_equals_a_plain_loop_of_scikit_learn_for_any_partitioning(tmp_path, name, stratified):
+    settings, make = CASES[name]
+    table = people()
+    expected = plain_loop(write(table, tmp_path / "one"), make, Folds(seed=7, stratified=stratified), 3)
+    for i, (files, row_group) in enumerate([(1, 1000), (3, 50), (7, 13)]):
+        data = write(table, tmp_path / f"data-{i}", files, row_group)
+        more = [
+            "generate.seed=7",
+            f"generate.stratified={str(stratified).lower()}",
+            "generate.on_failure=stop",
+        ]
+        log, _ = run(data, tmp_path / f"out-{i}", *settings, *more)
+        for repeat, (ids, score, label) in enumerate(expected):
+            part = log.filter(pa.array(log["repeat"].to_numpy() == repeat))
+            assert part["row_id"].to_pylist() == ids.tolist()
+            assert np.array_equal(part["score"].to_numpy(), score)
+            assert np.array_equal(part["label"].to_numpy(), label)
+
+
+def test_with_row_ids_the_order_of_the_rows_does_not_matter(tmp_path):
+    table = people()
+    shuffled = table.take(np.random.default_rng(3).permutation(table.num_rows))
+    settings, make = CASES["naive Bayes"]
+    logs = [
+        run(write(rows, tmp_path / f"data-{i}", files), tmp_path / f"out-{i}", *settings, "data.row_id=id")[0]
+        for i, (rows, files) in enumerate([(table, 1), (shuffled, 4)])
+    ]
+    assert logs[0].equals(logs[1])
+    expected = plain_loop(tmp_path / "data-1", make, Folds(), 3, order="id")
+    assert np.array_equal(logs[0]["score"].to_numpy(), np.concatenate([score for _, score, _ in expected]))
+    assert np.array_equal(logs[0]["row_id"].to_numpy(), np.concatenate([ids for ids, _, _ in expected]))
+
+
+def test_partial_fit_equals_a_plain_loop_over_batches_for_any_partitioning(tmp_path):
+    table = people(500)
+    more = ["estimator.class=sklearn.linear_model.SGDClassifier", "estimator.params={loss: log_loss}"]
+    more += ["generate.training=partial_fit", "generate.batch_rows=60", "estimator.scaling=standard"]
+    logs = [
+        run(write(table, tmp_path / f"data-{i}", files, row_group), tmp_path / f"out-{i}", *more)[0]
+        for i, (files, row_group) in enumerate([(1, 1000), (3, 37)])
+    ]
+    assert logs[0].equals(logs[1])
+    frame = pd.read_parquet(tmp_path / "data-0")
+    y = frame["label"].to_numpy()
+    rows = RowKeys(np.arange(500, dtype=np.uint64), y == 1)
+    for repeat in range(3):
+        parts = Folds().fold(repeat, rows).parts(rows)
+        train, test = frame[parts == TRAINED], frame[parts == SCORED]
+        classifier = SGDClassifier(loss="log_loss", random_state=random_state(0, repeat))
+        preparation = prepared(classifier, scale=True)[0].fit(train[FEATURES])
+        for start in range(0, len(train), 60):
+            batch = train[start : start + 60]
+            classifier.partial_fit(preparation.transform(batch[FEATURES]), batch["label"], classes=[0, 1])
+        pieces = [preparation.transform(test[i : i + 60][FEATURES]) for i in range(0, len(test), 60)]
+        score = np.concatenate([classifier.predict_proba(piece)[:, 1] for piece in pieces])
+        part = logs[0].filter(pa.array(logs[0]["repeat"].to_numpy() == repeat))
+        assert np.array_equal(part["score"].to_numpy(), score)
+
+
+def test_the_shipped_classifier_is_trained_on_all_rows(tmp_path):
+    for name, (settings, make) in CASES.items():
+        data = write(people(), tmp_path / name / "data", 2)
+        run(data, tmp_path / name / "out", *settings, "generate.seed=7")
+        frame = pd.read_parquet(data)
+        with threadpool_limits(1):
+            expected = scores_of(make(-1).fit(frame[FEATURES], frame["label"].to_numpy()), frame[FEATURES])
+        shipped = find_classifier(str(tmp_path / name / "out"), ("sklearn",))
+        assert shipped.metadata["rows"] == 400
+        # Not in one piece, so that sums of products may be rounded otherwise.
+        assert shipped.scores(pq.read_table(data)) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_repeats_go_on_until_the_target_is_reached(tmp_path):
+    data = write(people(100), tmp_path / "data")
+    log, summary = run(data, tmp_path / "out", "generate.repeats=null", "generate.target_rows=200")
+    sizes = np.bincount(log["repeat"].to_numpy())
+    assert summary["repeats"] == sizes.size
+    assert sizes[:-1].sum() < 200 <= sizes.sum() == log.num_rows == summary["rows"]
+
+
+def test_the_columns_of_the_log(tmp_path):
+    data = write(people(), tmp_path / "data", 3)
+    log, _ = run(data, tmp_path / "out", "data.keep=[segment, day, a]")
+    assert log.schema.names == ["score", "label", "repeat", "row_id", "segment", "day", "a"]
+    table = people()
+    rows = table.take(log["row_id"])
+    for name in ("segment", "day", "a", "label"):
+        assert log[name].to_pylist() == rows[name].to_pylist()
+
+
+def test_no_group_is_trained_on_and_scored(tmp_path):
+    table = people()
+    data = write(table, tmp_path / "data")
+    log, _ = run(data, tmp_path / "out", "generate.split=group", "data.group=group", "data.keep=group")
+    groups = np.array(table["group"].to_pylist())
+    for repeat in range(3):
+        part = log.filter(pa.array(log["repeat"].to_numpy() == repeat))
+        scored = set(part["group"].to_pylist())
+        assert 1 <= len(scored) < 30
+        assert part.num_rows == np.isin(groups, list(scored)).sum()
+
+
+def test_by_time_the_past_is_trained_on(tmp_path):
+    table = people()
+    data = write(table, tmp_path / "data", 2)
+    log, summary = run(data, tmp_path / "out", "generate.split=time", "data.time=day", "generate.repeats=4")
+    days = np.array(table["day"].cast(pa.int32()).to_pylist())
+    assert summary["repeats"] == 4
+    assert len(set(log["row_id"].to_pylist())) == log.num_rows
+    frame, y = table.to_pandas(), table["label"].to_numpy()
+    for repeat in range(4):
+        part = log.filter(pa.array(log["repeat"].to_numpy() == repeat))
+        past = days < days[part["row_id"].to_numpy()].min()
+        model = prepared(GaussianNB()).fit(frame.loc[past, FEATURES], y[past])
+        expected = model.predict_proba(frame.loc[part["row_id"].to_numpy(), FEATURES])[:, 1]
+        assert np.array_equal(part["score"].to_numpy(), expected)
+
+
+def test_a_classifier_that_memorises_noise_shows_no_skill(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = 3000
+    table = pa.table(
+        {"x": rng.normal(size=rows), "y": rng.normal(size=rows), "label": rng.integers(0, 2, rows)}
+    )
+    data = write(table, tmp_path / "data", 3)
+    log, _ = run(
+        data,
+        tmp_path / "out",
+        "data.features=null",
+        "estimator.class=sklearn.neighbors.KNeighborsClassifier",
+        "estimator.params={n_neighbors: 1}",
+    )
+    auc = roc_auc_score(log["label"].to_numpy(), log["score"].to_numpy())
+    assert auc == pytest.approx(0.5, abs=4 * np.sqrt(1 / 12 * (1 / 1350 + 1 / 1350)))
+    # It does memorise: where it was trained, it is always right.
+    shipped = find_classifier(str(tmp_path / "out"), ("sklearn",))
+    assert roc_auc_score(table["label"].to_numpy(), shipped.scores(table)) == 1.0
+
+
+# What fails
+
+
+def test_an_estimator_that_does_not_converge_stops_the_run(tmp_path):
+    data = write(people(), tmp_path / "data")
+    settings = ["estimator.class=sklearn.linear_model.LogisticRegression", "estimator.params={max_iter: 1}"]
+    with pytest.raises(
+        InputRejectedError,
+        match=r"(?s)repeats cannot be used.*(repeat \d|all rows) \(seed 5\): NotConvergedError: lbfgs",
+    ):
+        run(data, tmp_path / "out", *settings, "generate.seed=5")
+    assert not (tmp_path / "out").exists()
+
+
+def rare(rows=60, positives=2):
+    table = people(rows, seed=2)
+    label = pa.array((np.arange(rows) % (rows // positives) == 0).astype(np.int8))
+    return table.set_column(table.schema.get_field_index("label"), "label", label)
+
+
+def test_a_part_with_one_class_stops_the_run_or_is_skipped(tmp_path):
+    data = write(rare(), tmp_path / "data")
+    settings = ["generate.repeats=null", "generate.target_rows=600", "generate.seed=1"]
+    settings += CASES["logistic regression"][0]
+    with pytest.raises(
+        InputRejectedError, match=r"repeat \d+ \(seed 1\): all \d+ rows trained on have label 0"
+    ) as stop:
+        run(data, tmp_path / "out", *settings)
+    assert "generate.stratified=true" in str(stop.value)
+    log, summary = run(data, tmp_path / "out", *settings, "generate.on_failure=skip")
+    assert summary["repeats_failed"] == len(summary["failures"]) > 0
+    assert log.num_rows >= 600
+    failed = {failure["repeat"] for failure in summary["failures"]}
+    assert not failed & set(log["repeat"].to_pylist())
+    manifest = json.loads((tmp_path / "out" / "_logcal.json").read_text())
+    assert manifest["repeats_failed"] == len(failed)
+    assert manifest["failures"][0]["seed"] == 1
+    log, summary = run(data, tmp_path / "stratified", *settings, "generate.stratified=true")
+    assert summary["repeats_failed"] == 0
+
+
+def test_failing_repeats_are_replaced_until_the_target_is_reached(tmp_path, monkeypatch):
+    real = GaussianNB.fit
+
+    def fit(self, X, y):
+        if len(y) % 2 and len(y) < 100:
+            raise ArithmeticError("an odd number of rows")
+        return real(self, X, y)
+
+    monkeypatch.setattr(GaussianNB, "fit", fit)
+    data = write(people(100), tmp_path / "data")
+    settings = ["generate.repeats=null", "generate.target_rows=300", "generate.on_failure=skip"]
+    log, summary = run(data, tmp_path / "out", *settings)
+    assert log.num_rows >= 300
+    causes = {failure["cause"] for failure in summary["failures"]}
+    assert causes == {"ArithmeticError: an odd number of rows"}
+    for repeat, rows in enumerate(np.bincount(log["repeat"].to_numpy())):
+        assert rows == 0 or (100 - rows) % 2 == 0, repeat
+
+
+def test_scores_that_tell_nothing_are_refused(tmp_path):
+    settings = ["estimator.class=sklearn.dummy.DummyClassifier", "estimator.params={strategy: prior}"]
+    data = write(people(), tmp_path / "data")
+    with pytest.raises(
+        InputRejectedError, match=r"expected different scores, found \d+ that are all 0\.\d+: sklearn.dummy"
+    ):
+        run(data, tmp_path / "out", *settings, "generate.repeats=1")
+    assert not (tmp_path / "out").exists()
+
+
+def test_scored_rows_of_one_class_are_refused(tmp_path):
+    data = write(rare(), tmp_path / "data")
+    with pytest.raises(
+        InputRejectedError, match=r"found \d+ that all have label 0: set generate.stratified=true"
+    ):
+        run(data, tmp_path / "out", "generate.repeats=1", "generate.train_fraction=0.9")
+
+
+def test_when_all_repeats_fail_the_run_ends(tmp_path, monkeypatch):
+    def fit(self, X, y):
+        if len(y) < 100:
+            raise ArithmeticError("never")
+        return real(self, X, y)
+
+    real = GaussianNB.fit
+    monkeypatch.setattr(GaussianNB, "fit", fit)
+    data = write(people(100), tmp_path / "data")
+    with pytest.raises(InputRejectedError, match=r"repeat 0 \(seed 0\): ArithmeticError: never"):
+        run(data, tmp_path / "out", "generate.repeats=null", "generate.on_failure=skip")
+    assert not (tmp_path / "out").exists()
+
+
+def test_warnings_of_estimators_are_counted(tmp_path, monkeypatch):
+    import warnings
+
+    real = GaussianNB.fit
+
+    def fit(self, X, y):
+        warnings.warn("peculiar", UserWarning, stacklevel=1)
+        return real(self, X, y)
+
+    monkeypatch.setattr(GaussianNB, "fit", fit)
+    _, summary = run(write(people(), tmp_path / "data"), tmp_path / "out")
+    assert summary["warnings"] == {"UserWarning: peculiar": 4}
+    assert issubclass(ConvergenceWarning, UserWarning)  # so that failing to converge is not merely counted
+
+
+# Memory
+
+
+def test_what_a_worker_cannot_hold_is_refused_before_the_start(tmp_path):
+    rows = 1 << 21
+    table = pa.table({name: np.zeros(rows) for name in FEATURES} | {"label": np.arange(rows) % 2})
+    data = write(table, tmp_path / "data", row_group=rows)
+    with pytest.raises(
+        InputRejectedError, match=r"needs about 0\.\d+ GiB for 2,097,152 rows of 4 features"
+    ) as refused:
+        generate.prepare(configure(data, tmp_path / "out", "cluster.memory=600MiB"))
+    assert "generate.training=partial_fit" in str(refused.value)
+    piecewise = ["cluster.memory=600MiB", "generate.training=partial_fit"]
+    assert generate.prepare(configure(data, tmp_path / "out", *piecewise)).plan.stages
+
+
+def test_categories_count_once_they_are_known(tmp_path):
+    rows = 60_000
+    rng = np.random.default_rng(0)
+    table = pa.table({"c": [f"c{i}" for i in rng.integers(0, 900, rows)], "label": rng.integers(0, 2, rows)})
+    data = write(table, tmp_path / "data", row_group=rows)
+    prepared = generate.prepare(configure(data, tmp_path / "out", "data.features=c", "cluster.memory=900MiB"))
+    with pytest.raises(InputRejectedError, match=r"needs about 1\.\d+ GiB"):
+        prepared.execute(InlineExecutor())
+
+
+# What is written
+
+
+def test_a_second_run_finds_its_result(tmp_path):
+    data = write(people(), tmp_path / "data")
+    run(data, tmp_path / "out")
+    with pytest.raises(NothingToDoError):
+        run(data, tmp_path / "out")
+    with pytest.raises(ConfigError, match="expected a folder that is new or empty"):
+        run(data, tmp_path / "out", "generate.seed=1")
+
+
+def test_the_output_lies_apart_from_the_data(tmp_path):
+    data = write(people(), tmp_path / "data")
+    with pytest.raises(ConfigError, match="overlaps"):
+        run(data, data / "out")
+
+
+def test_the_manifest_says_what_was_done(tmp_path):
+    data = write(people(), tmp_path / "data", 2)
+    log, summary = run(data, tmp_path / "out", "generate.seed=4")
+    manifest = json.loads((tmp_path / "out" / "_logcal.json").read_text())
+    assert manifest["rows"] == log.num_rows == sum(file["rows"] for file in manifest["files"])
+    assert manifest["positives"] == int(log["label"].to_numpy().sum())
+    assert [file["path"] for file in manifest["files"]] == [f"log/part-{i:05d}.parquet" for i in range(3)]
+    assert all(file["trained_rows"] + file["rows"] == 400 for file in manifest["files"])
+    assert manifest["config"]["estimator"]["class"] == "sklearn.naive_bayes.GaussianNB"
+    assert manifest["data"]["rows"] == 400
+    assert manifest["classifier"]["thresholds"] == summary["thresholds"]
+    metadata = json.loads((tmp_path / "out" / "classifier" / "classifier.json").read_text())
+    assert metadata == manifest["classifier"]
+    assert metadata["features"] == [
+        {"name": "a", "kind": "number"},
+        {"name": "b", "kind": "number"},
+        {"name": "n", "kind": "number"},
+        {"name": "c", "kind": "category"},
+    ]
+    assert metadata["seed"] == 4
+
+
+def test_the_plan_says_what_would_be_done(tmp_path):
+    data = write(people(), tmp_path / "data", 2)
+    plan = generate.prepare(configure(data, tmp_path / "out", "generate.repeats=null")).plan
+    text = "\n".join(plan.lines())
+    assert "GaussianNB" in text
+    assert "about 42 times" in text  # of some 120 rows
+    assert "2 files, 400 rows" in text
+    assert not (tmp_path / "out").exists()
