@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import logging
 import os
 import threading
@@ -12,10 +13,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack, contextmanager
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from jobs import worker_process
-from jobs.config import ADDRESS, INLINE, LOCAL, SCHEDULER_FILE, ClusterConfig
+from jobs.config import ADDRESS, INLINE, LOCAL, ClusterConfig
 from jobs.progress import reporting
 from pipeline.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, Executor, InlineExecutor
@@ -25,8 +28,11 @@ log = logging.getLogger("logcal")
 _SLICE = 0.5
 """Seconds between looks at whether a cluster is still wanted."""
 
-_ENOUGH = 2.0
-"""Seconds to wait at the end for a connection to a cluster that is not ours."""
+_LATE = 2.0
+"""Seconds beyond the timeout after which a start that says nothing is given up."""
+
+_STOP = 30.0
+"""Seconds to wait, when a run ends early, for a cluster that is still being made: until then it cannot be stopped."""
 
 
 @contextmanager
@@ -73,20 +79,27 @@ class _Starting:
         self.client: Any = None
         self.cluster: Any = None
         self.unwanted = threading.Event()
+        self.deadline = time.monotonic() + config.timeout
         self._future: Future[tuple[Any, int]] = Future()
         self._method = worker_process.begin() if config.kind == LOCAL else "spawn"
         threading.Thread(target=self._run, name="logcal-cluster", daemon=True).start()
 
     def result(self) -> tuple[Any, int]:
         """A client with at least one worker, and the number of workers there are."""
+        # A port that is open but silent has no timeout of its own.
+        late = self.deadline - time.monotonic() + _LATE
+        if not wait_for_futures([self._future], late).done:
+            where = self.config.address or self.config.scheduler_file or self.config.kind
+            raise TemporaryError(
+                f"the cluster {where} did not start or answer within {self.config.timeout:g} s (cluster.timeout)"
+            )
         return self._future.result()
 
     def stop(self) -> None:
         """Stop what was started."""
         self.unwanted.set()
-        # A cluster that is being made can only be stopped once it is made.
-        ours = self.config.kind == LOCAL or self.config.by_class
-        wait_for_futures([self._future], None if ours else _ENOUGH)
+        if self.config.kind == LOCAL or self.config.by_class:
+            wait_for_futures([self._future], _STOP)
         if self.client is not None:
             self.client.close()
         if self.cluster is not None:
@@ -99,9 +112,9 @@ class _Starting:
             self._future.set_exception(error)
 
     def _start(self) -> tuple[Any, int]:
-        _quiet()
         from distributed import Client
 
+        _quiet()
         config = self.config
         if config.kind == LOCAL:
             self.cluster = _local_cluster(config, self._method)
@@ -111,25 +124,39 @@ class _Starting:
             self.client = Client(self.cluster, timeout=config.timeout)
         else:
             self.client = _connect(config)
-        return self.client, self._await_workers()
+        self._await_worker()
+        if config.kind != LOCAL:
+            _check_versions(self.client)
+        workers = list(self.client.scheduler_info(n_workers=-1)["workers"].values())
+        _check_memory(workers, config)
+        return self.client, len(workers)
 
-    def _await_workers(self) -> int:
+    def _await_worker(self) -> None:
         from distributed import TimeoutError as DaskTimeoutError
 
-        config = self.config
-        end = time.monotonic() + config.timeout
         while True:
             try:
-                self.client.wait_for_workers(1, timeout=min(_SLICE, config.timeout))
-                break
+                self.client.wait_for_workers(1, timeout=_SLICE)
+                return
             except (DaskTimeoutError, TimeoutError):
-                if self.unwanted.is_set() or time.monotonic() > end:
+                if self.unwanted.is_set() or time.monotonic() > self.deadline:
                     raise TemporaryError(
-                        f"no worker came within {config.timeout:g} s (cluster.timeout): see the cluster's own logs"
+                        f"no worker came within {self.config.timeout:g} s (cluster.timeout): see the cluster's own logs"
                     ) from None
-        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        _check_memory(list(workers), config)
-        return len(workers)
+
+
+def _check_versions(client: Any) -> None:
+    # A worker that cannot read its tasks drops them without a word.
+    ours = metadata.version("logcal")
+    found = client.run(metadata.version, "logcal", on_error="return")
+    others = {worker: version for worker, version in found.items() if version != ours}
+    if others:
+        worker, version = next(iter(others.items()))
+        what = f"logcal {version}" if isinstance(version, str) else f"no logcal ({version!r})"
+        raise ConfigError(
+            f"cluster.kind: expected logcal {ours} on all workers, found {what} on {len(others)} of {len(found)}, such "
+            f"as {worker}: install the same version there"
+        )
 
 
 def _check_memory(workers: list[dict[str, Any]], config: ClusterConfig) -> None:
@@ -145,9 +172,9 @@ def _check_memory(workers: list[dict[str, Any]], config: ClusterConfig) -> None:
 
 
 def _quiet() -> None:
-    """Keep Dask's own log lines, about restarts of workers and the like, to errors."""
-    for name in ("distributed", "bokeh", "tornado"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    """Leave out what Dask logs: restarts of workers, and with tracebacks what is raised here as one error."""
+    for name in ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio", "bokeh"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _local_cluster(config: ClusterConfig, method: str) -> Any:
@@ -164,15 +191,21 @@ def _local_cluster(config: ClusterConfig, method: str) -> Any:
             "distributed.scheduler.work-stealing": False,
         }
     )
-    return LocalCluster(
-        n_workers=_local_workers(config),
-        threads_per_worker=1,
-        memory_limit=config.memory_bytes,
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",
-        # What a task raises, again and again where it is repeated, is raised here once.
-        silence_logs=logging.CRITICAL,
-    )
+    workers = _local_workers(config)
+    try:
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            memory_limit=config.memory_bytes,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            # What a task raises, again and again where it is repeated, is raised here once.
+            silence_logs=logging.CRITICAL,
+        )
+    except (RuntimeError, OSError, TimeoutError) as error:
+        raise TemporaryError(
+            f"the {workers} worker processes on this machine do not start ({error}): try cluster.kind=inline"
+        ) from error
 
 
 def _local_workers(config: ClusterConfig) -> int:
@@ -217,16 +250,30 @@ def _cluster_class(path: str) -> Any:
 def _connect(config: ClusterConfig) -> Any:
     from distributed import Client
 
-    where = config.address if config.kind == ADDRESS else config.scheduler_file
+    address = config.address if config.kind == ADDRESS else _address_in(config.scheduler_file or "")
     try:
-        if config.kind == SCHEDULER_FILE:
-            return Client(scheduler_file=config.scheduler_file, timeout=config.timeout)
-        return Client(config.address, timeout=config.timeout)
-    except FileNotFoundError:
+        return Client(address, timeout=config.timeout)
+    except ValueError as error:
         raise ConfigError(
-            f"cluster.scheduler_file: expected a scheduler's file, found none at {where}"
+            f"cluster.{config.kind}: expected an address such as tcp://10.0.0.5:8786, found {address} ({error})"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise TemporaryError(
-            f"no Dask scheduler answers at {where} within {config.timeout:g} s (cluster.timeout): {error}"
+            f"no Dask scheduler answers at {address} within {config.timeout:g} s (cluster.timeout): {error}"
         ) from None
+
+
+def _address_in(path: str) -> str:
+    # distributed would wait for the file for ever.
+    try:
+        address = json.loads(Path(path).read_text())["address"]
+    except OSError as error:
+        found = f"none at {path} ({error.strerror})"
+    except (ValueError, KeyError, TypeError):
+        found = f"another file at {path}"
+    else:
+        return str(address)
+    raise ConfigError(
+        f"cluster.scheduler_file: expected the file of a running scheduler, found {found}: start "
+        f"`dask scheduler --scheduler-file {path}` first"
+    )

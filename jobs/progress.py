@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from jobs import interrupts
 from pipeline.execution import Report
 
 if TYPE_CHECKING:
@@ -22,16 +23,24 @@ INTERVAL = 30.0
 
 @contextmanager
 def reporting() -> Iterator[Report]:
-    """A report for executors: bars if stderr is a terminal, otherwise log lines."""
+    """A report for executors: bars if stderr is a terminal, otherwise log lines. It also ends an interrupted run."""
     if not sys.stderr.isatty():
-        yield LogLines()
+        yield _checking(LogLines())
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield Bars(progress)
+        yield _checking(Bars(progress))
+
+
+def _checking(report: Report) -> Report:
+    def checked(stage: str, done: int, total: int) -> None:
+        interrupts.check()
+        report(stage, done, total)
+
+    return checked
 
 
 class LogLines:
@@ -39,28 +48,24 @@ class LogLines:
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self.interval = interval
-        self.started = self.said = time.monotonic()
+        self.stage: str | None = None
+        self.started = self.said = 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """See `pipeline.execution.Report`."""
         now = time.monotonic()
-        if done == 0:
+        if self.stage is None:
+            self.stage = stage
             self.started = self.said = now
             log.info("%s: %s tasks", stage, f"{total:,}")
         if done == total:
+            self.stage = None
             log.info("%s: done, %.1f s", stage, now - self.started)
-        elif done and now - self.said >= self.interval:
+        elif now - self.said >= self.interval:
             self.said = now
             seconds = now - self.started
-            left = seconds / done * (total - done)
-            log.info(
-                "%s: %s of %s tasks, %.0f s, about %.0f s left",
-                stage,
-                f"{done:,}",
-                f"{total:,}",
-                seconds,
-                left,
-            )
+            left = f", about {seconds / done * (total - done):.0f} s left" if done else ""
+            log.info("%s: %s of %s tasks, %.0f s%s", stage, f"{done:,}", f"{total:,}", seconds, left)
 
 
 class Bars:
@@ -72,6 +77,8 @@ class Bars:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """See `pipeline.execution.Report`."""
-        if done == 0 or self.current is None:
+        if self.current is None:
             self.current = self.progress.add_task(stage, total=total)
         self.progress.update(self.current, completed=done)
+        if done == total:
+            self.current = None

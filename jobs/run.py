@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from types import FrameType
 from typing import Any, Protocol
 
+from jobs import interrupts
 from jobs.registry import Job
 from pipeline.errors import LogcalError
 from pipeline.execution import Executor
@@ -20,8 +18,6 @@ from pipeline.execution import Executor
 log = logging.getLogger("logcal")
 
 BUG = 1
-SIGNALLED = 128
-"""A run that a signal ended exits with this plus the signal's number, as shells have it: 130 or 143."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +102,13 @@ def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
 
 def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
     """Carry out an action; turn what it raises into a message and an exit code."""
-    received: list[int] = []
     try:
-        with _signals(received):
+        with interrupts.catching():
             action()
     except LogcalError as error:
         return _fail(name, str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
-        number = received[0] if received else signal.SIGINT
-        return _fail(name, "interrupted; nothing was published", SIGNALLED + number, as_json)
+        return _fail(name, "interrupted; nothing was published", interrupts.exit_code(), as_json)
     except BrokenPipeError:
         # Whoever read stdout has gone: the job itself is done.
         sys.stderr.close()
@@ -131,21 +125,3 @@ def _fail(name: str, message: str, code: int, as_json: bool) -> int:
     if as_json:
         show({"error": message, "exit_code": code}, [], as_json)
     return code
-
-
-@contextmanager
-def _signals(received: list[int]) -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does, and let no second signal interrupt the cleaning up."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if received:
-            return
-        received.append(number)
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 
 log = logging.getLogger("logcal")
 
@@ -39,11 +39,17 @@ def begin() -> str:
         return "spawn"
     os.environ.update(ENVIRONMENT)
     multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOAD])
+    # Starting the tracker, which the server would do otherwise, unblocks signals.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        # Started with Ctrl-C blocked, as it can only ignore it once Python runs.
         forkserver.ensure_running()
     except OSError as error:
         log.debug("workers are spawned: %s", error)
         return "spawn"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.errors import TemporaryError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 Report = Callable[[str, int, int], None]
-"""Called with (stage, tasks done, tasks in all): at 0 done, and after each task."""
+"""Called with (stage, tasks done, tasks in all): first with 0 done, after each task, and often in between; what it
+raises ends the stage."""
 
 RETRIES = 2
 """Of a task that raises an unexpected error; a lost worker's tasks run again by themselves."""
+
+
+_POLL = 0.005
+"""Seconds between looks at whether a task has finished."""
+
+_LOOK = 0.2
+"""Seconds between reports, and looks at whether the scheduler is still there."""
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -67,8 +76,7 @@ class DaskExecutor:
 
     def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """See `Executor.run`."""
-        from distributed import KilledWorker, as_completed
-        from distributed.client import FutureCancelledError
+        from distributed import KilledWorker
 
         run = uuid.uuid4().hex[:8]
         results: list[Any] = [None] * len(tasks)
@@ -80,21 +88,47 @@ class DaskExecutor:
             for i, task in enumerate(tasks)
         }
         try:
-            for done, (future, result) in enumerate(as_completed(list(futures), with_results=True), 1):
-                if isinstance(result, _Failure):
-                    raise result.error
+            for future, result in self._completed(stage, futures, len(tasks)):
                 results[futures.pop(future)] = result
-                self.report(stage, done, len(tasks))
+                self.report(stage, len(tasks) - len(futures), len(tasks))
         except KilledWorker as error:
             raise TemporaryError(
                 f"the workers that ran stage '{stage}' died again and again, probably for want of memory: "
                 f"give each worker more (cluster.memory). {error}"
             ) from None
-        except FutureCancelledError as error:
-            raise TemporaryError(f"the cluster went away during stage '{stage}': {error}") from None
         finally:
-            self.client.cancel(list(futures), force=True)
+            if self.client.status == "running":
+                self.client.cancel(list(futures), force=True)
         return results
+
+    def _completed(
+        self, stage: str, futures: Mapping[Future, int], total: int
+    ) -> Iterator[tuple[Future, Any]]:
+        """Futures with their results, as they come, until there are no more in `futures`."""
+        from distributed import as_completed
+
+        arriving = as_completed(list(futures), with_results=True)
+        looked = time.monotonic()
+        while futures:
+            arrived = arriving.next_batch(block=False)
+            for future, result in arrived:
+                if isinstance(result, _Failure):
+                    raise result.error
+                if future.status == "error":
+                    raise result[1].with_traceback(result[2])
+                if future.status == "finished":
+                    yield future, result
+            if arrived:
+                continue
+            time.sleep(_POLL)
+            # Results that were under way when the scheduler went never arrive, and never fail.
+            if time.monotonic() - looked >= _LOOK:
+                looked = time.monotonic()
+                self.report(stage, total - len(futures), total)
+                if any(future.cancelled() for future in futures):
+                    raise TemporaryError(
+                        f"the cluster went away during stage '{stage}': see the scheduler's own logs, and run again"
+                    )
 
 
 class _Failure:

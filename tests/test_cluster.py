@@ -1,0 +1,201 @@
+"""Where the work runs: every kind of cluster, started, reached, refused and stopped."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from jobs.cluster import starting_executor
+from jobs.config import ClusterConfig
+from pipeline.errors import ConfigError, TemporaryError
+from pipeline.execution import InlineExecutor
+
+QUICK = "cluster.timeout=1"
+
+
+class Dask:
+    """A scheduler with one worker, each a process of its own, as on a cluster."""
+
+    def __init__(self, folder, **environment):
+        self.file = folder / "scheduler.json"
+        self.environment = {**os.environ, "TMPDIR": str(folder), **environment}
+        self.environment.pop("PYTHONWARNINGS", None)
+        self.processes = []
+        self.begin("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        options = ("--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard", "--no-nanny")
+        self.begin("dask_worker", *options)
+
+    def begin(self, program, *arguments):
+        command = [sys.executable, "-m", f"distributed.cli.{program}", "--scheduler-file", str(self.file)]
+        process = subprocess.Popen(
+            [*command, *arguments],
+            cwd=self.file.parent,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.processes.append(process)
+
+    @property
+    def settings(self):
+        return "cluster.kind=scheduler_file", f"cluster.scheduler_file={self.file}", "cluster.memory=1GiB"
+
+    def await_file(self):
+        end = time.monotonic() + 30
+        while not self.file.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def stop(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def dask(tmp_path_factory):
+    cluster = Dask(tmp_path_factory.mktemp("dask"))
+    cluster.await_file()
+    yield cluster
+    cluster.stop()
+
+
+def test_a_running_cluster_by_file_and_by_address(place, dask):
+    place.write_log()
+    place.job("fit").expect(0)
+    before = place.lookup()
+    result = place.job("fit", *dask.settings, store__path=place.root / "by-file").expect(0)
+    assert "dashboard: http://127.0.0.1" in result.stderr
+    address = dask.file.read_text().split('"address": "')[1].split('"')[0]
+    by_address = ("cluster.kind=address", f"cluster.address={address}", "cluster.memory=512MiB")
+    place.job("fit", *by_address, store__path=place.root / "by-address").expect(0)
+    others = [path.read_bytes() for path in place.root.glob("by-*/ads/versions/*/lookup.parquet")]
+    assert others == [before, before]
+    # Workers that have less memory than the tasks are cut for.
+    place.write_log(place.predictions(seed=1), name="other")
+    result = place.job("fit", *dask.settings[:2], log__path=place.root / "other")
+    result.expect(2, "cluster.memory: expected workers with at least 2GiB", "1024 MiB and 1 threads")
+    assert all(process.poll() is None for process in dask.processes)
+
+
+def test_a_scheduler_that_dies_during_the_sort(place, dask, start):
+    place.write_long_log(files=20)
+    running = start(place, "fit", *dask.settings, "cluster.timeout=20")
+    running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run")
+    dask.processes[0].kill()
+    result = running.result().expect(75, "the cluster went away during stage 'sort'")
+    assert result.stdout == ""
+    assert list(place.scratch.iterdir()) == []
+    assert not place.store.exists()
+
+
+def test_workers_of_another_version(tmp_path):
+    facts = tmp_path / "logcal-9.9.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: logcal\nVersion: 9.9\n")
+    dask = Dask(tmp_path, PYTHONPATH=str(tmp_path))
+    try:
+        dask.await_file()
+        settings = {"kind": "scheduler_file", "scheduler_file": str(dask.file), "memory": "1GiB"}
+        message = failing(ConfigError, **settings, timeout=30.0)
+    finally:
+        dask.stop()
+    assert "on all workers, found logcal 9.9 on 1 of 1" in message
+
+
+def test_no_scheduler_there(place):
+    place.write_log()
+    before = place.tree()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        begun = time.monotonic()
+        result = place.job("fit", "cluster.kind=address", f"cluster.address={address}", QUICK)
+    result.expect(75, f"the cluster {address} did not start or answer within 1 s (cluster.timeout)")
+    result = place.job("fit", "cluster.kind=address", f"cluster.address={address}", QUICK)
+    result.expect(75, f"no Dask scheduler answers at {address} within 1 s (cluster.timeout)")
+    assert time.monotonic() - begun < 25
+    assert place.tree() == before
+
+
+def failing(error, timeout=1.0, **settings):
+    config = ClusterConfig(timeout=timeout, **settings)
+    with pytest.raises(error) as caught, starting_executor(config) as executor:
+        executor()
+    return str(caught.value)
+
+
+def test_an_address_or_file_that_cannot_be(tmp_path):
+    message = failing(ConfigError, kind="address", address="nowhere")
+    assert message.startswith("cluster.address: expected an address such as tcp://")
+    missing = tmp_path / "scheduler.json"
+    message = failing(ConfigError, kind="scheduler_file", scheduler_file=str(missing))
+    assert message.startswith("cluster.scheduler_file: expected the file of a running scheduler, found none")
+    missing.write_text("[]")
+    assert "found another file" in failing(ConfigError, kind="scheduler_file", scheduler_file=str(missing))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"kind": "dask_nowhere.SLURMCluster"}, ConfigError, "install it with `pip install dask-nowhere`"),
+        ({"kind": "distributed.NoCluster"}, ConfigError, "the module distributed has no class NoCluster"),
+        ({"kind": "os.path.join"}, ConfigError, "cluster.kind: expected a Dask cluster class, found"),
+        ({"kind": "distributed.SpecCluster"}, TemporaryError, "no worker came within 1 s (cluster.timeout)"),
+        ({"kind": "distributed.SpecCluster", "arguments": {"speck": 1}}, ConfigError, "does not take them"),
+        (
+            {"kind": "distributed.LocalCluster", "arguments": {"scheduler_port": "x", "n_workers": 0}},
+            TemporaryError,
+            "the cluster distributed.LocalCluster does not start",
+        ),
+    ],
+)
+def test_a_class_that_cannot_be(settings, error, message):
+    assert message in failing(error, **settings)
+
+
+def test_a_class_by_its_path_is_scaled():
+    arguments = {"n_workers": 0, "processes": False, "dashboard_address": None, "memory_limit": "1GiB"}
+    config = ClusterConfig(kind="distributed.LocalCluster", arguments=arguments, workers=2, memory="256MiB")
+    with starting_executor(config) as executor:
+        cluster = executor().client.cluster
+        assert executor().run("stage", divmod, [(7, 2), (9, 4)]) == [(3, 1), (2, 1)]
+        end = time.monotonic() + 10
+        while len(cluster.workers) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert len(cluster.workers) == 2
+    assert cluster.status.name == "closed"
+
+
+def test_inline_runs_here():
+    with starting_executor(ClusterConfig(kind="inline")) as executor:
+        assert isinstance(executor(), InlineExecutor)
+        assert executor().run("stage", os.getpid, [(), ()]) == [os.getpid()] * 2
+
+
+def test_local_workers_have_the_memory_that_is_set_and_no_more():
+    with starting_executor(ClusterConfig(workers=1, memory="400MiB")) as starting:
+        executor = starting()
+        (worker,) = executor.client.scheduler_info()["workers"].values()
+        assert worker["memory_limit"] == 400 * 1024**2
+        assert worker["nthreads"] == 1
+        assert executor.run("stage", np.sum, [([1, 2],), ([3],)]) == [3, 3]
+        with pytest.raises(
+            TemporaryError, match=r"died again and again.*give each worker more \(cluster.memory\)"
+        ):
+            executor.run("stage", np.ones, [(100_000_000,)])
+        assert executor.run("stage", np.sum, [([1, 2],)]) == [3]
+        before = threading.active_count()
+    assert threading.active_count() < before
+
+
+def test_ctrl_c_is_not_the_workers():
+    with starting_executor(ClusterConfig(workers=1, memory="400MiB")) as executor:
+        (pid,) = executor().run("stage", os.getpid, [()])
+        os.kill(pid, signal.SIGINT)
+        assert executor().run("stage", os.getpid, [()]) == [pid]
