@@ -96,6 +96,10 @@ class Calibrator(BaseEstimator, ABC):
     def check_parameters(self) -> None:
         """Raise ValueError, naming the parameter, its range and what was given, if one is out of range."""
 
+    def facts(self) -> dict[str, Any]:
+        """What a reader of the fitted map should know of the fit, as JSON values; empty for most methods."""
+        return {}
+
     @abstractmethod
     def _passes(self) -> Passes:
         """Yield the passes needed, receive their results, return the map."""

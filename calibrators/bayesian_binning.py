@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,10 @@ class _BayesianBinning(Calibrator):
     def __init__(self, expected_cuts: float = 10.0, max_cuts: int = 2000) -> None:
         self.expected_cuts = expected_cuts
         self.max_cuts = max_cuts
+
+    def facts(self) -> dict[str, Any]:
+        """Whether every gap between distinct scores could be a boundary, or only `max_cuts` cut points."""
+        return {"every_boundary_considered": bool(self.exact_)}
 
     def check_parameters(self) -> None:
         """Raise ValueError unless `expected_cuts` is a finite number > 0 and `max_cuts` a whole number >= 1."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +110,10 @@ class BBQ(Calibrator):
         self.prior = prior
         self.rho = rho
         self.reference = reference
+
+    def facts(self) -> dict[str, Any]:
+        """How many models the map averages."""
+        return {"models_averaged": int(self.models_.weight.size)}
 
     def check_parameters(self) -> None:
         """Raise ValueError for C < 1, rho < 0, and unknown names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +118,10 @@ class ENIR(Calibrator):
     def __init__(self, criterion: str = "bic", reference: str = "paper") -> None:
         self.criterion = criterion
         self.reference = reference
+
+    def facts(self) -> dict[str, Any]:
+        """How many models the map averages."""
+        return {"models_averaged": int(self.models_.weight.size)}
 
     def check_parameters(self) -> None:
         """Raise ValueError if `criterion` or `reference` is not one of the names allowed."""

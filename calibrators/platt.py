@@ -91,6 +91,10 @@ class Platt(Calibrator):
         self.input = input
         self.max_error = max_error
 
+    def facts(self) -> dict[str, Any]:
+        """The sigmoid's parameters."""
+        return {"slope": float(self.slope_), "intercept": float(self.intercept_)}
+
     def check_parameters(self) -> None:
         """Raise ValueError if `input` is unknown or `max_error` outside [1e-12, 0.1]."""
         if self.input not in ("score", "logit"):

@@ -28,6 +28,8 @@ from pipeline.scratch import check_space, scratch_folder
 from pipeline.store import TableStore, Version
 
 REPORT, RUN = "report.html", "run.json"
+FITTED = ("every_boundary_considered", "models_averaged", "slope", "intercept", "largest_monotone_repair")
+"""Facts of the fit that the report shows where there are any."""
 
 
 def prepare(config: EvaluateConfig) -> Prepared:
@@ -191,6 +193,7 @@ class Prepared:
                 "monotone": lookup.monotone,
                 "rows": lookup.rows,
                 "fitted to rows": lookup.data.get("rows_used"),
+                **{name: lookup.data[name] for name in FITTED if name in lookup.data},
                 "fingerprint": lookup.fingerprint,
             },
             "Run": {

@@ -132,7 +132,7 @@ class Prepared:
             "method": config.calibrator.method,
             "parameters": config.calibrator.params,
             "score_transform": config.log.score_transform,
-            "data": {**fit.table.facts(), "largest_monotone_repair": repair},
+            "data": {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()},
         }
         manifest = {
             "run_id": self.identity,
