@@ -1,0 +1,361 @@
+"""`logcal generate` as a user runs it: any number of workers, the other jobs on its result, and bad input."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.registry import JOBS
+from jobs.run import run_job
+
+INLINE = "cluster.kind=inline"
+
+
+def patients(rows=240, seed=0):
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(2, rows))
+    return {
+        "x": x,
+        "y": y,
+        "kind": np.array(["a", "b", "c"])[rng.integers(0, 3, rows)],
+        "label": (rng.random(rows) < 1 / (1 + np.exp(-2 * x - y))).astype(np.int8),
+        "clinic": np.array([f"c{i}" for i in rng.integers(0, 12, rows)]),
+    }
+
+
+def own_settings(place, output="generated", cluster=INLINE):
+    paths = {"data.path": place.root / "data", "output.path": place.root / output, "scratch": place.scratch}
+    return [cluster, *(f"{key}={path}" for key, path in paths.items())]
+
+
+def generate(place, *settings, output="generated", flags=(), cluster=INLINE):
+    given = [*own_settings(place, output, cluster), *settings]
+    return place.run("generate", *(part for text in given for part in ("--set", text)), *flags)
+
+
+def call(place, *settings, dry_run=False):
+    """The command, called rather than started: its code."""
+    return run_job(JOBS["generate"], [], [*own_settings(place), *settings], dry_run=dry_run, as_json=False)
+
+
+def write(place, columns, files=2):
+    return place.write_log(columns, files=files, name="data")
+
+
+SMALL = ("generate.repeats=4", "data.exclude=clinic")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("log/*.parquet"))}
+
+
+def test_the_number_of_workers_changes_nothing_and_the_other_jobs_go_on_from_there(place):
+    write(place, patients())
+    inline = generate(place, *SMALL, flags=["--json"]).expect(0).json
+    local = generate(place, *SMALL, "cluster.workers=2", output="local", cluster="cluster.kind=local").expect(
+        0
+    )
+    assert "repeat: 5 tasks" in local.stderr
+    found = contents(place.root / "generated")
+    assert len(found) == 4
+    assert contents(place.root / "local") == found
+    assert inline["rows"] == sum(
+        pq.read_metadata(path).num_rows for path in (place.root / "local").glob("log/*")
+    )
+
+    # A log like any other: from its folder or from the folder above.
+    fits = [
+        place.job("fit", "calibrator.method=dgg", "calibrator.params={group_size: 20}", log__path=log).expect(
+            0
+        )
+        for log in (place.root / "generated", place.root / "local" / "log")
+    ]
+    assert "dgg: " in fits[0].stdout
+    assert "published ads version 000002" in fits[1].stdout  # another log, though of the same content
+    first, second = place.versions
+    assert first.partition("-")[2] == second.partition("-")[2]
+
+    # Features in, decisions out, with the classifier that was shipped.
+    new = place.write_log(patients(seed=1), files=3, name="new")
+    scored = place.job(
+        "score", "--json", log__path=new, classifier__path=place.root / "generated", output__path=place.output
+    ).expect(0)
+    table = pq.read_table(place.output)
+    assert table.schema.names[-4:] == ["score", "probability", "decision", "table_version"]
+    threshold = scored.json["threshold"]
+    assert table["decision"].to_pylist() == [p >= threshold for p in table["probability"].to_pylist()]
+    right = np.mean(table["decision"].to_numpy() == (table["label"].to_numpy() == 1))
+    assert right > 0.7
+    evaluated = place.job(
+        "evaluate", "log.score=score", log__path=place.output, output__path=place.root / "report"
+    ).expect(0)
+    assert "Brier" in evaluated.stdout
+
+
+def test_a_dry_run_writes_nothing(place):
+    write(place, patients())
+    before = place.tree()
+    result = generate(place, *SMALL, flags=["--dry-run"]).expect(0)
+    assert "GaussianNB" in result.stdout
+    assert "about 4 times" in result.stdout
+    assert place.tree() == before
+
+
+def test_a_second_run_has_nothing_to_do(place):
+    write(place, patients())
+    generate(place, *SMALL).expect(0)
+    generate(place, *SMALL).expect(99, "holds the result of this run already")
+
+
+# Bad input
+
+
+def lists(columns):
+    return {**columns, "tags": pa.array([[1, 2]] * 240)}
+
+
+def nulls(columns):
+    return {**columns, "empty": pa.nulls(240, pa.float64())}
+
+
+def few(columns):
+    return {name: values[:9] for name, values in columns.items()}
+
+
+def infinite(columns):
+    return {**columns, "x": np.where(np.arange(240) == 7, np.inf, columns["x"])}
+
+
+def with_label(make):
+    return lambda columns: {**columns, "label": make(columns["label"])}
+
+
+def one_clinic(columns):
+    return {**columns, "clinic": ["c1"] * 240}
+
+
+BAD = {
+    "estimator not on the allow list": (
+        None,
+        ["estimator.class=os.system"],
+        2,
+        ["estimator.class: expected a class of sklearn", "'os.system'", "no other package is imported"],
+    ),
+    "estimator behind an import of the package": (
+        None,
+        ["estimator.class=sklearn.utils.os.system"],
+        2,
+        ["there is no sklearn.utils.os.system"],
+    ),
+    "estimator that is a function": (
+        None,
+        ["estimator.class=sklearn.datasets.load_files"],
+        2,
+        ["expected a class of classifiers, found sklearn.datasets.load_files"],
+    ),
+    "package that is not known": (
+        None,
+        ["estimator.packages=[sklearn, subprocess]", "estimator.class=subprocess.Popen"],
+        2,
+        ["estimator.packages.1", "expected one of sklearn, xgboost, lightgbm, catboost"],
+    ),
+    "estimator that does not exist": (
+        None,
+        ["estimator.class=sklearn.naive_bayes.GausianNB"],
+        2,
+        ["there is no sklearn.naive_bayes.GausianNB", "did you mean 'GaussianNB'?"],
+    ),
+    "estimator without scores": (
+        None,
+        ["estimator.class=sklearn.linear_model.LinearRegression"],
+        2,
+        ["expected a classifier with predict_proba or decision_function", "neither"],
+    ),
+    "estimator made of others": (
+        None,
+        ["estimator.class=sklearn.ensemble.VotingClassifier"],
+        2,
+        ["is made of other estimators"],
+    ),
+    "parameter that does not exist": (
+        None,
+        ["estimator.params={var_smothing: 1}"],
+        2,
+        ["estimator.params.var_smothing", "did you mean 'var_smoothing'?"],
+    ),
+    "parameter out of range": (
+        None,
+        ["estimator.params={var_smoothing: -1}"],
+        2,
+        ["estimator.params: sklearn.naive_bayes.GaussianNB refuses them", "var_smoothing"],
+    ),
+    "partial_fit that is not there": (
+        None,
+        ["generate.training=partial_fit", "estimator.class=sklearn.svm.SVC"],
+        2,
+        ["sklearn.svm.SVC cannot be trained piece by piece"],
+    ),
+    "three classes": (
+        with_label(lambda z: np.arange(240) % 3),
+        [],
+        3,
+        [
+            "column 'label' (data.label): expected two classes, 0 and 1, found 80 rows with other labels, such as 2"
+        ],
+    ),
+    "labels of text": (
+        with_label(lambda z: np.where(z == 1, "yes", "no")),
+        [],
+        3,
+        ["column 'label' (data.label): expected booleans, or numbers 0 and 1, found string"],
+    ),
+    "constant label": (
+        with_label(np.ones_like),
+        [],
+        3,
+        ["expected labels of both classes", "240 rows", "label 1"],
+    ),
+    "null labels": (
+        with_label(lambda z: pa.array(z, mask=np.arange(240) < 5)),
+        [],
+        3,
+        ["expected labels, found 5 nulls"],
+    ),
+    "feature of lists": (lists, [], 3, ["column 'tags'", "found list<", "data.exclude"]),
+    "column of nulls": (nulls, [], 3, ["column 'empty'", "nulls alone", "data.exclude"]),
+    "infinite numbers": (infinite, [], 3, ["column 'x'", "expected finite numbers, found 1 infinite"]),
+    "nulls that the estimator cannot take": (
+        lambda columns: {**columns, "x": pa.array(columns["x"], mask=np.arange(240) == 3)},
+        ["estimator.imputation=none"],
+        2,
+        ["sklearn.naive_bayes.GaussianNB takes no missing values, found nulls in x"],
+    ),
+    "categories that are not encoded": (
+        None,
+        ["estimator.categories=none"],
+        2,
+        ["expected features of numbers alone, found the categories kind"],
+    ),
+    "nine rows": (few, [], 3, ["expected at least 10 rows, found 9"]),
+    "one group": (
+        one_clinic,
+        ["generate.split=group", "data.group=clinic", "data.exclude=[]"],
+        3,
+        ["column 'clinic' (data.group): expected at least two groups, found one"],
+    ),
+    "a group that is not named": (None, ["generate.split=group"], 2, ["data.group", "REQUIRED"]),
+    "row ids that repeat": (
+        lambda columns: {**columns, "id": np.arange(240) // 2},
+        ["data.row_id=id"],
+        3,
+        ["column 'id' (data.row_id): expected a different value in each row, found 120"],
+    ),
+    "column that is missing": (
+        None,
+        ["data.features=[x, z]"],
+        3,
+        ["column 'z' (data.features) is not in any file", "x, y, kind, label, clinic"],
+    ),
+    "label among the features": (
+        None,
+        ["data.features=[x, label]"],
+        2,
+        ["found 'label', which is data.label"],
+    ),
+    "kept column with a name of the log's": (
+        lambda columns: {**columns, "score": columns["x"]},
+        ["data.keep=score"],
+        2,
+        ["data.keep: expected no column named score"],
+    ),
+    "too little memory": (
+        lambda columns: {name: np.tile(values, 5000) for name, values in columns.items()},
+        ["cluster.memory=400MiB"],
+        3,
+        ["a task needs about", "found cluster.memory=400MiB", "generate.training=partial_fit"],
+    ),
+}
+
+
+IN_PROCESSES_OF_THEIR_OWN = [
+    "estimator not on the allow list",
+    "estimator that does not exist",
+    "estimator without scores",
+    "parameter that does not exist",
+    "three classes",
+    "constant label",
+    "feature of lists",
+    "column of nulls",
+    "nine rows",
+    "one group",
+]
+
+
+def prepared(place, name):
+    """Write the data; return the settings that the case needs."""
+    change, settings, *_ = BAD[name]
+    write(place, patients() if change is None else change(patients()))
+    exclude = [] if any(text.startswith("data.features") for text in settings) else ["data.exclude=clinic"]
+    return [*exclude, *settings]
+
+
+@pytest.mark.parametrize("name", IN_PROCESSES_OF_THEIR_OWN)
+def test_bad_input_is_refused_and_nothing_is_written(place, name):
+    settings = prepared(place, name)
+    before = place.tree()
+    result = generate(place, *settings)
+    result.expect(BAD[name][2], *BAD[name][3])
+    assert result.stdout == ""
+    assert place.tree() == before
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name not in IN_PROCESSES_OF_THEIR_OWN])
+def test_more_bad_input_is_refused_and_nothing_is_written(place, name, capsys):
+    """As above, but that the command is called rather than started."""
+    settings = prepared(place, name)
+    before = place.tree()
+    code = call(place, *settings)
+    said = capsys.readouterr()
+    assert code == BAD[name][2], said.err
+    assert all(phrase in said.err for phrase in BAD[name][3]), said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+    assert place.tree() == before
+
+
+def test_all_problems_are_said_at_once(place, capsys):
+    write(place, {**lists(patients()), "label": ["x"] * 240})
+    assert call(place, "data.row_id=x", dry_run=True) == 3
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("column 'tags'", "column 'label'", "column 'x' (data.row_id)"))
+
+
+def test_no_such_path(place, capsys):
+    assert call(place, dry_run=True) == 3
+    assert "data.path names no Parquet files" in capsys.readouterr().err
+
+
+def test_the_classifier_must_be_there(place):
+    place.write_log()
+    place.job("fit").expect(0)
+    place.job("score", classifier__path=place.root / "nowhere").expect(
+        2, "classifier.path: expected a folder with"
+    )
+
+
+def test_the_log_must_have_the_classifiers_features(place):
+    write(place, patients())
+    generate(place, *SMALL).expect(0)
+    place.job("fit", log__path=place.root / "generated").expect(0)
+    columns = {**patients(), "kind": np.arange(240) / 7}
+    del columns["y"]
+    new = place.write_log(columns, name="new")
+    result = place.job("score", log__path=new, classifier__path=place.root / "generated")
+    result.expect(
+        3, "column 'y'", "is not in any file", "column 'kind': the classifier was trained with a category"
+    )
+    assert not place.output.exists()
+    # The score's name is taken.
+    new = place.write_log({**patients(), "score": np.zeros(240)}, name="taken")
+    result = place.job("score", log__path=new, classifier__path=place.root / "generated")
+    result.expect(3, "expected no column 'score'", "set log.score to another name")
