@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 
 import numpy as np
@@ -15,7 +16,7 @@ from calibrators._kernels import distinct
 from pipeline.parquet import thrift
 from pipeline.parquet.append import append_columns
 from pipeline.parquet.footer import NewColumn, NotExtensibleError, extended_footer, read_footer
-from pipeline.parquet.pages import BYTE_ARRAY, DOUBLE, codec_number
+from pipeline.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, codec_number
 
 PAGE = 1000
 
@@ -317,3 +318,36 @@ def test_a_source_that_shrinks_while_it_is_copied():
 
     with pytest.raises(OSError, match="the file ended after 0: it was changed while being read"):
         append_columns(Cut(source), io.BytesIO(), lambda writer: [])
+
+
+@pytest.mark.parametrize("codec", [0, 1, 6])
+@pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 2500])
+def test_booleans_with_nulls_read_back(codec, nulls, rows):
+    rng = np.random.default_rng(rows)
+    values, null = rng.random(rows) < 0.4, rng.random(rows) < nulls
+    source = numbered(rows, row_group_size=900)
+    groups = pq.ParquetFile(io.BytesIO(source)).metadata
+    edges = np.cumsum([0, *(groups.row_group(i).num_rows for i in range(groups.num_row_groups))])
+
+    def write(writer):
+        chunks = []
+        for low, high in itertools.pairwise(edges):
+            pages = (
+                (values[i : min(i + 400, high)], null[i : min(i + 400, high)]) for i in range(low, high, 400)
+            )
+            chunks.append(writer.write_booleans(pages, high - low, codec))
+        return [NewColumn("decision", BOOLEAN, chunks)]
+
+    target = io.BytesIO()
+    append_columns(io.BytesIO(source), target, write)
+    found = pq.read_table(target)
+    assert found.schema.field("decision").type == pa.bool_()
+    expected = [None if n else bool(v) for v, n in zip(values, null, strict=True)]
+    assert found["decision"].to_pylist() == expected
+    for i, (low, high) in enumerate(itertools.pairwise(edges)):
+        statistics = pq.read_metadata(target).row_group(i).column(1).statistics
+        present = values[low:high][~null[low:high]]
+        assert statistics.null_count == null[low:high].sum()
+        if present.size:
+            assert (statistics.min, statistics.max) == (present.min(), present.max())
