@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
+from jobs.logging_setup import log_to_stderr
 from jobs.registry import JOBS, Job
 from jobs.worker_process import ignore_interrupts
 
@@ -46,19 +47,7 @@ def main() -> None:
     logcal score --set log.path=new/ --set store.path=store --set store.table=ads
                  --set output.path=scored/
     """
-    _log_to_stderr()
-
-
-def _log_to_stderr() -> None:
-    import logging
-
-    logger = logging.getLogger("logcal")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
+    log_to_stderr()
 
 
 def _add_job(job: Job) -> None:

@@ -6,6 +6,8 @@ An exception that a signal handler raises may come out inside a destructor or a 
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,19 +21,18 @@ SIGNALLED = 128
 
 class _State:
     received: int | None = None
+    at = 0.0
     raised = False
 
 
 @contextmanager
 def catching() -> Iterator[None]:
-    """Catch signals meanwhile. Of several only the first counts: nothing interrupts the cleaning up."""
+    """Catch signals meanwhile. What is raised is raised once: nothing interrupts the cleaning up."""
     _State.received, _State.raised = None, False
-    handlers = {signal.SIGINT: _receive, signal.SIGTERM: _receive, signal.SIGALRM: _raise_late}
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    previous = {number: signal.signal(number, _receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -50,11 +51,16 @@ def exit_code() -> int:
 
 def _receive(number: int, frame: FrameType | None) -> None:
     if _State.received is None:
-        _State.received = number
-        signal.setitimer(signal.ITIMER_REAL, SOON)
-
-
-def _raise_late(number: int, frame: FrameType | None) -> None:
-    if not _State.raised:
+        _State.received, _State.at = number, time.monotonic()
+        reminder = threading.Timer(SOON, _remind, [number])
+        reminder.daemon = True
+        reminder.start()
+    elif not _State.raised and time.monotonic() - _State.at >= SOON:
         _State.raised = True
         raise KeyboardInterrupt
+
+
+def _remind(number: int) -> None:
+    # To the main thread itself, so that it wakes up; and to no one else's handler.
+    if signal.getsignal(number) is _receive:
+        signal.pthread_kill(threading.main_thread().ident or 0, number)

@@ -80,6 +80,7 @@ def run_job(job: Job, files: Sequence[str], settings: Sequence[str], *, dry_run:
 def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool, as_json: bool) -> None:
     from jobs.cluster import starting_executor
     from jobs.config_loading import load
+    from jobs.logging_setup import announce_compiling
 
     config = load(job.config_class(), files, settings)
     if dry_run:
@@ -89,6 +90,7 @@ def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool,
     # The cluster starts while the job is being prepared.
     with starting_executor(config.cluster) as executor:
         prepared: Prepared = job.load_module().prepare(config)
+        announce_compiling()
         outcome = prepared.execute(executor())
     show(outcome.summary, outcome.lines, as_json)
 

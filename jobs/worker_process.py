@@ -65,5 +65,8 @@ def load() -> None:
     import numpy as np
 
     from calibrators._kernels.sums import expansion_of
+    from jobs.logging_setup import announce_compiling, log_to_stderr
 
+    log_to_stderr()
+    announce_compiling()
     expansion_of(np.ones(1))

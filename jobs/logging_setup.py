@@ -1,0 +1,38 @@
+"""The command's own log lines, on stderr; the root logger and other libraries' stay as they are."""
+
+from __future__ import annotations
+
+import logging
+
+log = logging.getLogger("logcal")
+
+
+def log_to_stderr() -> None:
+    """Write the log lines of this process to stderr."""
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
+def announce_compiling() -> None:
+    """Log a line when this process, or one forked from it, first compiles a kernel that is not on disk yet.
+
+    That takes some seconds, once after an installation, and would seem to hang.
+    """
+    from numba.core import event
+
+    class Listener(event.Listener):
+        said = False
+
+        def on_start(self, event: event.Event) -> None:
+            if not self.said:
+                self.said = True
+                log.info("compiling for this machine, which takes some seconds, once after an installation")
+
+        def on_end(self, event: event.Event) -> None:
+            pass
+
+    event.register("numba:compile", Listener())
