@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ OVERLAYS = {
         },
         notes={
             "queue": "The partition.",
-            "walltime": "In quotes: YAML reads 02:00:00 as a number.",
+            "walltime": "In quotes: YAML reads 12:00:00 as a number.",
             "cores": "One task at a time in each job, so that it has the memory to itself.",
             "memory": "Of one job; at least cluster.memory.",
             "interface": "Network interface between the nodes, such as ib0. null: the default route's.",
@@ -151,6 +152,8 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[\d:]+", value):
+        return f"'{value}'"  # Text of digits, for which only some values need quotes: show that it is text.
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
 

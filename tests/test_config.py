@@ -1,0 +1,397 @@
+"""Configurations: what is read, what goes over what, and what is said of mistakes."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from jobs.config import ClusterConfig, EvaluateConfig, FitConfig, ScoreConfig, parse_bytes
+from jobs.config_loading import known_keys, load
+from jobs.config_rendering import OVERLAYS, conf_files
+from jobs.registry import JOBS
+from pipeline.calibration import METHODS
+from pipeline.errors import ConfigError
+
+FIT = ("log.path=log", "store.path=store", "store.table=ads")
+SCORE = (*FIT, "output.path=scored")
+
+
+def message(model=FitConfig, files=(), settings=(), base=FIT):
+    """What is said of a configuration that is wrong."""
+    with pytest.raises(ConfigError) as caught:
+        load(model, files, [*base, *settings])
+    return str(caught.value)
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a YAML file into the current folder and return its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(text, name="fit.yaml"):
+        (tmp_path / name).write_text(text)
+        return name
+
+    return written
+
+
+# What goes over what
+
+
+def test_later_files_go_over_earlier_ones_key_by_key_and_settings_over_all(write):
+    first = write(
+        "log: {path: a, score: s, label: y}\ncluster: {memory: 1GiB, workers: 3}\nscratch: /first\n"
+    )
+    second = write("log:\n  label: clicked\ncluster:\nscratch: /second\n", "second.yaml")
+    config = load(
+        FitConfig, [first, second], ["store={path: p, table: t}", "log.score=z", "cluster.workers=4"]
+    )
+    assert (config.log.path, config.log.score, config.log.label) == (("a",), "z", "clicked")
+    assert (config.cluster.memory, config.cluster.workers, config.scratch) == ("1GiB", 4, "/second")
+
+
+def test_a_setting_replaces_a_map_where_a_file_adds_to_it(write):
+    first = write("calibrator: {method: histogram, params: {bins: 20}}\n")
+    second = write("calibrator: {params: {smoothing: 1}}\n", "second.yaml")
+    assert load(FitConfig, [first, second], FIT).calibrator.params == {"bins": 20, "smoothing": 1}
+    assert load(FitConfig, [first], [*FIT, "calibrator.params={smoothing: 1}"]).calibrator.params == {
+        "smoothing": 1
+    }
+    assert load(FitConfig, [first], [*FIT, "calibrator.params={}"]).calibrator.params == {}
+
+
+def test_of_several_settings_the_last_counts():
+    assert load(FitConfig, [], [*FIT, "log.label=a", "log.label=b"]).log.label == "b"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a.parquet", ("a.parquet",)),
+        ("[a, b]", ("a", "b")),
+        ("*.parquet", ("*.parquet",)),
+        ("s3://bucket/day=1/", ("s3://bucket/day=1/",)),
+        ("'2024'", ("2024",)),
+        ("#1", ("#1",)),
+    ],
+)
+def test_a_settings_value_is_yaml_or_else_text(text, value):
+    assert load(FitConfig, [], [*FIT, f"log.path={text}"]).log.path == value
+
+
+@pytest.mark.parametrize("text", ["", "null", "~", "Null"])
+def test_a_setting_can_be_null(text):
+    assert load(FitConfig, [], [*FIT, "log.weight=w", f"log.weight={text}"]).log.weight is None
+
+
+def test_anchors_and_merge_keys(write):
+    file = write("log: &log {path: a, score: s}\nstore: {path: p, table: t}\n")
+    assert load(FitConfig, [file]).log.score == "s"
+    file = write("cluster: {arguments: {base: &b {x: 1, y: 2}, more: {<<: *b, y: 3}}, kind: a.B}\n")
+    assert load(FitConfig, [file], FIT).cluster.arguments["more"] == {"x": 1, "y": 3}
+
+
+def test_an_empty_file_and_empty_sections_say_nothing(write):
+    files = [write("# nothing\n"), write("cluster:\nlog:\ncalibrator:\n  params:\n", "second.yaml")]
+    assert load(FitConfig, files, FIT) == load(FitConfig, [], FIT)
+
+
+def test_one_log_section_serves_fit_and_score():
+    config = load(ScoreConfig, [], [*SCORE, "log.label=NO", "log.score=s"])
+    assert config.log.model_dump() == {"path": ("log",), "score": "s"}
+
+
+def test_a_configuration_cannot_be_changed_and_is_json():
+    config = load(FitConfig, [], FIT)
+    with pytest.raises(ValueError, match="frozen"):
+        config.log.label = "other"
+    again = FitConfig.model_validate_json(json.dumps(config.model_dump(mode="json")))
+    assert again == config
+
+
+# Types that YAML guesses
+
+
+@pytest.mark.parametrize(
+    ("written", "found", "hint"),
+    [
+        ("NO", "the boolean False", "YAML reads an unquoted NO as false: put it in quotes"),
+        ("off", "the boolean False", "YAML reads an unquoted off as false: put it in quotes"),
+        ("y: 1", None, None),
+        ("2024-01-01", "the date 2024-01-01", "put it in quotes"),
+        ("12", "the number 12", "put it in quotes"),
+        ("1.50", "the number 1.5", "put it in quotes"),
+        ("[a]", "a list", None),
+    ],
+)
+def test_text_that_yaml_reads_as_something_else(write, written, found, hint):
+    if found is None:
+        written, found, hint = "{y: 1}", "a map", None
+    said = message(files=[write(f"log:\n  label: {written}\n")])
+    assert said.startswith(f"log.label (fit.yaml, line 2): expected text, found {found}")
+    assert (hint or found) in said
+    assert load(FitConfig, [write(f"log:\n  label: '{written}'\n")], FIT).log.label == written
+
+
+def test_the_hint_for_a_setting_is_quoted_for_the_shell():
+    said = message(settings=["log.label=NO"])
+    assert said == (
+        "log.label (--set log.label=NO): expected text, found the boolean False; YAML reads an unquoted NO as "
+        """false: put it in quotes: --set "log.label='NO'\""""
+    )
+    assert load(FitConfig, [], [*FIT, "log.label='NO'"]).log.label == "NO"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "log.max_bad_fraction=1e-3",
+            "expected a number, found the text '1e-3'; YAML reads 1e-3 as text: write 0.001",
+        ),
+        (
+            "cluster.workers=1e1",
+            "expected a whole number, found the text '1e1'; YAML reads 1e1 as text: write 10",
+        ),
+        ("cluster.workers='4'", "expected a whole number, found the text '4'"),
+        ("cluster.workers=2.5", "expected a whole number, found the number 2.5"),
+        ("cluster.workers=true", "expected a whole number, found the boolean True"),
+        ("cluster.workers=0", "expected a number >= 1, found the number 0"),
+        ("log.max_bad_fraction=1.5", "expected a number <= 1, found the number 1.5"),
+        ("log.max_bad_fraction=.nan", "expected a finite number, found the number nan"),
+        ("cluster.timeout=0", "expected a number > 0, found the number 0"),
+        ("score_table.keep='yes'", "expected true or false, found the text 'yes'"),
+        (
+            "log.on_bad_rows=quarantin",
+            "expected one of fail, quarantine, found the text 'quarantin'; did you mean quara",
+        ),
+        ("log.on_bad_rows=null", "expected one of fail, quarantine, found nothing"),
+        ("cluster.kind=locl", "did you mean local?"),
+        ("cluster=local", "expected a map of keys and values, found the text 'local'"),
+        ("calibrator.params=20", "expected a map of keys and values, found the number 20"),
+        ("log.path=[]", "expected at least one, found an empty list"),
+        ("log.path=[a, 1]", "expected text, found the number 1"),
+        ("log.path=''", "expected text that is not empty, found the text ''"),
+        ("store.table=a/b", "expected a plain name"),
+        ("store.table=..", "expected a plain name"),
+    ],
+)
+def test_a_value_of_the_wrong_kind(setting, said):
+    assert said in message(settings=[setting])
+
+
+# Unknown keys
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("log.scoer", "log.score"),
+        ("log.lable", "log.label"),
+        ("label", "log.label"),
+        ("memory", "cluster.memory"),
+        ("clusters.kind", "cluster"),
+        ("log.memory", "cluster.memory"),
+        ("scrach", "scratch"),
+        ("calibrator.parms", "calibrator.params"),
+    ],
+)
+def test_the_nearest_key_is_suggested(key, nearest):
+    assert f"unknown key; did you mean {nearest}?" in message(settings=[f"{key}=x"])
+
+
+def test_keys_are_listed_where_none_is_near():
+    assert "xyzzy (--set store.xyzzy=1): unknown key; known here: path, table" in message(
+        settings=["store.xyzzy=1"]
+    )
+    assert "known here: log, store, calibrator" in message(settings=["qqq=1"])
+
+
+def test_a_key_that_yaml_takes_for_a_boolean_keeps_its_name(write):
+    assert "log.no (fit.yaml, line 2): unknown key" in message(files=[write("log:\n  no: x\n")])
+
+
+# Everything at once
+
+
+def test_all_problems_are_said_together_each_with_its_place(write):
+    first = write("log:\n  scoer: s\n  label: NO\ncalibrator: {method: isotonik}\n")
+    second = write("log:\n  label: off\n", "second.yaml")
+    said = message(files=[first, second], settings=["cluster.workers=two"], base=())
+    assert said.startswith("the configuration has 7 problems:\n- ")
+    for line in (
+        "- log.path: REQUIRED; give it in a file or with --set log.path=...",
+        "- log.scoer (fit.yaml, line 2): unknown key; did you mean log.score?",
+        "- log.label (second.yaml, line 2): expected text, found the boolean False",
+        "- store.path: REQUIRED",
+        "- store.table: REQUIRED",
+        "- cluster.workers (--set cluster.workers=two): expected a whole number",
+        "- calibrator.method: expected one of",
+    ):
+        assert line in said
+
+
+def test_null_is_no_value_for_a_required_key(write):
+    assert message(base=FIT[1:], files=[write("log:\n  path:\n")]).startswith(
+        "log.path (fit.yaml, line 2): REQUIRED"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["log.score=label"], "log.label: expected another column than log.score, found 'label' for both"),
+        (["log.weight=score"], "log.weight (--set log.weight=score): expected another column than log.score"),
+        (["log.quarantine_path=bad"], "is only written with log.on_bad_rows=quarantine"),
+        (["cluster.kind=address"], "cluster.address: REQUIRED with cluster.kind=address"),
+        (
+            ["cluster.kind=scheduler_file"],
+            "cluster.scheduler_file: REQUIRED with cluster.kind=scheduler_file",
+        ),
+        (["cluster.address=tcp://a:1"], "only goes with cluster.kind=address, found cluster.kind=local"),
+        (["cluster.arguments={a: 1}"], "only go with a cluster class, found cluster.kind=local"),
+    ],
+)
+def test_keys_that_do_not_go_together(settings, said):
+    assert said in message(settings=settings)
+
+
+# Files and settings that cannot be read
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("log: [a\n", "fit.yaml: not valid YAML: "),
+        ("log: {path: a}\nlog: {path: b}\n", "log (fit.yaml, line 2): the key is given twice"),
+        ("- a\n", "fit.yaml: expected keys with values, found list"),
+        ("log: &a {b: *a}\n", "fit.yaml: not valid YAML: a map that contains itself (line 1, column 6)"),
+        (
+            "log: {path: !!python/object:os.system x}\n",
+            "fit.yaml: not valid YAML: could not determine a constructor",
+        ),
+        (
+            "log: {label: 2024-13-45}\n",
+            "log.label (fit.yaml, line 1): month must be in 1..12; if this is text, put",
+        ),
+        ("? [a, b]\n: c\n", "fit.yaml: not valid YAML: a key that is not text (line 1, column 3)"),
+    ],
+)
+def test_a_file_that_cannot_be_read(write, text, said):
+    assert said in message(files=[write(text)])
+
+
+def test_a_file_that_is_not_there_or_not_text(write, tmp_path):
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    said = message(files=["missing.yaml", "binary.yaml", "."])
+    assert "- missing.yaml: expected a YAML file, found no such file" in said
+    assert "- binary.yaml: expected YAML in UTF-8, found other bytes" in said
+    assert "- .: cannot be read: Is a directory" in said
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "log.label",
+            "--set log.label: expected KEY.PATH=VALUE, such as --set log.label=clicked, found no '='",
+        ),
+        ("=x", "found an empty key"),
+        ("log..label=x", "found an empty key"),
+        ("log.path=[a", "--set log.path=[a: the value is not valid YAML"),
+        ("log.path='a", "the value is not valid YAML"),
+    ],
+)
+def test_a_setting_that_cannot_be_read(setting, said):
+    assert said in message(settings=[setting])
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GiB", 2 * 1024**3),
+        ("1500MB", 1_500_000_000),
+        ("1.5 gib", 3 * 1024**3 // 2),
+        ("300000000B", 300_000_000),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_bytes(text) == size
+    assert ClusterConfig(memory=text).memory_bytes == size
+
+
+@pytest.mark.parametrize("text", ["2", "2G", "GiB", "-1GiB", "1e9B", "2 XiB", "1GiB 2"])
+def test_texts_that_are_no_sizes(text):
+    with pytest.raises(ValueError, match="expected a size with its unit, such as 2GiB or 1500MB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("2", "a size with its unit, such as 2GiB"),
+        ("64MiB", "expected at least 256MiB"),
+        ("null", "a size with"),
+    ],
+)
+def test_memory_is_a_size_that_a_worker_can_start_in(text, said):
+    assert said in message(settings=[f"cluster.memory={text}"])
+
+
+# conf/ and the registry
+
+
+@pytest.mark.parametrize(
+    "job", [job for job in JOBS.values() if f"{job.name}.yaml" in conf_files()], ids=lambda j: j.name
+)
+def test_a_rendered_file_holds_every_key_with_its_default(job, write):
+    model = job.config_class()
+    text = conf_files()[f"{job.name}.yaml"]
+    required = [f"{key}=given" for key in job.required]
+    rendered = load(model, [write(text)], required)
+    assert rendered == load(model, [], required)
+    values = yaml.safe_load(text)
+    for key in known_keys(model):
+        inner = values
+        for part in key.split("."):
+            assert part in inner, key
+            inner = inner[part]
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.name)
+def test_help_names_the_keys_that_are_required(job):
+    with pytest.raises(ConfigError) as caught:
+        load(job.config_class(), [], ["cluster.workers=0"])
+    missing = [
+        line.removeprefix("- ").split(":")[0] for line in str(caught.value).splitlines() if "REQUIRED" in line
+    ]
+    assert sorted(missing) == sorted(job.required)
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.name)
+def test_every_key_has_a_meaning(job):
+    def check(model):
+        for name, info in model.model_fields.items():
+            assert info.description, name
+            if hasattr(info.annotation, "model_fields"):
+                check(info.annotation)
+
+    check(job.config_class())
+
+
+@pytest.mark.parametrize("name", sorted(OVERLAYS))
+def test_an_overlay_goes_over_any_job(name, write):
+    overlay = write(conf_files()[f"cluster/{name}.yaml"], "overlay.yaml")
+    for model in (FitConfig, ScoreConfig, EvaluateConfig):
+        settings = FIT if model is FitConfig else SCORE
+        cluster = load(model, [overlay], settings).cluster
+        assert cluster.model_dump(include=set(OVERLAYS[name].values)) == OVERLAYS[name].values
+
+
+def test_every_method_is_explained():
+    meaning = FitConfig.model_fields["calibrator"].annotation.model_fields["method"].description
+    assert [method for method in METHODS if not re.search(rf"\b{method}\b[^.]*: ", meaning)] == []
