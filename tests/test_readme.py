@@ -32,6 +32,8 @@ def shell(commands: str, folder: Path) -> subprocess.CompletedProcess:
 def demo(tmp_path_factory):
     """A folder in which README's shell blocks have run, in order."""
     folder = tmp_path_factory.mktemp("readme")
+    for name in ("conf", "jobs"):
+        (folder / name).symlink_to(ROOT / name)
     for block in blocks("README.md", "sh"):
         done = shell(block, folder)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
@@ -45,9 +47,23 @@ def test_readme_commands_leave_what_readme_says(demo):
     assert (demo / "report" / "run.json").exists()
     scored = pq.read_table(demo / "scored")
     assert scored.column_names[-2:] == ["probability", "table_version"]
+    decided = pq.read_table(demo / "decided")
+    assert decided.column_names[-4:] == ["score", "probability", "decision", "table_version"]
+    right = decided["decision"].to_numpy() == (decided["label"].to_numpy() == 1)
+    assert right.mean() > 0.8
     versions = sorted(p.name for p in (demo / "tables" / "income" / "versions").iterdir())
     assert [name[:7] for name in versions] == ["000001-", "000002-"]
     assert (demo / "tables" / "income" / "CURRENT").read_text().strip() == versions[0]
+
+
+def test_commands_for_few_labels(tmp_path):
+    (tmp_path / "jobs").symlink_to(ROOT / "jobs")
+    (commands,) = blocks("docs/generate.md", "sh")
+    done = shell(
+        re.sub(r"^logcal \w+", r"\g<0> --set cluster.kind=inline", commands, flags=re.MULTILINE), tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(tmp_path / "decided").num_rows == 748
 
 
 @pytest.mark.timeout(300)

@@ -1,0 +1,87 @@
+"""How much faster two workers generate a log than one, where a repeat takes over 5 seconds.
+
+The data is made here: numbers and a label, the same every time. Times are of the jobs, without the cluster's start,
+from their manifests; runs with one and two workers take turns.
+
+    python benchmarks/generate.py [--rows 60000] [--trees 40] [--repeats 7] [--turns 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FEATURES = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--trees", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=3)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data.parquet"
+        write_data(data, arguments.rows)
+        seconds: dict[int, list[float]] = {1: [], 2: []}
+        repeats: list[float] = []
+        for turn in range(arguments.turns):
+            for workers, found in seconds.items():
+                manifest = run(data, Path(folder) / f"out-{turn}-{workers}", workers, arguments)
+                found.append(manifest["seconds"])
+                if workers == 1:
+                    repeats += [file["seconds"] for file in manifest["files"]]
+    ratios = [one / (2 * two) for one, two in zip(seconds[1], seconds[2], strict=True)]
+    print(f"{arguments.rows:,} rows, {FEATURES} features, random forests of {arguments.trees} trees")
+    print(
+        f"{arguments.repeats} repeats of {statistics.median(repeats):.1f} s (one worker), and one on all rows"
+    )
+    for workers, found in seconds.items():
+        print(f"{workers} workers: {statistics.median(found):.1f} s ({min(found):.1f} to {max(found):.1f})")
+    print(f"parallel efficiency: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def write_data(path: Path, rows: int) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(FEATURES, rows))
+    chance = 1 / (1 + np.exp(-values[:5].sum(axis=0)))
+    columns = {f"x{i}": column for i, column in enumerate(values)}
+    pq.write_table(pa.table({**columns, "label": (rng.random(rows) < chance).astype(np.int8)}), path)
+
+
+def run(data: Path, output: Path, workers: int, arguments: argparse.Namespace) -> dict:
+    settings = [
+        f"data.path={data}",
+        f"output.path={output}",
+        "estimator.class=sklearn.ensemble.RandomForestClassifier",
+        f"estimator.params={{n_estimators: {arguments.trees}, min_samples_leaf: 20}}",
+        "estimator.imputation=none",
+        f"generate.repeats={arguments.repeats}",
+        "cluster.kind=local",
+        f"cluster.workers={workers}",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "jobs",
+        "generate",
+        *(part for text in settings for part in ("--set", text)),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return json.loads((output / "_logcal.json").read_text())
+
+
+if __name__ == "__main__":
+    main()
