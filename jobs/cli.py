@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -17,6 +18,13 @@ from jobs.worker_process import ignore_interrupts
 if multiprocessing.parent_process() is not None:
     # Imported by a worker process, as its parent's main module.
     ignore_interrupts()
+
+_HELP = """Calibrate binary classifiers from their Parquet prediction logs.
+
+\b
+  logcal demo
+  logcal fit --set log.path=log/ --set store.path=store --set store.table=ads
+"""
 
 _EPILOG = """\b
 Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 input rejected,
@@ -34,19 +42,58 @@ _DRY_RUN = click.option(
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
+class _Logcal(click.Group):
+    """Says what is wrong with the usage as jobs say their errors: one line, and as JSON where that is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they were added."""
+        return list(self.commands)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run the command and end the process."""
+        given = sys.argv[1:] if args is None else list(args)
+        try:
+            code = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            _refuse(error, as_json="--json" in given)
+        except click.Abort:
+            sys.stderr.write(f"{self.name}: interrupted; nothing was published\n")
+            sys.exit(130)
+        sys.exit(code)
+
+
+def _refuse(error: click.ClickException, as_json: bool) -> NoReturn:
+    from jobs.run import show
+
+    context = getattr(error, "ctx", None)
+    name = context.command_path if context else "logcal"
+    message = f"{error.format_message()} See `{name} --help`."
+    sys.stderr.write(f"{name}: {message}\n")
+    if as_json:
+        show({"error": message, "exit_code": error.exit_code}, [], as_json)
+    sys.exit(error.exit_code)
+
+
 @click.group(
-    epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80}
+    "logcal",
+    cls=_Logcal,
+    help=_HELP,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
 @click.version_option(package_name="logcal")
 def main() -> None:
-    r"""Calibrate binary classifiers from their Parquet prediction logs.
-
-    \b
-    logcal demo
-    logcal fit   --set log.path=log/ --set store.path=store --set store.table=ads
-    logcal score --set log.path=new/ --set store.path=store --set store.table=ads
-                 --set output.path=scored/
-    """
+    """Set up what all commands need."""
     log_to_stderr()
 
 
@@ -78,7 +125,16 @@ def _leave(code: int) -> NoReturn:
 
 
 def _help(job: Job) -> str:
-    lines = [job.help, "", "\b", f"  logcal {job.name} {job.example}"]
+    start = f"  logcal {job.name} "
+    # Two columns less than the screen: click indents by two.
+    example = textwrap.wrap(
+        job.example.replace("--set ", "--set\0"),
+        78 - len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = [job.help, "", "\b", f"{start}{example[0]}", *(" " * len(start) + line for line in example[1:])]
+    lines = [line.replace("\0", " ") for line in lines]
     if job.required:
         lines += [
             "",
@@ -112,7 +168,7 @@ def _table_command(name: str, action: Callable[..., Any], as_json: bool) -> None
     _leave(guarded(f"logcal tables {name}", run, as_json))
 
 
-@tables.command("list")
+@tables.command("list", short_help="List all versions, oldest first.")
 @_STORE
 @_TABLE
 @_JSON
@@ -121,7 +177,7 @@ def list_versions(store: str, table: str, as_json: bool) -> None:
     _table_command("list", lambda actions: actions.list_versions(store, table), as_json)
 
 
-@tables.command()
+@tables.command(short_help="Show VERSION, or the current one.")
 @_STORE
 @_TABLE
 @_JSON
@@ -131,7 +187,7 @@ def show(store: str, table: str, version: str | None, as_json: bool) -> None:
     _table_command("show", lambda actions: actions.show(store, table, version), as_json)
 
 
-@tables.command()
+@tables.command(short_help="Make VERSION current again, or the one before.")
 @_STORE
 @_TABLE
 @_JSON

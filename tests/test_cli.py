@@ -1,0 +1,239 @@
+"""The command itself: help, usage, dry runs, JSON, and what becomes of errors that nobody expected."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jobs.registry import JOBS, Job
+from jobs.run import Outcome, Plan, guarded, run_job
+from pipeline.errors import CheckFailedError, NothingToDoError, TemporaryError
+
+COMMANDS = [
+    (),
+    *((name,) for name in JOBS),
+    ("tables",),
+    *(("tables", t) for t in ("list", "show", "rollback")),
+]
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_fits_a_screen(place, command):
+    place.environment["COLUMNS"] = "80"
+    lines = place.run(*command, "--help").expect(0).stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"Usage: {' '.join(('logcal', *command))} [OPTIONS]")
+
+
+def test_help_lists_the_jobs_in_their_order_and_the_exit_codes(place):
+    shown = place.run("--help").expect(0).stdout
+    listed = [line.split()[0] for line in shown.partition("Commands:")[2].splitlines() if line[2:3].strip()]
+    assert [name for name in listed if name in JOBS] == list(JOBS)
+    for code in ("0 done", "2 usage", "3 input rejected", "75 temporary", "99 nothing to do"):
+        assert code in shown
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.name)
+def test_help_of_a_job_says_what_it_needs(place, job):
+    shown = " ".join(place.run(job.name, "-h").expect(0).stdout.split())
+    for part in (job.help, job.example, ", ".join(job.required), *(s.option for s in job.shortcuts)):
+        assert part in shown
+    for option in ("--config FILE", "--set KEY.PATH=VALUE", "--dry-run", "--json"):
+        assert option in shown
+
+
+def test_help_imports_none_of_the_libraries(place):
+    watch = "import sys, jobs.cli\ntry: jobs.cli.main(['fit', '--help'])\nexcept SystemExit: pass\n"
+    watch += "print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", watch], capture_output=True, text=True, check=True
+    ).stdout.split()
+    libraries = {
+        "numpy",
+        "pydantic",
+        "dask",
+        "distributed",
+        "pyarrow",
+        "pandas",
+        "yaml",
+        "rich",
+        "numba",
+        "sklearn",
+    }
+    assert libraries & set(loaded) == set()
+    started = time.perf_counter()
+    place.run("--help")
+    # A bound for busy machines; it takes some 0.13 s.
+    assert time.perf_counter() - started < 3
+
+
+def test_version_and_module(place):
+    version = place.run("--version").expect(0).stdout
+    assert version.startswith("logcal, version ")
+    module = subprocess.run(
+        [sys.executable, "-m", "jobs", "--version"], capture_output=True, text=True, check=True
+    )
+    assert module.stdout == version
+
+
+# Usage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("fit", "--sett", "x"),
+            "logcal fit: No such option '--sett'. Did you mean '--set'? See `logcal fit --help`.",
+        ),
+        (("fti",), "logcal: No such command 'fti'. Did you mean 'fit'? See `logcal --help`."),
+        (
+            ("fit", "log.path=x"),
+            "logcal fit: Got unexpected extra argument (log.path=x) See `logcal fit --help`.",
+        ),
+        (
+            ("tables", "list"),
+            "logcal tables list: Missing option '--store'. See `logcal tables list --help`.",
+        ),
+    ],
+)
+def test_usage_errors_are_one_line(place, arguments, said):
+    result = place.run(*arguments).expect(2)
+    assert (result.stderr, result.stdout) == (f"{said}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("fit", "--json", "--sett"), ("tables", "list", "--json"), ("fti", "--json")]
+)
+def test_usage_errors_as_json(place, arguments):
+    result = place.run(*arguments).expect(2)
+    assert list(result.json) == ["error", "exit_code"]
+    assert result.json["exit_code"] == 2
+    assert result.stderr.endswith(f": {result.json['error']}\n")
+
+
+@pytest.mark.parametrize("arguments", [(), ("tables",)])
+def test_no_command_shows_the_help(place, arguments):
+    shown = place.run(*arguments).expect(2)
+    assert shown.stderr == place.run(*arguments, "--help").stdout
+
+
+def test_a_job_without_its_keys_names_them_all(place):
+    result = place.run("score", "--json").expect(2, "logcal score: the configuration has 4 problems")
+    for key in JOBS["score"].required:
+        assert f"- {key}: REQUIRED" in result.json["error"]
+
+
+# Runs
+
+
+def test_a_dry_run_says_what_would_happen_and_does_nothing(place):
+    place.write_log()
+    before = place.tree()
+    shown = place.job("fit", "--dry-run", "cluster.kind=local").expect(0)
+    for text in ("fit would run", "stages:", "reads:", "writes:", str(place.log), str(place.store)):
+        assert text in shown.stdout
+    assert shown.stderr == ""
+    plan = place.job("fit", "--dry-run", "--json").expect(0).json
+    assert plan["job"] == "fit"
+    assert plan["facts"]["rows"] == 3000
+    assert place.tree() == before
+    place.write_log({"score": [0.5], "label": ["x"]}, files=1)
+    place.job("fit", "--dry-run").expect(3, "log.label")
+
+
+def test_results_go_to_stdout_and_the_rest_to_stderr(place):
+    place.write_log()
+    result = place.job("fit", "--json").expect(0, "INFO sort", "done")
+    assert result.json["version"] == place.current
+    assert result.json["rows_used"] == 3000
+
+
+def test_the_same_again_is_nothing_to_do(place):
+    place.write_log()
+    place.job("fit").expect(0)
+    before = place.tree()
+    again = place.job("fit", "--json").expect(99, "logcal fit: ")
+    assert again.json["exit_code"] == 99
+    assert place.tree() == before
+
+
+def test_a_reader_of_stdout_that_goes_away_is_no_error(place):
+    place.write_log()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobs", *place.arguments("fit", "--json")],
+        cwd=place.root,
+        env=place.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.close()
+    with process.stderr as stderr:
+        said = stderr.read()
+    assert process.wait(timeout=60) == 0, said
+    assert "Traceback" not in said
+    assert len(place.versions) == 1
+
+
+# What becomes of errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(CheckFailedError, 4), (TemporaryError, 75), (NothingToDoError, 99)]
+)
+def test_errors_for_the_user_become_a_message_and_a_code(capsys, error, code):
+    def fail():
+        raise error("what was found, what to do")
+
+    assert guarded("logcal x", fail, as_json=False) == code
+    assert guarded("logcal x", fail, as_json=True) == code
+    shown = capsys.readouterr()
+    assert shown.err == 2 * "logcal x: what was found, what to do\n"
+    assert json.loads(shown.out) == {"error": "what was found, what to do", "exit_code": code}
+
+
+def test_a_bug_has_its_traceback_and_says_that_it_is_one(capsys):
+    assert guarded("logcal x", lambda: {}["missing"], as_json=True) == 1
+    shown = capsys.readouterr()
+    assert "Traceback" in shown.err
+    assert (
+        "logcal x: a bug in logcal, please report it with the lines above: KeyError: 'missing'" in shown.err
+    )
+    assert json.loads(shown.out)["exit_code"] == 1
+
+
+class Prepared:
+    """A job that does what a test says."""
+
+    plan = Plan("toy", ("count: 3 tasks",), ("a",), ("b",), {"rows": 3})
+
+    def __init__(self, config):
+        self.config = config
+
+    def execute(self, executor):
+        squares = executor.run("count", pow, [(i, 2) for i in range(3)])
+        return Outcome({"squares": squares, "kind": self.config.cluster.kind}, [f"squares: {squares}"])
+
+
+def test_a_job_is_an_entry_and_a_module(capsys, monkeypatch):
+    module = type(sys)("toy_job")
+    module.prepare = Prepared
+    monkeypatch.setitem(sys.modules, "toy_job", module)
+    job = Job(name="toy", help="", config="jobs.config:DemoConfig", module="toy_job")
+    inline = ["cluster.kind=inline"]
+    assert run_job(job, [], inline, dry_run=False, as_json=False) == 0
+    assert run_job(job, [], inline, dry_run=False, as_json=True) == 0
+    text, _, rest = capsys.readouterr().out.partition("\n")
+    assert text == "squares: [0, 1, 4]"
+    assert json.loads(rest) == {"squares": [0, 1, 4], "kind": "inline"}
+    assert run_job(job, [], [], dry_run=True, as_json=False) == 0
+    assert "count: 3 tasks" in capsys.readouterr().out
+    assert run_job(job, [], [], dry_run=True, as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["facts"] == {"rows": 3}
