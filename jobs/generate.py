@@ -174,7 +174,8 @@ class Prepared:
     def _calibrate(
         self, method: str, generated: GeneratedLog, executor: Executor, staging: Staging
     ) -> CalibrationMap:
-        paths = [staging.target(receipt.path) for receipt in generated.repeats]
+        target = staging.filesystem.unstrip_protocol
+        paths = [target(staging.target(receipt.path)) for receipt in generated.repeats]
         generated_log = open_log(paths, Columns("score", "label"))
         with scratch_folder(self.config.scratch) as scratch:
             sort = SortPlan(scratch).within(self.config.cluster.memory_bytes)

@@ -2,6 +2,7 @@
 
 import json
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -428,6 +429,20 @@ def test_the_output_lies_apart_from_the_data(tmp_path):
     data = write(people(), tmp_path / "data")
     with pytest.raises(ConfigError, match="overlaps"):
         run(data, data / "out")
+
+
+def test_the_output_may_be_an_object_store(tmp_path):
+    data = write(people(), tmp_path / "data")
+    here, _ = run(data, tmp_path / "out")
+    url = f"memory://{tmp_path.name}/out"
+    config = configure(data, url)
+    generate.prepare(config).execute(InlineExecutor())
+    filesystem, root = fsspec.core.url_to_fs(url)
+    there = [pq.read_table(filesystem.open(path)) for path in sorted(filesystem.glob(f"{root}/log/*"))]
+    assert pa.concat_tables(there).equals(here)
+    assert find_classifier(url, ("sklearn",)).scores(people()).size == 400
+    with pytest.raises(NothingToDoError):
+        generate.prepare(config)
 
 
 def test_the_manifest_says_what_was_done(tmp_path):
