@@ -115,6 +115,8 @@ class _Starting:
         from distributed import Client
 
         _quiet()
+        if self.unwanted.is_set():
+            raise TemporaryError("the run ended before the cluster started")
         config = self.config
         if config.kind == LOCAL:
             self.cluster = _local_cluster(config, self._method)
