@@ -219,6 +219,12 @@ def _local_workers(config: ClusterConfig) -> int:
     return max(1, min(cores, memory // config.memory_bytes))
 
 
+def check_class(config: ClusterConfig) -> None:
+    """Raise ConfigError if the configuration names a cluster class that cannot be imported."""
+    if config.by_class:
+        _cluster_class(config.kind)
+
+
 def _cluster_of_class(config: ClusterConfig) -> Any:
     cls = _cluster_class(config.kind)
     try:

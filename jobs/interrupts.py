@@ -44,6 +44,11 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
+def ignore() -> None:
+    """Let signals end nothing from here on: what the run was to publish is published."""
+    _State.raised = True
+
+
 def exit_code() -> int:
     """Of a run that was interrupted."""
     return SIGNALLED + (_State.received or signal.SIGINT)
