@@ -29,6 +29,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline import schema
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError, examples
+from pipeline.folder_locks import make, remove, remove_dead
 from pipeline.writable import check_writable
 
 CURRENT = "CURRENT"
@@ -214,8 +215,11 @@ class TableStore:
         score_table: Path | None,
     ) -> Version:
         name = self._next_name(fingerprint)
-        staging = f"{self.root}/versions/{_STAGING}{uuid.uuid4().hex}" if self.local else self._folder(name)
-        self.filesystem.makedirs(staging, exist_ok=True)
+        lock = None
+        if self.local:
+            staging, lock = self._make_staging()
+        else:
+            staging = self._folder(name)
         try:
             files = {LOOKUP: write_lookup(name)}
             written = {path: self._put(f"{staging}/{path}", data) for path, data in files.items()}
@@ -238,11 +242,22 @@ class TableStore:
                 _sync_folder(Path(staging))
                 Path(staging).rename(self._folder(name))
                 _sync_folder(Path(self.root) / "versions")
-        except BaseException:
+        finally:
             if self.local:
-                shutil.rmtree(staging, ignore_errors=True)
-            raise
+                remove(Path(staging))
+            if lock is not None:
+                os.close(lock)
         return Version(name, self._folder(name), complete)
+
+    def _make_staging(self) -> tuple[str, int | None]:
+        """A folder for a version that is being written, held; what killed runs left is removed."""
+        versions = Path(self.root) / "versions"
+        versions.mkdir(parents=True, exist_ok=True)
+        for left in versions.glob(f"{_STAGING}*"):
+            remove_dead(left)
+        staging = versions / f"{_STAGING}{uuid.uuid4().hex}"
+        lock = make(staging)
+        return str(staging), lock
 
     def _next_name(self, fingerprint: str) -> str:
         """The next number and the content's digest: unique, in order, and equal content is seen at a glance."""
