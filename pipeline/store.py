@@ -43,7 +43,7 @@ _STAGING = ".staging-"
 
 @dataclass(frozen=True)
 class Version:
-    """A published version."""
+    """A published version. `folder` is a local path or a URL."""
 
     name: str
     folder: str
@@ -51,7 +51,7 @@ class Version:
 
     @property
     def lookup_path(self) -> str:
-        """Path of the lookup table."""
+        """Path or URL of the lookup table."""
         return f"{self.folder}/{LOOKUP}"
 
 
@@ -156,7 +156,7 @@ class TableStore:
                 f"{folder}/{MANIFEST}: expected format_version {schema.FORMAT_VERSION}, found "
                 f"{manifest.get('format_version')}: it was written by another version of logcal"
             )
-        return Version(name, folder, manifest)
+        return Version(name, self._located(folder), manifest)
 
     def versions(self) -> list[Version]:
         """All versions, oldest first."""
@@ -247,7 +247,7 @@ class TableStore:
                 remove(Path(staging))
             if lock is not None:
                 os.close(lock)
-        return Version(name, self._folder(name), complete)
+        return Version(name, self._located(self._folder(name)), complete)
 
     def _make_staging(self) -> tuple[str, int | None]:
         """A folder for a version that is being written, held; what killed runs left is removed."""
@@ -315,6 +315,10 @@ class TableStore:
 
     def _folder(self, name: str) -> str:
         return f"{self.root}/versions/{name}"
+
+    def _located(self, path: str) -> str:
+        """A path as those understand it who do not have this store's file system."""
+        return path if self.local else str(self.filesystem.unstrip_protocol(path))
 
     def _point(self, name: str) -> None:
         path = f"{self.root}/{CURRENT}"

@@ -5,6 +5,7 @@ import json
 import os
 import uuid
 
+import fsspec
 import pytest
 
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
@@ -39,6 +40,13 @@ def test_versions_follow_each_other(store):
     assert store.find_run("r2").name == second.name
     assert store.find_run("r3") is None
     store.verify(second)
+
+
+def test_a_version_says_where_it_is_to_those_who_do_not_know_the_store(store):
+    published = publish(store)
+    for version in (published, store.current()):
+        with fsspec.open(version.lookup_path) as file:
+            assert file.read() == b"x" + version.name.encode()
 
 
 def test_rollback_goes_back_and_to_any_version(store):
