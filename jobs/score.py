@@ -28,10 +28,17 @@ def prepare(config: ScoreConfig) -> Prepared:
     else:
         features = classifying.classifier.features
         log = open_features(config.log.path, Roles(None), setting="log", known=features).log
-    scoring = Scoring(config.log.score, version.lookup_path, config.output.column, classifying=classifying)
+    scoring = Scoring(
+        config.log.score,
+        version.lookup_path,
+        config.output.column,
+        config.output.version_column,
+        classifying,
+    )
     settings = {
         "score": config.log.score,
         "column": config.output.column,
+        "version_column": config.output.version_column,
         "table": config.store.table,
         "version": version.name,
         "fingerprint": version.manifest["fingerprint"],

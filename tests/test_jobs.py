@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -269,6 +270,38 @@ def test_places_as_urls(place, run):
         "tmp",
     ]
     assert list(place.scratch.iterdir()) == []
+
+
+def test_everything_in_a_bucket(place, run):
+    place.write_log()
+    bucket = f"memory://{place.root.name}"
+    filesystem, root = fsspec.core.url_to_fs(bucket)
+    filesystem.put(str(place.log), f"{root}/log", recursive=True)
+    paths = {"log__path": f"{bucket}/log", "store__path": f"{bucket}/store"}
+    try:
+        assert run("fit", **paths).code == 0
+        assert run("fit", **paths).code == 99
+        assert run("score", **paths, output__path=f"{bucket}/scored").code == 0
+        assert run("score", **paths, output__path=f"{bucket}/scored").code == 99
+        assert run("evaluate", **paths, output__path=f"{bucket}/report").code == 0
+        assert run("score", store__path=f"{bucket}/store").code == 0
+        for name in ("part-0.parquet", "part-2.parquet"):
+            assert filesystem.cat_file(f"{root}/scored/{name}") == (place.output / name).read_bytes()
+    finally:
+        filesystem.rm(root, recursive=True)
+
+
+def test_a_scored_log_scored_again_with_other_names(place, run):
+    place.write_log()
+    run("fit")
+    assert run("score").code == 0
+    again = {"log__path": place.output, "output__path": place.root / "twice"}
+    refused = run("score", "output.column=second", **again)
+    assert (refused.code, "set output.version_column to another name" in refused.err) == (3, True)
+    assert run("score", "output.column=second", "output.version_column=second_version", **again).code == 0
+    table = pq.read_table(place.root / "twice" / "part-0.parquet")
+    assert table.column_names[-4:] == ["probability", "table_version", "second", "second_version"]
+    assert table["second"].equals(table["probability"])
 
 
 def test_a_log_of_several_places(place, run):
