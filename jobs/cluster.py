@@ -112,7 +112,7 @@ class _Starting:
             self._future.set_exception(error)
 
     def _start(self) -> tuple[Any, int]:
-        from distributed import Client
+        import distributed  # noqa: F401 - sets the levels of its loggers
 
         _quiet()
         if self.unwanted.is_set():
@@ -122,10 +122,7 @@ class _Starting:
             self.cluster = _local_cluster(config, self._method)
         elif config.by_class:
             self.cluster = _cluster_of_class(config)
-        if self.cluster is not None:
-            self.client = Client(self.cluster, timeout=config.timeout)
-        else:
-            self.client = _connect(config)
+        self.client = _connect(config) if self.cluster is None else _client_of(self.cluster, config)
         self._await_worker()
         if config.kind != LOCAL:
             _check_versions(self.client)
@@ -253,6 +250,17 @@ def _cluster_class(path: str) -> Any:
     if not (isinstance(cls, type) and hasattr(cls, "scale")):
         raise ConfigError(f"cluster.kind: expected a Dask cluster class, found {cls!r:.80}")
     return cls
+
+
+def _client_of(cluster: Any, config: ClusterConfig) -> Any:
+    from distributed import Client
+
+    try:
+        return Client(cluster, timeout=config.timeout)
+    except OSError as error:
+        raise TemporaryError(
+            f"the scheduler of {config.kind} does not answer within {config.timeout:g} s (cluster.timeout): {error}"
+        ) from None
 
 
 def _connect(config: ClusterConfig) -> Any:
