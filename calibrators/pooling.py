@@ -22,7 +22,8 @@ def pool_points(points: Points) -> Blocks:
 
 def _pool_piece(points: Points) -> Blocks:
     # The cross products of whole numbers below 2**26 are exact in double precision.
-    if points.weight.sum() < _LARGEST_EXACT_TOTAL and np.array_equal(points.weight, np.floor(points.weight)):
+    whole = all(np.array_equal(column, np.floor(column)) for column in (points.weight, points.positives))
+    if whole and points.weight.sum() < _LARGEST_EXACT_TOTAL:
         return Blocks(*pava.pool_counts(*points))
     none = np.empty(0)
     return Blocks(*pava.pool(points.score, points.score, points.weight, none, points.positives, none))
