@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -58,8 +59,9 @@ class Auto(Calibrator):
 
     Notes
     -----
-    A probability of 0 or 1 is judged as 1 / (2 N) from it, N the sum of the weights, so that the loss is finite: N
-    observations cannot tell a rarer event from an impossible one. The chosen map is not changed by that.
+    Neither 0 nor 1 is ever returned: the chosen map is shrunk, p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the
+    weights, since N observations cannot tell a rarer event from an impossible one; and candidates are judged as they
+    would be returned. Otherwise one held-out positive in a block of zeros would make a loss infinite.
 
     All candidates and folds are fitted in the same passes; time and what the coordinator holds are those of all
     candidates, times the number of folds.
@@ -117,7 +119,7 @@ class Auto(Calibrator):
         if folds >= 2 and len(names) > 1:
             yield from self._compare(names, FoldedPoints(layout, folds, int(self.seed)))
         fitted = yield from _make(self.chosen_)._passes()
-        return fitted
+        return _shrunk_map(fitted, _floor(layout.weight))
 
     def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Generator[Pass, Any, None]:
         # A part is divided once a fold, for all candidates together.
@@ -145,6 +147,27 @@ def _make(name: str) -> Calibrator:
     return made
 
 
+def _floor(weight: float) -> float:
+    return min(0.5, 1 / (2 * weight))
+
+
+def _shrunk(probability: Array, floor: float) -> Array:
+    return np.minimum(floor + (1 - 2 * floor) * probability, 1 - floor)
+
+
+def _shrunk_map(fitted: CalibrationMap, floor: float) -> CalibrationMap:
+    level, slope = _shrunk(fitted.prob_lo, floor), (1 - 2 * floor) * fitted.slope
+    shrunk = replace(fitted, prob_lo=level, slope=slope)
+    # Rounding may lift the end of a gap above the next level.
+    bits = 50
+    while fitted.monotone and not shrunk.monotone:
+        low, high = shrunk.ends()
+        passed = np.append(high[:-1] > low[1:], False)
+        slope = np.where(passed, slope * (1 - 2.0**-bits), slope)
+        shrunk, bits = replace(fitted, prob_lo=level, slope=slope), bits - 1
+    return shrunk
+
+
 def _losses(folded: FoldedPoints, maps: list[tuple[CalibrationMap, ...]], points: Points) -> list[Array]:
     """Of a part: exact sums of the candidates' losses and of the products of each two, as expansions."""
     pieces = []
@@ -158,11 +181,11 @@ def _losses(folded: FoldedPoints, maps: list[tuple[CalibrationMap, ...]], points
 
 
 def _moments(points: Points, maps: tuple[CalibrationMap, ...], weight: float) -> list[Array]:
-    floor = 1 / (2 * weight)
+    floor = _floor(weight)
     negatives = points.weight - points.positives
     losses = []
     for calibration_map in maps:
-        p = np.clip(calibration_map.predict(points.score), floor, 1 - floor)
+        p = _shrunk(calibration_map.predict(points.score), floor)
         losses.append((-np.log(p), -np.log1p(-p)))
     first = [points.positives * one + negatives * zero for one, zero in losses]
     second = [points.positives * (a[0] * b[0]) + negatives * (a[1] * b[1]) for a in losses for b in losses]

@@ -23,7 +23,7 @@ from pipeline.experiment_classifiers import Classifier, Scores
 from pipeline.experiment_data import Data
 from pipeline.folds import text_key
 
-FORMAT = 4
+FORMAT = 5
 """Of the result files; a new number makes old ones obsolete."""
 
 _KEY = b"logcal.experiment"

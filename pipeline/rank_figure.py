@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from calibrators.ranks import Ranking
 
+_HEIGHTS = (0.5, -0.95, 0.95, -0.6, 0.72, -1.15, 1.15, -0.77)
+
 
 def draw_ranks(rankings: Mapping[str, Ranking], target: str, names: Mapping[str, str], title: str) -> bytes:
     """An SVG with one line of ranks a measure; the same bytes for the same ranks.
@@ -23,8 +25,9 @@ def draw_ranks(rankings: Mapping[str, Ranking], target: str, names: Mapping[str,
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    most = max(len(ranking.methods) for ranking in rankings.values())
     with mpl.rc_context({"svg.hashsalt": "logcal", "font.size": 8, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(7.5, 0.4 + 1.05 * len(rankings)), layout="constrained")
+        figure = Figure(figsize=(9, 0.4 + (1.1 if most <= 8 else 2.2) * len(rankings)), layout="constrained")
         FigureCanvasSVG(figure)
         figure.suptitle(title, fontsize=9)
         axes = figure.subplots(len(rankings), 1, squeeze=False)[:, 0]
@@ -52,7 +55,7 @@ def _draw_line(axis: object, label: str, ranking: Ranking, target: str, names: M
     if len(same) > 1:
         axis.plot([min(same), max(same)], [0.16, 0.16], color="0.25", linewidth=3, solid_capstyle="butt")
     for i, name in enumerate(sorted(ranking.methods, key=lambda method: (mean[method], method))):
-        height = (0.55, -0.95, 0.95, -0.6)[i % 4]
+        height = _HEIGHTS[i % len(_HEIGHTS)] if len(ranking.methods) > 8 else _HEIGHTS[i % 4]
         color = "#b2182b" if name == target else "black"
         axis.plot([mean[name], mean[name]], [0, height * 0.8], color="0.7", linewidth=0.6)
         axis.plot([mean[name]], [0], marker="o", markersize=3, color=color)

@@ -101,7 +101,9 @@ def _with_figure(ranked: RankTable, figures: dict[str, bytes]) -> Table:
     table = ranked.table
     name = f"ranks-{len(figures) + 1:02d}.svg"
     labelled = {MEASURES[measure]: ranking for measure, ranking in ranked.rankings.items()}
-    figures[name] = draw_ranks(labelled, ranked.target, METHODS, f"{table.name}: {table.title}")
+    figures[name] = draw_ranks(
+        labelled, ranked.target, METHODS, f"{table.name.partition(' (section')[0]}: {table.title}"
+    )
     return Table(table.name, table.title, table.columns, table.rows, table.notes, table.digits, (name,))
 
 

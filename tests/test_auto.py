@@ -49,13 +49,31 @@ def test_the_simplest_within_one_standard_error():
         assert loss - auto.cross_validated_log_loss_[best] == pytest.approx(auto.excess_[name][0], abs=1e-15)
 
 
-def test_the_map_is_the_chosen_methods_own():
+def test_the_map_is_the_chosen_methods_own_but_for_zeros_and_ones():
     from calibrators import ABB, BBQ, ENIR, Isotonic, Platt
 
     scores, labels = wavy(800)
     auto = Auto().fit(scores, labels)
     cls = {"platt": Platt, "isotonic": Isotonic, "enir": ENIR, "bbq": BBQ, "abb": ABB}[auto.chosen_]
-    assert np.array_equal(auto.predict(scores), cls().fit(scores, labels).predict(scores))
+    own = cls().fit(scores, labels).predict(scores)
+    assert np.allclose(auto.predict(scores), 1 / 1600 + (1 - 1 / 800) * own, atol=1e-15)
+
+
+def test_neither_zero_nor_one_is_returned():
+    scores = np.arange(100) / 100
+    auto = Auto(candidates=["isotonic"]).fit(scores, scores >= 0.5)
+    assert auto.predict([0.0, 0.2, 0.9, 1.0]).tolist() == pytest.approx(
+        [0.005, 0.005, 0.995, 0.995], abs=1e-15
+    )
+    assert auto.calibration_map_.monotone
+
+
+@pytest.mark.parametrize("candidate", ["platt", "isotonic"])
+def test_a_monotone_map_stays_monotone(candidate):
+    for seed in range(5):
+        scores, labels = wavy(700, seed)
+        auto = Auto(candidates=[candidate]).fit(scores, labels)
+        assert auto.calibration_map_.monotone
 
 
 def test_the_losses_are_those_of_a_slow_cross_validation():
@@ -69,7 +87,7 @@ def test_the_losses_are_those_of_a_slow_cross_validation():
         total = 0.0
         for fold in range(3):
             training, inside = folded.split(points, fold)
-            p = np.clip(cls().fit_points(training).predict(inside.score), 1 / 600, 1 - 1 / 600)
+            p = 1 / 600 + (1 - 1 / 300) * cls().fit_points(training).predict(inside.score)
             total -= np.sum(inside.positives * np.log(p) + (inside.weight - inside.positives) * np.log(1 - p))
         assert auto.cross_validated_log_loss_[name] == pytest.approx(total / 300, rel=1e-12)
 
