@@ -32,6 +32,8 @@ $(VENV)/.run: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	# Compiles the kernels once, rather than in several tests at a time.
+	$(BIN)/logcal demo --output $(VENV)/warm-up > /dev/null
 	touch $@ $(VENV)/.run
 
 clean:

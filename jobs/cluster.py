@@ -112,18 +112,17 @@ class _Starting:
             self._future.set_exception(error)
 
     def _start(self) -> tuple[Any, int]:
-        from distributed import Client
+        import distributed  # noqa: F401 - sets the levels of its loggers
 
         _quiet()
+        if self.unwanted.is_set():
+            raise TemporaryError("the run ended before the cluster started")
         config = self.config
         if config.kind == LOCAL:
             self.cluster = _local_cluster(config, self._method)
         elif config.by_class:
             self.cluster = _cluster_of_class(config)
-        if self.cluster is not None:
-            self.client = Client(self.cluster, timeout=config.timeout)
-        else:
-            self.client = _connect(config)
+        self.client = _connect(config) if self.cluster is None else _client_of(self.cluster, config)
         self._await_worker()
         if config.kind != LOCAL:
             _check_versions(self.client)
@@ -217,6 +216,12 @@ def _local_workers(config: ClusterConfig) -> int:
     return max(1, min(cores, memory // config.memory_bytes))
 
 
+def check_class(config: ClusterConfig) -> None:
+    """Raise ConfigError if the configuration names a cluster class that cannot be imported."""
+    if config.by_class:
+        _cluster_class(config.kind)
+
+
 def _cluster_of_class(config: ClusterConfig) -> Any:
     cls = _cluster_class(config.kind)
     try:
@@ -245,6 +250,17 @@ def _cluster_class(path: str) -> Any:
     if not (isinstance(cls, type) and hasattr(cls, "scale")):
         raise ConfigError(f"cluster.kind: expected a Dask cluster class, found {cls!r:.80}")
     return cls
+
+
+def _client_of(cluster: Any, config: ClusterConfig) -> Any:
+    from distributed import Client
+
+    try:
+        return Client(cluster, timeout=config.timeout)
+    except OSError as error:
+        raise TemporaryError(
+            f"the scheduler of {config.kind} does not answer within {config.timeout:g} s (cluster.timeout): {error}"
+        ) from None
 
 
 def _connect(config: ClusterConfig) -> Any:

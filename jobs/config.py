@@ -327,6 +327,9 @@ class ScoredConfig(Section):
         description="Folder to write the scored log to, in the layout of the log; outside the log."
     )
     column: Text = Field("probability", description="Name of the column with the calibrated probability.")
+    version_column: Text = Field(
+        "table_version", description="Name of the column with the version of the table that was used."
+    )
     decision_column: Text = Field(
         "decision",
         description="With a classifier: name of the column with the decision, true where the probability reaches the "

@@ -46,7 +46,11 @@ def prepare(config: EvaluateConfig) -> Prepared:
             "leave it out, the table's own is used"
         )
     log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
-    settings = config.model_dump(mode="json", exclude={"store", "scratch", "cluster", "output"})
+    # The log's files count, not how they were named.
+    settings = config.model_dump(
+        mode="json",
+        exclude={"store": True, "scratch": True, "cluster": True, "output": True, "log": {"path"}},
+    )
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
     output = Output(config.output.path)

@@ -37,7 +37,10 @@ def prepare(config: FitConfig) -> Prepared:
     Output(config.store.path, "store.path").check_apart(log)
     store.check_writable()
     store.current()
-    settings = config.model_dump(mode="json", exclude={"store", "scratch", "cluster"})
+    # The log's files count, not how they were named.
+    settings = config.model_dump(
+        mode="json", exclude={"store": True, "scratch": True, "cluster": True, "log": {"path"}}
+    )
     identity = run_id("fit", log, settings)
     _check_new(store, identity)
     quarantine = None

@@ -44,20 +44,38 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
+def ignore() -> None:
+    """Let signals end nothing from here on: what the run was to publish is published."""
+    _State.raised = True
+
+
 def exit_code() -> int:
     """Of a run that was interrupted."""
     return SIGNALLED + (_State.received or signal.SIGINT)
 
 
 def _receive(number: int, frame: FrameType | None) -> None:
-    if _State.received is None:
+    first = _State.received is None
+    if first:
         _State.received, _State.at = number, time.monotonic()
+    elif _State.raised or time.monotonic() - _State.at < SOON:
+        return
+    if first or _importing(frame):
         reminder = threading.Timer(SOON, _remind, [number])
         reminder.daemon = True
         reminder.start()
-    elif not _State.raised and time.monotonic() - _State.at >= SOON:
-        _State.raised = True
-        raise KeyboardInterrupt
+        return
+    _State.raised = True
+    raise KeyboardInterrupt
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether an import is under way: interrupted, it may keep a lock that other threads wait for."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _remind(number: int) -> None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
+import sys
+from typing import TextIO
 
 log = logging.getLogger("logcal")
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at the time: while bars are shown, to what puts lines above them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr)
+        super().emit(record)
 
 
 def log_to_stderr() -> None:
     """Write the log lines of this process to stderr."""
     if not log.handlers:
-        handler = logging.StreamHandler()
+        handler = _StderrHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)

@@ -92,6 +92,17 @@ _JOBS = (
         example="--output demo-output",
         shortcuts=(Shortcut("--output", "output.path", "Folder to write to (default: demo-output).", "DIR"),),
     ),
+    Job(
+        name="reproduce",
+        help="Repeat the experiments of the methods' papers, and compare.",
+        config="jobs.config_reproduce:ReproduceConfig",
+        module="jobs.reproduce",
+        required=("output.path",),
+        example="--quick --set output.path=reproduction",
+        shortcuts=(
+            Shortcut("--quick", "reproduce.quick", "Some minutes, on the data sets that logcal ships."),
+        ),
+    ),
 )
 
 JOBS: Mapping[str, Job] = {job.name: job for job in _JOBS}

@@ -78,11 +78,12 @@ def run_job(job: Job, files: Sequence[str], settings: Sequence[str], *, dry_run:
 
 
 def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool, as_json: bool) -> None:
-    from jobs.cluster import starting_executor
+    from jobs.cluster import check_class, starting_executor
     from jobs.config_loading import load
     from jobs.logging_setup import announce_compiling
 
     config = load(job.config_class(), files, settings)
+    check_class(config.cluster)
     if dry_run:
         plan = job.load_module().prepare(config).plan
         show(asdict(plan), plan.lines(), as_json)
@@ -92,6 +93,7 @@ def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool,
         prepared: Prepared = job.load_module().prepare(config)
         announce_compiling()
         outcome = prepared.execute(executor())
+        interrupts.ignore()
     show(outcome.summary, outcome.lines, as_json)
 
 

@@ -34,12 +34,14 @@ def prepare(config: ScoreConfig) -> Prepared:
         config.log.score,
         version.lookup_path,
         config.output.column,
-        classifying=classifying,
-        segments=segments,
+        config.output.version_column,
+        classifying,
+        segments,
     )
     settings = {
         "score": config.log.score,
         "column": config.output.column,
+        "version_column": config.output.version_column,
         "table": config.store.table,
         "version": version.name,
         "fingerprint": version.manifest["fingerprint"],

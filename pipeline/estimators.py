@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -117,7 +118,9 @@ def make_classifier(recipe: Recipe, random_state: int) -> Any:
             f"estimator.class: {recipe.path} is made of other estimators, which a configuration cannot name: choose "
             "another"
         ) from None
-    unknown = [name for name in recipe.params if name not in known]
+    # LightGBM's and XGBoost's take more than they name.
+    more = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
+    unknown = [] if more else [name for name in recipe.params if name not in known]
     if unknown:
         raise ConfigError(
             f"estimator.params.{unknown[0]}: {recipe.path} has no such parameter{_nearest(unknown[0], list(known))}; "
@@ -132,7 +135,7 @@ def make_classifier(recipe: Recipe, random_state: int) -> Any:
         params.update({"allow_writing_files": False, "thread_count": 1, "verbose": False})
     try:
         classifier = cls(**params)
-        if hasattr(classifier, "_validate_params"):
+        if hasattr(classifier, "_parameter_constraints"):
             classifier._validate_params()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"estimator.params: {recipe.path} refuses them: {_line(error)}") from None

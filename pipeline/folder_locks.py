@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import uuid
 from pathlib import Path
 
 
@@ -25,6 +26,15 @@ def hold(folder: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def make(folder: Path, mode: int = 0o777) -> int | None:
+    """Make a folder and hold it; return what `hold` does. Nobody sees it by its name before it is held."""
+    new = folder.with_name(f".new-{uuid.uuid4().hex}")
+    new.mkdir(mode)
+    lock = hold(new)
+    new.rename(folder)
+    return lock
 
 
 def remove(folder: Path) -> None:

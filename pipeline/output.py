@@ -21,7 +21,7 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
-from pipeline.folder_locks import hold, remove, remove_dead
+from pipeline.folder_locks import make, remove, remove_dead
 from pipeline.logs import Log
 from pipeline.writable import check_free, check_writable
 
@@ -139,8 +139,7 @@ class Output:
         for left in root.parent.glob(f"{prefix}*"):
             remove_dead(left)
         folder = root.parent / f"{prefix}{uuid.uuid4().hex}"
-        folder.mkdir()
-        lock = hold(folder)
+        lock = make(folder)
         try:
             # Made here, not by the tasks: one that outlives its run must not bring the folder back.
             for parent in {(folder / name).parent for name in names}:

@@ -6,12 +6,13 @@ import errno
 import os
 import socket
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.folder_locks import hold, remove, remove_dead
+from pipeline.folder_locks import make, remove, remove_dead
 from pipeline.writable import check_free, check_writable
 
 _HEADROOM = 1.1
@@ -49,7 +50,8 @@ def scratch_folder(folder: str | None) -> Iterator[Path]:
         base.mkdir(parents=True, exist_ok=True)
         for left in base.glob(f"{_prefix()}*"):
             remove_dead(left)
-        path, lock = _make(base)
+        path = base / f"{_prefix()}{uuid.uuid4().hex}"
+        lock = make(path, mode=0o700)
     except OSError as error:
         raise ConfigError(
             f"scratch: expected a folder that can be written to, cannot make one in {base} ({error.strerror}): "
@@ -70,13 +72,6 @@ def scratch_folder(folder: str | None) -> Iterator[Path]:
 def _prefix() -> str:
     """Of this host's folders: another host's locks may not be seen here."""
     return f"logcal-scratch-{socket.gethostname()}-"
-
-
-def _make(base: Path) -> tuple[Path, int | None]:
-    """A new folder, held before it has the name by which others look for dead ones."""
-    new = Path(tempfile.mkdtemp(prefix=".logcal-new-", dir=base))
-    lock = hold(new)
-    return new.rename(base / f"{_prefix()}{new.name.rpartition('-')[2]}"), lock
 
 
 def _base(folder: str | None) -> Path:

@@ -45,6 +45,7 @@ BATCH_ROWS = 4096
 
 _INTERNAL_TYPES = frozenset(
     {
+        "collections.OrderedDict",
         "numpy.dtype",
         "sklearn.calibration._CalibratedClassifier",
         "sklearn.calibration._SigmoidCalibration",
@@ -64,7 +65,7 @@ _INTERNAL_TYPES = frozenset(
         "sklearn.tree._tree.Tree",
     }
 )
-"""What scikit-learn's fitted classifiers and preprocessing hold, beyond the types that skops trusts by itself."""
+"""What fitted classifiers and their preprocessing hold, beyond the types that skops trusts by itself."""
 
 
 def dump_model(model: Any, packages: tuple[str, ...]) -> bytes:

@@ -29,6 +29,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline import schema
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError, examples
+from pipeline.folder_locks import make, remove, remove_dead
 from pipeline.writable import check_writable
 
 CURRENT = "CURRENT"
@@ -42,7 +43,7 @@ _STAGING = ".staging-"
 
 @dataclass(frozen=True)
 class Version:
-    """A published version."""
+    """A published version. `folder` is a local path or a URL."""
 
     name: str
     folder: str
@@ -50,7 +51,7 @@ class Version:
 
     @property
     def lookup_path(self) -> str:
-        """Path of the lookup table."""
+        """Path or URL of the lookup table."""
         return f"{self.folder}/{LOOKUP}"
 
 
@@ -160,7 +161,7 @@ class TableStore:
                 f"{folder}/{MANIFEST}: expected format_version {schema.FORMAT_VERSION}, found "
                 f"{manifest.get('format_version')}: it was written by another version of logcal"
             )
-        return Version(name, folder, manifest)
+        return Version(name, self._located(folder), manifest)
 
     def versions(self) -> list[Version]:
         """All versions, oldest first."""
@@ -222,8 +223,11 @@ class TableStore:
         beside: dict[str, bytes],
     ) -> Version:
         name = self._next_name(fingerprint)
-        staging = f"{self.root}/versions/{_STAGING}{uuid.uuid4().hex}" if self.local else self._folder(name)
-        self.filesystem.makedirs(staging, exist_ok=True)
+        lock = None
+        if self.local:
+            staging, lock = self._make_staging()
+        else:
+            staging = self._folder(name)
         try:
             files = {LOOKUP: write_lookup(name), **beside}
             written = {path: self._put(f"{staging}/{path}", data) for path, data in files.items()}
@@ -246,11 +250,22 @@ class TableStore:
                 _sync_folder(Path(staging))
                 Path(staging).rename(self._folder(name))
                 _sync_folder(Path(self.root) / "versions")
-        except BaseException:
+        finally:
             if self.local:
-                shutil.rmtree(staging, ignore_errors=True)
-            raise
-        return Version(name, self._folder(name), complete)
+                remove(Path(staging))
+            if lock is not None:
+                os.close(lock)
+        return Version(name, self._located(self._folder(name)), complete)
+
+    def _make_staging(self) -> tuple[str, int | None]:
+        """A folder for a version that is being written, held; what killed runs left is removed."""
+        versions = Path(self.root) / "versions"
+        versions.mkdir(parents=True, exist_ok=True)
+        for left in versions.glob(f"{_STAGING}*"):
+            remove_dead(left)
+        staging = versions / f"{_STAGING}{uuid.uuid4().hex}"
+        lock = make(staging)
+        return str(staging), lock
 
     def _next_name(self, fingerprint: str) -> str:
         """The next number and the content's digest: unique, in order, and equal content is seen at a glance."""
@@ -311,6 +326,10 @@ class TableStore:
 
     def _folder(self, name: str) -> str:
         return f"{self.root}/versions/{name}"
+
+    def _located(self, path: str) -> str:
+        """A path as those understand it who do not have this store's file system."""
+        return path if self.local else str(self.filesystem.unstrip_protocol(path))
 
     def _point(self, name: str) -> None:
         path = f"{self.root}/{CURRENT}"

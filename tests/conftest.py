@@ -213,7 +213,7 @@ class Running:
         stdout, _ = self.process.communicate(timeout=timeout)
         return Result(self.process.returncode, stdout, self.stderr)
 
-    def await_no_processes(self, timeout: float = 10) -> None:
+    def await_no_processes(self, timeout: float = 30) -> None:
         """Wait until none of its processes is left."""
         end = time.monotonic() + timeout
         while left := self.group():
@@ -257,6 +257,12 @@ def start() -> Iterator[Any]:
     yield begin
     for one in running:
         one.kill()
+
+
+@pytest.fixture(scope="session")
+def make_place() -> type[Place]:
+    """Make a place of a folder."""
+    return Place
 
 
 @pytest.fixture

@@ -18,11 +18,20 @@ def refused(place, result, code, *phrases, before):
     assert place.tree() == before
 
 
-@pytest.fixture
-def published(place):
-    """A place with a log and a published table."""
+@pytest.fixture(scope="session")
+def template(make_place, tmp_path_factory):
+    """A place with a log and a published table, to be copied."""
+    place = make_place(tmp_path_factory.mktemp("template"))
     place.write_log()
     place.job("fit").expect(0)
+    return place
+
+
+@pytest.fixture
+def published(place, template):
+    """A place with a log and a published table."""
+    for name in ("log", "store"):
+        shutil.copytree(template.root / name, place.root / name)
     return place
 
 

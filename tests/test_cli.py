@@ -1,12 +1,15 @@
 """The command itself: help, usage, dry runs, JSON, and what becomes of errors that nobody expected."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
 
+from jobs import interrupts
 from jobs.registry import JOBS, Job
 from jobs.run import Outcome, Plan, guarded, run_job
 from pipeline.errors import CheckFailedError, NothingToDoError, TemporaryError
@@ -222,11 +225,50 @@ class Prepared:
         return Outcome({"squares": squares, "kind": self.config.cluster.kind}, [f"squares: {squares}"])
 
 
-def test_a_job_is_an_entry_and_a_module(capsys, monkeypatch):
-    module = type(sys)("toy_job")
-    module.prepare = Prepared
-    monkeypatch.setitem(sys.modules, "toy_job", module)
-    job = Job(name="toy", help="", config="jobs.config:DemoConfig", module="toy_job")
+@pytest.fixture
+def toy(monkeypatch):
+    """Make a job of a class with `plan` and `execute`."""
+
+    def made(prepared):
+        module = type(sys)("toy_job")
+        module.prepare = prepared
+        monkeypatch.setitem(sys.modules, "toy_job", module)
+        return Job(name="toy", help="", config="jobs.config:DemoConfig", module="toy_job")
+
+    return made
+
+
+def test_a_cluster_class_is_looked_for_even_by_a_dry_run(capsys, toy):
+    settings = ["cluster.kind=no_such_package.Cluster"]
+    assert run_job(toy(Prepared), [], settings, dry_run=True, as_json=False) == 2
+    assert "cannot import no_such_package.Cluster" in capsys.readouterr().err
+
+
+class SlowToPrint(list):
+    """Lines during whose printing a signal comes."""
+
+    def __iter__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(3 * interrupts.SOON)
+        return super().__iter__()
+
+
+class PublishedThenInterrupted(Prepared):
+    """A job that is done when a signal comes."""
+
+    def execute(self, executor):
+        return Outcome({}, SlowToPrint(["published"]))
+
+
+def test_a_signal_after_publishing_ends_nothing(capsys, toy):
+    settings = ["cluster.kind=inline"]
+    assert run_job(toy(PublishedThenInterrupted), [], settings, dry_run=False, as_json=False) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("published\n", "")
+
+
+def test_a_job_is_an_entry_and_a_module(capsys, toy):
+    job = toy(Prepared)
     inline = ["cluster.kind=inline"]
     assert run_job(job, [], inline, dry_run=False, as_json=False) == 0
     assert run_job(job, [], inline, dry_run=False, as_json=True) == 0

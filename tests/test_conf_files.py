@@ -15,4 +15,6 @@ def test_a_file_is_the_models_own(name):
 
 
 def test_there_are_no_other_files():
-    assert sorted(str(p.relative_to(ROOT / "conf")) for p in (ROOT / "conf").rglob("*.yaml")) == sorted(conf_files())
+    assert sorted(str(p.relative_to(ROOT / "conf")) for p in (ROOT / "conf").rglob("*.yaml")) == sorted(
+        conf_files()
+    )

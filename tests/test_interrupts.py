@@ -20,8 +20,8 @@ def await_runs(place, running):
 
 
 def assert_ended(place, running, code, before):
-    """It ended soon, with a code and a message, and left nothing."""
-    result = running.result(timeout=10)
+    """It ended, with a code and a message, and left nothing."""
+    result = running.result(timeout=30)
     assert result.code == code, result.stderr
     assert "interrupted; nothing was published" in result.stderr
     for noise in ("Traceback", "Error", "WARNING"):
@@ -88,7 +88,7 @@ def test_the_workers_of_a_killed_command_end_and_the_next_run_clears_up(place, s
     assert len(running.workers()) >= 2
     running.process.kill()
     running.process.wait()
-    running.await_no_processes(timeout=10)
+    running.await_no_processes()
     assert list(place.scratch.iterdir()) != []
     assert not place.store.exists()
     place.job("fit", log__path=place.log / "part-0.parquet").expect(0)

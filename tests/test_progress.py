@@ -145,3 +145,21 @@ def test_bars_on_a_terminal_and_none_of_them_on_stdout():
     for stage in ("sort", "merge"):
         assert any(stage in line and "3/3" in line for line in shown.splitlines()), shown
     assert "Traceback" not in shown
+
+
+LINE_MEANWHILE = """
+import logging
+from jobs.logging_setup import log_to_stderr
+from jobs.progress import reporting
+log_to_stderr()
+with reporting() as report:
+    report("sort", 0, 3)
+    logging.getLogger("logcal").info("a line meanwhile")
+    report("sort", 3, 3)
+"""
+
+
+def test_log_lines_stand_above_the_bars():
+    shown, _ = on_a_terminal(LINE_MEANWHILE)
+    (line,) = (line for line in shown.splitlines() if "a line meanwhile" in line)
+    assert "sort" not in line.rpartition("\x1b[2K")[2]

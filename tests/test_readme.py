@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # the first of them waits for all of README's commands
+
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 
@@ -40,7 +42,6 @@ def demo(tmp_path_factory):
     return folder
 
 
-@pytest.mark.timeout(300)
 def test_readme_commands_leave_what_readme_says(demo):
     assert (demo / "demo-output" / "report" / "report.html").exists()
     assert (demo / "report" / "report.html").exists()
@@ -66,7 +67,6 @@ def test_commands_for_few_labels(tmp_path):
     assert pq.read_table(tmp_path / "decided").num_rows == 748
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("document", "number"),
     [(d, i) for d in ("README.md", "docs/recipes.md") for i in range(len(blocks(d, "sql")))],
@@ -83,7 +83,6 @@ def test_sql_gives_what_logcal_gives(demo, document, number, monkeypatch):
     assert found["probability"].tolist() == expected["probability"].to_pylist()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(len(blocks("docs/recipes.md", "sql"))))
 def test_sql_at_the_edges(demo, number, monkeypatch):
     duckdb = pytest.importorskip("duckdb")
@@ -103,7 +102,6 @@ def test_sql_at_the_edges(demo, number, monkeypatch):
     assert values["-inf"] == 0.0
 
 
-@pytest.mark.timeout(300)
 def test_recipes_for_dataframes(demo, monkeypatch, capsys):
     pytest.importorskip("polars")
     monkeypatch.chdir(demo)

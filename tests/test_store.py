@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import os
 import uuid
 
+import fsspec
 import pytest
 
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
+from pipeline.folder_locks import hold
 from pipeline.store import TableStore
 
 DATA = {"rows_used": 3}
@@ -37,6 +40,13 @@ def test_versions_follow_each_other(store):
     assert store.find_run("r2").name == second.name
     assert store.find_run("r3") is None
     store.verify(second)
+
+
+def test_a_version_says_where_it_is_to_those_who_do_not_know_the_store(store):
+    published = publish(store)
+    for version in (published, store.current()):
+        with fsspec.open(version.lookup_path) as file:
+            assert file.read() == b"x" + version.name.encode()
 
 
 def test_rollback_goes_back_and_to_any_version(store):
@@ -129,5 +139,16 @@ def test_a_store_that_cannot_be_opened_or_written_to(tmp_path):
     with pytest.raises(ConfigError, match="cannot open"):
         TableStore("nosuchprotocol://x", "ads")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigError, match="the file .* in the way"):
+    with pytest.raises(ConfigError, match=r"the file .* in the way"):
         TableStore(str(tmp_path / "file"), "ads").check_writable()
+
+
+def test_what_killed_runs_were_writing_is_removed(tmp_path):
+    store = TableStore(str(tmp_path), "ads")
+    versions = tmp_path / "ads" / "versions"
+    for name in (".staging-dead", ".staging-living"):
+        (versions / name).mkdir(parents=True)
+    lock = hold(versions / ".staging-living")
+    version = publish(store)
+    assert sorted(path.name for path in versions.iterdir()) == [".staging-living", version.name]
+    os.close(lock)

@@ -1,0 +1,173 @@
+"""The choice of a method by cross-validated log loss."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from functools import partial
+from numbers import Integral
+
+import numpy as np
+
+from calibrators._kernels import sums
+from calibrators.base import Calibrator
+from calibrators.calibration_map import CalibrationMap
+from calibrators.cumulative import Layout, layout_pass
+from calibrators.folded import FoldedPoints
+from calibrators.measures import side_by_side
+from calibrators.points import Array, Pass, Passes, Points
+
+CANDIDATES = {
+    "platt": "calibrators.platt:Platt",
+    "isotonic": "calibrators.isotonic:Isotonic",
+    "enir": "calibrators.enir:ENIR",
+    "bbq": "calibrators.bbq:BBQ",
+    "abb": "calibrators.bayesian_binning:ABB",
+}
+"""From the simplest: two parameters; one monotone fit; an average of fits that bend it; of equal-frequency binnings;
+of all binnings."""
+
+
+class Auto(Calibrator):
+    """The calibrator with the best cross-validated log loss, or a simpler one that is not clearly worse.
+
+    Each candidate is fitted to the observations outside each fold and judged by its log loss on those inside. The
+    one-standard-error rule: of the candidates whose mean loss exceeds the best one's by at most one standard error
+    of that difference (which is taken observation by observation), the simplest is chosen, and fitted to all
+    observations. The folds are a function of the scores, the numbers of observations there and `seed` alone; ties are
+    one point whose observations are dealt by numbers, weights count as repeated rows.
+
+    Parameters
+    ----------
+    candidates : sequence of names, from the simplest; None for platt, isotonic, enir, bbq, abb
+        bbq is left out for scores outside [0, 1].
+    folds : int >= 2, default 5
+        Fewer, where a label has less than twice as many observations; with less than four of a label nothing is
+        compared, and the simplest candidate is taken.
+    seed : int in [0, 2**31), default 0
+
+    Attributes
+    ----------
+    chosen_ : str
+    cross_validated_log_loss_ : dict of str to float >= 0
+        Mean over all observations, natural logarithm; empty where nothing could be compared.
+    excess_ : dict of str to tuple of two floats
+        Mean excess over the best candidate's loss, and its standard error.
+
+    Notes
+    -----
+    A probability of 0 or 1 is judged as 1 / (2 N) from it, N the sum of the weights, so that the loss is finite: N
+    observations cannot tell a rarer event from an impossible one. The chosen map is not changed by that.
+
+    All candidates and folds are fitted in the same passes; time and what the coordinator holds are those of all
+    candidates, times the number of folds.
+
+    References
+    ----------
+    Breiman, Friedman, Olshen & Stone (1984), "Classification and regression trees", section 3.4.3: the rule.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrators.auto import Auto
+    >>> scores = np.arange(200) / 200
+    >>> auto = Auto().fit(scores, np.abs(scores - 0.5) > 0.25)
+    >>> auto.chosen_
+    'bbq'
+    """
+
+    chosen_: str
+    cross_validated_log_loss_: dict[str, float]
+    excess_: dict[str, tuple[float, float]]
+
+    def __init__(self, candidates: Sequence[str] | None = None, folds: int = 5, seed: int = 0) -> None:
+        self.candidates = candidates
+        self.folds = folds
+        self.seed = seed
+
+    def check_parameters(self) -> None:
+        """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""
+        names = self._names()
+        if not names or len(set(names)) < len(names) or any(name not in CANDIDATES for name in names):
+            raise ValueError(
+                f"candidates: expected some of {', '.join(CANDIDATES)}, each once, found {self.candidates!r}"
+            )
+        for name, number, low in (("folds", self.folds, 2), ("seed", self.seed, 0)):
+            if not isinstance(number, Integral) or isinstance(number, bool) or not low <= number < 2**31:
+                raise ValueError(f"{name}: expected a whole number >= {low}, found {number!r}")
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(CANDIDATES if self.candidates is None else self.candidates)
+
+    def _passes(self) -> Passes:
+        layout: Layout = yield layout_pass()
+        names = self._names()
+        if layout.first[0] < 0 or layout.last > 1:
+            names = tuple(name for name in names if name != "bbq")
+        if not names:
+            raise ValueError(
+                "candidates: bbq needs scores in [0, 1]; put the scores through the sigmoid, or name another candidate"
+            )
+        rarer = min(layout.positives, layout.weight - layout.positives)
+        folds = int(min(self.folds, math.floor(rarer / 2)))
+        self.cross_validated_log_loss_, self.excess_ = {}, {}
+        self.chosen_ = names[0]
+        if folds >= 2 and len(names) > 1:
+            yield from self._compare(names, FoldedPoints(layout, folds, int(self.seed)))
+        fitted = yield from _make(self.chosen_)._passes()
+        return fitted
+
+    def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Passes:
+        fits = [
+            folded.training(_make(name)._passes(), fold) for fold in range(folded.folds) for name in names
+        ]
+        maps: tuple[CalibrationMap, ...] = yield from side_by_side(*fits)
+        by_fold = [maps[i : i + len(names)] for i in range(0, len(maps), len(names))]
+        moments: Array = yield Pass(partial(_losses, folded, by_fold), _add_up)
+        count = len(names)
+        mean = moments[:count] / folded.layout.weight
+        squares = moments[count:].reshape(count, count) / folded.layout.weight
+        best = int(np.argmin(mean))
+        excess = mean - mean[best]
+        variance = np.diag(squares) + squares[best, best] - 2 * squares[best] - excess**2
+        error = np.sqrt(np.maximum(variance, 0.0) / folded.layout.weight)
+        self.chosen_ = names[int(np.argmax(excess <= error))]
+        self.cross_validated_log_loss_ = dict(zip(names, mean.tolist(), strict=True))
+        self.excess_ = dict(zip(names, zip(excess.tolist(), error.tolist(), strict=True), strict=True))
+        return maps[0]
+
+
+def _make(name: str) -> Calibrator:
+    module, _, cls = CANDIDATES[name].partition(":")
+    made: Calibrator = getattr(importlib.import_module(module), cls)()
+    return made
+
+
+def _losses(folded: FoldedPoints, maps: list[tuple[CalibrationMap, ...]], points: Points) -> list[Array]:
+    """Of a part: exact sums of the candidates' losses and of the products of each two, as expansions."""
+    pieces = []
+    for fold, candidates in enumerate(maps):
+        inside = folded.split(points, fold)[1]
+        if inside is not None:
+            pieces.append(_moments(inside, candidates, folded.layout.weight))
+    if not pieces:
+        return []
+    return [sums.expansion_of(np.concatenate(column)) for column in zip(*pieces, strict=True)]
+
+
+def _moments(points: Points, maps: tuple[CalibrationMap, ...], weight: float) -> list[Array]:
+    floor = 1 / (2 * weight)
+    negatives = points.weight - points.positives
+    losses = []
+    for calibration_map in maps:
+        p = np.clip(calibration_map.predict(points.score), floor, 1 - floor)
+        losses.append((-np.log(p), -np.log1p(-p)))
+    first = [points.positives * one + negatives * zero for one, zero in losses]
+    second = [points.positives * (a[0] * b[0]) + negatives * (a[1] * b[1]) for a in losses for b in losses]
+    return [sums.expansion_of(terms) for terms in (*first, *second)]
+
+
+def _add_up(parts: list[list[Array]]) -> Array:
+    columns = zip(*(part for part in parts if part), strict=True)
+    return np.array([sums.exact_sum(np.concatenate(column)) for column in columns])

@@ -1,0 +1,232 @@
+"""What none of the papers has: all methods on the same footing, by size, and what choosing by data would reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from calibrators.ranks import rank_methods
+from pipeline.experiment_methods import CLIP
+from pipeline.experiment_methods import NAMES as METHODS
+from pipeline.experiments import REAL, SIZES, SIZES_METHODS
+from pipeline.reproduction_tables import Cell, RankTable, Table, mean_and_error
+
+Place = ["set", "classifier"]
+MARGIN = 2.0
+"""A method wins where its mean excess is below zero by so many standard errors."""
+
+
+def loss_table(results: pd.DataFrame) -> RankTable | None:
+    """Ranks by held-out log loss, and its mean, over all sets and classifiers."""
+    real = results[results.experiment == "real"]
+    if real.empty:
+        return None
+    losses = _pivot(real, "log_loss", REAL)
+    if len(losses) < 2:
+        return None
+    ranking = rank_methods(REAL, losses, higher_is_better=False)
+    brier = _pivot(real.assign(brier=real.rmse**2), "brier", REAL)
+    errors = _pivot(real, "ece", REAL)
+    tested = real.groupby("method").n_test.sum()
+    infinite = real.groupby("method").infinite.sum() / tested
+    marks = ranking.marks("auto")
+    rows = [
+        (
+            METHODS[method],
+            (
+                Cell(None, ranking.mean[method], ranking.standard_error[method], "", marks[method]),
+                Cell(None, *mean_and_error(losses[method])),
+                Cell(None, *mean_and_error(brier[method])),
+                Cell(None, *mean_and_error(errors[method])),
+                f"{infinite[method]:.3%}",
+            ),
+        )
+        for method in sorted(REAL, key=lambda name: ranking.mean[name])
+    ]
+    table = Table(
+        name="Beyond: all methods",
+        title="Held-out log loss on all data sets and classifiers, calibrated on the training rows",
+        columns=(
+            "",
+            "average rank",
+            "mean log loss",
+            "mean Brier score",
+            "mean ECE",
+            "rows given probability 0",
+        ),
+        rows=tuple(rows),
+        notes=(
+            f"Over {len(losses)} pairs of a data set and a classifier; ± is the standard error over them.",
+            f"Probabilities are kept {CLIP:g} from 0 and 1 before the log loss is taken.",
+            "The last column is the share of test rows whose label was given probability 0.",
+            "*: auto is significantly better than this method, ⊛: worse (Friedman, then Holm, at 0.05).",
+        ),
+    )
+    return RankTable(table, {"log_loss": ranking}, "auto")
+
+
+def _pivot(found: pd.DataFrame, measure: str, methods: tuple[str, ...]) -> pd.DataFrame:
+    return found.pivot_table(index=Place, columns="method", values=measure, aggfunc="mean", sort=True)[
+        list(methods)
+    ]
+
+
+def auto_table(results: pd.DataFrame) -> Table | None:
+    """What the choice by cross-validated log loss reached, beside always taking one method."""
+    rows = []
+    for experiment, label in (
+        ("real", "calibrated on the training rows"),
+        ("sizes", "calibrated on held-out rows"),
+    ):
+        found = results[results.experiment == experiment]
+        if found.empty:
+            continue
+        losses = found.pivot_table(
+            index=[*Place, "run", "fold"], columns="method", values="log_loss", sort=True
+        )
+        singles = [name for name in ("platt", "isotonic", "enir", "bbq", "abb") if name in losses]
+        means = losses.mean()
+        best = min(singles, key=lambda name: means[name])
+        chosen = found[found.method == "auto"].chosen.value_counts(normalize=True)
+        rows.append(
+            (
+                label,
+                (
+                    f"{means['auto']:.4f}",
+                    f"{means[best]:.4f} ({METHODS[best]})",
+                    f"{losses[singles].min(axis=1).mean():.4f}",
+                    f"{means['base']:.4f}",
+                    ", ".join(f"{METHODS[name]} {share:.0%}" for name, share in sorted(chosen.items())),
+                ),
+            )
+        )
+    if not rows:
+        return None
+    return Table(
+        name="Beyond: auto",
+        title="Mean held-out log loss of the choice by cross-validated log loss",
+        columns=(
+            "",
+            "auto",
+            "best single method",
+            "best after the fact",
+            "no calibration",
+            "what auto chose",
+        ),
+        rows=tuple(rows),
+        notes=(
+            "Best after the fact: the candidate with the least loss on each fold's test rows, which nobody knows.",
+        ),
+    )
+
+
+def size_tables(results: pd.DataFrame) -> list[Table]:
+    """Held-out log loss against the number of rows to calibrate with, and where each method starts to win."""
+    found = results[results.experiment == "sizes"]
+    if found.empty:
+        return []
+    found = found.assign(size=[SIZES[fold] for fold in found.fold])
+    sizes = sorted(found["size"].unique())
+    rows, starts = [], []
+    excess = {size: _excess(found[found["size"] == size], "base") for size in sizes}
+    against_platt = {size: _excess(found[found["size"] == size], "platt") for size in sizes}
+    for method in SIZES_METHODS[1:]:
+        cells = tuple(Cell(None, *excess[size][method]) for size in sizes)
+        rows.append((METHODS[method], cells))
+        starts.append(
+            (
+                METHODS[method],
+                (
+                    _start(excess, method, sizes),
+                    "–" if method == "platt" else _start(against_platt, method, sizes),
+                ),
+            )
+        )
+    pairs = {size: len(found[found["size"] == size].groupby(Place)) for size in sizes}
+    heads = tuple(f"{size:,} rows ({pairs[size]} pairs)" for size in sizes)
+    best = Table(
+        name="Beyond: sizes",
+        title="Mean excess of held-out log loss over no calibration, by rows to calibrate with",
+        columns=("", *heads),
+        rows=tuple(rows),
+        notes=(
+            "Calibrated on rows that the classifier was not trained on; negative is better.",
+            "Pairs of a data set and a classifier: larger sizes have fewer.",
+        ),
+        digits=4,
+    )
+    start = Table(
+        name="Beyond: where each method starts to win",
+        title="The least size from which on a method's mean log loss is lower by two standard errors of the difference",
+        columns=("", "than no calibration", "than Platt"),
+        rows=tuple(starts),
+    )
+    return [best, start]
+
+
+def _excess(found: pd.DataFrame, over: str) -> dict[str, tuple[float, float]]:
+    losses = found.pivot_table(index=Place, columns="method", values="log_loss", aggfunc="mean", sort=True)
+    return {name: mean_and_error(losses[name] - losses[over]) for name in losses.columns}
+
+
+def _start(excess: dict[int, dict[str, tuple[float, float]]], method: str, sizes: list[int]) -> str:
+    start = "at no size measured"
+    for size in reversed(sizes):
+        mean, error = excess[size][method]
+        if np.isnan(error) or not mean + MARGIN * error < 0:
+            break
+        start = f"{size:,}"
+    return start
+
+
+def time_table(times: list[dict[str, Any]]) -> Table | None:
+    """Measured run times against the number of observations."""
+    if not times:
+        return None
+    sizes = sorted({row["n"] for row in times})
+    by = {(row["method"], row["n"]): row for row in times}
+    methods = list(dict.fromkeys(row["method"] for row in times))
+    rows = tuple(
+        (
+            METHODS[method],
+            (
+                *(_seconds(by[method, n]["fit"]) for n in sizes),
+                f"{by[method, sizes[-1]]['predict'] * 1e9:.0f} ns",
+            ),
+        )
+        for method in methods
+    )
+    return Table(
+        name="enir: Table VII (section IV-C), measured",
+        title="Time to fit N observations with distinct scores, and to calibrate one score",
+        columns=("", *(f"N = {n:,}" for n in sizes), f"a score, N = {sizes[-1]:,}"),
+        rows=rows,
+        notes=(
+            "The paper: training O(N T) for Platt, O(N log N) for Hist, IsoRegC, ACP, BBQ and ENIR, O(N^2) for ABB.",
+            "Measured in memory, the shortest of three times, while other tasks may run beside.",
+            "SBB and ABB have at most 2,000 cuts, so they do not grow as N^2 beyond.",
+        ),
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def data_table(results: pd.DataFrame) -> Table:
+    """The data sets of the cross-validation: rows used, runs, and classifiers whose training did not converge."""
+    rows = []
+    for (name,), found in results[results.experiment == "real"].groupby(["set"]):
+        first = found[(found.run == found.run.min()) & (found.method == "base")]
+        used = first[first.classifier == first.classifier.iloc[0]].n_test.sum()
+        unfinished = found[(found.method == "base") & ~found.converged].classifier.value_counts()
+        said = ", ".join(f"{key}: {count} folds" for key, count in sorted(unfinished.items()))
+        rows.append((str(name), (f"{used:,}", str(found.run.nunique()), str(found.fold.nunique()), said)))
+    return Table(
+        name="Data sets of the cross-validation",
+        title="What was run",
+        columns=("", "rows", "runs", "folds", "training not converged"),
+        rows=tuple(rows),
+    )

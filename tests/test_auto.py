@@ -1,0 +1,163 @@
+"""The choice by cross-validated log loss: what it chooses, and that nothing but the observations decides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibrators.auto import CANDIDATES, Auto
+from calibrators.cumulative import layout_of, part_totals
+from calibrators.folded import FoldedPoints
+from calibrators.points import Points, collapse
+
+
+def wavy(n, seed=0):
+    random = np.random.default_rng(seed)
+    scores = random.random(n).round(4)
+    return scores, random.random(n) < 0.15 + 0.6 * scores + 0.2 * np.sin(12 * scores)
+
+
+def fit_in_parts(auto, points, parts):
+    pieces = [Points(*(c[i] for c in points)) for i in np.array_split(np.arange(points.score.size), parts)]
+
+    def run(request):
+        wanted = [p for p in pieces if request.only is None or float(p.score[0]) in request.only]
+        return request.combine([request.chunk(p) for p in wanted])
+
+    return auto.fit_passes(run)
+
+
+def test_a_sigmoid_is_mostly_chosen_where_the_truth_is_one():
+    # Within one standard error: so not always.
+    chosen = []
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        scores = random.random(1000)
+        labels = random.random(1000) < 1 / (1 + np.exp(-(4 * scores - 2)))
+        chosen.append(Auto().fit(scores, labels).chosen_)
+    assert chosen.count("platt") >= 7
+
+
+def test_the_simplest_within_one_standard_error():
+    auto = Auto().fit(*wavy(3000))
+    best = min(auto.cross_validated_log_loss_, key=auto.cross_validated_log_loss_.get)
+    assert auto.excess_[best] == (0.0, 0.0)
+    fine = [name for name in CANDIDATES if auto.excess_[name][0] <= auto.excess_[name][1]]
+    assert auto.chosen_ == fine[0]
+    assert auto.excess_["platt"][0] > 3 * auto.excess_["platt"][1]
+    for name, loss in auto.cross_validated_log_loss_.items():
+        assert loss - auto.cross_validated_log_loss_[best] == pytest.approx(auto.excess_[name][0], abs=1e-15)
+
+
+def test_the_map_is_the_chosen_methods_own():
+    from calibrators import ABB, BBQ, ENIR, Isotonic, Platt
+
+    scores, labels = wavy(800)
+    auto = Auto().fit(scores, labels)
+    cls = {"platt": Platt, "isotonic": Isotonic, "enir": ENIR, "bbq": BBQ, "abb": ABB}[auto.chosen_]
+    assert np.array_equal(auto.predict(scores), cls().fit(scores, labels).predict(scores))
+
+
+def test_the_losses_are_those_of_a_slow_cross_validation():
+    from calibrators import Isotonic, Platt
+
+    scores, labels = wavy(300)
+    auto = Auto(candidates=["platt", "isotonic"], folds=3).fit(scores, labels)
+    points = collapse(scores, labels)
+    folded = FoldedPoints(layout_of([part_totals(points)]), 3, 0)
+    for name, cls in (("platt", Platt), ("isotonic", Isotonic)):
+        total = 0.0
+        for fold in range(3):
+            training, inside = folded.split(points, fold)
+            p = np.clip(cls().fit_points(training).predict(inside.score), 1 / 600, 1 - 1 / 600)
+            total -= np.sum(inside.positives * np.log(p) + (inside.weight - inside.positives) * np.log(1 - p))
+        assert auto.cross_validated_log_loss_[name] == pytest.approx(total / 300, rel=1e-12)
+
+
+@pytest.mark.parametrize("parts", [2, 7, 150])
+def test_parts_do_not_matter(parts):
+    points = collapse(*wavy(400))
+    whole, cut = Auto().fit_points(points), fit_in_parts(Auto(), points, parts)
+    assert cut.cross_validated_log_loss_ == whole.cross_validated_log_loss_
+    assert cut.excess_ == whole.excess_
+    assert np.array_equal(cut.predict(points.score), whole.predict(points.score))
+
+
+def test_neither_order_nor_repetition_matters():
+    scores, labels = wavy(400)
+    weights = np.random.default_rng(1).integers(1, 4, 400)
+    one = Auto().fit(scores, labels, weights)
+    order = np.random.default_rng(2).permutation(int(weights.sum()))
+    two = Auto().fit(np.repeat(scores, weights)[order], np.repeat(labels, weights)[order])
+    assert one.cross_validated_log_loss_ == two.cross_validated_log_loss_
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_each_observation_is_in_one_fold(folds):
+    points = collapse(*wavy(501))
+    folded = FoldedPoints(layout_of([part_totals(points)]), folds, seed=4)
+    total, positives = np.zeros(points.score.size), np.zeros(points.score.size)
+    for fold in range(folds):
+        outside, inside = folded.split(points, fold)
+        place = np.searchsorted(points.score, inside.score)
+        total[place] += inside.weight
+        positives[place] += inside.positives
+        assert inside.weight.sum() + outside.weight.sum() == 501
+        assert abs(inside.weight.sum() - 501 / folds) < 5 * np.sqrt(501 / folds)
+    assert np.array_equal(total, points.weight)
+    assert np.array_equal(positives, points.positives)
+
+
+def test_ties_are_dealt_by_numbers():
+    # A thousand observations at each of 200 scores: the numbers in a fold vary as binomial ones do.
+    score = np.arange(200) / 200
+    points = Points(score, np.full(200, 1000.0), np.full(200, 400.0))
+    folded = FoldedPoints(layout_of([part_totals(points)]), 4, seed=0)
+    drawn = np.array([folded.split(points, fold)[1].positives for fold in range(4)])
+    assert np.array_equal(drawn.sum(axis=0), points.positives)
+    assert abs(drawn.mean() - 100) < 1.5
+    assert drawn.var() == pytest.approx(400 * 0.25 * 0.75, rel=0.25)
+
+
+def test_what_is_left_of_a_weight_goes_to_one_fold():
+    points = Points(np.arange(50.0), np.full(50, 2.5), np.full(50, 1.25))
+    folded = FoldedPoints(layout_of([part_totals(points)]), 3, seed=0)
+    total = sum(folded.split(points, fold)[1].weight.sum() for fold in range(3))
+    assert total == pytest.approx(125)
+
+
+def test_seeds_deal_differently():
+    points = collapse(*wavy(300))
+    layout = layout_of([part_totals(points)])
+    one, two = (FoldedPoints(layout, 5, seed).split(points, 0)[1].score for seed in (0, 1))
+    assert not np.array_equal(one, two)
+
+
+def test_scores_outside_the_unit_interval_leave_bbq_out():
+    scores, labels = wavy(300)
+    auto = Auto().fit(10 * scores - 5, labels)
+    assert "bbq" not in auto.cross_validated_log_loss_
+    assert len(auto.cross_validated_log_loss_) == len(CANDIDATES) - 1
+    with pytest.raises(ValueError, match="name another candidate"):
+        Auto(candidates=["bbq"]).fit([-1.0, 2.0], [0, 1])
+
+
+def test_one_positive_cannot_be_compared():
+    auto = Auto().fit([0.1, 0.2, 0.3], [0, 0, 1])
+    assert auto.chosen_ == "platt"
+    assert auto.cross_validated_log_loss_ == {}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"candidates": []}, "candidates: expected some of platt"),
+        ({"candidates": ["platt", "platt"]}, "each once"),
+        ({"candidates": ["plat"]}, "found"),
+        ({"folds": 1}, "folds: expected a whole number >= 2, found 1"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_what_is_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        Auto(**parameters).fit([0.1, 0.9], [0, 1])

@@ -1,0 +1,188 @@
+"""Data sets of features: kinds of columns, what footers tell, and what only the rows tell."""
+
+import datetime as dt
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import InputRejectedError
+from pipeline.execution import InlineExecutor
+from pipeline.feature_facts import MOST_CATEGORIES, gather_facts, keys_of, times_of
+from pipeline.features import Feature, Roles, as_frame, open_features
+
+LABEL = [0, 1] * 6
+
+
+def write(folder, *tables, **options):
+    folder.mkdir(exist_ok=True)
+    for i, columns in enumerate(tables):
+        pq.write_table(pa.table(columns), folder / f"part-{i}.parquet", **options)
+    return str(folder)
+
+
+def opened(folder, columns, **roles):
+    return open_features(write(folder, {"label": LABEL, **columns}), Roles("label", **roles))
+
+
+KINDS = {
+    "number": [
+        pa.array(range(12), pa.int8()),
+        pa.array(range(12), pa.uint64()),
+        pa.array(np.arange(12), pa.float32()),
+        pa.array([True, False] * 6),
+    ],
+    "category": [
+        pa.array(["a", "b"] * 6),
+        pa.array(["a", None] * 6, pa.large_string()),
+        pa.array(["a", "b"] * 6).dictionary_encode(),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [(k, c) for k, columns in KINDS.items() for c in columns],
+    ids=lambda x: str(getattr(x, "type", x)),
+)
+def test_kinds_of_columns(tmp_path, kind, column):
+    table = opened(tmp_path, {"x": column})
+    assert table.features == (Feature("x", kind),)
+    frame = as_frame(pq.read_table(tmp_path / "part-0.parquet"), table.features)
+    values = column.to_pylist()
+    if kind == "number":
+        assert frame["x"].dtype == np.float64
+        assert frame["x"].tolist() == [float(value) for value in values]
+    else:
+        assert frame["x"].tolist() == [None if value is None else str(value) for value in values]
+
+
+def test_nulls_are_nan_in_numbers_and_none_in_categories():
+    batch = pa.table({"x": pa.array([1, None], pa.int16()), "c": ["a", None]})
+    frame = as_frame(batch, (Feature("x", "number"), Feature("c", "category")))
+    assert np.isnan(frame["x"][1])
+    assert frame["c"][1] is None
+
+
+def test_whole_numbers_may_be_named_as_categories(tmp_path):
+    table = opened(tmp_path, {"code": [10, 20] * 6, "x": np.arange(12.0)}, categories=("code",))
+    assert table.features == (Feature("code", "category"), Feature("x", "number"))
+    with pytest.raises(
+        InputRejectedError, match=r"column 'x' \(data.categories\): expected text or whole numbers"
+    ):
+        opened(tmp_path, {"x": np.arange(12.0)}, categories=("x",))
+
+
+def test_features_are_what_has_no_other_role(tmp_path):
+    columns = {name: np.arange(12) for name in ("id", "day", "x", "y", "z", "kept")}
+    table = opened(tmp_path, columns, exclude=("y",), row_id="id", time="day", keep=("kept",))
+    assert [feature.name for feature in table.features] == ["x", "z"]
+    assert set(table.names) == {"label", "id", "day", "x", "z", "kept"}
+    assert [f.name for f in opened(tmp_path, columns, features=("z", "day"), time="day").features] == [
+        "z",
+        "day",
+    ]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[1]] * 12),
+        pa.array([{"a": 1}] * 12),
+        pa.array([b"x"] * 12),
+        pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * 12),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_other_columns_are_refused(tmp_path, column):
+    with pytest.raises(
+        InputRejectedError, match="column 'x': expected a feature of numbers, booleans or text, found"
+    ):
+        opened(tmp_path, {"x": column})
+
+
+def test_files_must_agree(tmp_path):
+    path = write(tmp_path, {"label": LABEL, "x": [1.0] * 12}, {"label": LABEL, "x": ["a"] * 12})
+    with pytest.raises(InputRejectedError, match=r"expected one type in all files, found double in 1 files"):
+        open_features(path, Roles("label"))
+    path = write(tmp_path, {"label": LABEL, "x": [1.0] * 12}, {"label": LABEL})
+    with pytest.raises(InputRejectedError, match=r"column 'x' .* is not in 1 of 2 files"):
+        open_features(path, Roles("label"))
+
+
+def test_no_features_are_left(tmp_path):
+    with pytest.raises(InputRejectedError, match="expected feature columns, found none"):
+        opened(tmp_path, {})
+
+
+def test_a_category_of_too_many_values_is_refused(tmp_path):
+    rows = MOST_CATEGORIES + 1
+    path = write(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i}" for i in range(rows)]})
+    table = open_features(path, Roles("label"))
+    with pytest.raises(
+        InputRejectedError, match="column 'name': expected at most 1,000 categories, found more"
+    ):
+        gather_facts(table, InlineExecutor())
+    path = write(tmp_path, {"label": np.arange(rows) % 2, "name": [f"n{i // 2}" for i in range(rows)]})
+    gather_facts(open_features(path, Roles("label")), InlineExecutor())
+
+
+def test_facts_do_not_depend_on_how_the_rows_lie(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {
+        "label": rng.integers(0, 2, 500),
+        "x": pa.array(rng.normal(size=500), mask=rng.random(500) < 0.2),
+        "c": np.array(["a", "b", "c"])[rng.integers(0, 3, 500)],
+        "group": np.array(["g", "h", "i"])[rng.integers(0, 3, 500)],
+        "day": pa.array(rng.integers(0, 99, 500).astype(np.int32), pa.date32()),
+    }
+    roles = Roles("label", group="group", time="day")
+    found = []
+    for i, (files, row_group) in enumerate([(1, 500), (4, 33)]):
+        whole = pa.table(columns)
+        edges = np.linspace(0, 500, files + 1).astype(int)
+        parts = [whole.slice(low, high - low) for low, high in itertools.pairwise(edges)]
+        path = write(tmp_path / str(i), *parts, row_group_size=row_group)
+        found.append(gather_facts(open_features(path, roles), InlineExecutor()))
+    assert found[0].columns == found[1].columns
+    assert all(np.array_equal(a, b) for a, b in zip(found[0].keys, found[1].keys, strict=True))
+    assert found[0].columns["x"].nulls == columns["x"].null_count
+    assert found[0].columns["c"].categories == {"a", "b", "c"}
+    assert found[0].positives == columns["label"].sum()
+
+
+@pytest.mark.parametrize("role", ["row_id", "group", "time"])
+def test_nulls_have_no_place_among_keys(tmp_path, role):
+    key = pa.array(range(12), mask=np.arange(12) == 5)
+    table = opened(tmp_path, {"x": np.arange(12), "key": key}, **{role: "key"})
+    with pytest.raises(
+        InputRejectedError, match=rf"column 'key' \(data.{role}\): expected values, found 1 nulls"
+    ):
+        gather_facts(table, InlineExecutor())
+
+
+def test_keys_depend_on_the_value_and_not_on_its_type():
+    batch = pa.table({"a": pa.array([-1, 5], pa.int8()), "b": pa.array([-1, 5], pa.int64())})
+    assert np.array_equal(keys_of(batch, "a"), keys_of(batch, "b"))
+    texts = pa.array(["x", "y", "x"])
+    batch = pa.table({"a": texts, "b": texts.dictionary_encode()})
+    assert np.array_equal(keys_of(batch, "a"), keys_of(batch, "b"))
+    assert keys_of(batch, "a")[0] == keys_of(batch, "a")[2] != keys_of(batch, "a")[1]
+    assert keys_of(batch, None) is None
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([3, 1, 2], pa.int16()),
+        pa.array([0.3, -0.1, 0.2]),
+        pa.array([30, 10, 20], pa.timestamp("ms", "UTC")),
+        pa.array([30, 10, 20], pa.date32()),
+        pa.array([30, 10, 20], pa.time64("us")),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_times_keep_their_order(column):
+    assert np.argsort(times_of(pa.table({"t": column}), "t")).tolist() == [1, 2, 0]

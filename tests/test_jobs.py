@@ -1,0 +1,318 @@
+"""The jobs as a whole: one answer wherever they run; reruns, versions, places and dry runs."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import fit, score
+from jobs.cluster import starting_executor
+from jobs.config import FitConfig, ScoreConfig
+from jobs.config_loading import load
+from jobs.registry import JOBS
+from jobs.run import run_job
+from pipeline.score_table import SortPlan
+
+
+class Done:
+    """What a job in this process printed and returned."""
+
+    def __init__(self, code, captured):
+        self.code = code
+        self.out = captured.out
+        self.err = captured.err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(place, capsys, monkeypatch):
+    """Run a job on the place in this process, inline."""
+    monkeypatch.chdir(place.root)
+    monkeypatch.setenv("TMPDIR", str(place.root / "tmp"))
+
+    def job(name, *settings, dry_run=False, as_json=False, **paths):
+        arguments = place.arguments(name, *settings, **paths)[1:]
+        pairs = [pair for pair in arguments if pair != "--set"]
+        capsys.readouterr()
+        code = run_job(JOBS[name], [], pairs, dry_run=dry_run, as_json=as_json)
+        return Done(code, capsys.readouterr())
+
+    return job
+
+
+# One answer wherever it runs
+
+LOGS = {"plain": (), "weighted": ("log.weight=weight",)}
+METHODS = ("isotonic", "histogram", "platt")
+
+
+def columns_of(log, seed):
+    """Scores with ties and without, and weights that do not add up exactly in any order."""
+    random = np.random.default_rng(5)
+    score = np.where(random.random(4000) < 0.5, random.random(4000), random.integers(0, 20, 4000) / 20)
+    columns = {
+        "score": score,
+        "label": random.random(4000) < score,
+        "weight": random.choice([0.1, 1.0, 3.7, 1e9], 4000),
+    }
+    order = np.random.default_rng(seed).permutation(4000)
+    return {name: column[order] for name, column in columns.items() if log == "weighted" or name != "weight"}
+
+
+def fitted(place, executor, log, cut):
+    """Lookup tables of one log, cut into files in one way, by method."""
+    found = {}
+    for method in METHODS:
+        store = place.root / f"store-{executor.workers}-{log}-{cut}-{method}"
+        settings = [
+            f"log.path={place.root / f'{log}-{cut}'}",
+            f"store.path={store}",
+            "store.table=ads",
+            f"calibrator.method={method}",
+            f"scratch={place.scratch}",
+            *LOGS[log],
+        ]
+        fit.prepare(load(FitConfig, settings=settings)).execute(executor)
+        (lookup,) = store.rglob("lookup.parquet")
+        found[method] = lookup.read_bytes()
+    return found
+
+
+def scored(place, executor, log, cut, store):
+    """All bytes of a scored log."""
+    output = place.root / f"scored-{executor.workers}-{log}-{cut}"
+    settings = [
+        f"log.path={place.root / f'{log}-{cut}'}",
+        f"store.path={store}",
+        "store.table=ads",
+        f"output.path={output}",
+    ]
+    score.prepare(load(ScoreConfig, settings=settings)).execute(executor)
+    return {path.name: path.read_bytes() for path in output.iterdir()}
+
+
+def test_the_same_bytes_wherever_it_runs(place, monkeypatch):
+    # Small tasks, so that there are many.
+    monkeypatch.setattr(
+        SortPlan, "within", lambda self, memory: replace(self, run_rows=700, bucket_bytes=6000)
+    )
+    for log in LOGS:
+        place.write_log(columns_of(log, seed=1), files=3, name=f"{log}-few", row_group_size=300)
+        place.write_log(columns_of(log, seed=2), files=7, name=f"{log}-many")
+    clusters = ["cluster.kind=inline", *(f"cluster.workers={n}" for n in (1, 2, 3))]
+    lookups, outputs = [], []
+    for i, setting in enumerate(clusters):
+        base = ["log.path=x", "store.path=x", "store.table=x", "cluster.memory=300MiB", setting]
+        with starting_executor(load(FitConfig, settings=base).cluster) as starting:
+            executor = starting()
+            executor.workers = i
+            lookups.append(
+                {(log, cut): fitted(place, executor, log, cut) for log in LOGS for cut in ("few", "many")}
+            )
+            store = place.root / "store-0-plain-few-isotonic"
+            outputs.append([scored(place, executor, log, "few", store) for log in LOGS])
+    first = lookups[0]
+    assert first["plain", "few"] != first["weighted", "few"]
+    for found in lookups:
+        for log in LOGS:
+            assert found[log, "few"] == found[log, "many"] == first[log, "few"]
+    assert outputs[0] == outputs[1] == outputs[2] == outputs[3]
+
+
+# Reruns and versions
+
+
+def test_a_rerun_recognises_its_result(place, run):
+    place.write_log()
+    assert run("fit").code == 0
+    before = place.tree()
+    again = run("fit")
+    assert again.code == 99
+    assert f"were published as version {place.current}: nothing to do" in again.err
+    assert place.tree() == before
+    # Another configuration, or another log, is another run.
+    assert run("fit", "calibrator.method=histogram").code == 0
+    os.utime(place.log / "part-0.parquet", (1, 1))
+    assert run("fit").code == 0
+    assert len(place.versions) == 3
+
+
+def test_a_rerun_after_a_rollback_says_where_current_is(place, run):
+    place.write_log()
+    assert run("fit").code == 0
+    assert run("fit", "calibrator.method=histogram").code == 0
+    first, second = place.versions
+    store = ("--store", str(place.store), "--table", place.table)
+    place.run("tables", "rollback", *store).expect(0)
+    assert place.current == first
+    again = run("fit", "calibrator.method=histogram")
+    assert again.code == 99
+    assert f"version {second} (CURRENT names {first})" in again.err
+    assert place.current == first
+
+
+def test_scoring_twice_and_with_an_older_version(place, run):
+    place.write_log()
+    run("fit")
+    run("fit", "calibrator.method=histogram")
+    first, second = place.versions
+    assert run("score").code == 0
+    before = place.tree()
+    again = run("score")
+    assert (again.code, again.out) == (99, "")
+    assert f"{place.output} holds the result of this run already" in again.err
+    assert place.tree() == before
+    # The output holds the newest version's result, and an older one's is another.
+    assert "the result of another run" in run("score", f"store.version={first}").err
+    older = run("score", f"store.version={first}", output__path=place.root / "older", as_json=True)
+    assert older.json["version"] == first
+    versions = {
+        name: set(pq.read_table(place.root / name / "part-0.parquet")["table_version"].to_pylist())
+        for name in ("output", "older")
+    }
+    assert versions == {"output": {second}, "older": {first}}
+
+
+def test_a_rerun_with_another_store_publishes_although_the_quarantine_is_there(place, run):
+    columns = place.predictions()
+    columns["score"][[3, 2000]] = np.nan
+    place.write_log(columns)
+    settings = ("log.on_bad_rows=quarantine", f"log.quarantine_path={place.root / 'bad'}")
+    done = run("fit", *settings, as_json=True)
+    assert done.code == 0
+    assert done.json["rows_read"] == 3000
+    assert done.json["rows_used"] == 2998
+    assert done.json["quarantined_by_reason"] == {"score_nan": 2}
+    (folder,) = (place.root / "bad").iterdir()
+    kept = pq.read_table(folder, columns=["file", "row", "reason"]).to_pylist()
+    names = [(Path(row["file"]).name, row["row"], row["reason"]) for row in kept]
+    assert names == [("part-0.parquet", 3, "score_nan"), ("part-2.parquet", 0, "score_nan")]
+    manifest = json.loads((place.store / "ads" / "versions" / place.current / "manifest.json").read_text())
+    assert manifest["quarantine"] == str(folder)
+    before = place.lookup()
+    assert run("fit", *settings, store__path=place.root / "other").code == 0
+    (other,) = (place.root / "other").rglob("lookup.parquet")
+    assert other.read_bytes() == before
+    assert run("fit", *settings).code == 99
+
+
+def test_a_table_that_is_not_monotone_is_measured(place, run):
+    random = np.random.default_rng(2)
+    score = random.random(3000)
+    place.write_log({"score": score, "label": random.random(3000) < 0.5 + 0.4 * np.sin(9 * score)})
+    done = run("fit", "calibrator.method=histogram", "calibrator.params={bins: 12}", as_json=True)
+    assert done.json["monotone"] is False
+    done = run("evaluate", as_json=True)
+    assert done.code == 0
+    assert done.json["after"]["log_loss"] < done.json["before"]["log_loss"]
+    assert done.json["after"]["auc"] > done.json["before"]["auc"]
+    assert sorted(path.name for path in place.output.iterdir()) == ["_logcal.json", "report.html", "run.json"]
+    assert list(place.scratch.iterdir()) == []
+
+
+# Dry runs
+
+
+@pytest.mark.parametrize("job", ["fit", "score", "evaluate"])
+def test_a_dry_run_writes_nothing_and_reads_only_footers(place, run, job):
+    place.write_log(files=1)
+    run("fit")
+    place.write_log(place.predictions(seed=1), files=1, name="new")
+    path = place.root / "new" / "part-0.parquet"
+    data = bytearray(path.read_bytes())
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    # A log without its data pages is good enough.
+    data[4:-footer] = bytes(len(data) - footer - 4)
+    path.write_bytes(data)
+    before = place.tree()
+    for as_json in (False, True):
+        done = run(job, dry_run=True, as_json=as_json, log__path=place.root / "new")
+        assert (done.code, done.err) == (0, "")
+        assert place.tree() == before
+    assert done.json["job"] == job
+    assert done.json["facts"]["rows"] == 3000
+    assert {"stages", "reads", "writes"} <= set(done.json)
+    assert run(job, log__path=place.root / "new").code == 3
+    assert run(job, dry_run=True, log__path=place.root / "none").code == 3
+
+
+# URLs
+
+
+def test_places_as_urls(place, run):
+    place.write_log()
+    url = f"file://{place.root}"
+    paths = {"log__path": f"{url}/log", "store__path": f"{url}/store", "scratch": f"{url}/scratch"}
+    assert run("fit", **paths).code == 0
+    # The same log and store, so the same run.
+    assert run("fit").code == 99
+    assert run("score", **paths, output__path=f"{url}/output").code == 0
+    assert run("score").code == 99
+    assert run("evaluate", **paths, output__path=f"{url}/report").code == 0
+    assert (place.root / "report" / "report.html").exists()
+    inside = run("score", **paths, output__path=f"{url}/log/scored")
+    assert (inside.code, "overlaps" in inside.err) == (2, True)
+    assert run("fit", **{**paths, "scratch": "s3://bucket/scratch", "log__path": f"{url}/output"}).code == 2
+    assert sorted(path.name for path in place.root.iterdir()) == [
+        "log",
+        "output",
+        "report",
+        "scratch",
+        "store",
+        "tmp",
+    ]
+    assert list(place.scratch.iterdir()) == []
+
+
+def test_everything_in_a_bucket(place, run):
+    place.write_log()
+    bucket = f"memory://{place.root.name}"
+    filesystem, root = fsspec.core.url_to_fs(bucket)
+    filesystem.put(str(place.log), f"{root}/log", recursive=True)
+    paths = {"log__path": f"{bucket}/log", "store__path": f"{bucket}/store"}
+    try:
+        assert run("fit", **paths).code == 0
+        assert run("fit", **paths).code == 99
+        assert run("score", **paths, output__path=f"{bucket}/scored").code == 0
+        assert run("score", **paths, output__path=f"{bucket}/scored").code == 99
+        assert run("evaluate", **paths, output__path=f"{bucket}/report").code == 0
+        assert run("score", store__path=f"{bucket}/store").code == 0
+        for name in ("part-0.parquet", "part-2.parquet"):
+            assert filesystem.cat_file(f"{root}/scored/{name}") == (place.output / name).read_bytes()
+    finally:
+        filesystem.rm(root, recursive=True)
+
+
+def test_a_scored_log_scored_again_with_other_names(place, run):
+    place.write_log()
+    run("fit")
+    assert run("score").code == 0
+    again = {"log__path": place.output, "output__path": place.root / "twice"}
+    refused = run("score", "output.column=second", **again)
+    assert (refused.code, "set output.version_column to another name" in refused.err) == (3, True)
+    assert run("score", "output.column=second", "output.version_column=second_version", **again).code == 0
+    table = pq.read_table(place.root / "twice" / "part-0.parquet")
+    assert table.column_names[-4:] == ["probability", "table_version", "second", "second_version"]
+    assert table["second"].equals(table["probability"])
+
+
+def test_a_log_of_several_places(place, run):
+    place.write_log(name="log/day=1")
+    place.write_log(place.predictions(seed=1), name="log/day=2")
+    assert run("fit", log__path=place.root / "log").code == 0
+    both = f"log.path=[{place.root}/log/day=1, {place.root}/log/day=2]"
+    done = run("fit", both, log__path=None, store__path=place.root / "other", as_json=True)
+    assert done.json["rows_used"] == 6000
+    (other,) = (place.root / "other").rglob("lookup.parquet")
+    assert other.read_bytes() == place.lookup()
+    done = run("score", log__path=place.root / "log" / "day=*")
+    assert done.code == 0
+    assert {path.parent.name for path in place.output.rglob("*.parquet")} == {"day=1", "day=2"}

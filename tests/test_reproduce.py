@@ -1,0 +1,241 @@
+"""The reproduction: a tiny run through the command, and what its parts compute."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import reproduce
+from jobs.config_loading import load
+from jobs.config_reproduce import ReproduceConfig
+from jobs.reproduce import SHIPPED
+from pipeline import experiment_data as sets
+from pipeline import experiment_times
+from pipeline.beyond_tables import time_table
+from pipeline.errors import ConfigError
+from pipeline.execution import InlineExecutor
+from pipeline.experiment_classifiers import Classifier
+from pipeline.experiment_methods import Calibration, calibrate, stored_order_errors
+from pipeline.experiments import EXPERIMENTS, SCHEMA, Settings, plan_tasks, run_task
+from pipeline.paper_tables import paper_tables
+from pipeline.reproduction_tables import value_tables
+
+TINY = Settings(seed=0, runs=1, folds=2, max_rows=150)
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    for name in ("heart", "balance", "blood_transfusion"):
+        shutil.copy(SHIPPED / f"{name}.parquet", folder)
+    return folder
+
+
+def prepared(tmp_path, data, *settings):
+    own = [f"data.path={data}", f"output.path={tmp_path / 'output'}", "reproduce.max_rows=150", *settings]
+    return reproduce.prepare(load(ReproduceConfig, settings=own))
+
+
+def run(tmp_path, data, *settings):
+    return prepared(tmp_path, data, *settings).execute(InlineExecutor()).summary
+
+
+def contents(folder):
+    files = folder.glob("output/results/*/*.parquet")
+    return {path.relative_to(folder): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def test_a_run_is_reported_resumed_and_repeated(tmp_path, data):
+    settings = ("reproduce.experiments=[real]", "reproduce.runs=1", "reproduce.folds=2")
+    assert prepared(tmp_path, data, *settings).plan.facts["done"] == 0
+    first = run(tmp_path, data, *settings)
+    assert first["tasks"] == 6
+    assert first["tasks_done_before"] == 0
+    assert "adult" in first["missing_sets"]
+    output = tmp_path / "output"
+    text = (output / "reproduction.md").read_text()
+    assert "enir: Table III" in text
+    assert "1.963 / " in text
+    assert "Not there, and therefore left out: ad, adult," in text
+    assert (output / "reproduction.html").read_text().count("<svg") == text.count("![") > 0
+    results = pq.read_table(output / "results.parquet")
+    assert results.schema.equals(SCHEMA)
+    assert results.num_rows == 6 * 2 * 14
+    cells = pq.read_table(output / "tables.parquet").to_pandas()
+    ranks = cells[cells.table.str.startswith("enir: Table III ") & (cells.row == "RMSE")]
+    assert ranks.published.dropna().tolist() == [1.925, 2.625, 1.45]
+    assert np.isclose(ranks[ranks.published.notna()].ours.sum(), 6)
+
+    before = contents(tmp_path)
+    figures = {path.name: path.read_bytes() for path in (output / "figures").iterdir()}
+    lost = min(before)
+    (tmp_path / lost).unlink()
+    assert run(tmp_path, data, *settings)["tasks_done_before"] == 5
+    after = contents(tmp_path)
+    assert after[lost][0] == before[lost][0]
+    assert {k: v for k, v in after.items() if k != lost} == {k: v for k, v in before.items() if k != lost}
+    assert {path.name: path.read_bytes() for path in (output / "figures").iterdir()} == figures
+    assert (output / "reproduction.md").read_text() == text
+    assert prepared(tmp_path, data, *settings, "reproduce.seed=1").plan.facts["done"] == 0
+
+
+def test_what_is_refused(tmp_path, data):
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / "mine.txt").write_text("mine")
+    with pytest.raises(
+        ConfigError, match=r"output.path: expected a folder that is new, empty, or of an earlier"
+    ):
+        prepared(tmp_path, data)
+    (output / "mine.txt").unlink()
+    with pytest.raises(ConfigError, match=r"data.path: expected a folder with data sets"):
+        prepared(tmp_path, tmp_path / "nothing")
+    with pytest.raises(ConfigError, match=r"data.path: expected a folder on a mounted file system"):
+        prepared(tmp_path, "memory://sets")
+    with pytest.raises(ConfigError, match=r"reproduce.experiments"):
+        prepared(tmp_path, data, "reproduce.experiments=[reel]")
+
+
+def test_quick_is_small_and_a_dry_run_writes_nothing(place, data):
+    output = place.root / "output"
+    settings = (f"data.path={data}", f"output.path={output}", "reproduce.runs=7")
+    arguments = [part for text in settings for part in ("--set", text)]
+    plan = place.run("reproduce", "--quick", "--json", "--dry-run", *arguments).expect(0).json
+    assert plan["facts"]["done"] == 0
+    # 3 sets and classifiers, 2 runs; 2 simulated sets, 21 runs; blood donation, 10 runs.
+    assert plan["facts"]["tasks"] == 2 * 3 * 2 + 2 * 21 + 10
+    assert "spect" in plan["facts"]["missing"]
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "classifier"),
+    [("binning", "circular", "lr"), ("generated", "blood_transfusion", "nb")],
+)
+def test_a_task_is_a_file_of_known_rows(tmp_path, data, experiment, name, classifier):
+    tasks, _ = plan_tasks(data, TINY, [experiment])
+    task = next(t for t in tasks if (t.set, t.classifier, t.run) == (name, classifier, 0))
+    for folder in ("one", "two"):
+        (tmp_path / folder / experiment).mkdir(parents=True)
+        run_task(task, str(data), str(tmp_path / folder))
+    one, two = ((tmp_path / folder / task.path).read_bytes() for folder in ("one", "two"))
+    assert one == two
+    rows = pq.read_table(tmp_path / "one" / task.path).to_pandas()
+    if experiment == "binning":
+        # On a circle no monotone map of a line's scores can do much; binnings can.
+        auc = rows.set_index("method").auc
+        assert auc["abb"] > 0.75 > 0.7 > auc["isotonic"]
+        assert rows.n_calibration.tolist() == [600] * 7
+    else:
+        assert rows.method.tolist() == ["raw", "ir", "dg", "dgg_generated"]
+        assert rows.n_calibration.iloc[2] >= 5000
+        loss = rows.set_index("method").log_loss
+        assert loss["dg"] < loss["raw"]
+        assert rows.rate.between(0.6, 0.9).all()
+
+
+def test_every_experiment_names_sets_that_are_known():
+    for designs, _ in EXPERIMENTS.values():
+        assert all(name in sets.SOURCES or name in sets.SIMULATED for name in designs)
+    assert len(sets.ENIR_SETS) == len(set(sets.ENIR_SETS)) == 39
+    assert len(sets.BBQ_SETS) == 29
+    assert set(sets.BBQ_SETS) < set(sets.ENIR_SETS)
+
+
+def test_the_papers_ranks_add_up():
+    # Ranks of k methods add up to k (k + 1) / 2: a slip of the finger would show.
+    for table in paper_tables()["ranks"]:
+        for measure, ranks in table["rows"].items():
+            if None not in ranks:
+                k = len(ranks)
+                assert sum(ranks) == pytest.approx(k * (k + 1) / 2, abs=0.003), (table["table"], measure)
+
+
+def test_ties_in_the_order_of_rows():
+    probability = np.full(100, 0.5)
+    label = np.arange(100) < 50
+    assert stored_order_errors(probability, label) == (0.5, 0.5)
+    mixed = np.arange(100) % 2 == 0
+    assert stored_order_errors(probability, mixed) == (0.0, 0.0)
+
+
+def test_features_and_folds():
+    table = pa.table(
+        {
+            "number": pa.array([1.0, None, 3.0, 4.0]),
+            "constant": pa.array([1, 1, 1, 1]),
+            "text": pa.array(["a", None, "b", "a"]),
+            "split": pa.array(["train", "train", "test", "test"]),
+            "label": pa.array([1, 0, 0, 1], pa.int8()),
+        }
+    )
+    data = sets.features_of(table)
+    assert data.numeric.shape == (4, 1)
+    assert data.codes[:, 0].tolist() == [1, 0, 2, 1]
+    assert data.test.tolist() == [False, False, True, True]
+    random = np.random.default_rng(0)
+    label = random.random(200) < 0.2
+    fold = sets.folds_of(label, 10, random)
+    assert np.bincount(fold).tolist() == [20] * 10
+    assert np.ptp(np.bincount(fold[label], minlength=10)) <= 1
+    chosen = sets.subsample(label, 100, random)
+    assert label[chosen].sum() == round(100 * label.mean())
+    assert np.all(np.diff(chosen) > 0)
+
+
+@pytest.mark.parametrize("kind", ["lr", "svm", "nb", "svm_quadratic"])
+def test_a_classifier_learns(kind, data):
+    heart = sets.load("heart", data, 0, 0)
+    scores = Classifier(kind).fit(heart, np.zeros(0, np.int64)).scores(heart)
+    assert np.mean((scores.probability >= 0.5) == heart.label) > 0.8
+    assert np.array_equal(
+        np.argsort(scores.margin, kind="stable"), np.argsort(scores.probability, kind="stable")
+    )
+
+
+def test_scikit_learns_own_calibration_is_what_it_says(data):
+    from sklearn.isotonic import IsotonicRegression
+
+    heart = sets.load("heart", data, 0, 0)
+    scores = Classifier("lr").fit(heart, np.zeros(0, np.int64)).scores(heart)
+    found, _ = calibrate("sklearn_isotonic", Calibration(scores, heart.label, scores))
+    oracle = IsotonicRegression(out_of_bounds="clip").fit(scores.margin, heart.label).predict(scores.margin)
+    assert np.allclose(found, oracle, atol=1e-12)
+
+
+def test_a_resampled_set_shows_its_test_part(tmp_path):
+    rows = [
+        {"experiment": "binning", "set": "spect", "classifier": "lr", "run": run, "fold": 0, "method": method,
+         **dict.fromkeys(("auc", "accuracy", "rmse", "ece", "mce", "ece_width", "mce_width"), value),
+         **dict.fromkeys(("ece_stored", "mce_stored"), value)}
+        for method in ("base", "isotonic", "platt", "histogram", "sbb", "abb", "acp")
+        for run, value in enumerate((0.5, 0.1, 0.3))
+    ]  # fmt: skip
+    (table,) = value_tables(pa.Table.from_pylist(rows, SCHEMA).to_pandas())
+    cell = table.rows[0][1][0]
+    assert (cell.published, cell.ours) == (0.744, 0.5)
+    assert cell.error == pytest.approx(np.std([0.1, 0.3], ddof=1))
+
+
+def test_run_times_are_measured_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment_times, "METHODS", ("platt", "isotonic"))
+    first = experiment_times.run_times(tmp_path, 1000, 0, InlineExecutor())
+    assert [(row["method"], row["n"]) for row in first] == [("platt", 1000), ("isotonic", 1000)]
+    assert all(row["fit"] > 0 and row["predict"] > 0 for row in first)
+    assert experiment_times.run_times(tmp_path, 1000, 0, InlineExecutor()) == first
+    assert "Time to fit" in time_table(first).title
+
+
+def test_the_tables_of_generated_data(tmp_path, data):
+    summary = run(tmp_path, data, "reproduce.experiments=[generated]")
+    assert summary["tasks"] == 10
+    assert (tmp_path / "output" / "reproduce.json").exists()
+    text = (tmp_path / "output" / "reproduction.md").read_text()
+    assert "dg_dgg: Table 3" in text
+    assert "1.49† / " in text
