@@ -62,7 +62,9 @@ class Encoder:
             present, codes = _dense(codes * np.int64(len(values)) + inner, len(keys) * len(values))
             pairs = (divmod(both, len(values)) for both in present.tolist())
             keys = [keys[i] + values[j] for i, j in pairs]
-        return np.array([self._code(key) for key in keys], np.int32)[codes]
+        known = list(map(self._codes.get, keys))
+        found = [self._code(key) if code is None else code for key, code in zip(keys, known, strict=True)]
+        return np.array(found, np.int32)[codes]
 
     @staticmethod
     def _distinct(column: pa.Array, name: str) -> tuple[npt.NDArray[np.int64], list[Key]]:

@@ -255,6 +255,7 @@ def test_manifest(tmp_path, scoring):
         "columns": ["probability", "table_version"],
         "rows": 3,
         "null_rows": 1,
+        "unseen_rows": 0,
     }
     assert [ScoredFile(**file) for file in files] == list(scored.files)
     assert [(f.path, f.rows, f.null_rows) for f in scored.files] == [
