@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -118,12 +119,13 @@ class Auto(Calibrator):
         fitted = yield from _make(self.chosen_)._passes()
         return fitted
 
-    def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Passes:
+    def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Generator[Pass, Any, None]:
+        # A part is divided once a fold, for all candidates together.
         fits = [
-            folded.training(_make(name)._passes(), fold) for fold in range(folded.folds) for name in names
+            folded.training(side_by_side(*(_make(name)._passes() for name in names)), fold)
+            for fold in range(folded.folds)
         ]
-        maps: tuple[CalibrationMap, ...] = yield from side_by_side(*fits)
-        by_fold = [maps[i : i + len(names)] for i in range(0, len(maps), len(names))]
+        by_fold: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
         moments: Array = yield Pass(partial(_losses, folded, by_fold), _add_up)
         count = len(names)
         mean = moments[:count] / folded.layout.weight
@@ -135,7 +137,6 @@ class Auto(Calibrator):
         self.chosen_ = names[int(np.argmax(excess <= error))]
         self.cross_validated_log_loss_ = dict(zip(names, mean.tolist(), strict=True))
         self.excess_ = dict(zip(names, zip(excess.tolist(), error.tolist(), strict=True), strict=True))
-        return maps[0]
 
 
 def _make(name: str) -> Calibrator:

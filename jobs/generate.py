@@ -229,6 +229,7 @@ class Prepared:
             },
             "files": [asdict(receipt) for receipt in generated.repeats],
             "classifier": metadata,
+            "classifier_seconds": generated.shipped.seconds if generated.shipped else None,
             "config": self.config.model_dump(mode="json"),
             "seconds": seconds,
         }

@@ -20,6 +20,7 @@ SIGNALLED = 128
 
 
 class _State:
+    catching = False
     received: int | None = None
     at = 0.0
     raised = False
@@ -28,18 +29,19 @@ class _State:
 @contextmanager
 def catching() -> Iterator[None]:
     """Catch signals meanwhile. What is raised is raised once: nothing interrupts the cleaning up."""
-    _State.received, _State.raised = None, False
+    _State.catching, _State.received, _State.raised = True, None, False
     previous = {number: signal.signal(number, _receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        _State.catching = False
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def check() -> None:
     """Raise KeyboardInterrupt if a signal has come: to be called often, and not while cleaning up."""
-    if _State.received is not None:
+    if _State.catching and _State.received is not None:
         _State.raised = True
         raise KeyboardInterrupt
 

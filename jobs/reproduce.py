@@ -45,7 +45,7 @@ def prepare(config: ReproduceConfig) -> Prepared:
         )
     check_writable(folder, "output.path")
     settings = _settings(config)
-    asked = config.reproduce.experiments or (*EXPERIMENTS, TIMES)
+    asked: tuple[str, ...] = config.reproduce.experiments or (*EXPERIMENTS, TIMES)
     tasks, missing = plan_tasks(data, settings, [name for name in EXPERIMENTS if name in asked])
     return Prepared(config, settings, data, folder, tuple(tasks), tuple(missing), TIMES in asked)
 

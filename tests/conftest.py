@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sysconfig
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,9 +60,10 @@ class Place:
         self.store = root / "store"
         self.output = root / "output"
         self.scratch = root / "scratch"
-        self.environment = {**os.environ, "TMPDIR": str(root / "tmp"), "COLUMNS": "100"}
+        # A short name, since sockets are made there, whose names may not be longer than 107 characters.
+        self.temporary = Path(tempfile.mkdtemp(prefix="logcal-"))
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary), "COLUMNS": "100"}
         self.environment.pop("PYTHONWARNINGS", None)
-        (root / "tmp").mkdir()
         self.scratch.mkdir()
 
     # The log
@@ -260,12 +263,20 @@ def start() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def make_place() -> type[Place]:
+def make_place() -> Iterator[Callable[[Path], Place]]:
     """Make a place of a folder."""
-    return Place
+    made: list[Place] = []
+
+    def make(root: Path) -> Place:
+        made.append(Place(root))
+        return made[-1]
+
+    yield make
+    for place in made:
+        shutil.rmtree(place.temporary, ignore_errors=True)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(make_place: Callable[[Path], Place], tmp_path: Path) -> Place:
     """A folder of the test's own, with room for a log, a store and outputs."""
-    return Place(tmp_path)
+    return make_place(tmp_path)

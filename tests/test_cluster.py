@@ -24,7 +24,7 @@ class Dask:
 
     def __init__(self, folder, **environment):
         self.file = folder / "scheduler.json"
-        self.environment = {**os.environ, "TMPDIR": str(folder), **environment}
+        self.environment = {**os.environ, **environment}
         self.environment.pop("PYTHONWARNINGS", None)
         self.processes = []
         self.begin("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
@@ -194,6 +194,17 @@ def test_local_workers_have_the_memory_that_is_set_and_no_more():
         assert executor.run("stage", np.sum, [([1, 2],)]) == [3]
         before = threading.active_count()
     assert threading.active_count() < before
+
+
+def test_a_temporary_folder_with_a_name_too_long_for_sockets(place):
+    place.write_log()
+    place.job("fit").expect(0)
+    folder = place.root / ("long" * 30)
+    folder.mkdir()
+    place.environment["TMPDIR"] = str(folder)
+    place.job("fit", "cluster.kind=local", "cluster.workers=1", store__path=place.root / "other").expect(0)
+    (lookup,) = (place.root / "other").rglob("lookup.parquet")
+    assert lookup.read_bytes() == place.lookup()
 
 
 def test_ctrl_c_is_not_the_workers():

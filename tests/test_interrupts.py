@@ -9,9 +9,9 @@ import pytest
 LOCAL = "cluster.kind=local"
 
 
-def without_temporary(tree):
-    """Everything but what Dask keeps in the temporary folder, and what the command said."""
-    return {name: content for name, content in tree.items() if not name.startswith(("tmp", "stderr.txt"))}
+def without_stderr(tree):
+    """Everything but what the command said."""
+    return {name: content for name, content in tree.items() if name != "stderr.txt"}
 
 
 def await_runs(place, running):
@@ -27,9 +27,9 @@ def assert_ended(place, running, code, before):
     for noise in ("Traceback", "Error", "WARNING"):
         assert noise not in result.stderr, result.stderr
     running.await_no_processes()
-    assert without_temporary(place.tree()) == before
+    assert without_stderr(place.tree()) == before
     # Dask keeps its folder and locks.
-    left = {path.name for path in (place.root / "tmp").rglob("*") if path.suffix not in (".lock", ".dirlock")}
+    left = {path.name for path in place.temporary.rglob("*") if path.suffix not in (".lock", ".dirlock")}
     assert left <= {"dask-scratch-space"}
 
 
@@ -37,7 +37,7 @@ def assert_ended(place, running, code, before):
 @pytest.mark.parametrize("whom", ["command", "group"])
 def test_a_signal_during_the_sort(place, start, number, whom):
     place.write_long_log(files=20)
-    before = without_temporary(place.tree())
+    before = without_stderr(place.tree())
     running = start(place, "fit", LOCAL, "cluster.workers=2")
     await_runs(place, running)
     if whom == "group":
@@ -49,7 +49,7 @@ def test_a_signal_during_the_sort(place, start, number, whom):
 
 def test_signals_while_the_cluster_starts_and_while_it_stops(place, start):
     place.write_long_log(files=20)
-    before = without_temporary(place.tree())
+    before = without_stderr(place.tree())
     running = start(place, "fit", LOCAL, "cluster.workers=2")
     running.await_that(lambda: len(running.group()) >= 3, "a second process")
     running.signal_group(signal.SIGINT)
@@ -62,7 +62,7 @@ def test_signals_while_the_cluster_starts_and_while_it_stops(place, start):
 def test_a_signal_while_files_are_scored(place, start):
     place.write_long_log(files=20)
     place.job("fit", log__path=place.log / "part-0.parquet").expect(0)
-    before = without_temporary(place.tree())
+    before = without_stderr(place.tree())
     running = start(place, "score", LOCAL, "cluster.workers=2")
     running.await_that(lambda: list(place.root.glob(".output.logcal-staging-*/part-*")), "a scored file")
     running.signal_group(signal.SIGINT)
@@ -71,7 +71,7 @@ def test_a_signal_while_files_are_scored(place, start):
 
 def test_a_signal_while_no_scheduler_answers(place, start):
     place.write_log()
-    before = without_temporary(place.tree())
+    before = without_stderr(place.tree())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         running = start(place, "fit", "cluster.kind=address", f"cluster.address={address}")
@@ -82,7 +82,7 @@ def test_a_signal_while_no_scheduler_answers(place, start):
 
 def test_the_workers_of_a_killed_command_end_and_the_next_run_clears_up(place, start):
     place.write_long_log(files=20)
-    before = without_temporary(place.tree())
+    before = without_stderr(place.tree())
     running = start(place, "fit", LOCAL, "cluster.workers=2")
     await_runs(place, running)
     assert len(running.workers()) >= 2
@@ -94,7 +94,7 @@ def test_the_workers_of_a_killed_command_end_and_the_next_run_clears_up(place, s
     place.job("fit", log__path=place.log / "part-0.parquet").expect(0)
     assert list(place.scratch.iterdir()) == []
     assert place.versions == [place.current]
-    assert before.items() <= without_temporary(place.tree()).items()
+    assert before.items() <= without_stderr(place.tree()).items()
 
 
 def test_a_job_survives_the_loss_of_a_worker(place, start):

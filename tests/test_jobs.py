@@ -36,7 +36,6 @@ class Done:
 def run(place, capsys, monkeypatch):
     """Run a job on the place in this process, inline."""
     monkeypatch.chdir(place.root)
-    monkeypatch.setenv("TMPDIR", str(place.root / "tmp"))
 
     def job(name, *settings, dry_run=False, as_json=False, **paths):
         arguments = place.arguments(name, *settings, **paths)[1:]
@@ -267,7 +266,6 @@ def test_places_as_urls(place, run):
         "report",
         "scratch",
         "store",
-        "tmp",
     ]
     assert list(place.scratch.iterdir()) == []
 
