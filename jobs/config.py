@@ -142,6 +142,12 @@ class LogConfig(Section):
     weight: Text | None = Field(
         None, description="Column of the row's weight: a finite number > 0. null: every row weighs 1."
     )
+    segment: Names = Field(
+        (),
+        description="Columns whose values tell segments apart, such as [model_id, country]: strings, integers, "
+        "booleans or dates; null is a segment too. fit makes a map for each, score uses those of the table. "
+        "[]: one map for all rows.",
+    )
     score_transform: Literal["none", "sigmoid"] = Field(
         "none",
         description="none: the score as it is. sigmoid: 1 / (1 + exp(-score)), for scores that are margins "
@@ -165,9 +171,9 @@ class LogConfig(Section):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """One column cannot be two things; what is not quarantined is not written."""
-        roles = {"score": self.score, "label": self.label, "weight": self.weight}
+        roles = [("score", self.score), ("label", self.label), ("weight", self.weight)]
         seen: dict[str, str] = {}
-        for role, column in roles.items():
+        for role, column in [*roles, *(("segment", column) for column in self.segment)]:
             if column in seen:
                 yield role, f"expected another column than log.{seen[column]}, found '{column}' for both"
             elif column is not None:
@@ -288,6 +294,20 @@ class CalibratorConfig(Section):
     )
 
 
+class SegmentsConfig(Section):
+    """Which segments get a map of their own."""
+
+    min_rows: int = Field(
+        1000, ge=1, description="Rows that a segment must have to be calibrated on its own."
+    )
+    min_positives: int = Field(
+        10,
+        ge=1,
+        description="Rows with label 1 that it must have. Segments with less use the map of the segment of one column "
+        "less, then that of all rows, then the score as it is.",
+    )
+
+
 class ScoreTableConfig(Section):
     """The sorted log, one row a distinct score."""
 
@@ -367,6 +387,9 @@ class FitConfig(JobConfig):
     log: LogConfig = _LOG
     store: StoreConfig = Field(description="Where to publish the lookup table.")
     calibrator: CalibratorConfig = Field(CalibratorConfig(), description="How to calibrate.")
+    segments: SegmentsConfig = Field(
+        SegmentsConfig(), description="With log.segment: which segments get a map of their own."
+    )
     score_table: ScoreTableConfig = Field(
         ScoreTableConfig(),
         description="The sorted log, one row a distinct score, which the calibrator is fitted to.",

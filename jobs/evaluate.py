@@ -25,7 +25,7 @@ from pipeline.quarantine import RowRules, check_place, keep_parts
 from pipeline.report import render_report
 from pipeline.score_table import RUN_ROWS, ScoreTable, SortPlan, build_score_table, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
-from pipeline.store import TableStore, Version
+from pipeline.store import TableStore, Version, segments_of
 
 REPORT, RUN = "report.html", "run.json"
 FITTED = ("every_boundary_considered", "models_averaged", "slope", "intercept", "largest_monotone_repair")
@@ -37,6 +37,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     store = TableStore(config.store.path, config.store.table)
     version = store.version(config.store.version)
     store.verify(version)
+    _check_segments(config, version)
     lookup = read_lookup_table(version.lookup_path)
     transform = lookup.facts.score_transform
     if config.log.score_transform not in ("none", transform):
@@ -64,6 +65,20 @@ def prepare(config: EvaluateConfig) -> Prepared:
     needed = sorts * scratch_bytes(log, write=True)
     check_space(config.scratch, needed)
     return Prepared(config, log, version, lookup, identity, output, quarantine, needed)
+
+
+def _check_segments(config: EvaluateConfig, version: Version) -> None:
+    segments = segments_of(version)
+    if segments:
+        raise ConfigError(
+            f"store.table: expected a table without segments, found one with the segments {', '.join(segments)}, "
+            "which cannot be evaluated: score a labelled log with it and compare its columns"
+        )
+    if config.log.segment:
+        raise ConfigError(
+            f"log.segment: expected none, since the table has no segments, found {', '.join(config.log.segment)}: "
+            "leave it out"
+        )
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrators.base import Calibrator
 from jobs.config import FitConfig
 from jobs.run import Outcome, Plan
 from pipeline import score_table
 from pipeline.calibration import Fit, fit_log, keep_monotone, make_calibrator
-from pipeline.errors import NothingToDoError
+from pipeline.errors import ConfigError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.identity import run_id, software
 from pipeline.logs import Columns, Log, cut, open_log
@@ -21,13 +22,16 @@ from pipeline.output import Output
 from pipeline.quarantine import RowRules, check_place, keep_parts
 from pipeline.score_table import SortPlan, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
+from pipeline.segment_fit import SegmentRules, fit_segments
+from pipeline.segment_lookup import RESERVED, SEGMENTS_FILE, segmented_files
 from pipeline.store import TableStore, Version
 
 
 def prepare(config: FitConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     calibrator = make_calibrator(config.calibrator.method, config.calibrator.params)
-    columns = Columns(config.log.score, config.log.label, config.log.weight)
+    columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
+    _check_segments(config)
     log = open_log(config.log.path, columns)
     store = TableStore(config.store.path, config.store.table)
     Output(config.store.path, "store.path").check_apart(log)
@@ -45,8 +49,24 @@ def prepare(config: FitConfig) -> Prepared:
         quarantine.check_apart(log)
         check_place(quarantine, identity)
     needed = scratch_bytes(log, write=config.score_table.keep or not calibrator.single_pass)
+    # Each level has runs of its own, and parts of the segments that are cut.
+    needed += len(config.log.segment) * scratch_bytes(log, write=True)
     check_space(config.scratch, needed)
     return Prepared(config, log, store, identity, quarantine, needed)
+
+
+def _check_segments(config: FitConfig) -> None:
+    if config.log.segment and config.score_table.keep:
+        raise ConfigError(
+            "score_table.keep: expected false with log.segment, found true: the score tables of segments are not "
+            "kept; leave one of the two out"
+        )
+    taken = [name for name in config.log.segment if name in RESERVED]
+    if taken:
+        raise ConfigError(
+            f"log.segment: expected names that the lookup table does not use itself, found {', '.join(taken)}: "
+            "rename the column in the log"
+        )
 
 
 def _check_new(store: TableStore, identity: str) -> None:
@@ -120,28 +140,70 @@ class Prepared:
         with scratch_folder(config.scratch) as scratch:
             sort = SortPlan(scratch, transform=config.log.score_transform, rules=rules)
             sort = sort.within(config.cluster.memory_bytes)
+            if config.log.segment:
+                return self._execute_segments(calibrator, sort, scratch, executor, started)
             keep = scratch / "kept" if config.score_table.keep else None
             fit = fit_log(calibrator, self.log, sort, executor, keep=keep)
-            if self.quarantine is not None and fit.table.bad.total:
-                keep_parts(scratch, self.quarantine, self.identity)
+            self._keep_bad(scratch, fit.table.bad.total)
             _free_runs(scratch)
             version = self._publish(fit, keep, time.perf_counter() - started)
-        return _outcome(fit, version)
+        return _outcome(fit.table.facts(), version)
+
+    def _keep_bad(self, scratch: Path, bad: int) -> None:
+        if self.quarantine is not None and bad:
+            keep_parts(scratch, self.quarantine, self.identity)
+
+    def _execute_segments(
+        self, calibrator: Calibrator, sort: SortPlan, scratch: Path, executor: Executor, started: float
+    ) -> Outcome:
+        config = self.config
+        rules = SegmentRules(config.segments.min_rows, config.segments.min_positives)
+        fit = fit_segments(calibrator, self.log, sort, executor, rules, config.calibrator.monotone)
+        self._keep_bad(scratch, fit.table.bad.total)
+        _free_runs(scratch)
+        content = self._content({**fit.table.facts(), "largest_monotone_repair": fit.repair})
+        files = segmented_files(fit, config.log.segment, content)
+        segments = {
+            "columns": list(config.log.segment),
+            "count": len(fit.levels[-1].keys),
+            **config.segments.model_dump(),
+            "fitted_on": files.sources,
+            "reasons": files.reasons,
+        }
+        manifest = self._manifest(content, fit.table.bad.total, time.perf_counter() - started)
+        manifest |= {"monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
+        beside = {SEGMENTS_FILE: files.segments}
+        version = self.store.publish(files.fingerprint, files.lookup_bytes, manifest, beside=beside)
+        return _outcome(fit.table.facts(), version)
+
+    def _content(self, data: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "method": self.config.calibrator.method,
+            "parameters": self.config.calibrator.params,
+            "score_transform": self.config.log.score_transform,
+            "data": data,
+        }
 
     def _publish(self, fit: Fit, keep: Path | None, seconds: float) -> Version:
         config = self.config
         calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, config.calibrator.monotone)
-        content: dict[str, Any] = {
-            "method": config.calibrator.method,
-            "parameters": config.calibrator.params,
-            "score_transform": config.log.score_transform,
-            "data": {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()},
-        }
-        manifest = {
+        content = self._content(
+            {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
+        )
+        manifest = self._manifest(content, fit.table.bad.total, seconds)
+        manifest |= {"monotone": calibration_map.monotone, "lookup_rows": len(calibration_map)}
+        return self.store.publish(
+            fingerprint(calibration_map, **content),
+            lambda name: lookup_bytes(calibration_map, version=name, **content),
+            manifest,
+            keep,
+        )
+
+    def _manifest(self, content: dict[str, Any], bad: int, seconds: float) -> dict[str, Any]:
+        config = self.config
+        return {
             "run_id": self.identity,
             **content,
-            "monotone": calibration_map.monotone,
-            "lookup_rows": len(calibration_map),
             "log": {
                 "path": list(config.log.path),
                 "columns": self.log.types,
@@ -150,28 +212,23 @@ class Prepared:
                     for f in self.log.files
                 ],
             },
-            "quarantine": self.quarantine.root if self.quarantine and fit.table.bad.total else None,
+            "quarantine": self.quarantine.root if self.quarantine and bad else None,
             "config": config.model_dump(mode="json"),
             "seconds": round(seconds, 3),
             "software": software(),
         }
-        return self.store.publish(
-            fingerprint(calibration_map, **content),
-            lambda name: lookup_bytes(calibration_map, version=name, **content),
-            manifest,
-            keep,
-        )
 
 
 def _free_runs(scratch: Path) -> None:
     """Give the space of the runs back before the version is written."""
     for run in scratch.glob("run-*"):
         run.unlink()
+    for folder in scratch.glob("segments-*"):
+        shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(scratch / "score_table", ignore_errors=True)
 
 
-def _outcome(fit: Fit, version: Version) -> Outcome:
-    facts = fit.table.facts()
+def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     summary = {
         "table": version.manifest["table"],
         "version": version.name,
@@ -184,6 +241,9 @@ def _outcome(fit: Fit, version: Version) -> Outcome:
         "run_id": version.manifest["run_id"],
         **facts,
     }
+    segments = version.manifest.get("segments")
+    if segments is not None:
+        summary["segments"] = segments
     shape = "monotone" if summary["monotone"] else "not monotone"
     used = (
         f"{facts['rows_used']:,} of {facts['rows_read']:,} rows, {facts['rows_positive']:,} of them positive"
@@ -194,4 +254,7 @@ def _outcome(fit: Fit, version: Version) -> Outcome:
         f"  from {used}, {facts['distinct_scores']:,} distinct scores",
         f"  {version.lookup_path}",
     ]
+    if segments is not None:
+        sources = ", ".join(f"{count:,} on {name}" for name, count in segments["fitted_on"].items())
+        lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
     return Outcome(summary=summary, lines=lines)

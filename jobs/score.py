@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from jobs.config import ScoreConfig
 from jobs.run import Outcome, Plan
+from pipeline.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.features import Roles, open_features
 from pipeline.identity import run_id
@@ -14,7 +15,7 @@ from pipeline.lookup_table import cached_lookup_table
 from pipeline.output import Output
 from pipeline.scored import check_output, score_log
 from pipeline.scored_file import Classifying, Scoring
-from pipeline.store import TableStore, Version
+from pipeline.store import TableStore, Version, segments_of
 
 
 def prepare(config: ScoreConfig) -> Prepared:
@@ -23,8 +24,9 @@ def prepare(config: ScoreConfig) -> Prepared:
     version = store.version(config.store.version)
     store.verify(version)
     classifying = _classifying(config, version)
+    segments = segments_of(version)
     if classifying is None:
-        log = open_log(config.log.path, Columns(config.log.score))
+        log = open_log(config.log.path, Columns(config.log.score, segments=segments))
     else:
         features = classifying.classifier.features
         log = open_features(config.log.path, Roles(None), setting="log", known=features).log
@@ -34,6 +36,7 @@ def prepare(config: ScoreConfig) -> Prepared:
         config.output.column,
         config.output.version_column,
         classifying,
+        segments,
     )
     settings = {
         "score": config.log.score,
@@ -55,6 +58,11 @@ def _classifying(config: ScoreConfig, version: Version) -> Classifying | None:
     """How the configuration's classifier decides after the table's calibration; None without a classifier."""
     if config.classifier.path is None:
         return None
+    if segments_of(version):
+        raise ConfigError(
+            "classifier.path: expected a table without segments, found one with the segments "
+            f"{', '.join(segments_of(version))}: score the log with the classifier first, and calibrate then"
+        )
     from pipeline.shipped_classifier import find_classifier
 
     classifier = find_classifier(config.classifier.path, config.classifier.packages)
@@ -119,6 +127,7 @@ class Prepared:
             "files": len(scored.files),
             "rows": scored.rows,
             "null_rows": scored.null_rows,
+            "unseen_rows": scored.unseen_rows,
             "bytes": scored.size,
             "run_id": self.identity,
         }
@@ -131,6 +140,10 @@ class Prepared:
             f"  with {scored.table} version {scored.version}",
             f"  {scored.path}",
         ]
+        if scored.unseen_rows:
+            lines.append(
+                f"  {scored.unseen_rows:,} rows of segments that the table does not know: fallback maps"
+            )
         if classifying is not None:
             lines.append(
                 f"  classified by {classifying.classifier.path}, decided at {classifying.threshold:.4g}"

@@ -16,6 +16,7 @@ from calibrators.points import Pass
 from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log
+from pipeline.runs import RunReceipt
 from pipeline.score_table import ScoreTable, SortPlan, build_score_table
 
 METHODS = {
@@ -81,12 +82,18 @@ class Fit:
 
 
 def fit_log(
-    calibrator: Calibrator, log: Log, plan: SortPlan, executor: Executor, *, keep: Path | None
+    calibrator: Calibrator,
+    log: Log,
+    plan: SortPlan,
+    executor: Executor,
+    *,
+    keep: Path | None,
+    total: RunReceipt | None = None,
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
     The first pass runs inside the sort. The score table is written only where it is wanted: to `keep`, or to
-    scratch for a calibrator with more than one pass.
+    scratch for a calibrator with more than one pass. total : see `build_score_table`.
 
     Raises
     ------
@@ -102,7 +109,7 @@ def fit_log(
     def run(request: Pass) -> Any:
         nonlocal table
         if table is None:
-            table, result = build_score_table(log, plan, executor, request)
+            table, result = build_score_table(log, plan, executor, request, total)
             check_table(table)
             return result
         return table.run(request, executor, "fit")

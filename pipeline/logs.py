@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline import segment_values
 from pipeline.arrays import as_numpy, null_mask
 from pipeline.errors import InputRejectedError, examples, listing
 
@@ -31,11 +32,12 @@ class Columns:
     score: str
     label: str | None = None
     weight: str | None = None
+    segments: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """The columns to read."""
-        return [name for name in (self.score, self.label, self.weight) if name is not None]
+        return [name for name in (self.score, self.label, self.weight, *self.segments) if name is not None]
 
 
 @dataclass(frozen=True)
@@ -252,10 +254,17 @@ def _check_columns(
     """The type of each used column, and what is wrong with them."""
     types: dict[str, str] = {}
     problems = []
-    for role, name in (("score", columns.score), ("label", columns.label), ("weight", columns.weight)):
+    roles = [("score", columns.score), ("label", columns.label), ("weight", columns.weight)]
+    for role, name in [*roles, *(("segment", name) for name in columns.segments)]:
         if name is None or not schemas:
             continue
         missing = [path for path, schema in schemas if name not in schema.names]
+        if missing and role == "segment" and all(f"{name}=" in path for path in missing):
+            problems.append(
+                f"column '{name}' (log.segment): expected a column in the files, found it in the names of the folders "
+                f"only ({examples(missing, 2)}): write it as a column too"
+            )
+            continue
         if missing:
             problems.append(_missing(role, name, missing, schemas))
             continue
@@ -272,9 +281,12 @@ def _check_columns(
         kind = schemas[0][1].field(name).type
         types[name] = str(kind)
         if not _usable(role, kind):
-            wanted = {"label": "booleans, or numbers 0 and 1", "score": "numbers", "weight": "numbers"}[role]
+            wanted = {
+                "label": "booleans, or numbers 0 and 1 (a float or integer type)",
+                "segment": "strings, integers, booleans or dates (date32)",
+            }.get(role, "numbers (a float or integer type)")
             problems.append(
-                f"column '{name}' (log.{role}): expected {wanted} (a float or integer type), found {kind}: "
+                f"column '{name}' (log.{role}): expected {wanted}, found {kind}: "
                 f"set log.{role} to another column or convert this one"
             )
     return types, problems
@@ -290,6 +302,8 @@ def _missing(role: str, name: str, missing: list[str], schemas: list[tuple[str, 
 
 
 def _usable(role: str, kind: pa.DataType) -> bool:
+    if role == "segment":
+        return segment_values.usable(kind)
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     number = pa.types.is_floating(kind) or pa.types.is_integer(kind)

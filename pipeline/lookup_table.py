@@ -73,7 +73,7 @@ def fingerprint(
     Equal content has equal fingerprints, whatever the version of pyarrow that writes it.
     """
     facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
-    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{_json(facts)}\n".encode())
+    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
     for name in schema.LOOKUP_TABLE.names:
         digest.update(np.asarray(getattr(calibration_map, name), "<f8").tobytes())
     return digest.hexdigest()
@@ -100,21 +100,34 @@ def write_lookup_table(
     content = fingerprint(
         calibration_map, method=method, parameters=parameters, score_transform=score_transform, data=data
     )
+    facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
+    metadata = metadata_of({**facts, "monotone": calibration_map.monotone}, version, content)
+    table = pa.table(
+        [getattr(calibration_map, name) for name in schema.LOOKUP_TABLE.names],
+        schema=schema.LOOKUP_TABLE.with_metadata(metadata),
+    )
+    pq.write_table(table, target, compression=_COMPRESSION, use_dictionary=False)
+
+
+def metadata_of(facts: dict[str, Any], version: str, content: str) -> dict[str, str]:
+    """A lookup table's Parquet metadata.
+
+    facts : method, parameters, score_transform, monotone, data; of a segmented table also segments, its columns.
+    content : the fingerprint
+    """
     metadata = {
         "format_version": schema.FORMAT_VERSION,
         "version": version,
-        "method": method,
-        "parameters": _json(parameters),
-        "score_transform": score_transform,
-        "monotone": "true" if calibration_map.monotone else "false",
-        "data": _json(data),
+        "method": facts["method"],
+        "parameters": as_json(facts["parameters"]),
+        "score_transform": facts["score_transform"],
+        "monotone": "true" if facts["monotone"] else "false",
+        "data": as_json(facts["data"]),
         "fingerprint": content,
     }
-    table = pa.table(
-        [getattr(calibration_map, name) for name in schema.LOOKUP_TABLE.names],
-        schema=schema.LOOKUP_TABLE.with_metadata({_PREFIX + key: text for key, text in metadata.items()}),
-    )
-    pq.write_table(table, target, compression=_COMPRESSION, use_dictionary=False)
+    if "segments" in facts:
+        metadata["segments"] = as_json(facts["segments"])
+    return {_PREFIX + key: text for key, text in metadata.items()}
 
 
 def lookup_bytes(calibration_map: CalibrationMap, **facts: Any) -> bytes:
@@ -137,7 +150,7 @@ def read_lookup_table(path: str) -> LookupTable:
         It is not there, is not a lookup table of this format version, or its rows are not a calibration map.
     """
     table = _read(path)
-    facts = _facts(path, table.schema.metadata, table.num_rows)
+    facts = facts_of(path, table.schema.metadata, table.num_rows)
     if any(column.null_count for column in table.columns):
         raise InputRejectedError(f"{path}: expected a lookup table, found nulls in it: publish it again")
     try:
@@ -171,7 +184,7 @@ def read_lookup_facts(path: str) -> LookupFacts:
         As `read_lookup_table`, except that the rows are not looked at.
     """
     footer = _read(path, footer_only=True)
-    return _facts(path, footer.metadata, footer.num_rows)
+    return facts_of(path, footer.metadata, footer.num_rows)
 
 
 def cached_lookup_table(path: str) -> LookupTable:
@@ -201,7 +214,13 @@ def _read(path: str, *, footer_only: bool = False) -> Any:
         with fsspec.open(path, "rb") as file:
             parquet = pq.ParquetFile(file)
             found = parquet.schema_arrow.remove_metadata()
-            if not found.equals(schema.LOOKUP_TABLE):
+            segmented = (_PREFIX + "segments").encode() in (parquet.schema_arrow.metadata or {})
+            if segmented and not footer_only:
+                raise InputRejectedError(
+                    f"{path}: expected a lookup table without segments, found one with the columns "
+                    f"{_described(found)}: use a table that was fitted without log.segment"
+                )
+            if not segmented and not found.equals(schema.LOOKUP_TABLE):
                 raise InputRejectedError(
                     f"{path}: expected a lookup table with the columns {_described(schema.LOOKUP_TABLE)}; "
                     f"found {_described(found)}"
@@ -220,7 +239,8 @@ def _described(columns: pa.Schema) -> str:
     return ", ".join(f"{f.name} {f.type}{'' if f.nullable else ' not null'}" for f in columns)
 
 
-def _facts(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> LookupFacts:
+def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> LookupFacts:
+    """What a lookup table's Parquet metadata says; InputRejectedError where it is not one's. rows : of the table."""
     prefix = _PREFIX.encode()
     texts = {
         key[len(prefix) :].decode(): value.decode()
@@ -250,5 +270,6 @@ def _facts(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> LookupF
     return LookupFacts(rows=rows, **values)
 
 
-def _json(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """The one text of a JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -92,13 +92,13 @@ def write_runs(
     run_rows : rows a run
     keep_bad : whether to leave the unusable rows as Parquet beside the runs
     """
-    buffer = (_WeightedBuffer if reading.columns.weight else _Buffer)(run_rows, Path(folder), index)
+    buffer = new_buffer(reading.columns, run_rows, Path(folder), index)
     receipt = RunReceipt()
     bad_tables: list[pa.Table] = []
     for piece in pieces:
         for rows in read_rows(reading.filesystem, piece, reading.columns):
             receipt.rows += rows.score.size
-            used = buffer.add(rows._replace(score=_scores(rows.score, reading)))
+            used = buffer.add(rows._replace(score=calibration_scores(rows.score, reading)))
             receipt.used += used
             if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, reading.columns, piece.path)
@@ -114,7 +114,13 @@ def write_runs(
     return receipt
 
 
-def _scores(score: Array, reading: Reading) -> Array:
+def new_buffer(columns: Columns, run_rows: int, folder: Path, index: int) -> _Buffer:
+    """What takes rows and leaves them as runs."""
+    return (_WeightedBuffer if columns.weight else _Buffer)(run_rows, folder, index)
+
+
+def calibration_scores(score: Array, reading: Reading) -> Array:
+    """The scores that rows are sorted by."""
     if reading.transform != "none":
         from pipeline.transforms import apply_transform
 

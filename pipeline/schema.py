@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 FORMAT_VERSION = "1"
@@ -28,6 +30,35 @@ LOOKUP_TABLE = pa.schema(
     ]
 )
 """A calibration map; one row an interval of scores."""
+
+SEGMENT_LEVEL = "segment_level"
+
+
+def segmented_lookup(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """Calibration maps of segments; sorted by level, segment (null first) and score.
+
+    columns : names and types of the segment columns; null beyond a row's level.
+    """
+    own = [pa.field(name, kind) for name, kind in columns]
+    # The number of leading segment columns that a map is for; 0: the map of all rows.
+    return pa.schema([*own, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False), *LOOKUP_TABLE])
+
+
+def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """One row a segment of the calibration log, sorted (null first)."""
+    return pa.schema(
+        [
+            *(pa.field(name, kind) for name, kind in columns),
+            pa.field("rows", pa.int64(), nullable=False),  # used
+            pa.field("rows_positive", pa.int64(), nullable=False),  # of them with label 1
+            pa.field("fitted_on", pa.string(), nullable=False),  # segment, parent, global, identity
+            pa.field(
+                "fitted_level", pa.int32(), nullable=False
+            ),  # segment_level of its rows in the lookup table
+            pa.field("reason", pa.string()),  # why not on the segment itself; null where it is
+        ]
+    )
+
 
 LOOKUP_METADATA_PREFIX = "logcal."
 """Of the keys in a lookup table's Parquet metadata: format_version, version, method, parameters, ..."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,12 +107,7 @@ class ScoreTable:
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
         """Carry out a pass over the written parts, or over those of them that it needs."""
-        tasks = [
-            (part.path, request.chunk)
-            for part in self.parts
-            if request.only is None or part.first in request.only
-        ]
-        return request.combine(executor.run(stage, _run_chunk, tasks))
+        return run_parts(self.parts, request, executor, stage)
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the table."""
@@ -136,9 +132,19 @@ def scratch_bytes(log: Log, *, write: bool) -> int:
 
 
 def build_score_table(
-    log: Log, plan: SortPlan, executor: Executor, request: Pass | None = None
+    log: Log,
+    plan: SortPlan,
+    executor: Executor,
+    request: Pass | None = None,
+    total: RunReceipt | None = None,
 ) -> tuple[ScoreTable, Any]:
     """Sort a log's rows into a score table, and carry out a first pass over it on the way.
+
+    Parameters
+    ----------
+    log, plan, executor : what, how and where
+    request : the pass, or None
+    total : what `sort_log` returned, where the log's runs are there already
 
     Returns
     -------
@@ -150,21 +156,51 @@ def build_score_table(
     InputRejectedError
         Unusable rows beyond what the rules allow; no usable row.
     """
-    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup)
-    tasks = [
-        (pieces, reading, str(plan.scratch), i, plan.run_rows, plan.rules.keep)
-        for i, pieces in enumerate(cut(log, plan.run_rows))
-    ]
-    total = _add_up(executor.run("sort", runs.write_runs, tasks))
-    quarantine.check(total.bad, total.rows, plan.rules)
-    if total.used == 0:
-        raise InputRejectedError(f"expected usable rows, found none among {total.rows:,}")
+    if total is None:
+        total, _ = sort_log(log, plan, executor, runs.write_runs)
     chunk = request.chunk if request is not None else None
     buckets = executor.run("merge", _merge_bucket, _bucket_tasks(total.runs, plan, chunk))
     filled = [bucket for bucket in buckets if bucket is not None]
     parts = tuple(part for part, _ in filled)
     result = request.combine([state for _, state in filled]) if request is not None else None
     return _table(parts, total), result
+
+
+def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: str) -> Any:
+    """Carry out a pass over written parts, or over those of them that it needs."""
+    tasks = [
+        (part.path, request.chunk) for part in parts if request.only is None or part.first in request.only
+    ]
+    return request.combine(executor.run(stage, _run_chunk, tasks))
+
+
+def sort_log(
+    log: Log, plan: SortPlan, executor: Executor, write: Callable[..., Any]
+) -> tuple[RunReceipt, list[Any]]:
+    """The first stage: a log as runs.
+
+    write : `runs.write_runs`, or a function with its parameters whose receipts hold more
+
+    Returns
+    -------
+    the receipts' sum, the receipts
+
+    Raises
+    ------
+    InputRejectedError
+        Unusable rows beyond what the rules allow; no usable row.
+    """
+    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup)
+    tasks = [
+        (pieces, reading, str(plan.scratch), i, plan.run_rows, plan.rules.keep)
+        for i, pieces in enumerate(cut(log, plan.run_rows))
+    ]
+    receipts = executor.run("sort", write, tasks)
+    total = _add_up(receipts)
+    quarantine.check(total.bad, total.rows, plan.rules)
+    if total.used == 0:
+        raise InputRejectedError(f"expected usable rows, found none among {total.rows:,}")
+    return total, receipts
 
 
 def _add_up(receipts: list[RunReceipt]) -> RunReceipt:

@@ -17,11 +17,16 @@ _NEW_BYTES_PER_ROW = 9
 
 
 class ScoredFile(NamedTuple):
-    """A file of a scored log. `path` is relative; `null_rows` have no probability: no score, or NaN."""
+    """A file of a scored log.
+
+    `path` is relative; `null_rows` have no probability: no score, or NaN; `unseen_rows` are of segments that the
+    table does not know, and got the probability of a fallback.
+    """
 
     path: str
     rows: int
     null_rows: int
+    unseen_rows: int
     bytes: int
 
 
@@ -43,6 +48,11 @@ class ScoredLog:
     def null_rows(self) -> int:
         """Rows without a probability."""
         return sum(file.null_rows for file in self.files)
+
+    @property
+    def unseen_rows(self) -> int:
+        """Rows of segments that the table does not know; 0 for a table without segments."""
+        return sum(file.unseen_rows for file in self.files)
 
     @property
     def size(self) -> int:
@@ -109,8 +119,8 @@ def score_log(
         ]
         counts = executor.run("score", score_file, tasks)
         files = tuple(
-            ScoredFile(file.relative, file.rows, null_rows, size)
-            for file, (null_rows, size) in zip(log.files, counts, strict=True)
+            ScoredFile(file.relative, file.rows, null_rows, unseen_rows, size)
+            for file, (null_rows, unseen_rows, size) in zip(log.files, counts, strict=True)
         )
         scored = ScoredLog(place.root, table, version, files)
         staging.files += [file.path for file in files]
@@ -121,6 +131,7 @@ def score_log(
             "columns": [name for _, name in scoring.new_columns()],
             "rows": scored.rows,
             "null_rows": scored.null_rows,
+            "unseen_rows": scored.unseen_rows,
             "files": [file._asdict() for file in files],
         }
     return scored

@@ -18,13 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from calibrators.calibration_map import CalibrationMap
 from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.logs import numbers
-from pipeline.lookup_table import LookupTable, cached_lookup_table
+from pipeline.lookup_table import LookupFacts, cached_lookup_table
 from pipeline.parquet.append import append_columns, open_target
 from pipeline.parquet.footer import NewColumn, NotExtensibleError
 from pipeline.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_number
 from pipeline.schema import TABLE_VERSION_COLUMN
+from pipeline.segment_lookup import SegmentedLookup, cached_segmented_lookup
+from pipeline.segment_values import Encoder
 from pipeline.transforms import apply_transform
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ class Scoring:
     lookup : path or URL of a lookup table; its score transform is applied first.
     probability, table_version : names of the columns that are added.
     classifying : where the log has features and no score.
+    segments : names of the segment columns; empty for a table without segments.
 
     Raises
     ------
@@ -76,6 +80,7 @@ class Scoring:
     probability: str = "probability"
     table_version: str = TABLE_VERSION_COLUMN
     classifying: Classifying | None = None
+    segments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
@@ -97,7 +102,7 @@ class Scoring:
 
 def score_file(
     filesystem: Any, path: str, rows: int, target_filesystem: Any, target: str, scoring: Scoring
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Write one file with its probabilities, whole or not at all. May run again.
 
     Parameters
@@ -109,21 +114,20 @@ def score_file(
 
     Returns
     -------
-    rows without a probability, bytes written
+    rows without a probability, rows of segments that the table does not know, bytes written
 
     Raises
     ------
     InputRejectedError
         The file cannot be read, was changed, or has a column that is named like a new one.
     """
-    lookup = cached_lookup_table(scoring.lookup)
     try:
         with _open_source(filesystem, path) as source, _open_parquet(filesystem, path) as parquet:
             _check_file(path, parquet, rows, scoring)
-            file = _File(parquet, lookup, scoring)
+            file = _open_file(parquet, scoring)
             with open_target(target_filesystem, target) as copy:
                 written = append_columns(source, copy, file.write_columns)
-            return file.null_rows, written
+            return file.null_rows, file.unseen_rows, written
     except (pa.ArrowException, NotExtensibleError) as error:
         raise _unreadable(path, error) from None
     except OSError as error:
@@ -158,10 +162,23 @@ def _check_file(path: str, parquet: pq.ParquetFile, rows: int, scoring: Scoring)
                 f"{path}: expected no column '{name}', found the columns {examples([*names, *partitions], 12)}: "
                 f"set {setting} to another name"
             )
+    for name in scoring.segments:
+        if name not in names:
+            raise InputRejectedError(
+                f"{path}: expected a column '{name}', which the table's segments are of, found {examples(names, 12)}"
+            )
     if scoring.classifying is None and scoring.score not in names:
         raise InputRejectedError(
             f"{path}: expected a column '{scoring.score}' (log.score), found {examples(names, 12)}"
         )
+
+
+def _open_file(parquet: pq.ParquetFile, scoring: Scoring) -> _File:
+    if scoring.segments:
+        segmented = cached_segmented_lookup(scoring.lookup)
+        return _SegmentedFile(parquet, segmented, scoring)
+    lookup = cached_lookup_table(scoring.lookup)
+    return _File(parquet, lookup.facts, scoring, lookup.map)
 
 
 def _unreadable(path: str, error: Exception) -> InputRejectedError:
@@ -172,11 +189,19 @@ def _unreadable(path: str, error: Exception) -> InputRejectedError:
 class _File:
     """The new columns of one file."""
 
-    def __init__(self, parquet: pq.ParquetFile, lookup: LookupTable, scoring: Scoring) -> None:
+    def __init__(
+        self,
+        parquet: pq.ParquetFile,
+        facts: LookupFacts,
+        scoring: Scoring,
+        calibration_map: CalibrationMap | None,
+    ) -> None:
         self.parquet = parquet
-        self.lookup = lookup
+        self.facts = facts
+        self.map = calibration_map
         self.scoring = scoring
         self.null_rows = 0
+        self.unseen_rows = 0
 
     def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
         """Write the chunks of all row groups."""
@@ -220,7 +245,7 @@ class _File:
 
     @property
     def _version(self) -> bytes:
-        return self.lookup.facts.version.encode()
+        return self.facts.version.encode()
 
     def _codec(self, group: pq.RowGroupMetaData, name: str) -> int:
         """A column's codec, which the new columns take over."""
@@ -245,9 +270,27 @@ class _File:
         return np.concatenate([np.empty(0), *found])
 
     def _calibrated(self, scores: Array) -> Array:
-        return self.lookup.map.predict(apply_transform(scores, self.lookup.facts.score_transform))
+        assert self.map is not None
+        return self.map.predict(apply_transform(scores, self.facts.score_transform))
 
     def _decided(self, scores: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         assert self.scoring.classifying is not None
         p = self._calibrated(scores)
         return p >= self.scoring.classifying.threshold, np.isnan(p)
+
+
+class _SegmentedFile(_File):
+    """The new columns where each segment has its own map."""
+
+    def __init__(self, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
+        super().__init__(parquet, lookup.facts, scoring, None)
+        self.lookup = lookup
+
+    def _probabilities(self, row_group: int) -> Iterator[Array]:
+        for batch in self._batches(row_group, [self.scoring.score, *self.scoring.segments]):
+            encoder = Encoder(self.scoring.segments)
+            codes = encoder.encode(batch)
+            scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
+            probability, unseen = self.lookup.predict(scores, encoder.keys, codes)
+            self.unseen_rows += int(np.count_nonzero(unseen))
+            yield probability

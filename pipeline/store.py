@@ -55,6 +55,11 @@ class Version:
         return f"{self.folder}/{LOOKUP}"
 
 
+def segments_of(version: Version) -> tuple[str, ...]:
+    """The names of a version's segment columns; empty without segments."""
+    return tuple(version.manifest.get("segments", {}).get("columns", ()))
+
+
 class TableStore:
     """The versions of one table.
 
@@ -183,6 +188,7 @@ class TableStore:
         write_lookup: Callable[[str], bytes],
         manifest: dict[str, Any],
         score_table: Path | None = None,
+        beside: dict[str, bytes] | None = None,
     ) -> Version:
         """Publish a new version and make it the current one.
 
@@ -192,6 +198,7 @@ class TableStore:
         write_lookup : from the version's name to the bytes of lookup.parquet
         manifest : facts of the run; the version's name, time, files and checksums are added
         score_table : folder of parts to keep with the version, or None
+        beside : more files of the version, by name
 
         Raises
         ------
@@ -199,7 +206,7 @@ class TableStore:
             The store cannot be written to now. CURRENT has not moved.
         """
         try:
-            version = self._write_version(fingerprint, write_lookup, manifest, score_table)
+            version = self._write_version(fingerprint, write_lookup, manifest, score_table, beside or {})
             self._point(version.name)
         except OSError as error:
             raise TemporaryError(
@@ -213,6 +220,7 @@ class TableStore:
         write_lookup: Callable[[str], bytes],
         manifest: dict[str, Any],
         score_table: Path | None,
+        beside: dict[str, bytes],
     ) -> Version:
         name = self._next_name(fingerprint)
         lock = None
@@ -221,7 +229,7 @@ class TableStore:
         else:
             staging = self._folder(name)
         try:
-            files = {LOOKUP: write_lookup(name)}
+            files = {LOOKUP: write_lookup(name), **beside}
             written = {path: self._put(f"{staging}/{path}", data) for path, data in files.items()}
             if score_table is not None:
                 for part in sorted(score_table.glob("*.parquet")):
@@ -295,23 +303,26 @@ class TableStore:
         return now, version
 
     def verify(self, version: Version) -> None:
-        """Compare a version's lookup table with its checksum.
+        """Compare a version's lookup table, and the segments beside it, with their checksums.
 
         Raises
         ------
         InputRejectedError
             They differ, or the file is gone.
         """
-        expected = version.manifest["files"][LOOKUP]["sha256"]
-        try:
-            found = hashlib.sha256(self.filesystem.cat_file(version.lookup_path)).hexdigest()
-        except FileNotFoundError:
-            found = "no file"
-        if found != expected:
-            raise InputRejectedError(
-                f"{version.lookup_path}: expected the sha256 {expected} of its manifest, found {found}: "
-                "the version is damaged; go back to another with `logcal tables rollback`"
-            )
+        for name, facts in version.manifest["files"].items():
+            if "/" in name:
+                continue
+            path = f"{version.folder}/{name}"
+            try:
+                found = hashlib.sha256(self.filesystem.cat_file(path)).hexdigest()
+            except FileNotFoundError:
+                found = "no file"
+            if found != facts["sha256"]:
+                raise InputRejectedError(
+                    f"{path}: expected the sha256 {facts['sha256']} of its manifest, found {found}: "
+                    "the version is damaged; go back to another with `logcal tables rollback`"
+                )
 
     def _folder(self, name: str) -> str:
         return f"{self.root}/versions/{name}"

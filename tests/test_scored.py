@@ -255,6 +255,7 @@ def test_manifest(tmp_path, scoring):
         "columns": ["probability", "table_version"],
         "rows": 3,
         "null_rows": 1,
+        "unseen_rows": 0,
     }
     assert [ScoredFile(**file) for file in files] == list(scored.files)
     assert [(f.path, f.rows, f.null_rows) for f in scored.files] == [
@@ -294,7 +295,7 @@ def test_a_repeated_task_writes_the_same_file(tmp_path, scoring):
     )
     first = score_file(*task)
     content = (tmp_path / "b").read_bytes()
-    assert score_file(*task) == first == (0, len(content))
+    assert score_file(*task) == first == (0, 0, len(content))
     assert (tmp_path / "b").read_bytes() == content
 
 

@@ -1,0 +1,460 @@
+"""Segments: equal to fitting and applying each segment's rows in memory, however the work is cut."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calibrators import CalibrationMap
+from pipeline import segment_runs, segment_values
+from pipeline.calibration import make_calibrator
+from pipeline.errors import InputRejectedError
+from pipeline.execution import InlineExecutor
+from pipeline.logs import Columns, open_log
+from pipeline.score_table import SortPlan
+from pipeline.segment_fit import SegmentRules, fit_segments, pack
+from pipeline.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
+
+NAMES = tuple(CalibrationMap.__dataclass_fields__)
+FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
+
+
+class Shuffled(InlineExecutor):
+    """Runs tasks in another order, as several workers do."""
+
+    def run(self, stage, function, tasks):
+        results = [None] * len(tasks)
+        for i in np.random.default_rng(len(tasks)).permutation(len(tasks)):
+            results[i] = function(*tasks[i])
+        return results
+
+
+def write_log(folder: Path, table: pa.Table, files: int = 1, row_group_size: int = 1 << 20) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
+    for i in range(files):
+        part = table.slice(edges[i], edges[i + 1] - edges[i])
+        pq.write_table(part, folder / f"part-{i}.parquet", row_group_size=row_group_size)
+    return str(folder)
+
+
+def some_log(rows: int, seed: int, segments: int = 12, ties: bool = True) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    score = rng.integers(0, 40, rows) / 40 if ties else rng.random(rows)
+    model = np.minimum(rng.zipf(1.4, rows), segments)
+    names = np.array(["", "a", "é", "zebra", "🦓"], object)
+    country = pa.array(names[rng.integers(0, 5, rows)], pa.string(), mask=rng.random(rows) < 0.1)
+    return pa.table(
+        {
+            "score": score,
+            "label": (rng.random(rows) < score).astype(np.int8),
+            "w": rng.choice([0.1, 1.0, 1e-9, 3e11], rows),
+            "model": pa.array(model, pa.int64(), mask=rng.random(rows) < 0.05),
+            "country": country,
+        }
+    )
+
+
+def expected_maps(table: pa.Table, columns, weighted, rules, method="isotonic", params=None):
+    """A plain loop over the segments of every level: key -> map or reason."""
+    frame = table.to_pylist()
+    found = {}
+    for level in range(len(columns) + 1):
+        groups = {}
+        for row in frame:
+            groups.setdefault(tuple(row[c] for c in columns[:level]), []).append(row)
+        for key, rows in groups.items():
+            score = np.array([r["score"] for r in rows])
+            label = np.array([r["label"] for r in rows])
+            reason = rules.reason(len(rows), int(label.sum()))
+            if reason is None and np.unique(score + 0.0).size == 1:
+                reason = "one_score"
+            if reason is not None:
+                found[key] = reason
+                continue
+            weight = np.array([r["w"] for r in rows]) if weighted else None
+            fitted = make_calibrator(method, params or {}).fit(score, label, weight)
+            found[key] = fitted.calibration_map_
+    return found
+
+
+def fit(
+    folder,
+    table,
+    columns,
+    weighted=False,
+    rules=None,
+    method="isotonic",
+    params=None,
+    cut=(1, 1 << 20),
+    **sizes,
+):
+    path = write_log(folder / "log", table, *cut)
+    log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
+    (folder / "scratch").mkdir()
+    calibrator = make_calibrator(method, params or {})
+    plan = SortPlan(folder / "scratch", **sizes)
+    return fit_segments(calibrator, log, plan, Shuffled(), rules or SegmentRules())
+
+
+def assert_equal(found, expected):
+    """All levels' maps and reasons, to the last bit."""
+    seen = set()
+    for level in found.levels:
+        columns, start = level.maps.arrays(), 0
+        assert level.keys == sorted(level.keys, key=segment_values.order)
+        for key, size, reason in zip(level.keys, level.maps.sizes, level.reasons, strict=True):
+            seen.add(key)
+            if isinstance(expected[key], str):
+                assert reason == expected[key], key
+                if key:
+                    assert size == 0
+            else:
+                assert reason is None
+                for column, name in zip(columns, NAMES, strict=True):
+                    np.testing.assert_array_equal(
+                        column[start : start + size], getattr(expected[key], name), err_msg=f"{key} {name}"
+                    )
+            start += size
+    assert seen == set(expected)
+
+
+def files_of(found, columns):
+    files = segmented_files(found, columns, FACTS)
+    return files, files.lookup_bytes("000001-x"), files.segments
+
+
+rows_of_segments = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, -0.0, 0.25, 0.5, 1.0, 1e-300, 0.75]),
+        st.integers(0, 1),
+        st.sampled_from([0.1, 1.0, 1e-9, 1e12, 7.5]),
+        st.sampled_from([None, "", "a", "é", "b"]),
+        st.sampled_from([None, -(2**40), 0, 7]),
+    ),
+    min_size=4,
+    max_size=120,
+).filter(lambda rows: len({r[1] for r in rows}) == 2 and len({r[0] for r in rows} - {-0.0}) > 1)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    rows_of_segments,
+    st.booleans(),
+    st.sampled_from([("a",), ("a", "b")]),
+    st.tuples(st.integers(1, 4), st.integers(1, 60)),
+    st.integers(1, 80),
+    st.integers(24, 2000),
+    st.sampled_from([1, 2, 5, 1024]),
+    st.sampled_from([(1, 1), (6, 2), (500, 1)]),
+)
+def test_equals_a_loop_in_memory(
+    tmp_path_factory, rows, weighted, columns, cut, run_rows, bucket_bytes, stride, rules
+):
+    score, label, weight, a, b = (list(column) for column in zip(*rows, strict=True))
+    table = pa.table(
+        {
+            "score": score,
+            "label": label,
+            "w": weight,
+            "a": pa.array(a, pa.string()),
+            "b": pa.array(b, pa.int64()),
+        }
+    )
+    rules = SegmentRules(*rules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_runs, "SAMPLE_STRIDE", stride)
+        found = fit(
+            tmp_path_factory.mktemp("x"),
+            table,
+            columns,
+            weighted,
+            rules,
+            cut=cut,
+            run_rows=run_rows,
+            bucket_bytes=bucket_bytes,
+        )
+    assert_equal(found, expected_maps(table, columns, weighted, rules))
+    again = fit(
+        tmp_path_factory.mktemp("x"), table.take(np.arange(len(rows))[::-1]), columns, weighted, rules
+    )
+    assert files_of(found, columns)[1:] == files_of(again, columns)[1:]
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("isotonic", {}),
+        ("histogram", {"bins": 5}),
+        ("platt", {}),
+        ("near_isotonic", {}),
+        ("enir", {}),
+        ("bbq", {}),
+        ("sbb", {}),
+        ("abb", {}),
+        ("dgg", {}),
+    ],
+)
+@pytest.mark.parametrize("bucket_bytes", [800, 1 << 24])
+def test_every_method_whole_or_cut(tmp_path, method, params, bucket_bytes, monkeypatch):
+    monkeypatch.setattr(segment_runs, "SAMPLE_STRIDE", 8)
+    table = some_log(1500, 3, segments=4).drop_columns("country")
+    rules = SegmentRules(60, 5)
+    found = fit(
+        tmp_path,
+        table,
+        ("model",),
+        False,
+        rules,
+        method,
+        params,
+        (3, 200),
+        run_rows=400,
+        bucket_bytes=bucket_bytes,
+    )
+    assert_equal(found, expected_maps(table, ("model",), False, rules, method, params))
+
+
+def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path):
+    class Refusing(type(make_calibrator("isotonic", {}))):
+        def fit_points(self, points):
+            if points.score.size == 2:
+                raise ValueError("no")
+            return super().fit_points(points)
+
+    table = pa.table({"score": [0.1, 0.2, 0.1, 0.2, 0.3], "label": [0, 1, 0, 1, 1], "model": [1, 1, 2, 2, 2]})
+    log = open_log(write_log(tmp_path / "log", table), Columns("score", "label", None, ("model",)))
+    found = fit_segments(Refusing(), log, SortPlan(tmp_path), InlineExecutor(), SegmentRules())
+    assert found.levels[1].reasons == ["not_suited", None]
+    assert found.source((1,)) == ("global", 0)
+    assert found.source((2,)) == ("segment", 1)
+
+
+def test_packing_keeps_small_together_and_cuts_large():
+    sizes = np.array([10, 10, 500, 10, 10, 10, 40, 10])
+    thin = np.array([False, True, False, False, True, False, False, True])
+    small, large = pack(sizes, thin, 50)
+    assert [part.tolist() for part in small] == [[0], [3, 5], [6]]
+    assert large == [2]
+
+
+def test_many_thin_segments_need_few_tasks(tmp_path):
+    table = some_log(20_000, 1, segments=5000)
+    calls = []
+
+    class Counting(InlineExecutor):
+        def run(self, stage, function, tasks):
+            calls.append(len(tasks))
+            return super().run(stage, function, tasks)
+
+    log = open_log(write_log(tmp_path / "log", table), Columns("score", "label", None, ("model",)))
+    fit_segments(make_calibrator("isotonic", {}), log, SortPlan(tmp_path), Counting(), SegmentRules())
+    assert sum(calls) <= 4
+
+
+# Fallbacks
+
+
+def publish(folder, found, columns):
+    files, lookup, segments = files_of(found, columns)
+    (folder / "lookup.parquet").write_bytes(lookup)
+    (folder / SEGMENTS_FILE).write_bytes(segments)
+    return files, read_segmented_lookup(str(folder / "lookup.parquet"))
+
+
+def test_fallbacks_to_the_parent_and_to_all_rows(tmp_path):
+    rng = np.random.default_rng(0)
+    sizes = {("x", "big"): 300, ("x", "thin"): 9, ("y", "thin"): 8, (None, None): 200, ("z", "same"): 100}
+    rows = [key for key, n in sizes.items() for _ in range(n)]
+    score = rng.random(len(rows)).round(2)
+    label = (rng.random(len(rows)) < score).astype(int)
+    label[[i for i, key in enumerate(rows) if key == ("z", "same")]] = 0
+    table = pa.table({"score": score, "label": label, "a": [k[0] for k in rows], "b": [k[1] for k in rows]})
+    rules = SegmentRules(50, 3)
+    found = fit(tmp_path, table, ("a", "b"), False, rules)
+    files, lookup = publish(tmp_path, found, ("a", "b"))
+    written = pq.read_table(tmp_path / SEGMENTS_FILE).to_pylist()
+    told = {(r["a"], r["b"]): (r["rows"], r["fitted_on"], r["fitted_level"], r["reason"]) for r in written}
+    assert told == {
+        (None, None): (200, "segment", 2, None),
+        ("x", "big"): (300, "segment", 2, None),
+        ("x", "thin"): (9, "parent", 1, "min_rows"),
+        ("y", "thin"): (8, "global", 0, "min_rows"),
+        ("z", "same"): (100, "global", 0, "one_class"),
+    }
+    assert files.sources == {"global": 2, "parent": 1, "segment": 2}
+    assert files.reasons == {"min_rows": 2, "one_class": 1}
+    expected = expected_maps(table, ("a", "b"), False, rules)
+    keys = [*told, ("x", "new"), ("new", "big"), ("y", None)]
+    fitted_on = [(None, None), ("x", "big"), ("x",), (), (), ("x",), (), ()]
+    grid = np.array([-np.inf, -1, 0, 0.3, 0.305, 0.99, 1, 2, np.inf, np.nan])
+    for code, (key, source) in enumerate(zip(keys, fitted_on, strict=True)):
+        found_p, unseen = lookup.predict(grid, keys, np.full(grid.size, code, np.int32))
+        np.testing.assert_array_equal(found_p, expected[source].predict(grid), err_msg=str(key))
+        assert unseen.all() == (key not in told)
+
+
+def test_too_few_rows_altogether_fall_back_to_the_score_itself(tmp_path):
+    table = pa.table({"score": [0.0, 0.25, 1.0], "label": [0, 1, 1], "model": [1, 1, 2]})
+    found = fit(tmp_path, table, ("model",), rules=SegmentRules(10, 1))
+    assert found.identity
+    _, lookup = publish(tmp_path, found, ("model",))
+    grid = np.array([-np.inf, -3.0, 0.0, 1e-300, 0.25, np.nextafter(1, 0), 1.0, 9.0])
+    p, _ = lookup.predict(grid, [(1,)], np.zeros(grid.size, np.int32))
+    np.testing.assert_array_equal(p, grid.clip(0, 1))
+    wide = table.set_column(0, "score", pa.array([0.0, 0.25, 3.0]))
+    (tmp_path / "wide").mkdir()
+    with pytest.raises(InputRejectedError, match=r"segments.min_rows: .* are no probabilities"):
+        fit(tmp_path / "wide", wide, ("model",), rules=SegmentRules(10, 1))
+
+
+# Values
+
+VALUES = {
+    "string": pa.array([None, "", "B", "a", "é", "🦓"]),
+    "large_string": pa.array([None, "", "B", "a", "é", "🦓"], pa.large_string()),
+    "int8": pa.array([None, -128, -1, 0, 5, 127], pa.int8()),
+    "uint64": pa.array([None, 0, 1, 2**53, 2**53 + 1, 2**64 - 1], pa.uint64()),
+    "bool": pa.array([None, False, True]),
+    "date": pa.array([None, dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(9999, 12, 31)]),
+    "dictionary": pa.array([None, "B", "a"]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_value_types(tmp_path, kind):
+    values = VALUES[kind]
+    rng = np.random.default_rng(1)
+    which = np.concatenate([np.arange(len(values)).repeat(2), rng.integers(0, len(values), 300)])
+    score = np.concatenate([np.tile([0.2, 0.8], len(values)), rng.random(300).round(1)])
+    label = np.concatenate([np.tile([0, 1], len(values)), rng.integers(0, 2, 300)])
+    table = pa.table({"score": score, "label": label, "s": values.take(pa.array(which))})
+    found = fit(tmp_path, table, ("s",), cut=(3, 40), run_rows=70)
+    assert [key[0] for key in found.levels[1].keys] == values.to_pylist()
+    assert_equal(found, expected_maps(table, ("s",), False, SegmentRules()))
+    _, lookup = publish(tmp_path, found, ("s",))
+    assert set(lookup.bounds) == {(), *((v,) for v in values.to_pylist())}
+    plain = values.type.value_type if kind == "dictionary" else values.type
+    stored = pq.read_schema(tmp_path / "lookup.parquet").field("s").type
+    assert stored == (pa.string() if kind == "large_string" else plain)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [(pa.array([0.5, 1.5]), "double"), (pa.array([[1], [2]]), "list"), (pa.array([b"x", b"y"]), "binary")],
+)
+def test_other_types_are_refused(tmp_path, values, found):
+    path = write_log(tmp_path, pa.table({"score": [0.1, 0.2], "label": [0, 1], "s": values}))
+    with pytest.raises(InputRejectedError, match=rf"'s' \(log.segment\): expected strings, .* found {found}"):
+        open_log(path, Columns("score", "label", None, ("s",)))
+
+
+def test_a_column_that_is_only_a_folder_name_is_refused(tmp_path):
+    write_log(tmp_path / "day=1", pa.table({"score": [0.1, 0.2], "label": [0, 1]}))
+    with pytest.raises(InputRejectedError, match="found it in the names of the folders only"):
+        open_log(str(tmp_path), Columns("score", "label", None, ("day",)))
+
+
+def test_too_many_segments_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(segment_values, "MAX_SEGMENTS", 3)
+    table = pa.table({"score": [0.1, 0.2, 0.3, 0.4], "label": [0, 1, 0, 1], "s": [1, 2, 3, 4]})
+    with pytest.raises(InputRejectedError, match="expected at most 3 segments"):
+        fit(tmp_path, table, ("s",))
+    table = table.set_column(2, "s", pa.array([1, 2, 3, 3]))
+    assert len(fit_of(tmp_path / "three", table).levels[1].keys) == 3
+
+
+def fit_of(folder, table):
+    folder.mkdir()
+    return fit(folder, table, ("s",))
+
+
+# Damaged tables
+
+
+@pytest.mark.parametrize("damage", ["gap", "probability", "twice", "no level 0", "no segments"])
+def test_damaged_tables_are_refused(tmp_path, damage):
+    found = fit(tmp_path, some_log(400, 2), ("model",))
+    publish(tmp_path, found, ("model",))
+    path = tmp_path / "lookup.parquet"
+    table = pq.read_table(path)
+    columns = table.to_pydict()
+    if damage == "gap":
+        columns["score_lo"][1] += 1e-3
+    elif damage == "probability":
+        columns["prob_lo"][0] = 1.5
+    elif damage == "twice":
+        columns = {name: values + values[-1:] * 1 for name, values in columns.items()}
+    elif damage == "no level 0":
+        first = columns["segment_level"].index(1)
+        columns = {name: values[first:] for name, values in columns.items()}
+    else:
+        (tmp_path / SEGMENTS_FILE).unlink()
+    pq.write_table(pa.table(columns, schema=table.schema), path)
+    with pytest.raises(InputRejectedError, match="publish it again"):
+        read_segmented_lookup(str(path))
+
+
+# The command
+
+
+def test_fit_and_score_with_segments(place):
+    table = some_log(6000, 5, ties=False)
+    place.write_log(table)
+    arguments = ["log.segment=[model, country]", "segments.min_rows=200", "segments.min_positives=20"]
+    made = place.job("fit", *arguments, "--json")
+    assert made.code == 0, made.stderr
+    segments = made.json["segments"]
+    assert segments["columns"] == ["model", "country"]
+    keys = {(r["model"], r["country"]) for r in table.to_pylist()}
+    assert segments["count"] == len(keys) == sum(segments["fitted_on"].values())
+    assert set(segments["fitted_on"]) == {"segment", "parent", "global"}
+    first = place.lookup()
+    again = place.job(
+        "fit", *arguments, "cluster.kind=local", "cluster.workers=2", "log.max_bad_fraction=0.5"
+    )
+    assert again.code == 0, again.stderr
+    assert (
+        pq.ParquetFile(pa.BufferReader(place.lookup()))
+        .read()
+        .equals(pq.ParquetFile(pa.BufferReader(first)).read())
+    )
+    news = pa.table(
+        {"score": [0.5, 0.5, None], "model": pa.array([1, 99, 1]), "country": pa.array(["a", "a", "nowhere"])}
+    )
+    place.write_log(pa.concat_tables([table.select(news.column_names), news]), name="new")
+    done = place.job("score", *arguments[:1], "--json", log__path=place.root / "new")
+    assert done.code == 0, done.stderr
+    assert (done.json["unseen_rows"], done.json["null_rows"]) == (2, 1)
+    scored = pa.concat_tables(
+        pq.ParquetFile(p).read() for p in sorted(place.output.glob("*.parquet"))
+    ).to_pylist()
+    expected = expected_maps(table, ("model", "country"), False, SegmentRules(200, 20))
+    for row in scored[:-1]:
+        key = (row["model"], row["country"])
+        fallen = next(k for k in (key, key[:1], ()) if not isinstance(expected.get(k, ""), str))
+        assert row["probability"] == expected[fallen].predict(row["score"])
+    assert scored[-1]["probability"] is None
+    assert json.loads((place.output / "_logcal.json").read_text())["unseen_rows"] == 2
+
+
+def test_what_segments_do_not_go_with_is_refused(place):
+    place.write_log(some_log(2000, 5))
+    place.job("fit", "log.segment=[score]").expect(2, "log.segment", "found 'score' for both")
+    place.job("fit", "log.segment=[model, model]").expect(2, "log.segment", "found 'model' for both")
+    place.job("fit", "log.segment=[w]").expect(3, "expected strings, integers, booleans or dates")
+    place.job("fit", "log.segment=[nosuch]").expect(3, "column 'nosuch' (log.segment) is not in any file")
+    place.job("fit", "log.segment=[model]", "score_table.keep=true").expect(2, "score_table.keep")
+    assert not (place.store / place.table / "CURRENT").exists()
+    place.job("fit", "log.segment=[model]").expect(0)
+    place.job("evaluate").expect(2, "expected a table without segments")
+    place.job("fit").expect(0)
+    place.job("evaluate", "log.segment=[model]").expect(2, "the table has no segments")
