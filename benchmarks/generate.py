@@ -5,7 +5,7 @@ from their manifests; runs with one and two workers take turns. Efficiency is th
 time with two. On a machine that does other work it says little; the share of the time in which both workers trained
 then bounds it from what logcal itself adds.
 
-    python benchmarks/generate.py [--rows 60000] [--trees 40] [--repeats 7] [--turns 3]
+    python benchmarks/generate.py [--rows 60000] [--trees 60] [--repeats 11] [--turns 3]
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=60_000)
-    parser.add_argument("--trees", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--trees", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
