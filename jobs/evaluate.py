@@ -23,7 +23,7 @@ from pipeline.lookup_table import LookupTable, read_lookup_table
 from pipeline.output import Output
 from pipeline.quarantine import RowRules, check_place, keep_parts
 from pipeline.report import render_report
-from pipeline.score_table import RUN_ROWS, ScoreTable, SortPlan, build_score_table, scratch_bytes
+from pipeline.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
 from pipeline.store import TableStore, Version, segments_of
 
@@ -98,7 +98,9 @@ class Prepared:
     def plan(self) -> Plan:
         """What the evaluation would do."""
         log = self.log
-        sort = f"sort: read {', '.join(log.columns.names)} and write sorted runs ({len(cut(log, RUN_ROWS))} tasks)"
+        sizes = SortPlan(Path()).within(self.config.cluster.memory_bytes, log.rows)
+        tasks = len(cut(log, sizes.run_rows))
+        sort = f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)"
         again = () if self.lookup.facts.monotone else ("sort and merge again, by calibrated probability",)
         return Plan(
             job="evaluate",
@@ -173,7 +175,7 @@ class Prepared:
         )
         transform = self.lookup.facts.score_transform
         plan = SortPlan(scratch, transform=transform, rules=rules, write=scratch / "before")
-        plan = plan.within(self.config.cluster.memory_bytes)
+        plan = plan.within(self.config.cluster.memory_bytes, self.log.rows)
         table, _ = build_score_table(self.log, plan, executor)
         run = partial(table.run, executor=executor, stage="measure")
         if self.lookup.facts.monotone:

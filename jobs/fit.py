@@ -11,7 +11,6 @@ from typing import Any
 from calibrators.base import Calibrator
 from jobs.config import FitConfig
 from jobs.run import Outcome, Plan
-from pipeline import score_table
 from pipeline.calibration import Fit, fit_log, keep_monotone, make_calibrator
 from pipeline.errors import ConfigError, NothingToDoError
 from pipeline.execution import Executor
@@ -94,13 +93,14 @@ class Prepared:
     def plan(self) -> Plan:
         """What the fit would do."""
         log = self.log
-        runs = len(cut(log, score_table.RUN_ROWS))
         config = self.config
+        sort = SortPlan(Path()).within(config.cluster.memory_bytes, log.rows)
+        runs, buckets = len(cut(log, sort.run_rows)), max(1, self.needed // sort.bucket_bytes)
         return Plan(
             job="fit",
             stages=(
                 f"sort: read {', '.join(log.columns.names)} and write sorted runs to scratch ({runs} tasks)",
-                f"merge: add up ties and fit {config.calibrator.method} (about {self._buckets} tasks)",
+                f"merge: add up ties and fit {config.calibrator.method} (about {buckets} tasks)",
                 "publish: write a new version, then point CURRENT to it",
             ),
             reads=(
@@ -123,10 +123,6 @@ class Prepared:
             },
         )
 
-    @property
-    def _buckets(self) -> int:
-        return max(1, self.needed // score_table.BUCKET_BYTES)
-
     def execute(self, executor: Executor) -> Outcome:
         """Fit and publish."""
         started = time.perf_counter()
@@ -139,7 +135,7 @@ class Prepared:
         )
         with scratch_folder(config.scratch) as scratch:
             sort = SortPlan(scratch, transform=config.log.score_transform, rules=rules)
-            sort = sort.within(config.cluster.memory_bytes)
+            sort = sort.within(config.cluster.memory_bytes, self.log.rows)
             if config.log.segment:
                 return self._execute_segments(calibrator, sort, scratch, executor, started)
             keep = scratch / "kept" if config.score_table.keep else None

@@ -42,6 +42,10 @@ _SMALLEST_BUCKET = 4 << 20
 _WORK_FACTOR = 8
 """Memory that a bucket's task needs, in terms of its bytes."""
 
+MOST_RUNS = 2048
+"""Beyond so many, runs and buckets grow as far as the memory allows: every bucket has a place in every run, and the
+coordinator holds them all."""
+
 
 @dataclass(frozen=True)
 class SortPlan:
@@ -64,13 +68,16 @@ class SortPlan:
     run_rows: int = RUN_ROWS
     bucket_bytes: int = BUCKET_BYTES
 
-    def within(self, memory: int) -> SortPlan:
-        """The plan with tasks small enough for workers with `memory` bytes. No result changes."""
+    def within(self, memory: int, rows: int = 0) -> SortPlan:
+        """The plan with tasks small enough for workers with `memory` bytes. No result changes.
+
+        Tasks for more rows than `MOST_RUNS` runs hold are larger, where the memory allows it.
+        """
         fits = max(_SMALLEST_BUCKET, (memory - _WORKER_BYTES) // _WORK_FACTOR)
-        bucket = min(self.bucket_bytes, fits)
-        return replace(
-            self, bucket_bytes=bucket, run_rows=min(self.run_rows, bucket * RUN_ROWS // BUCKET_BYTES)
-        )
+        growth = max(1.0, rows / (MOST_RUNS * self.run_rows))
+        bucket = min(int(self.bucket_bytes * growth), fits)
+        run_rows = min(int(self.run_rows * growth), bucket * RUN_ROWS // BUCKET_BYTES)
+        return replace(self, bucket_bytes=bucket, run_rows=run_rows)
 
 
 class Part(NamedTuple):

@@ -36,7 +36,7 @@ def test_a_published_table_is_the_calibrator_fitted_in_memory(tmp_path, monkeypa
     for i in range(3):
         pq.write_table(table.slice(1333 * i, 1334 if i == 2 else 1333), tmp_path / "log" / f"{i}.parquet")
     # Several runs and parts, which a log of this size would not have.
-    monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, memory: small(plan))
+    monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, *sizes: small(plan))
     settings = [
         f"log.path={tmp_path / 'log'}", f"store.path={tmp_path / 'store'}", "store.table=t",
         f"calibrator.method={method}", *(["log.weight=w"] if weighted else []),

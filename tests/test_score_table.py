@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import Isotonic, Points, collapse
-from pipeline import runs
+from pipeline import runs, score_table
 from pipeline.calibration import fit_log
 from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
@@ -184,6 +184,20 @@ def test_tasks_are_runs_of_row_groups_and_small_files_share_one(tmp_path):
     assert all(sum(p.rows for p in task) <= 24 for task in tasks)
     assert len(tasks) <= 6
     assert [p.first_row for task in cut(log, 4) for p in task][:4] == [0, 4, 8, 0]
+
+
+def test_sizes_of_the_work_for_logs_and_memory_of_any_size(tmp_path):
+    plan = SortPlan(tmp_path)
+    assert plan.within(2 << 30, 10**9) == plan
+    small = plan.within(256 << 20, 10**9)
+    assert small.bucket_bytes < plan.bucket_bytes
+    assert small.run_rows < plan.run_rows
+    large = plan.within(4 << 30, 10**10)
+    assert 10**10 / large.run_rows == pytest.approx(score_table.MOST_RUNS) < 10**10 / plan.run_rows
+    assert large.bucket_bytes / large.run_rows == pytest.approx(plan.bucket_bytes / plan.run_rows)
+    # More than the memory allows is never asked for.
+    assert plan.within(256 << 20, 10**12) == small
+    assert plan.within(1 << 40, 10**12).bucket_bytes * 8 < 1 << 40
 
 
 def test_a_part_survives_a_round_trip(tmp_path):
