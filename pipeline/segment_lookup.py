@@ -26,7 +26,7 @@ from pipeline import lookup_table, schema, segment_values
 from pipeline.arrays import as_numpy
 from pipeline.errors import InputRejectedError
 from pipeline.lookup_table import LookupFacts
-from pipeline.segment_fit import SegmentedFit
+from pipeline.segment_maps import SegmentedFit
 from pipeline.segment_values import Key
 
 SEGMENTS_FILE = "segments.parquet"
