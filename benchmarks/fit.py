@@ -1,15 +1,17 @@
-"""`logcal fit` against the engines that sort: DuckDB and Polars writing the log's rows sorted by score.
+"""`logcal fit` against the engines that sort, DuckDB and Polars writing the log's rows sorted by score, and Spark.
 
     python benchmarks/make_log.py /tmp/logcal-bench/log100m
     python benchmarks/fit.py /tmp/logcal-bench/log100m
 
-The peers only sort; they have no lookup table yet. Whole processes, start included; the page cache is warm; runs
-are interleaved. Needs the `bench` extra.
+DuckDB and Polars only sort; they have no lookup table yet. Spark (`--peers spark-12g`, with pyspark where
+SPARK_PYTHON points to, and Java) fits its isotonic regression. Whole processes, start included; the page cache is
+warm; runs are interleaved. Needs the `bench` extra.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from pathlib import Path
 from _measure import Contender, measure_interleaved, print_machine, print_table, warm
 
 LOGCAL = str(Path(sys.executable).with_name("logcal"))
+SPARK_PYTHON = os.environ.get("SPARK_PYTHON", sys.executable)
 
 DUCKDB = """
 import duckdb, sys
@@ -34,6 +37,23 @@ os.environ["POLARS_MAX_THREADS"] = "2"
 import polars
 log, output = sys.argv[1:]
 polars.scan_parquet(f"{log}/*.parquet").select("score", "label").sort("score").sink_parquet(output)
+"""
+SPARK = """
+import sys
+from pyspark.ml.regression import IsotonicRegression
+from pyspark.sql import SparkSession
+log, output, memory, scratch = sys.argv[1:]
+session = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.driver.memory", memory)
+    .config("spark.local.dir", scratch)
+    .config("spark.ui.enabled", "false")
+    .getOrCreate()
+)
+rows = session.read.parquet(log).selectExpr("score", "cast(label as double) as label")
+model = IsotonicRegression(featuresCol="score", labelCol="label").fit(rows)
+print(model.boundaries.size)
+session.stop()
 """
 
 
@@ -79,6 +99,8 @@ def _peer(name: str, log: Path, folder: Path, clear: object) -> Contender:
     engine, _, memory = name.partition("-")
     if engine == "duckdb":
         command = [sys.executable, "-c", DUCKDB, str(log), output, memory, str(folder / "spill")]
+    elif engine == "spark":
+        command = [SPARK_PYTHON, "-c", SPARK, str(log), output, memory, str(folder)]
     else:
         command = [sys.executable, "-c", POLARS, str(log), output]
     return Contender(name, command, clear)  # type: ignore[arg-type]

@@ -51,9 +51,18 @@ class ReproduceSection(Section):
     runs: int = Field(
         10, ge=1, le=1000, description="Runs of each experiment, each with other random numbers."
     )
+    large_runs: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="At most so many runs of what takes long: sets with more than 2,000 rows, and the experiment on "
+        "sizes. null: as many as of the others.",
+    )
     folds: int = Field(10, ge=2, le=100, description="Folds of the cross-validation on real data.")
     max_rows: int | None = Field(
-        None, ge=100, description="Larger data sets are cut to so many rows, at random. null: none is."
+        None,
+        ge=100,
+        description="Larger data sets are cut to so many rows, at random, others in each run. null: none is.",
     )
     seed: int = Field(0, ge=0, lt=2**31, description="Of all random numbers.")
 

@@ -63,12 +63,13 @@ def _local(path: str, setting: str) -> Path:
 def _settings(config: ReproduceConfig) -> Settings:
     asked = config.reproduce
     if not asked.quick:
-        return Settings(asked.seed, asked.runs, asked.folds, asked.max_rows)
+        return Settings(asked.seed, asked.runs, asked.folds, asked.max_rows, asked.large_runs)
     return Settings(
         seed=asked.seed,
         runs=min(asked.runs, QUICK.runs),
         folds=min(asked.folds, QUICK.folds),
         max_rows=min(asked.max_rows or QUICK.max_rows or 0, QUICK.max_rows or 0),
+        large_runs=asked.large_runs,
     )
 
 

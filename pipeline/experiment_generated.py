@@ -18,6 +18,8 @@ from pipeline.folds import TRAINED, Folds, RowKeys
 
 Array = npt.NDArray[np.float64]
 
+KIND = "nb_plain"
+"""The classifier."""
 TARGET = 5000
 """Rows of calibration data to generate at least."""
 HELD_OUT = 0.1
@@ -49,11 +51,11 @@ def _predict(scheme: _Scheme, data: Data) -> Array:
 
 
 def _schemes(seed: int, train: Data, categories: npt.NDArray[np.int64]) -> dict[str, _Scheme]:
-    whole = Classifier("nb").fit(train, categories)
+    whole = Classifier(KIND).fit(train, categories)
     held_out = round(HELD_OUT * train.label.size)
     order = np.random.default_rng([seed, held_out]).permutation(train.label.size)
     aside, rest = train.take(order[:held_out]), train.take(order[held_out:])
-    part = Classifier("nb").fit(rest, categories)
+    part = Classifier(KIND).fit(rest, categories)
     ir = Isotonic().fit(part.scores(aside).probability, aside.label)
     scores, label = generate(seed, train, categories)
     return {
@@ -73,6 +75,6 @@ def generate(seed: int, train: Data, categories: npt.NDArray[np.int64]) -> tuple
     while sum(label.size for label in labels) < TARGET:
         trained = folds.fold(len(labels), keys).parts(keys) == TRAINED
         scored = train.take(~trained)
-        scores.append(Classifier("nb").fit(train.take(trained), categories).scores(scored).probability)
+        scores.append(Classifier(KIND).fit(train.take(trained), categories).scores(scored).probability)
         labels.append(scored.label)
     return np.concatenate(scores), np.concatenate(labels)

@@ -18,6 +18,7 @@ from calibrators.grouped import DGG
 from calibrators.histogram import HistogramBinning
 from calibrators.isotonic import Isotonic
 from calibrators.measures import Measures, measure
+from calibrators.near_isotonic import NearIsotonic
 from calibrators.platt import Platt
 from pipeline.experiment_classifiers import Scores
 from pipeline.experiment_data import Mask
@@ -30,6 +31,8 @@ the label was given probability 0 are counted."""
 
 CALIBRATORS: dict[str, Callable[[], Any]] = {
     "isotonic": Isotonic,
+    "centred": lambda: Isotonic(strict=True),
+    "near_isotonic": NearIsotonic,
     "histogram": HistogramBinning,
     "platt": Platt,
     "bbq": BBQ,
@@ -46,6 +49,8 @@ CALIBRATORS: dict[str, Callable[[], Any]] = {
 NAMES = {
     "base": "base",
     "isotonic": "IsoReg",
+    "centred": "centred isotonic",
+    "near_isotonic": "near-isotonic, lambda 1",
     "histogram": "Hist",
     "platt": "Platt",
     "bbq": "BBQ",

@@ -23,7 +23,7 @@ from pipeline.experiment_classifiers import Classifier, Scores
 from pipeline.experiment_data import Data
 from pipeline.folds import text_key
 
-FORMAT = 5
+FORMAT = 6
 """Of the result files; a new number makes old ones obsolete."""
 
 _KEY = b"logcal.experiment"
@@ -56,8 +56,8 @@ log_loss of clipped probabilities; infinite: test rows of which the label was gi
 probability 0; rate: classification rate with the tuned threshold (null where none is); chosen: what `auto` took;
 converged: whether the classifier's training did."""
 
-REAL = ("base", "isotonic", "histogram", "platt", "bbq", "bbq_authors", "enir", "enir_authors", "sbb", "abb", "dgg",
-        "sklearn_isotonic", "sklearn_sigmoid", "auto")  # fmt: skip
+REAL = ("base", "isotonic", "centred", "near_isotonic", "histogram", "platt", "bbq", "bbq_authors", "enir",
+        "enir_authors", "sbb", "abb", "dgg", "sklearn_isotonic", "sklearn_sigmoid", "auto")  # fmt: skip
 SIMULATED = ("base", "histogram", "platt", "isotonic", "bbq", "bbq_authors", "enir", "enir_authors")
 BINNING = ("base", "isotonic", "platt", "histogram", "sbb", "abb")
 SIZES = (100, 300, 1000, 3000, 10000, 30000)
@@ -78,6 +78,10 @@ SIZES_SETS = (
 
 LEAST_RUNS = {"simulated": 21, "binning": 21, "generated": 10}
 """These take little time: so many runs at least."""
+ANEW = "circular_anew"
+"""Points drawn as the published simulated ones seem to be: others in each run."""
+LARGE = 2000
+"""Sets with more rows, and the experiment on sizes, may have fewer runs."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +95,15 @@ class Settings:
     folds : int >= 2, of the cross-validation on real data
     max_rows : larger sets are cut to so many rows; None: none is. In the experiment on sizes no set is cut, and there
         are at most ten times so many rows to calibrate with.
+    large_runs : at most so many runs of what takes long: cross-validation on sets with more than `LARGE` rows, and
+        the experiment on sizes; None: as many as of the others
     """
 
     seed: int = 0
     runs: int = 10
     folds: int = 10
     max_rows: int | None = None
+    large_runs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,8 @@ class Task:
 
     @property
     def key(self) -> bytes:
-        """Equal keys have equal results. The number of runs does not matter to any of them."""
-        settings = {k: v for k, v in asdict(self.settings).items() if k != "runs"}
+        """Equal keys have equal results. The numbers of runs do not matter to any of them."""
+        settings = {k: v for k, v in asdict(self.settings).items() if k not in ("runs", "large_runs")}
         content = {**asdict(self), "settings": settings, "format": FORMAT}
         return json.dumps(content, sort_keys=True).encode()
 
@@ -145,6 +152,14 @@ def plan_tasks(
     """
     wanted = list(_designs(settings, only))
     missing = sorted({name for _, name, _, _ in wanted if not sets.available(name, folder)})
+    if settings.large_runs is not None:
+        large = {name for _, name, _, _ in wanted if name not in missing and sets.size(name, folder) > LARGE}
+        wanted = [
+            (experiment, name, classifier, run)
+            for experiment, name, classifier, run in wanted
+            if run < settings.large_runs
+            or not (experiment == "sizes" or (experiment == "real" and name in large))
+        ]
     digests = {name: sets.digest(name, folder) for _, name, _, _ in wanted if name not in missing}
     tasks = [
         Task(experiment, name, classifier, run, digests[name], settings)
@@ -266,10 +281,12 @@ def _real(task: Task, folder: Path) -> Iterator[Row]:
 
 
 def _simulated(task: Task, folder: Path) -> Iterator[Row]:
-    """The authors' own points; training points are the calibration points. Runs after the first resample the test."""
+    """Training points are the calibration points. The authors' own points: runs after the first resample the test."""
     data = sets.load(task.set, folder, task.settings.seed, task.run)
     train = data.take(~data.test)
-    test = _resampled(data.take(data.test), task)
+    test = data.take(data.test)
+    if task.set not in sets.SIMULATED:
+        test = _resampled(test, task)
     model = Classifier(task.classifier).fit(train, _categories(data))
     yield from _rows(
         task, 0, SIMULATED, model, (model.scores(train), train.label), (model.scores(test), test.label)
@@ -343,7 +360,7 @@ def _sizes(task: Task, folder: Path) -> Iterator[Row]:
 _THREE = ("lr", "svm", "nb")
 
 EXPERIMENTS: dict[str, tuple[dict[str, tuple[str, ...]], Callable[[Task, Path], Iterator[Row]]]] = {
-    "simulated": ({"simulated_bbq": ("svm_linear", "svm_quadratic")}, _simulated),
+    "simulated": (dict.fromkeys(("simulated_bbq", ANEW), ("svm_linear", "svm_quadratic")), _simulated),
     "binning": (
         {
             "xor": ("lr",),
@@ -353,7 +370,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, tuple[str, ...]], Callable[[Task, Path], 
         },
         _binning,
     ),
-    "generated": (dict.fromkeys(sets.DG_SETS, ("nb",)), _generated),
+    "generated": (dict.fromkeys(sets.DG_SETS, ("nb_plain",)), _generated),
     "real": (dict.fromkeys(sets.ENIR_SETS, _THREE), _real),
     "sizes": (dict.fromkeys(SIZES_SETS, _THREE), _sizes),
 }

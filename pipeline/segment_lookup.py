@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 import numpy as np
@@ -26,8 +26,10 @@ from pipeline import lookup_table, schema, segment_values
 from pipeline.arrays import as_numpy
 from pipeline.errors import InputRejectedError
 from pipeline.lookup_table import LookupFacts
-from pipeline.segment_maps import SegmentedFit
 from pipeline.segment_values import Key
+
+if TYPE_CHECKING:
+    from pipeline.segment_maps import SegmentedFit
 
 SEGMENTS_FILE = "segments.parquet"
 

@@ -9,19 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.naive_bayes import GaussianNB
 
+from calibrators.auto import CANDIDATES
 from jobs import reproduce
 from jobs.config_loading import load
 from jobs.config_reproduce import ReproduceConfig
 from jobs.reproduce import SHIPPED
 from pipeline import experiment_data as sets
 from pipeline import experiment_times
-from pipeline.beyond_tables import time_table
+from pipeline.beyond_tables import auto_table, size_tables, time_table
 from pipeline.errors import ConfigError
 from pipeline.execution import InlineExecutor
 from pipeline.experiment_classifiers import Classifier
 from pipeline.experiment_methods import Calibration, calibrate, stored_order_errors
-from pipeline.experiments import EXPERIMENTS, SCHEMA, Settings, plan_tasks, run_task
+from pipeline.experiments import EXPERIMENTS, SCHEMA, SIZES_METHODS, Settings, plan_tasks, run_task
 from pipeline.paper_tables import paper_tables
 from pipeline.reproduction_tables import value_tables
 
@@ -66,7 +68,7 @@ def test_a_run_is_reported_resumed_and_repeated(tmp_path, data):
     assert (output / "reproduction.html").read_text().count("<svg") == text.count("![") > 0
     results = pq.read_table(output / "results.parquet")
     assert results.schema.equals(SCHEMA)
-    assert results.num_rows == 6 * 2 * 14
+    assert results.num_rows == 6 * 2 * 16
     cells = pq.read_table(output / "tables.parquet").to_pandas()
     ranks = cells[cells.table.str.startswith("enir: Table III ") & (cells.row == "RMSE")]
     assert ranks.published.dropna().tolist() == [1.925, 2.625, 1.45]
@@ -108,15 +110,15 @@ def test_quick_is_small_and_a_dry_run_writes_nothing(place, data):
     arguments = [part for text in settings for part in ("--set", text)]
     plan = place.run("reproduce", "--quick", "--json", "--dry-run", *arguments).expect(0).json
     assert plan["facts"]["done"] == 0
-    # 3 sets and classifiers, 2 runs; 2 simulated sets, 21 runs; blood donation, 10 runs.
-    assert plan["facts"]["tasks"] == 2 * 3 * 2 + 2 * 21 + 10
+    # 2 sets, 3 classifiers, 2 runs; 3 simulated sets, one with 2 classifiers, 21 runs; blood donation, 10 runs.
+    assert plan["facts"]["tasks"] == 2 * 3 * 2 + 4 * 21 + 10
     assert "spect" in plan["facts"]["missing"]
     assert not output.exists()
 
 
 @pytest.mark.parametrize(
     ("experiment", "name", "classifier"),
-    [("binning", "circular", "lr"), ("generated", "blood_transfusion", "nb")],
+    [("binning", "circular", "lr"), ("generated", "blood_transfusion", "nb_plain")],
 )
 def test_a_task_is_a_file_of_known_rows(tmp_path, data, experiment, name, classifier):
     tasks, _ = plan_tasks(data, TINY, [experiment])
@@ -179,6 +181,10 @@ def test_features_and_folds():
     assert data.numeric.shape == (4, 1)
     assert data.codes[:, 0].tolist() == [1, 0, 2, 1]
     assert data.test.tolist() == [False, False, True, True]
+    numbers = pa.table({"code": pa.array(["3", None, "1"]), "label": pa.array([1, 0, 0], pa.int8())})
+    coded = sets.features_of(numbers, coded=True)
+    assert coded.codes.shape == (3, 0)
+    assert np.array_equal(coded.numeric[:, 0], [3, np.nan, 1], equal_nan=True)
     random = np.random.default_rng(0)
     label = random.random(200) < 0.2
     fold = sets.folds_of(label, 10, random)
@@ -189,7 +195,7 @@ def test_features_and_folds():
     assert np.all(np.diff(chosen) > 0)
 
 
-@pytest.mark.parametrize("kind", ["lr", "svm", "nb", "svm_quadratic"])
+@pytest.mark.parametrize("kind", ["lr", "svm", "nb", "nb_plain", "svm_quadratic"])
 def test_a_classifier_learns(kind, data):
     heart = sets.load("heart", data, 0, 0)
     scores = Classifier(kind).fit(heart, np.zeros(0, np.int64)).scores(heart)
@@ -197,6 +203,42 @@ def test_a_classifier_learns(kind, data):
     assert np.array_equal(
         np.argsort(scores.margin, kind="stable"), np.argsort(scores.probability, kind="stable")
     )
+
+
+def test_plain_naive_bayes_takes_frequencies_and_numbers_as_they_are():
+    label = np.array([True] * 3 + [False] * 5)
+    code = np.array([0, 0, 1, 1, 1, 1, 2, 2])[:, None]
+    number = np.array([0, 100, 100, 0, 0, 0, 100, 0.0])[:, None]
+    nothing = np.empty((8, 0), np.int64)
+    found = Classifier("nb_plain").fit(sets.Data(nothing.astype(float), code, label, label), np.array([3]))
+    probability = found.scores(sets.Data(nothing.astype(float), code, label, label)).probability
+    # Positives have never had category 2, negatives never 0.
+    odds = 3 / 5 * np.array([(2 / 3) / 0.001, (1 / 3) / (3 / 5), 0.001 / (2 / 5)])
+    assert np.allclose(probability, (odds / (1 + odds))[code[:, 0]], rtol=1e-8)
+    gaussian = sets.Data(number, nothing, label, label)
+    ours = Classifier("nb_plain").fit(gaussian, np.zeros(0, np.int64)).scores(gaussian).probability
+    assert np.allclose(ours, GaussianNB().fit(number, label).predict_proba(number)[:, 1])
+
+
+def test_points_simulated_anew_have_a_test_half():
+    random = np.random.default_rng(0)
+    points = sets.simulate("circular_anew", random)
+    radius = np.hypot(*points.numeric.T)
+    assert points.test.tolist() == [False] * 1000 + [True] * 1000
+    assert np.array_equal(radius >= 2, points.label)
+    assert radius.max() < 4
+    assert 900 < points.label.sum() < 1100
+
+
+def test_large_sets_may_have_fewer_runs(data):
+    shutil.copy(SHIPPED / "page_blocks.parquet", data)
+    assert sets.size("page_blocks", data) == 5473
+    tasks, _ = plan_tasks(data, Settings(runs=3, large_runs=2), ["real", "sizes"])
+    runs = {key: [t.run for t in tasks if (t.experiment, t.set, t.classifier) == key] for key in
+            [("real", "heart", "lr"), ("real", "page_blocks", "lr"), ("sizes", "page_blocks", "nb")]}  # fmt: skip
+    assert list(runs.values()) == [[0, 1, 2], [0, 1], [0, 1]]
+    more, _ = plan_tasks(data, Settings(runs=3), ["real", "sizes"])
+    assert {t.key for t in tasks} < {t.key for t in more}
 
 
 def test_scikit_learns_own_calibration_is_what_it_says(data):
@@ -221,6 +263,39 @@ def test_a_resampled_set_shows_its_test_part(tmp_path):
     cell = table.rows[0][1][0]
     assert (cell.published, cell.ours) == (0.744, 0.5)
     assert cell.error == pytest.approx(np.std([0.1, 0.3], ddof=1))
+
+
+def test_where_a_method_starts_to_win():
+    # Twelve pairs: auto loses at 100 rows, ties with the coin at 300, wins from 1,000; ABB wins once and loses again.
+    lower = {100: {"auto": 2, "abb": 12}, 300: {"auto": 8, "abb": 12}, 1000: {"auto": 11, "abb": 6}}
+    rows = [
+        {"experiment": "sizes", "set": f"set {pair}", "classifier": "lr", "run": 0, "fold": fold, "method": method,
+         "log_loss": 0.5 if method in ("base", "platt") else 0.4 if pair < lower[size].get(method, 0) else 0.6}
+        for fold, size in enumerate(lower) for pair in range(12) for method in SIZES_METHODS
+    ]  # fmt: skip
+    excess, start = size_tables(pa.Table.from_pylist(rows, SCHEMA).to_pandas())
+    assert excess.columns[1:] == ("100 rows (12 pairs)", "300 rows (12 pairs)", "1,000 rows (12 pairs)")
+    cells = dict(excess.rows)["auto"]
+    assert cells[2].ours == pytest.approx((11 * -0.1 + 0.1) / 12)
+    found = dict(start.rows)
+    assert found["auto"] == ("1,000 (11 of 12)", "1,000 (11 of 12)")
+    assert found["ABB"][0] == "at no size measured (6 of 12)"
+    assert found["Platt"][1] == "–"
+
+
+def test_pairs_with_more_runs_do_not_count_more_in_the_choice():
+    rows = [
+        {"experiment": "real", "set": name, "classifier": "lr", "run": run, "fold": 0, "method": method,
+         "log_loss": loss + (method != "auto") * 0.25, "chosen": "platt"}
+        for name, runs, loss in (("often", 9, 1.0), ("once", 1, 3.0)) for run in range(runs)
+        for method in (*CANDIDATES, "base", "auto")
+    ]  # fmt: skip
+    table = auto_table(pa.Table.from_pylist(rows, SCHEMA).to_pandas())
+    ((label, cells),) = table.rows
+    assert label == "calibrated on the training rows"
+    assert [cell.ours for cell in cells[:5]] == pytest.approx([2.0, 2.25, -0.25, 2.25, 2.25])
+    assert cells[0].error == pytest.approx(1.0)
+    assert cells[5] == "Platt 100%"
 
 
 def test_run_times_are_measured_once(tmp_path, monkeypatch):
