@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from calibrators._kernels import rows as row_kernels
 from calibrators._kernels import ties
+from calibrators.ordering import sort_entries
 from calibrators.points import Array, Points
 from pipeline import quarantine
 from pipeline.logs import Columns, Piece, Rows, read_rows
@@ -218,8 +219,7 @@ class WeightedBuffer(Buffer):
         super().__init__(0, folder, index)
         self.capacity = capacity
         self.score = np.empty(capacity)
-        self.weight = np.empty(capacity)
-        self.hits = np.empty(capacity)
+        self.pairs = np.empty((capacity, 2))
 
     def add(self, rows: Rows) -> int:
         """See `Buffer.add`."""
@@ -235,8 +235,7 @@ class WeightedBuffer(Buffer):
                 rows.label[part],
                 rows.weight[part],
                 self.score,
-                self.weight,
-                self.hits,
+                self.pairs,
                 self.n,
             )
             used += self.n - before
@@ -245,16 +244,18 @@ class WeightedBuffer(Buffer):
     def flush(self) -> None:
         """See `Buffer.flush`."""
         if self.n:
-            self.write_weighted(self.score[: self.n], self.weight[: self.n], self.hits[: self.n])
+            self.write_weighted(self.score[: self.n], self.pairs[: self.n])
         self.n = 0
 
-    def write_weighted(self, score: Array, weight: Array, hits: Array) -> None:
-        """Write weighted rows, at least one, as a run. hits : the weight where the label is 1, otherwise 0."""
-        order = np.argsort(score)
-        score = score[order]
+    def write_weighted(self, score: Array, pairs: Array) -> None:
+        """Write weighted rows, at least one, as a run.
+
+        pairs : shape (rows, 2): the weight, and the weight again where the label is 1, otherwise 0.
+        """
+        score, weight, hits = sort_entries(score, pairs)
         self.lowest, self.highest = min(self.lowest, score[0]), max(self.highest, score[-1])
         self.used_positive += int(np.count_nonzero(hits))
-        entries = Points(*ties.expand_ties(score, weight[order], hits[order]))
+        entries = Points(*ties.expand_ties(score, weight, hits))
         self._write(np.empty(0), np.empty(0), entries)
 
 
@@ -316,7 +317,7 @@ def read_bucket(sources: list[Source], where: npt.NDArray[np.int64], low: float,
 
     where : int64 array, shape (runs, sections, 2): the bucket's `brackets`.
     """
-    negatives, positives, entries = [], [], []
+    negatives, positives, scores, pairs = [], [], [], []
     for source, ((n0, n1), (p0, p1), (e0, e1)) in zip(sources, where.tolist(), strict=True):
         n, p, m = source.sizes
         # Not mapped into memory: the pages of all runs together would count as this process's.
@@ -328,13 +329,12 @@ def read_bucket(sources: list[Source], where: npt.NDArray[np.int64], low: float,
             a, b = np.searchsorted(score, [low, high])
             if a < b:
                 rest = [_read(file, start + i * m + e0 + a, start + i * m + e0 + b) for i in (1, 2)]
-                entries.append(np.stack([score[a:b], *rest]))
+                scores.append(score[a:b])
+                pairs.append(np.stack(rest, axis=1))
     plain = Points(*ties.merge_classes(_sorted(negatives), _sorted(positives)))
-    if not entries:
+    if not scores:
         return plain
-    score, weight, hits = np.concatenate(entries, axis=1)
-    order = np.argsort(score)
-    folded = Points(*ties.sum_ties(score[order], weight[order], hits[order]))
+    folded = Points(*ties.sum_ties(*sort_entries(np.concatenate(scores), np.concatenate(pairs))))
     if plain.score.size == 0:
         return folded
     # A log has either weights, all in entries, or whole-number counts, which add exactly.
