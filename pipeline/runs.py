@@ -172,8 +172,8 @@ class _Buffer:
         ends = [section[i] for section in (negatives, positives) if section.size for i in (0, -1)]
         self.lowest, self.highest = min(self.lowest, *ends), max(self.highest, *ends)
         self.used_positive += self.p
-        negatives, negative_ties = _fold(negatives, label=0)
-        positives, positive_ties = _fold(positives, label=1)
+        negatives, negative_ties = fold(negatives, label=0)
+        positives, positive_ties = fold(positives, label=1)
         entries = np.concatenate([negative_ties, positive_ties], axis=1)
         self._write(
             negatives, positives, Points(*np.take(entries, np.argsort(entries[0], kind="stable"), axis=1))
@@ -182,19 +182,32 @@ class _Buffer:
 
     def _write(self, negatives: Array, positives: Array, entries: Points) -> None:
         path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            for section in (negatives, positives, *entries):
-                file.write(section.data)
-        temporary.replace(path)
-        sections = (negatives, positives, entries.score)
-        n, p, m = (section.size for section in sections)
-        # Copies: a view would keep the whole section alive.
-        samples = [section[::SAMPLE_STRIDE].copy() for section in sections]
-        self.runs.append(Run(str(path), (n, p, m), (samples[0], samples[1], samples[2])))
+        self.runs.append(write_run(path, negatives, positives, entries))
 
 
-def _fold(values: Array, label: int) -> tuple[Array, Array]:
+def write_run(path: Path, negatives: Array, positives: Array, entries: Points) -> Run:
+    """Write a run's sections, each ascending; a repeated task writes the same file again."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        for section in (negatives, positives, *entries):
+            file.write(section.data)
+    temporary.replace(path)
+    sections = (negatives, positives, entries.score)
+    n, p, m = (section.size for section in sections)
+    # Copies: a view would keep the whole section alive.
+    samples = [section[::SAMPLE_STRIDE].copy() for section in sections]
+    return Run(str(path), (n, p, m), (samples[0], samples[1], samples[2]))
+
+
+def read_run(run: Run) -> tuple[Array, Array, Points]:
+    """A run's sections: scores of label 0, scores of label 1, entries."""
+    n, p, m = run.sizes
+    whole = np.fromfile(run.path, np.float64)
+    negatives, positives, *entries = np.split(whole, [n, n + p, n + p + m, n + p + 2 * m])
+    return negatives, positives, Points(*entries)
+
+
+def fold(values: Array, label: int) -> tuple[Array, Array]:
     """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
     reach = SHORTEST_FOLDED_TIE - 1
     if not (values[reach:] == values[:-reach]).any():
