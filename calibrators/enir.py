@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+import logging
+import sys
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +17,8 @@ from calibrators._kernels import sums
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.near_isotonic import NearIsotonicPath, Solution
-from calibrators.points import Passes
+from calibrators.near_isotonic_start import KEEP, blocks_pass, least_criterion, path_from
+from calibrators.points import Pass, Passes
 from calibrators.runs import Runs, runs_pass
 
 Array = npt.NDArray[np.float64]
@@ -26,7 +29,10 @@ REFERENCES = ("paper", "authors")
 
 _DROP = 1e-12  # models whose weight is below this fraction of the best one's are dropped
 _COARSE = 1.3  # the first pass scores a model each time the degrees of freedom grow by this factor
+_FINER = 16  # times as many blocks a part, where the path began too late
 _AUTHORS_MODELS = 100
+
+log = logging.getLogger("logcal")
 
 
 class Models(NamedTuple):
@@ -81,8 +87,11 @@ class ENIR(Calibrator):
 
     Notes
     -----
-    One pass gathers runs of points with equal y (for labels of frequency p in random order about 2 p (1 - p) a
-    point, 32 bytes each; 40 for "authors"); then the path, close to O(runs), and the models, O(blocks) each.
+    One pass merges in each part what is sure to have merged by some lambda, and gathers some thousand blocks a part;
+    the path begins there (`calibrators.near_isotonic_start`), close to O(blocks), and the models cost O(blocks)
+    each. Models below that lambda are shown to have no weight; where that fails, the pass is repeated with more
+    blocks. With the other criteria, and for "authors", the path begins at 0, with all runs of points with equal y
+    (for labels of frequency p in random order about 2 p (1 - p) a point, 32 bytes each; 40 for "authors").
 
     Most models are not scored, and that is exact. Along the path L never increases: between breakpoints a block's
     level has the slope c / w in lambda, and k - w p = -lambda c, so that
@@ -131,21 +140,47 @@ class ENIR(Calibrator):
             raise ValueError(f"reference: expected one of {', '.join(REFERENCES)}, found {self.reference!r}")
 
     def _passes(self) -> Passes:
-        authors = self.reference == "authors"
-        runs = yield runs_pass(moments=authors)
-        if authors:
+        if self.reference == "authors":
+            runs = yield runs_pass(moments=True)
             _check_unit_interval(runs)
-        path = NearIsotonicPath.of_runs(runs)
-        n = sums.exact_sum(runs.weight)
-        if authors:
+            path = NearIsotonicPath.of_runs(runs)
+            n = sums.exact_sum(runs.weight)
             self.models_ = score_authors(path, penalty_of(self.criterion, n, float(np.log(2 * np.pi))))
             finest, level = average(path, self.models_, partial(smoothed_levels, path))
         else:
-            self.models_ = score(path, penalty_of(self.criterion, n))
+            path = yield from self._score_late_models()
             finest, level = average(path, self.models_, path.solution)
         return CalibrationMap.from_blocks(
             finest.first_score, finest.last_score, level, finest.weight, finest.positives
         )
+
+    def _score_late_models(self) -> Generator[Pass, Any, NearIsotonicPath]:
+        """Score the models from some lambda on, below which none can matter; return the path from there."""
+        # The other criteria choose among the first models of the path.
+        keep = KEEP if self.criterion == "bic" else sys.maxsize
+        while True:
+            blocks = yield blocks_pass(keep=keep)
+            path = path_from(blocks)
+            n = sums.exact_sum(np.concatenate([blocks.runs.weight, blocks.low[:, 0]]))
+            penalty = penalty_of(self.criterion, n)
+            self.models_ = score(path, penalty)
+            if path.start == 0.0:
+                return path
+            best = float(self.models_.criterion.min())
+            below = least_criterion(blocks, penalty)
+            if path.breakpoints.size > 0 and hopeless(below, best):
+                log.info(
+                    "ENIR: the path begins at lambda = %.4g with %d blocks; every model below is at least exp(%.4g) "
+                    "times less likely than the best",
+                    path.start, path.runs.weight.size, (below - best) / 2.0,
+                )  # fmt: skip
+                return path
+            keep *= _FINER
+
+
+def hopeless(bound: float, best: float) -> bool:
+    """Whether models with at least this criterion are dropped, rounding (of log likelihoods) considered."""
+    return bound > best - 2.0 * np.log(_DROP) + 1e-6 + 1e-9 * abs(best)
 
 
 def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
@@ -215,38 +250,33 @@ class _Search:
         for i in range(self.df.size):
             self.look_at(i)
 
-    def hopeless(self, bound: float) -> bool:
-        """Whether models with at least this criterion are dropped, rounding (of log likelihoods) considered."""
-        return bound > self.best - 2.0 * np.log(_DROP) + 1e-6 + 1e-9 * abs(self.best)
-
     def bound(self, log_likelihood: float, i: int, j: int) -> float:
         """The least criterion that the breakpoints i, ..., j can have, given L at the breakpoint before i."""
         return min(float(self.penalty[i]), float(self.penalty[j])) - 2.0 * log_likelihood
 
     def run(self) -> None:
-        runs = self.path.runs
-        with np.errstate(divide="ignore", invalid="ignore"):
-            saturated = tree.log_likelihood(runs.positives / runs.weight, runs.weight, runs.positives)
+        _, weight, positives, level = self.path.blocks(self.path.start)
+        before = tree.log_likelihood(level, weight, positives)
         intervals: list[tuple[float, int, int]] = []
         j = self.df.size - 1
         self.look_at(j)
-        # -1 stands for lambda = 0, which is not a model but has a likelihood.
-        while j > 0 and not self.hopeless(self.bound(saturated, 0, j - 1)):
+        # -1 stands for the start of the path, which is not a model but has a likelihood.
+        while j > 0 and not hopeless(self.bound(before, 0, j - 1), self.best):
             # The degrees of freedom descend.
             i = int(np.searchsorted(-self.df[:j], -_COARSE * self.df[j], side="right")) - 1
             if i >= 0:
                 self.look_at(i)
             if j - i > 1:
-                above = saturated if i < 0 else self.log_likelihood[i]
+                above = before if i < 0 else self.log_likelihood[i]
                 heapq.heappush(intervals, (self.bound(above, i + 1, j - 1), i, j))
             j = i
         while intervals:
             bound, i, j = heapq.heappop(intervals)
-            if self.hopeless(bound):
+            if hopeless(bound, self.best):
                 return
             middle = (i + j) // 2
             self.look_at(middle)
-            above = saturated if i < 0 else self.log_likelihood[i]
+            above = before if i < 0 else self.log_likelihood[i]
             if middle - i > 1:
                 heapq.heappush(intervals, (self.bound(above, i + 1, middle - 1), i, middle))
             if j - middle > 1:

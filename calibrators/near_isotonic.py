@@ -15,7 +15,7 @@ from calibrators._kernels import sums
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.points import Passes, collapse
-from calibrators.runs import Runs, join_runs, part_runs, runs_pass
+from calibrators.runs import Runs, join_runs, part_runs
 
 Array = npt.NDArray[np.float64]
 
@@ -69,14 +69,19 @@ class NearIsotonicPath:
 
     Notes
     -----
-    A tree of merges over runs of points with equal y: 65 bytes a run and 16 a breakpoint.
+    A tree of merges over runs of points with equal y: 65 bytes a run and 16 a breakpoint. A path may begin at a
+    lambda > 0, from the blocks there (`calibrators.near_isotonic_start`); it then knows nothing of smaller lambda.
+
+    start : float: the lambda at which the path begins.
+    runs : Runs: what the path begins with: runs of points with equal y, or blocks.
     """
 
     breakpoints: Array
     degrees_of_freedom: npt.NDArray[np.int64]
     runs: Runs
     _tree: tuple[npt.NDArray[np.generic], ...]
-    _blocks_at_zero: int
+    _blocks_at_start: int
+    start: float = 0.0
 
     @classmethod
     def of_runs(cls, runs: Runs, limit: float = np.inf, few: int = _FEW) -> Self:
@@ -84,24 +89,43 @@ class NearIsotonicPath:
 
         few : so many blocks are merged in strict order of lambda: a matter of speed.
         """
-        weight, positives, unit = _scaled(runs)
-        whole = _are_whole(weight, positives)
+        weight, positives, _ = scaled(runs)
+        return cls.of_blocks(runs, np.empty((0, 2)), kernel.falling(weight, positives), 0.0, limit, few)
+
+    @classmethod
+    def of_blocks(
+        cls,
+        runs: Runs,
+        low: Array,
+        falls: npt.NDArray[np.bool_],
+        start: float,
+        limit: float = np.inf,
+        few: int = _FEW,
+    ) -> Self:
+        """The path from the lambda `start` on, from blocks each of which is part of a block of the solution there.
+
+        low : shape (r, 2) or (0, 2): what rounding cut off their weights and positives.
+        falls : shape (r,): whether the gap after each falls.
+        """
+        weight, positives, unit = scaled(runs)
+        whole = are_whole(weight, positives) and not low.any()
         index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
-        falls, death, child, total, ids = kernel.build(
-            weight, positives, whole, min(limit / unit, _LARGEST), few, index
+        death, child, total, ids = kernel.build(
+            weight, positives, low / unit, falls, whole, min(limit / unit, _LARGEST), few, index
         )
         if unit != 1.0:
             death *= unit
             total *= unit
-        closed = np.sort(death[(death > 0) & (death < np.inf)])
+        closed = np.sort(death[(death > start) & (death < np.inf)])
         if not whole:
             anchors = tree.pool_close(closed.copy(), _SAME)
             closed = anchors[np.searchsorted(anchors, closed, side="right") - 1]
-            late = (death > 0) & (death < np.inf)
+            late = (death > start) & (death < np.inf)
             death[late] = anchors[np.searchsorted(anchors, death[late], side="right") - 1]
         breakpoints, larger = tree.distinct(closed)
         ends = ids.shape[0]
-        return cls(breakpoints, ends + larger, runs, (falls, death, child, total, ids), ends + closed.size)
+        tree_of_merges = (falls, death, child, total, ids)
+        return cls(breakpoints, ends + larger, runs, tree_of_merges, ends + closed.size, start)
 
     def solution(self, lam: float) -> Solution:
         """The solution at lambda: at a breakpoint, after the merges there; beyond the last, the isotonic one.
@@ -126,8 +150,10 @@ class NearIsotonicPath:
     def blocks(self, lam: float) -> tuple[npt.NDArray[np.int64], Array, Array, Array]:
         """The solution at lambda as (number of each block's last run, weight, positives, level)."""
         lam = check_lam(lam)
+        if lam < self.start:
+            raise ValueError(f"lam: expected a number >= {self.start}, where this path begins, found {lam!r}")
         i = int(np.searchsorted(self.breakpoints, lam, side="right"))
-        blocks = self._blocks_at_zero if i == 0 else int(self.degrees_of_freedom[i - 1])
+        blocks = self._blocks_at_start if i == 0 else int(self.degrees_of_freedom[i - 1])
         last, weight, positives, level = tree.expand(
             lam, blocks, self.runs.weight, self.runs.positives, *self._tree
         )
@@ -191,7 +217,7 @@ def check_lam(lam: float) -> float:
     return float(lam)
 
 
-def _scaled(runs: Runs) -> tuple[Array, Array, float]:
+def scaled(runs: Runs) -> tuple[Array, Array, float]:
     """Weights, positives and the power of two they are multiples of, such that products do not leave range."""
     low, high = (int(e) for e in np.frexp([runs.weight.min(), runs.weight.max()])[1])
     if low > -_MODERATE and high < _MODERATE:
@@ -200,7 +226,7 @@ def _scaled(runs: Runs) -> tuple[Array, Array, float]:
     return runs.weight / unit, runs.positives / unit, unit
 
 
-def _are_whole(weight: Array, positives: Array) -> bool:
+def are_whole(weight: Array, positives: Array) -> bool:
     """Whether all are whole numbers and their sum is exact."""
     return bool(
         sums.exact_sum(weight) <= _WHOLE
@@ -224,8 +250,9 @@ class NearIsotonic(Calibrator):
 
     Notes
     -----
-    One pass gathers runs of points with equal y (for labels of frequency p in random order about 2 p (1 - p) a
-    point, 32 bytes each); then the path up to `lam`, close to O(runs).
+    One pass merges in each part what is sure to have merged by `lam`, and gathers the blocks that this leaves, 49
+    bytes each; then the path up to `lam` from there. Close to O(runs), where a run is a stretch of points with
+    equal y (for labels of frequency p in random order about 2 p (1 - p) a point).
 
     References
     ----------
@@ -248,6 +275,8 @@ class NearIsotonic(Calibrator):
         check_lam(self.lam)
 
     def _passes(self) -> Passes:
-        runs = yield runs_pass()
+        from calibrators.near_isotonic_start import blocks_pass, path_from
+
         lam = check_lam(self.lam)
-        return NearIsotonicPath.of_runs(runs, limit=lam).solution(lam).calibration_map()
+        blocks = yield blocks_pass(lam)
+        return path_from(blocks, limit=lam).solution(lam).calibration_map()

@@ -16,8 +16,8 @@ from calibrators.points import Pass
 from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log
-from pipeline.runs import RunReceipt
-from pipeline.score_table import ScoreTable, SortPlan, build_score_table
+from pipeline.runs import RunReceipt, write_runs
+from pipeline.score_table import ScoreTable, SortPlan, build_score_table, sort_log
 
 METHODS = {
     "isotonic": "calibrators.isotonic:Isotonic",
@@ -93,7 +93,8 @@ def fit_log(
     """Fit a calibrator to a log, out of core.
 
     The first pass runs inside the sort. The score table is written only where it is wanted: to `keep`, or to
-    scratch for a calibrator with more than one pass. total : see `build_score_table`.
+    scratch for a calibrator with more than one pass. Where it is not there, and the calibrator asks for another pass
+    all the same, the runs are merged again. total : see `build_score_table`.
 
     Raises
     ------
@@ -106,9 +107,12 @@ def fit_log(
     plan = replace(plan, write=write)
     table: ScoreTable | None = None
 
+    if total is None:
+        total, _ = sort_log(log, plan, executor, write_runs)
+
     def run(request: Pass) -> Any:
         nonlocal table
-        if table is None:
+        if table is None or plan.write is None:
             table, result = build_score_table(log, plan, executor, request, total)
             check_table(table)
             return result

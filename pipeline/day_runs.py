@@ -19,12 +19,13 @@ from pipeline import quarantine
 from pipeline.errors import InputRejectedError
 from pipeline.logs import DAY_INVALID, Columns, Piece, Rows, read_rows
 from pipeline.runs import (
+    Buffer,
     Reading,
     Run,
     RunReceipt,
+    WeightedBuffer,
     calibration_scores,
     fold,
-    new_buffer,
     read_run,
     write_run,
 )
@@ -173,7 +174,8 @@ class _Divided:
         for day, parts in self.pending.items():
             receipt = self.receipts[day]
             size = max(1, sum(part.score.size for part in parts))
-            buffer = new_buffer(self.reading.columns, size, Path(self.folders[day]), self.index)
+            kind = WeightedBuffer if self.reading.columns.weight else Buffer
+            buffer = kind(size, Path(self.folders[day]), self.index)
             # Its files go on counting where those of the last flush ended.
             buffer.runs = receipt.runs
             receipt.used += sum(buffer.add(part) for part in parts)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline import beyond_tables, reproduction_tables
 from pipeline.experiment_methods import NAMES as METHODS
-from pipeline.experiments import Settings
+from pipeline.experiments import LARGE, Settings
 from pipeline.paper_tables import paper_tables
 from pipeline.rank_figure import draw_ranks
 from pipeline.reproduction_tables import MEASURES, Cell, RankTable, Table
@@ -109,9 +109,13 @@ def _with_figure(ranked: RankTable, figures: dict[str, bytes]) -> Table:
 
 def _introduction(settings: Settings, missing: Sequence[str]) -> list[str]:
     cut = "no set is cut" if settings.max_rows is None else f"sets are cut to {settings.max_rows:,} rows"
+    large = ""
+    if settings.large_runs is not None:
+        runs = min(settings.runs, settings.large_runs)
+        large = f" Sets with more than {LARGE:,} rows, and the experiment on sizes: {runs} runs."
     lines = [
         "A cell with two numbers is the paper's / ours ± standard error; where the paper prints none, ours alone.",
-        f"Cross-validation: {settings.runs} runs of {settings.folds} folds, {cut}; seed {settings.seed}.",
+        f"Cross-validation: {settings.runs} runs of {settings.folds} folds, {cut}; seed {settings.seed}.{large}",
         *(f"{key}: {title}." for key, title in paper_tables()["papers"].items()),
     ]
     if missing:

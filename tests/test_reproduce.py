@@ -11,18 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.naive_bayes import GaussianNB
 
+from calibrators.auto import CANDIDATES
 from jobs import reproduce
 from jobs.config_loading import load
 from jobs.config_reproduce import ReproduceConfig
 from jobs.reproduce import SHIPPED
 from pipeline import experiment_data as sets
 from pipeline import experiment_times
-from pipeline.beyond_tables import time_table
+from pipeline.beyond_tables import auto_table, size_tables, time_table
 from pipeline.errors import ConfigError
 from pipeline.execution import InlineExecutor
 from pipeline.experiment_classifiers import Classifier
 from pipeline.experiment_methods import Calibration, calibrate, stored_order_errors
-from pipeline.experiments import EXPERIMENTS, SCHEMA, Settings, plan_tasks, run_task
+from pipeline.experiments import EXPERIMENTS, SCHEMA, SIZES_METHODS, Settings, plan_tasks, run_task
 from pipeline.paper_tables import paper_tables
 from pipeline.reproduction_tables import value_tables
 
@@ -262,6 +263,39 @@ def test_a_resampled_set_shows_its_test_part(tmp_path):
     cell = table.rows[0][1][0]
     assert (cell.published, cell.ours) == (0.744, 0.5)
     assert cell.error == pytest.approx(np.std([0.1, 0.3], ddof=1))
+
+
+def test_where_a_method_starts_to_win():
+    # Twelve pairs: auto loses at 100 rows, ties with the coin at 300, wins from 1,000; ABB wins once and loses again.
+    lower = {100: {"auto": 2, "abb": 12}, 300: {"auto": 8, "abb": 12}, 1000: {"auto": 11, "abb": 6}}
+    rows = [
+        {"experiment": "sizes", "set": f"set {pair}", "classifier": "lr", "run": 0, "fold": fold, "method": method,
+         "log_loss": 0.5 if method in ("base", "platt") else 0.4 if pair < lower[size].get(method, 0) else 0.6}
+        for fold, size in enumerate(lower) for pair in range(12) for method in SIZES_METHODS
+    ]  # fmt: skip
+    excess, start = size_tables(pa.Table.from_pylist(rows, SCHEMA).to_pandas())
+    assert excess.columns[1:] == ("100 rows (12 pairs)", "300 rows (12 pairs)", "1,000 rows (12 pairs)")
+    cells = dict(excess.rows)["auto"]
+    assert cells[2].ours == pytest.approx((11 * -0.1 + 0.1) / 12)
+    found = dict(start.rows)
+    assert found["auto"] == ("1,000 (11 of 12)", "1,000 (11 of 12)")
+    assert found["ABB"][0] == "at no size measured (6 of 12)"
+    assert found["Platt"][1] == "–"
+
+
+def test_pairs_with_more_runs_do_not_count_more_in_the_choice():
+    rows = [
+        {"experiment": "real", "set": name, "classifier": "lr", "run": run, "fold": 0, "method": method,
+         "log_loss": loss + (method != "auto") * 0.25, "chosen": "platt"}
+        for name, runs, loss in (("often", 9, 1.0), ("once", 1, 3.0)) for run in range(runs)
+        for method in (*CANDIDATES, "base", "auto")
+    ]  # fmt: skip
+    table = auto_table(pa.Table.from_pylist(rows, SCHEMA).to_pandas())
+    ((label, cells),) = table.rows
+    assert label == "calibrated on the training rows"
+    assert [cell.ours for cell in cells[:5]] == pytest.approx([2.0, 2.25, -0.25, 2.25, 2.25])
+    assert cells[0].error == pytest.approx(1.0)
+    assert cells[5] == "Platt 100%"
 
 
 def test_run_times_are_measured_once(tmp_path, monkeypatch):

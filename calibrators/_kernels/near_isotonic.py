@@ -25,6 +25,11 @@ A sweep from left to right keeps a stack of blocks with their A, and B from a sw
 merges what it may. The first gap to close always may be (every bound is at least its time, by induction from the
 ends), so each sweep makes progress; on the labels of a log one leaves about a sixth of the blocks, the next a
 fourth of those, and so on. When a sweep achieves little, a heap does the rest.
+
+Blocks whose bounds are all their own need no knowledge of the rest: in a stretch of the runs whose ends are *open*,
+because more runs follow that are not known, the bounds at the ends are below every lambda, and what sweeps merge
+there up to a limit does merge by then. So parts of the runs may be merged apart from one another, up to some lambda,
+and the path be continued from the blocks that this leaves.
 """
 
 import numpy as np
@@ -36,6 +41,7 @@ from calibrators._kernels.pava import level_difference
 _EXACT = 2.0**53  # whole numbers below this are doubles
 _SAME = 2.0**-40  # relative difference below which levels count as equal, unless all is whole
 _DOUBT = 2.0**-49  # relative error, with room to spare, of sums and products of a few doubles
+_NEVER_SURE = -1.0  # a bound below every lambda: of a block next to what is not known
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -117,6 +123,7 @@ def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other
     if free_moves or t <= change:
         return t
     # The free one stays where it is until `change`, then moves at full speed.
+    change = max(change, 0.0)
     if upper:
         a = (k_free + change) * w_other
         b = k_other * w_free
@@ -130,19 +137,23 @@ def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other
 
 @njit(cache=True, nogil=True)
 def _join(i, j, t, block, ids, death, child, total, whole):
-    """Put the union of the neighbouring blocks i and j, formed at t, in the place of i."""
+    """Put the union of the neighbouring blocks i and j, formed at t, in the place of i.
+
+    child, total : empty where nobody wants the tree.
+    """
     gap = ids[i, 1]
     death[gap] = t
-    child[gap, 0] = ids[i, 0]
-    child[gap, 1] = ids[j, 0]
     if whole:
         block[i, 0] += block[j, 0]
         block[i, 1] += block[j, 1]
     else:
         block[i, 0], block[i, 2] = add_pairs(block[i, 0], block[i, 2], block[j, 0], block[j, 2])
         block[i, 1], block[i, 3] = add_pairs(block[i, 1], block[i, 3], block[j, 1], block[j, 3])
-    total[gap, 0] = block[i, 0]
-    total[gap, 1] = block[i, 1]
+    if child.shape[0] > 0:
+        child[gap, 0] = ids[i, 0]
+        child[gap, 1] = ids[j, 0]
+        total[gap, 0] = block[i, 0]
+        total[gap, 1] = block[i, 1]
     ids[i, 0] = gap
     ids[i, 1] = ids[j, 1]
 
@@ -157,30 +168,50 @@ def _move(i, o, block, ids, whole):
 
 
 @njit(cache=True, nogil=True)
-def _right_bounds(m, block, ids, falls, death, whole):
+def _right_bounds(m, block, ids, falls, death, whole, open_ends):
     """B of each of the m blocks: it does not merge across its right gap before, as long as it does not change."""
     bounds = np.empty(m)
-    bounds[m - 1] = np.inf
+    bounds[m - 1] = _NEVER_SURE if open_ends else np.inf
     for i in range(m - 2, -1, -1):
         j = i + 1
         left = i > 0 and falls[ids[i - 1, 1]]
         gap = falls[ids[i, 1]]
         t = _meet(i, j, left, block, ids, falls, death, whole)
+        known = not open_ends or j < m - 1
         bounds[i] = _earliest(
-            t, bounds[j], falls[ids[j, 1]] != gap, left != gap, not gap,
+            t, bounds[j], known and falls[ids[j, 1]] != gap, left != gap, not gap,
             block[j, 1], block[j, 0], block[i, 1], block[i, 0],
         )  # fmt: skip
     return bounds
 
 
 @njit(cache=True, nogil=True)
-def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole):
+def _left_bounds(m, block, ids, falls, death, whole, open_ends):
+    """A of each of the m blocks: it does not merge across its left gap before, as long as it does not change."""
+    bounds = np.empty(m)
+    bounds[0] = _NEVER_SURE if open_ends else np.inf
+    for i in range(1, m):
+        left = i > 1 and falls[ids[i - 2, 1]]
+        gap = falls[ids[i - 1, 1]]
+        t = _meet(i - 1, i, left, block, ids, falls, death, whole)
+        known = not open_ends or i > 1
+        bounds[i] = _earliest(
+            t, bounds[i - 1], known and left != gap, falls[ids[i, 1]] != gap, gap,
+            block[i - 1, 1], block[i - 1, 0], block[i, 1], block[i, 0],
+        )  # fmt: skip
+    return bounds
+
+
+@njit(cache=True, nogil=True)
+def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole, open_ends):
     """Merge, from left to right, what may be merged whatever the order. Returns the number of blocks left.
 
     bounds : float64 array, shape (m,): B of every block; or (0,), for blocks that are runs: then they are not
     assumed to stay as they are at all.
     stack : float64 scratch, shape (m, 2): meeting time with the block before, and A.
+    open_ends : whether unknown blocks lie beyond both ends. The first and the last block then stay as they are.
     """
+    end = _NEVER_SURE if open_ends else np.inf
     o = 0
     ahead = np.inf
     for j in range(m):
@@ -194,27 +225,29 @@ def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whol
             for i in range(changed, top + 1):
                 if i == 0:
                     stack[0, 0] = np.inf
-                    stack[0, 1] = np.inf
+                    stack[0, 1] = end
                     continue
                 left = i > 1 and falls[ids[i - 2, 1]]
                 gap = falls[ids[i - 1, 1]]
                 t = ahead if fresh else _meet(i - 1, i, left, block, ids, falls, death, whole)
                 stack[i, 0] = t
+                known = not open_ends or i > 1
                 stack[i, 1] = _earliest(
-                    t, stack[i - 1, 1], left != gap, falls[ids[i, 1]] != gap, gap,
+                    t, stack[i - 1, 1], known and left != gap, falls[ids[i, 1]] != gap, gap,
                     block[i - 1, 1], block[i - 1, 0], block[i, 1], block[i, 0],
                 )  # fmt: skip
             if fresh or changed == top:
                 # The time of the gap between the top and the next block, and B of the top.
                 ahead = np.inf
-                right = np.inf
+                right = end
                 if j + 1 < m:
                     left = top > 0 and falls[ids[top - 1, 1]]
                     gap = falls[ids[top, 1]]
                     ahead = _meet(top, j + 1, left, block, ids, falls, death, whole)
-                    change = bounds[j + 1] if bounds.size > 0 else (0.0 if j + 2 < m else np.inf)
+                    known = not open_ends or j + 2 < m
+                    change = bounds[j + 1] if bounds.size > 0 else (0.0 if j + 2 < m else end)
                     right = _earliest(
-                        ahead, change, falls[ids[j + 1, 1]] != gap, left != gap, not gap,
+                        ahead, change, known and falls[ids[j + 1, 1]] != gap, left != gap, not gap,
                         block[j + 1, 1], block[j + 1, 0], block[top, 1], block[top, 0],
                     )  # fmt: skip
             fresh = False
@@ -232,8 +265,9 @@ def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whol
                     break
                 left = falls[ids[top - 2, 1]]
                 gap = falls[ids[top - 1, 1]]
+                known = not open_ends or j + 1 < m
                 if below > _earliest(
-                    t, right, falls[ids[top, 1]] != gap, left != gap, not gap,
+                    t, right, known and falls[ids[top, 1]] != gap, left != gap, not gap,
                     block[top, 1], block[top, 0], block[top - 1, 1], block[top - 1, 0],
                 ):  # fmt: skip
                     break
@@ -339,20 +373,71 @@ def _merge_in_order(m, limit, block, ids, falls, death, child, total, whole):
 
 
 @njit(cache=True, nogil=True)
-def build(weight, positives, whole, limit, few, index):
-    """The tree of merges of runs, up to the lambda `limit`.
+def falling(weight, positives):
+    """Whether the gap after each run falls, shape (r,); the last entry is False. O(r)."""
+    r = weight.size
+    falls = np.zeros(r, np.bool_)
+    for i in range(r - 1):
+        falls[i] = (
+            level_difference(positives[i], 0.0, weight[i], 0.0, positives[i + 1], 0.0, weight[i + 1], 0.0)
+            > 0.0
+        )
+    return falls
+
+
+@njit(cache=True, nogil=True)
+def begin(weight, positives, low, whole, index):
+    """The blocks before anything has merged: their sums, and node and last run of each. O(r)."""
+    r = weight.size
+    block = np.empty((r, 2 if whole else 4))
+    ids = np.empty((r, 2), index.dtype)
+    for i in range(r):
+        block[i, 0] = weight[i]
+        block[i, 1] = positives[i]
+        if not whole:
+            block[i, 2] = low[i, 0] if low.shape[0] > 0 else 0.0
+            block[i, 3] = low[i, 1] if low.shape[0] > 0 else 0.0
+        ids[i, 0] = ~i
+        ids[i, 1] = i
+    return block, ids
+
+
+@njit(cache=True, nogil=True)
+def merge_sure(m, limit, few, first, block, ids, falls, death, child, total, whole, open_ends):
+    """Sweep until at most `few` blocks are left or a sweep achieves little. Returns the number of blocks left.
+
+    first : whether nothing has merged yet: a first sweep needs no bounds.
+    """
+    if m <= few:
+        return m
+    stack = np.empty((m, 2))
+    left = m
+    if first:
+        m = _sweep(m, limit, np.empty(0), stack, block, ids, falls, death, child, total, whole, open_ends)
+    while m > few and (8 * (left - m) >= m or not first):
+        first = True
+        left = m
+        bounds = _right_bounds(m, block, ids, falls, death, whole, open_ends)
+        m = _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole, open_ends)
+    return m
+
+
+@njit(cache=True, nogil=True)
+def build(weight, positives, low, falls, whole, limit, few, index):
+    """The tree of merges of runs (or of blocks that a path is continued from), up to the lambda `limit`.
 
     Parameters
     ----------
     weight, positives : float64 arrays, shape (r,), r >= 1
-    whole : bool: whether they are whole numbers with sums below 2**53
+    low : float64 array, shape (r, 2) or (0, 2): the low parts of both sums, where they are double-doubles
+    falls : bool array, shape (r,): whether the gap after each falls; the last entry is False
+    whole : bool: whether all are whole numbers with sums below 2**53
     limit : float >= 0, finite
     few : int >= 1: so many blocks are left to the heap
     index : integer array of shape (0,), whose dtype numbers the runs
 
     Returns
     -------
-    falls : bool array, shape (r,): whether the gap after each run falls; the last entry is False
     death : float64 array, shape (r - 1,): the lambda at which each gap closes; infinite if not up to the limit
     child : integer array, shape (r - 1, 2): the nodes that the gap joined; undefined for gaps that stay open
     total : float64 array, shape (r - 1, 2): weight and positives of the block formed; as above
@@ -361,31 +446,44 @@ def build(weight, positives, whole, limit, few, index):
     O(r log r) time at worst; for the labels of a log, O(r).
     """
     r = weight.size
-    falls = np.zeros(r, np.bool_)
-    block = np.empty((r, 2 if whole else 4))
-    ids = np.empty((r, 2), index.dtype)
-    for i in range(r):
-        if i + 1 < r:
-            falls[i] = (
-                level_difference(positives[i], 0.0, weight[i], 0.0, positives[i + 1], 0.0, weight[i + 1], 0.0)
-                > 0.0
-            )
-        block[i, 0] = weight[i]
-        block[i, 1] = positives[i]
-        block[i, 2:] = 0.0
-        ids[i, 0] = ~i
-        ids[i, 1] = i
+    block, ids = begin(weight, positives, low, whole, index)
     death = np.full(r - 1, np.inf)
     child = np.empty((r - 1, 2), index.dtype)
     total = np.empty((r - 1, 2))
-    m = r
-    if m > few:
-        stack = np.empty((m, 2))
-        m = _sweep(m, limit, np.empty(0), stack, block, ids, falls, death, child, total, whole)
-        left = r
-        while m > few and 8 * (left - m) >= m:
-            left = m
-            bounds = _right_bounds(m, block, ids, falls, death, whole)
-            m = _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole)
+    m = merge_sure(r, limit, few, True, block, ids, falls, death, child, total, whole, False)
     m = _merge_in_order(m, limit, block, ids, falls, death, child, total, whole)
-    return falls, death, child, total, ids[:m].copy()
+    return death, child, total, ids[:m].copy()
+
+
+@njit(cache=True, nogil=True)
+def bounds_at(lam, m, block, ids, falls, death, whole):
+    """What is sure of the solution at lambda, from the blocks of a stretch with open ends.
+
+    Every one of the m blocks lies in one block of the solution.
+
+    Returns
+    -------
+    blocks : int: so many of them, at least, are blocks of the solution
+    log_likelihood : float: of the solution on this stretch, at most
+    """
+    sure_left = _left_bounds(m, block, ids, falls, death, whole, True)
+    sure_right = _right_bounds(m, block, ids, falls, death, whole, True)
+    blocks = 0
+    likelihood = 0.0
+    for i in range(m):
+        w = block[i, 0]
+        k = block[i, 1]
+        p = k / w
+        if 0 < i < m - 1 and sure_left[i] > lam and sure_right[i] > lam:
+            blocks += 1
+            left = falls[ids[i - 1, 1]]
+            right = falls[ids[i, 1]]
+            if left != right:
+                p = (k + lam) / w if left else (k - lam) / w
+        # Otherwise no constant level is likelier than the frequency.
+        p = min(max(p, 0.0), 1.0)
+        if k > 0.0 and p > 0.0:
+            likelihood += k * np.log(p)
+        if w > k and p < 1.0:
+            likelihood += (w - k) * np.log1p(-p)
+    return blocks, likelihood
