@@ -172,8 +172,8 @@ class Buffer:
         ends = [section[i] for section in (negatives, positives) if section.size for i in (0, -1)]
         self.lowest, self.highest = min(self.lowest, *ends), max(self.highest, *ends)
         self.used_positive += positives.size
-        negatives, negative_ties = _fold(negatives, label=0)
-        positives, positive_ties = _fold(positives, label=1)
+        negatives, negative_ties = fold(negatives, label=0)
+        positives, positive_ties = fold(positives, label=1)
         entries = np.concatenate([negative_ties, positive_ties], axis=1)
         self._write(
             negatives, positives, Points(*np.take(entries, np.argsort(entries[0], kind="stable"), axis=1))
@@ -181,10 +181,11 @@ class Buffer:
 
     def _write(self, negatives: Array, positives: Array, entries: Points) -> None:
         path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
-        self.runs.append(_write_run(path, negatives, positives, entries))
+        self.runs.append(write_run(path, negatives, positives, entries))
 
 
-def _write_run(path: Path, negatives: Array, positives: Array, entries: Points) -> Run:
+def write_run(path: Path, negatives: Array, positives: Array, entries: Points) -> Run:
+    """Write a run's sections, each ascending; a repeated task writes the same file again."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         for section in (negatives, positives, *entries):
@@ -199,11 +200,19 @@ def _write_run(path: Path, negatives: Array, positives: Array, entries: Points) 
 
 def write_entries(entries: Points, folder: Path, index: int) -> RunReceipt:
     """Leave entries, sorted by score, as a run; of the receipt, the run and its extreme scores are filled in."""
-    run = _write_run(folder / f"run-{index:06d}-0000", np.empty(0), np.empty(0), entries)
+    run = write_run(folder / f"run-{index:06d}-0000", np.empty(0), np.empty(0), entries)
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
 
 
-def _fold(values: Array, label: int) -> tuple[Array, Array]:
+def read_run(run: Run) -> tuple[Array, Array, Points]:
+    """A run's sections: scores of label 0, scores of label 1, entries."""
+    n, p, m = run.sizes
+    whole = np.fromfile(run.path, np.float64)
+    negatives, positives, *entries = np.split(whole, [n, n + p, n + p + m, n + p + 2 * m])
+    return negatives, positives, Points(*entries)
+
+
+def fold(values: Array, label: int) -> tuple[Array, Array]:
     """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
     reach = SHORTEST_FOLDED_TIE - 1
     if not (values[reach:] == values[:-reach]).any():
