@@ -71,8 +71,8 @@ def test_a_run_is_reported_resumed_and_repeated(tmp_path, data):
     assert results.num_rows == 6 * 2 * 16
     cells = pq.read_table(output / "tables.parquet").to_pandas()
     ranks = cells[cells.table.str.startswith("enir: Table III ") & (cells.row == "RMSE")]
-    assert ranks.published.dropna().tolist() == [1.925, 2.625, 1.45]
-    assert np.isclose(ranks[ranks.published.notna()].ours.sum(), 6)
+    assert ranks.published.tolist() == [1.925, 2.625, 1.45] * 2
+    assert np.isclose(ranks.ours.sum(), 2 * 6)
 
     before = contents(tmp_path)
     figures = {path.name: path.read_bytes() for path in (output / "figures").iterdir()}
