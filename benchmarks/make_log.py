@@ -2,9 +2,11 @@
 
     python benchmarks/make_log.py /tmp/logcal-bench/log100m
     python benchmarks/make_log.py /tmp/logcal-bench/ties100m --tie-share 0.4
+    python benchmarks/make_log.py /tmp/logcal-bench/segments100m --segments 10000
 
-The same arguments write the same bytes. Without --tie-share all scores of the log are distinct. One file is in
-memory at a time in each process.
+The same arguments write the same bytes. Without --tie-share all scores of the log are distinct. With --segments there
+is a string column 'segment', whose i-th value has a share of the rows proportional to 1 / i. One file is in memory at a
+time in each process.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class LogSpec:
     row_groups: int = 2
     tie_share: float = 0.0
     weights: bool = False
+    segments: int = 0
     seed: int = 20_260_101
 
 
@@ -54,7 +57,7 @@ def _write_file(directory: Path, spec: LogSpec, file: int) -> None:
         table,
         directory / f"part-{file:05d}.parquet",
         compression="snappy",
-        use_dictionary=["model_id"],
+        use_dictionary=["model_id", "segment"],
         row_group_size=-(-(stop - start) // spec.row_groups),
     )
 
@@ -77,7 +80,18 @@ def _table(spec: LogSpec, file: int, rows: int) -> pa.Table:
     }
     if spec.weights:
         columns["weight"] = pa.array(rng.lognormal(0.0, 0.5, rows))
+    if spec.segments:
+        ranks = np.searchsorted(_shares(spec.segments), rng.random(rows), side="right")
+        names = pa.array([f"segment-{i:06d}" for i in range(spec.segments)])
+        # As strings: most writers leave no note that a column was categorical.
+        columns["segment"] = names.take(pa.array(ranks))
     return pa.table(columns)
+
+
+def _shares(segments: int) -> np.ndarray:
+    """Shares of the rows up to each segment but the last, the i-th having one proportional to 1 / i."""
+    share = np.cumsum(1 / np.arange(1, segments + 1))
+    return share[:-1] / share[-1]
 
 
 def _distinct(score: np.ndarray, file: int, files: int) -> np.ndarray:
@@ -101,6 +115,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--row-groups", type=int, default=LogSpec.row_groups, help="per file")
     parser.add_argument("--tie-share", type=float, default=0.0, help="share of the rows at one score")
     parser.add_argument("--weights", action="store_true", help="add a float64 column 'weight'")
+    parser.add_argument("--segments", type=int, default=0, help="add a column 'segment' of so many values")
     parser.add_argument("--seed", type=int, default=LogSpec.seed)
     parser.add_argument("--processes", type=int, default=2)
     given = vars(parser.parse_args(arguments))

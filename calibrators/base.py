@@ -82,6 +82,11 @@ class Calibrator(BaseEstimator, ABC):
         self.n_observations_ = float(self.calibration_map_.weight.sum())
         return self
 
+    def first_pass(self) -> Pass:
+        """The pass that `fit_passes` asks for first: it depends on the parameters alone."""
+        self.check_parameters()
+        return next(self._passes())
+
     def predict(self, scores: npt.ArrayLike) -> Array:
         """Calibrated probabilities in [0, 1], float64, in the shape of `scores`; NaN for NaN.
 

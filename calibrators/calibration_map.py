@@ -59,21 +59,23 @@ class CalibrationMap:
             return "it needs at least one row and columns of one length"
         if self.score_lo[0] != -np.inf or self.score_hi[-1] != np.inf:
             return "it must reach from -inf to +inf"
-        if not np.array_equal(self.score_lo[1:], self.score_hi[:-1]) or not np.all(
-            self.score_lo < self.score_hi
-        ):
+        if (self.score_lo[1:] != self.score_hi[:-1]).any() or not (self.score_lo < self.score_hi).all():
             return "its rows must follow each other without gaps or overlaps"
         if not all(np.isfinite(c).all() for c in columns[2:]):
             return "its numbers must be finite"
         if self.slope[0] != 0.0 or self.slope[-1] != 0.0:
             return "it must be constant in its first and last row"
-        low, high = self.ends()
+        low, high = self._ends
         if not (low.min() >= 0 and low.max() <= 1 and high.min() >= 0 and high.max() <= 1):
             return "its values must lie in [0, 1]"
         return None
 
     def ends(self) -> tuple[Array, Array]:
         """The values at the first and the last score of each row, as `predict` computes them."""
+        return self._ends
+
+    @cached_property
+    def _ends(self) -> tuple[Array, Array]:
         with np.errstate(invalid="ignore", over="ignore"):
             last = np.nextafter(self.score_hi, -np.inf)
             low = np.where(
@@ -82,10 +84,10 @@ class CalibrationMap:
             high = np.where(self.slope == 0, self.prob_lo, self.prob_lo + self.slope * (last - self.anchor))
         return low, high
 
-    @property
+    @cached_property
     def monotone(self) -> bool:
         """Whether the map never decreases."""
-        low, high = self.ends()
+        low, high = self._ends
         return bool(np.all(self.slope >= 0) and np.all(high[:-1] <= low[1:]))
 
     @cached_property

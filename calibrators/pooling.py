@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrators._kernels import pava
+from calibrators._kernels import pava, sums
 from calibrators.points import Blocks, Points
 
 _PIECE = 1 << 22
@@ -22,8 +22,8 @@ def pool_points(points: Points) -> Blocks:
 
 def _pool_piece(points: Points) -> Blocks:
     # The cross products of whole numbers below 2**26 are exact in double precision.
-    whole = all(np.array_equal(column, np.floor(column)) for column in (points.weight, points.positives))
-    if whole and points.weight.sum() < _LARGEST_EXACT_TOTAL:
+    (total, whole), (_, whole_positives) = map(sums.whole_total, (points.weight, points.positives))
+    if whole and whole_positives and total < _LARGEST_EXACT_TOTAL:
         return Blocks(*pava.pool_counts(*points))
     none = np.empty(0)
     return Blocks(*pava.pool(points.score, points.score, points.weight, none, points.positives, none))
@@ -34,5 +34,7 @@ def pool_blocks(parts: list[Blocks]) -> Blocks:
 
     Pooling is associative: a block that violates within its part would violate within the whole.
     """
+    if len(parts) == 1:
+        return parts[0]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return Blocks(*pava.pool(*columns))

@@ -21,8 +21,9 @@ from pipeline.output import Output
 from pipeline.quarantine import RowRules, check_place, keep_parts
 from pipeline.score_table import SortPlan, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
-from pipeline.segment_fit import SegmentRules, fit_segments
+from pipeline.segment_fit import fit_segments
 from pipeline.segment_lookup import RESERVED, SEGMENTS_FILE, segmented_files
+from pipeline.segment_maps import SegmentRules
 from pipeline.store import TableStore, Version
 
 

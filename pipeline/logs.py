@@ -182,11 +182,15 @@ def _stamp(info: dict[str, Any]) -> str:
     return ""
 
 
-def open_parquet(filesystem: Any, path: str) -> pq.ParquetFile:
-    """Open a Parquet file for reading piece by piece; local files are mapped into memory."""
+def open_parquet(filesystem: Any, path: str, coded: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a Parquet file for reading piece by piece; local files are mapped into memory.
+
+    coded : columns whose strings are read as dictionaries: once a row group, and not once a row.
+    """
+    options: dict[str, Any] = {"pre_buffer": False, "read_dictionary": list(coded) or None}
     if isinstance(filesystem, LocalFileSystem):
-        return pq.ParquetFile(path, memory_map=True, pre_buffer=False)
-    return pq.ParquetFile(filesystem.open(path, "rb"), pre_buffer=False)
+        return pq.ParquetFile(path, memory_map=True, **options)
+    return pq.ParquetFile(filesystem.open(path, "rb"), **options)
 
 
 def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
@@ -366,7 +370,7 @@ def read_rows(filesystem: Any, piece: Piece, columns: Columns) -> Iterator[Rows]
         If the file breaks off or its pages do not decode.
     """
     try:
-        with open_parquet(filesystem, piece.path) as parquet:
+        with open_parquet(filesystem, piece.path, columns.segments) as parquet:
             row = piece.first_row
             batches = parquet.iter_batches(
                 batch_size=BATCH_ROWS,

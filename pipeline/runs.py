@@ -92,7 +92,8 @@ def write_runs(
     run_rows : rows a run
     keep_bad : whether to leave the unusable rows as Parquet beside the runs
     """
-    buffer = new_buffer(reading.columns, run_rows, Path(folder), index)
+    kind = WeightedBuffer if reading.columns.weight else Buffer
+    buffer = kind(run_rows, Path(folder), index)
     receipt = RunReceipt()
     bad_tables: list[pa.Table] = []
     for piece in pieces:
@@ -114,11 +115,6 @@ def write_runs(
     return receipt
 
 
-def new_buffer(columns: Columns, run_rows: int, folder: Path, index: int) -> _Buffer:
-    """What takes rows and leaves them as runs."""
-    return (_WeightedBuffer if columns.weight else _Buffer)(run_rows, folder, index)
-
-
 def calibration_scores(score: Array, reading: Reading) -> Array:
     """The scores that rows are sorted by."""
     if reading.transform != "none":
@@ -133,7 +129,7 @@ def calibration_scores(score: Array, reading: Reading) -> Array:
     return score
 
 
-class _Buffer:
+class Buffer:
     """Rows without weights, on their way into runs."""
 
     def __init__(self, capacity: int, folder: Path, index: int) -> None:
@@ -164,21 +160,23 @@ class _Buffer:
 
     def flush(self) -> None:
         """Write what is held as a run."""
-        if self.n + self.p == 0:
-            return
-        negatives, positives = self.negatives[: self.n], self.positives[: self.p]
+        if self.n + self.p:
+            self.write(self.negatives[: self.n], self.positives[: self.p])
+        self.n = self.p = 0
+
+    def write(self, negatives: Array, positives: Array) -> None:
+        """Write scores of the classes, at least one score, as a run; they are sorted in place."""
         negatives.sort()
         positives.sort()
         ends = [section[i] for section in (negatives, positives) if section.size for i in (0, -1)]
         self.lowest, self.highest = min(self.lowest, *ends), max(self.highest, *ends)
-        self.used_positive += self.p
+        self.used_positive += positives.size
         negatives, negative_ties = _fold(negatives, label=0)
         positives, positive_ties = _fold(positives, label=1)
         entries = np.concatenate([negative_ties, positive_ties], axis=1)
         self._write(
             negatives, positives, Points(*np.take(entries, np.argsort(entries[0], kind="stable"), axis=1))
         )
-        self.n = self.p = 0
 
     def _write(self, negatives: Array, positives: Array, entries: Points) -> None:
         path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
@@ -203,7 +201,7 @@ def _fold(values: Array, label: int) -> tuple[Array, Array]:
     return values[:n], np.stack([score, count, label * count])
 
 
-class _WeightedBuffer(_Buffer):
+class WeightedBuffer(Buffer):
     """Rows with weights: kept as entries, with sums that later sums cannot make inexact."""
 
     def __init__(self, capacity: int, folder: Path, index: int) -> None:
@@ -214,7 +212,7 @@ class _WeightedBuffer(_Buffer):
         self.hits = np.empty(capacity)
 
     def add(self, rows: Rows) -> int:
-        """See `_Buffer.add`."""
+        """See `Buffer.add`."""
         assert rows.weight is not None
         used = 0
         for start in range(0, rows.score.size, self.capacity):
@@ -235,17 +233,19 @@ class _WeightedBuffer(_Buffer):
         return used
 
     def flush(self) -> None:
-        """See `_Buffer.flush`."""
-        if self.n == 0:
-            return
-        score, weight, hits = self.score[: self.n], self.weight[: self.n], self.hits[: self.n]
+        """See `Buffer.flush`."""
+        if self.n:
+            self.write_weighted(self.score[: self.n], self.weight[: self.n], self.hits[: self.n])
+        self.n = 0
+
+    def write_weighted(self, score: Array, weight: Array, hits: Array) -> None:
+        """Write weighted rows, at least one, as a run. hits : the weight where the label is 1, otherwise 0."""
         order = np.argsort(score)
         score = score[order]
         self.lowest, self.highest = min(self.lowest, score[0]), max(self.highest, score[-1])
         self.used_positive += int(np.count_nonzero(hits))
         entries = Points(*ties.expand_ties(score, weight[order], hits[order]))
         self._write(np.empty(0), np.empty(0), entries)
-        self.n = 0
 
 
 def splitters(runs: list[Run], bucket_bytes: int) -> Array:

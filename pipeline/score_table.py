@@ -244,8 +244,11 @@ def _merge_bucket(
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it."""
     points = runs.read_bucket(sources, where, low, high)
-    if points.score.size == 0:
-        return None
+    return merged(points, path, chunk) if points.score.size else None
+
+
+def merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
+    """Points of a range of scores as a part, written where there is a path, and what a pass makes of them."""
     if path is not None:
         write_points(points, Path(path))
     part = Part(

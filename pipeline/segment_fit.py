@@ -8,150 +8,29 @@ segment of one column less, then all rows, then the score as it is.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators._kernels.accumulators import expansion_of
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
-from calibrators.points import Array, Pass
+from calibrators.points import Pass, Points
 from pipeline import segment_runs, segment_values
 from pipeline.calibration import fit_log, keep_monotone
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log
-from pipeline.score_table import Part, ScoreTable, SortPlan, run_parts, sort_log, write_points
+from pipeline.score_table import Part, ScoreTable, SortPlan, merged, run_parts, sort_log
+from pipeline.segment_maps import NOT_SUITED, ONE_SCORE, Fitted, LevelFit, Maps, SegmentedFit, SegmentRules
 from pipeline.segment_runs import SegmentRun
 from pipeline.segment_values import Key
-
-MIN_ROWS, MIN_POSITIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
-    "min_rows",
-    "min_positives",
-    "one_class",
-    "one_score",
-    "not_suited",
-)
-"""Why a segment has no map of its own; not_suited: the calibrator refuses its scores."""
-
-OWN, PARENT, GLOBAL, IDENTITY = "segment", "parent", "global", "identity"
-"""Which rows a segment's map was fitted to."""
-
-_COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
-
-
-@dataclass(frozen=True)
-class SegmentRules:
-    """Which segments are calibrated on their own.
-
-    min_rows, min_positives : rows, and rows with label 1, that a segment must have at least.
-    """
-
-    min_rows: int = 1
-    min_positives: int = 1
-
-    def reason(self, rows: int, positives: int) -> str | None:
-        """Why so few rows are not fitted; None where they are."""
-        if rows < self.min_rows:
-            return MIN_ROWS
-        if positives in (0, rows):
-            return ONE_CLASS
-        return MIN_POSITIVES if positives < self.min_positives else None
-
-
-@dataclass
-class Maps:
-    """Maps, one after the other: the rows of the i-th are sizes[i], in `columns` as `CalibrationMap` names them."""
-
-    sizes: list[int] = field(default_factory=list)
-    columns: list[list[Array]] = field(default_factory=lambda: [[] for _ in _COLUMNS])
-
-    def add(self, one: CalibrationMap | None) -> None:
-        """Append a map, or none."""
-        self.sizes.append(0 if one is None else len(one))
-        if one is not None:
-            for column, name in zip(self.columns, _COLUMNS, strict=True):
-                column.append(getattr(one, name))
-
-    def packed(self) -> Maps:
-        """With one array a column."""
-        return Maps(self.sizes, [[np.concatenate([np.empty(0), *column])] for column in self.columns])
-
-    def arrays(self) -> list[Array]:
-        """The columns."""
-        return [np.concatenate([np.empty(0), *column]) for column in self.columns]
-
-
-class Fitted(NamedTuple):
-    """What a task made of some segments, by position.
-
-    maps, reasons : a map or a reason each. monotone : whether every map is. repair : largest change it made.
-    """
-
-    maps: Maps
-    reasons: list[str | None]
-    monotone: bool
-    repair: float
-
-
-@dataclass
-class LevelFit:
-    """The segments of one level, in the order of `segment_values.order`.
-
-    Attributes
-    ----------
-    level : number of columns in a key; 0: all rows.
-    rows, positives : of each segment: rows used, and those with label 1.
-    reasons : why a segment has no map, None where it has one.
-    maps : of all segments, in order; size 0 where there is none.
-    """
-
-    level: int
-    keys: list[Key]
-    rows: npt.NDArray[np.int64]
-    positives: npt.NDArray[np.int64]
-    reasons: list[str | None]
-    maps: Maps
-
-
-@dataclass(frozen=True)
-class SegmentedFit:
-    """Maps of all levels; of level 0 first.
-
-    Attributes
-    ----------
-    table : facts of all rows. types : of the segment columns.
-    identity : whether level 0 is the score as it is, since all rows together are too few.
-    monotone : whether every map is. repair : largest change that was made to have them so.
-    """
-
-    levels: tuple[LevelFit, ...]
-    table: ScoreTable
-    types: tuple[pa.DataType, ...]
-    identity: bool
-    monotone: bool
-    repair: float
-
-    def source(self, key: Key) -> tuple[str, int]:
-        """Which rows a key's map was fitted to: the kind, and the level."""
-        for fit in reversed(self.levels[1:]):
-            at = self._places[fit.level].get(key[: fit.level])
-            if at is not None and fit.maps.sizes[at]:
-                return (OWN if fit.level == len(self.types) else PARENT), fit.level
-        return (IDENTITY if self.identity else GLOBAL), 0
-
-    def __post_init__(self) -> None:
-        places = {fit.level: {key: i for i, key in enumerate(fit.keys)} for fit in self.levels}
-        object.__setattr__(self, "_places", places)
-
-    _places: dict[int, dict[Key, int]] = field(init=False, repr=False)
 
 
 def fit_segments(
@@ -182,7 +61,9 @@ def fit_segments(
     CheckFailedError
         With monotone='require'.
     """
-    total, receipts = sort_log(log, plan, executor, segment_runs.write_segment_runs)
+    shortest = segment_runs.shortest_sorted(log, plan)
+    write = functools.partial(segment_runs.write_segment_runs, shortest_sorted=shortest)
+    total, receipts = sort_log(log, plan, executor, write)
     runs = [run for receipt in receipts for run in receipt.segment_runs]
     count = len(log.columns.segments)
     types = tuple(column.type for column in next(run for run in runs if run.level == count).values)
@@ -191,7 +72,7 @@ def fit_segments(
     levels, results = [whole], []
     for level in range(1, count + 1):
         of_level = [run for run in runs if run.level == level]
-        worker = _Level(level, calibrator, plan, executor, monotone, log.columns.weight is not None)
+        worker = _Level(level, calibrator, plan, executor, monotone, log.columns.weight is not None, shortest)
         found, parts = worker.fit(of_level, rules)
         levels.append(found)
         results += parts
@@ -250,8 +131,10 @@ class _Level:
         executor: Executor,
         monotone: str,
         weighted: bool,
+        shortest_sorted: int,
     ) -> None:
         self.level = level
+        self.shortest_sorted = shortest_sorted
         self.calibrator = calibrator
         self.plan = plan
         self.executor = executor
@@ -271,12 +154,25 @@ class _Level:
         sources = [run.path for run in runs]
         thin = np.array([reason is not None for reason in reasons])
         small, large = pack(rows * (24 if self.weighted else 8), thin, self.plan.bucket_bytes)
-        tasks = [(sources, wanted, self.weighted, self.calibrator, self.monotone) for wanted in small]
-        results = self.executor.run("merge", _fit_bucket, tasks) if tasks else []
-        done = list(zip(small, results, strict=True))
-        if large:
-            fitted = self._fit_large(large, rows, runs, codes)
-            done += [(np.array([code]), result) for code, result in zip(large, fitted, strict=True)]
+        first = self.calibrator.first_pass().chunk
+        # One stage for all of them: none waits for the last one of another kind.
+        tasks: list[tuple[Any, ...]] = [
+            (_merge_range, sources, *task, self.weighted, self.shortest_sorted, first)
+            for task in self._ranges(large, rows, runs, codes)
+        ]
+        cut = len(tasks)
+        tasks += [
+            (_fit_bucket, sources, wanted, self.weighted, self.calibrator, self.monotone) for wanted in small
+        ]
+        results = self.executor.run("merge", _call, tasks) if tasks else []
+        done = list(zip(small, results[cut:], strict=True))
+        for code in large:
+            parts = [
+                result
+                for task, result in zip(tasks[:cut], results[:cut], strict=True)
+                if task[2] == code and result is not None
+            ]
+            done.append((np.array([code]), self._fit_parts(parts)))
         maps = self._collect(len(keys), done, reasons)
         return LevelFit(self.level, keys, rows, positives, reasons, maps), [result for _, result in done]
 
@@ -294,53 +190,55 @@ class _Level:
                 column.extend(more)
         return maps
 
-    def _fit_large(
+    def _ranges(
         self,
         large: list[int],
         rows: npt.NDArray[np.int64],
         runs: list[SegmentRun],
         codes: list[npt.NDArray[np.int64]],
-    ) -> list[Fitted]:
-        """Cut segments by their scores, write the parts, and fit each in passes over its own."""
+    ) -> Iterator[tuple[int, float, float, str | None]]:
+        """The ranges of scores that large segments are cut into, and where their points go."""
         width = 24 if self.weighted else 8
-        sources = [run.path for run in runs]
         folder = self.plan.scratch / f"segments-{self.level}"
         folder.mkdir(exist_ok=True)
-        tasks = []
         for code in large:
             samples = [run.sample[own[run.sampled] == code] for run, own in zip(runs, codes, strict=True)]
             buckets = -(-int(rows[code]) * width // self.plan.bucket_bytes)
             edges = [-math.inf, *segment_runs.splitters(samples, buckets).tolist(), math.inf]
-            tasks += [
-                (sources, code, low, high, self.weighted, str(folder / f"part-{code:07d}-{i:05d}.parquet"))
-                for i, (low, high) in enumerate(itertools.pairwise(edges))
-            ]
-        parts = self.executor.run("merge", _write_part, tasks)
-        fitted = []
-        for code in large:
-            own = [
-                part for task, part in zip(tasks, parts, strict=True) if task[1] == code and part is not None
-            ]
-            fitted.append(self._fit_parts(own))
-            for part in own:
-                Path(str(part.path)).unlink()
-        return fitted
+            for i, (low, high) in enumerate(itertools.pairwise(edges)):
+                path = folder / f"part-{code:07d}-{i:05d}.parquet"
+                yield code, low, high, None if self.calibrator.single_pass else str(path)
 
-    def _fit_parts(self, parts: Sequence[Part]) -> Fitted:
+    def _fit_parts(self, merged: list[tuple[Part, Any]]) -> Fitted:
+        """Fit a large segment to its parts, each with its state of the first pass."""
+        parts = [part for part, _ in merged]
         if sum(part.points for part in parts) == 1:
             return _no_map(ONE_SCORE)
+        states: list[Any] | None = [state for _, state in merged]
 
         def run(request: Pass) -> Any:
-            return run_parts(parts, request, self.executor, "fit")
+            nonlocal states
+            if states is None:
+                return run_parts(parts, request, self.executor, "fit")
+            first, states = states, None
+            return request.combine(first)
 
         try:
             self.calibrator.fit_passes(run)
         except ValueError:
             return _no_map(NOT_SUITED)
+        finally:
+            for part in parts:
+                if part.path is not None:
+                    Path(part.path).unlink()
         one, repair = keep_monotone(self.calibrator.calibration_map_, self.monotone)
         maps = Maps()
         maps.add(one)
         return Fitted(maps, [None], one.monotone, repair)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 def _no_map(reason: str) -> Fitted:
@@ -351,18 +249,9 @@ def _no_map(reason: str) -> Fitted:
 
 def _number(runs: list[SegmentRun]) -> tuple[list[Key], list[npt.NDArray[np.int64]]]:
     """All segments in order, and the places of each run's among them."""
-    found: set[Key] = set()
-    for run in runs:
-        found.update(segment_runs.run_segments(run))
-    if len(found) > segment_values.MAX_SEGMENTS:
-        raise InputRejectedError(
-            f"log.segment: expected at most {segment_values.MAX_SEGMENTS:,} segments, found {len(found):,}: leave out "
-            "the column that tells rows apart and not groups of them"
-        )
-    keys = sorted(found, key=segment_values.order)
-    code_of = {key: i for i, key in enumerate(keys)}
-    codes = [np.array([code_of[key] for key in segment_runs.run_segments(run)], np.int64) for run in runs]
-    return keys, codes
+    columns = [pa.concat_arrays(column) for column in zip(*(run.values for run in runs), strict=True)]
+    keys, codes = segment_values.number(columns)
+    return keys, np.split(codes, np.cumsum([len(run.positives) for run in runs])[:-1])
 
 
 def pack(
@@ -424,13 +313,16 @@ def _fit_bucket(
     return Fitted(maps.packed(), reasons, steady, largest)
 
 
-def _write_part(
-    sources: list[str], code: int, low: float, high: float, weighted: bool, path: str
-) -> Part | None:
-    """Gather a range of a large segment's scores and write it as a part of a score table."""
-    points = segment_runs.gather_range(sources, code, low, high, weighted)
-    if points.score.size == 0:
-        return None
-    write_points(points, Path(path))
-    first = float(points.score[0])
-    return Part(path, first, points.score.size, expansion_of(points.weight), expansion_of(points.positives))
+def _merge_range(
+    sources: list[str],
+    code: int,
+    low: float,
+    high: float,
+    path: str | None,
+    weighted: bool,
+    shortest_sorted: int,
+    chunk: Callable[[Points], Any],
+) -> tuple[Part, Any] | None:
+    """Gather a range of a large segment's scores, write it if wanted, and carry out the first pass on it."""
+    points = segment_runs.gather_range(sources, code, low, high, weighted, shortest_sorted)
+    return merged(points, path, chunk) if points.score.size else None

@@ -29,7 +29,7 @@ from pipeline.lookup_table import LookupFacts
 from pipeline.segment_values import Key
 
 if TYPE_CHECKING:
-    from pipeline.segment_fit import SegmentedFit
+    from pipeline.segment_maps import SegmentedFit
 
 SEGMENTS_FILE = "segments.parquet"
 

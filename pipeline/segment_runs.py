@@ -1,17 +1,16 @@
 """Runs of segments: the first stage of the out-of-core sort where a log has segments.
 
 A run holds some millions of rows, segment after segment, as raw float64: the scores with label 0 and then those with
-label 1; of weighted rows the scores, the weights and the weights of the positive rows. Slices of at least
-`SAMPLE_STRIDE` numbers are sorted and sampled, since their segment may be cut over several tasks; shorter ones are
-sorted where they are gathered. Each level, that is each number of leading segment columns, has runs of its own, and
-so has the log without segments: a log is read once for all of them.
+label 1; of weighted rows the scores, the weights and the weights of the positive rows. Long slices are sorted and
+sampled, since their segment may be cut over several tasks; shorter ones are sorted where they are gathered. Each
+level, that is each number of leading segment columns, has runs of its own, and so has the log without segments: a log
+is read once for all of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +20,9 @@ from calibrators._kernels import segments as kernels
 from calibrators._kernels import ties
 from calibrators.points import Array, Points
 from pipeline import quarantine, segment_values
-from pipeline.logs import Piece, read_rows
-from pipeline.runs import Reading, RunReceipt, calibration_scores, new_buffer
+from pipeline.logs import Columns, Log, Piece, Rows, cut, read_rows
+from pipeline.runs import Buffer, Reading, RunReceipt, WeightedBuffer, calibration_scores
+from pipeline.score_table import SortPlan
 
 SAMPLE_STRIDE = 1024
 
@@ -58,132 +58,158 @@ class SegmentReceipt(RunReceipt):
 
 
 def write_segment_runs(
-    pieces: tuple[Piece, ...], reading: Reading, folder: str, index: int, run_rows: int, keep_bad: bool
+    pieces: tuple[Piece, ...],
+    reading: Reading,
+    folder: str,
+    index: int,
+    run_rows: int,
+    keep_bad: bool,
+    shortest_sorted: int,
 ) -> SegmentReceipt:
-    """Read pieces of a log and leave their usable rows as runs of every level; as `runs.write_runs`."""
+    """Read pieces of a log and leave their usable rows as runs of every level; as `runs.write_runs`.
+
+    shortest_sorted : slices of so many numbers are sorted and sampled.
+    """
     columns = reading.columns
-    whole = new_buffer(columns, run_rows, Path(folder), index)
-    buffer = _Buffer(len(columns.segments), columns.weight is not None, run_rows, Path(folder), index)
-    encoder = segment_values.Encoder(columns.segments)
+    buffer = _Buffer(columns, run_rows, Path(folder), index, shortest_sorted)
     receipt = SegmentReceipt()
     bad_tables: list[pa.Table] = []
     for piece in pieces:
         for rows in read_rows(reading.filesystem, piece, columns):
             receipt.rows += rows.score.size
-            scores = calibration_scores(rows.score, reading)
-            used = whole.add(rows._replace(score=scores))
-            buffer.add(scores, encoder.encode(rows.batch), rows.label, rows.weight, encoder)
+            used = buffer.add(rows._replace(score=calibration_scores(rows.score, reading)))
             receipt.used += used
             if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, columns, piece.path)
                 receipt.bad.merge(bad)
                 if keep_bad:
                     bad_tables.append(table)
-    whole.flush()
-    buffer.flush(encoder)
-    receipt.runs, receipt.segment_runs = whole.runs, buffer.runs
-    receipt.used_positive = whole.used_positive
-    receipt.lowest, receipt.highest = whole.lowest, whole.highest
+    buffer.flush()
+    receipt.runs, receipt.segment_runs = buffer.whole.runs, buffer.runs
+    receipt.used_positive = buffer.whole.used_positive
+    receipt.lowest, receipt.highest = buffer.whole.lowest, buffer.whole.highest
     if bad_tables:
         quarantine.write_part(bad_tables, Path(folder) / f"bad-{index:06d}.parquet")
     return receipt
 
 
 class _Buffer:
-    """Usable rows with the codes of their segments, on their way into runs of every level."""
+    """Usable rows with the slots of their segments, on their way into runs of every level.
 
-    def __init__(self, levels: int, weighted: bool, capacity: int, folder: Path, index: int) -> None:
-        self.levels = levels
-        self.weighted = weighted
+    The rows are scattered once, by segment; each level's slices are those of the level above joined, so that one array
+    is written again and again, sorted over longer and longer slices. The last ones are the classes of all rows.
+    """
+
+    def __init__(
+        self, columns: Columns, capacity: int, folder: Path, index: int, shortest_sorted: int
+    ) -> None:
+        self.weighted = columns.weight is not None
+        self.levels = len(columns.segments)
+        self.capacity = capacity
         self.folder = folder
         self.index = index
-        self.score = np.empty(capacity)
-        self.code = np.empty(capacity, np.int32)
-        self.label = np.empty(capacity, np.uint8)
-        self.weight = np.empty(capacity if weighted else 0)
+        self.shortest_sorted = shortest_sorted
+        self.encoder = segment_values.Encoder(columns.segments)
+        self.whole: Buffer = (WeightedBuffer if self.weighted else Buffer)(0, folder, index)
+        self.score = np.empty(capacity + 1)
+        self.slot = np.empty(capacity + 1, np.int32)
+        self.weight = np.empty(capacity if self.weighted else 0)
+        self.counts = np.zeros(0, np.int64)
         self.n = 0
-        self.flushed = 0
         self.runs: list[SegmentRun] = []
 
-    def add(
-        self,
-        score: Array,
-        code: npt.NDArray[np.int32],
-        label: npt.NDArray[np.uint8],
-        weight: Array | None,
-        encoder: segment_values.Encoder,
-    ) -> None:
-        """Take the usable rows of a batch."""
-        good = np.isfinite(score) & (label <= 1)
-        if weight is not None:
-            good &= np.isfinite(weight) & (weight > 0)
-        kept = slice(None) if good.all() else good
-        score, code, label = score[kept] + 0.0, code[kept], label[kept]  # -0.0 is 0.0
-        weight = None if weight is None else weight[kept]
-        done = 0
-        while done < score.size:
-            if self.n == self.score.size:
-                self.flush(encoder)
-            step = min(score.size - done, self.score.size - self.n)
-            into, taken = slice(self.n, self.n + step), slice(done, done + step)
-            self.score[into], self.code[into], self.label[into] = score[taken], code[taken], label[taken]
-            if weight is not None:
-                self.weight[into] = weight[taken]
-            self.n += step
-            done += step
+    def add(self, rows: Rows) -> int:
+        """Take the usable rows; return how many there were."""
+        code = self.encoder.encode(rows.batch)
+        self.counts = np.append(self.counts, np.zeros(2 * len(self.encoder) - self.counts.size, np.int64))
+        used = 0
+        for start in range(0, rows.score.size, self.capacity):
+            part = slice(start, start + self.capacity)
+            taken = (rows.score[part], rows.label[part])
+            if self.n + taken[0].size > self.capacity:
+                self.flush()
+            before = self.n
+            if rows.weight is None:
+                self.n = kernels.keep(*taken, code[part], self.score, self.slot, self.counts, self.n)
+            else:
+                out = (self.score, self.weight, self.slot)
+                self.n = kernels.keep_weighted(
+                    *taken, rows.weight[part], code[part], *out, self.counts, self.n
+                )
+            used += self.n - before
+        return used
 
-    def flush(self, encoder: segment_values.Encoder) -> None:
+    def flush(self) -> None:
         """Write what is held as a run of each level."""
-        if self.n:
-            present = np.flatnonzero(np.bincount(self.code[: self.n]))
-            for level in range(1, self.levels + 1):
-                self._write_level(level, present, encoder)
-            self.n = 0
-            self.flushed += 1
-
-    def _write_level(self, level: int, present: Integers, encoder: segment_values.Encoder) -> None:
-        found = [encoder.keys[code][:level] for code in present.tolist()]
-        keys = sorted(set(found), key=segment_values.order)
-        place = {key: i for i, key in enumerate(keys)}
-        rank = np.zeros(len(encoder.keys), np.int64)
-        rank[present] = [place[key] for key in found]
-        code, label = self.code[: self.n], self.label[: self.n]
-        classes = 1 if self.weighted else 2
-        starts = np.zeros(classes * len(keys) + 1, np.int64)
-        positions = np.empty(self.n, np.int64)
-        kernels.scatter(code, rank, label, classes, starts, positions)
-        score = np.empty(self.n)
-        score[positions] = self.score[: self.n]
-        sections = [score]
+        if self.n == 0:
+            return
+        counts = self.counts.reshape(-1, 2)
+        codes, ranks, values = self.encoder.sort(np.flatnonzero(counts.any(axis=1)))
+        counts = np.ascontiguousarray(counts[codes].T)
+        classes = counts.sum(axis=0, keepdims=True) if self.weighted else counts
+        sections = self._scatter(codes, classes)
+        changes = np.zeros(codes.size, np.bool_)
+        borders = [changes := changes | (np.diff(column, prepend=-1) != 0) for column in ranks]
+        flushed = len(self.whole.runs)
+        for level in range(self.levels, 0, -1):
+            first = np.flatnonzero(borders[level - 1])
+            own = [
+                column.take(pa.array(rank[first]))
+                for column, rank in zip(values[:level], ranks[:level], strict=True)
+            ]
+            path = self.folder / f"run-{self.index:06d}-{flushed:04d}-level-{level}"
+            slices = np.add.reduceat(classes, first, axis=1)
+            positives = np.add.reduceat(counts[1], first).astype(np.int32)
+            self.runs.append(self._write(path, level, own, sections, slices, positives))
         if self.weighted:
-            weight, hits = np.empty(self.n), np.empty(self.n)
-            weight[positions] = self.weight[: self.n]
-            hits[positions] = np.where(label == 1, self.weight[: self.n], 0.0)
-            sections += [weight, hits]
-        counts = np.diff(starts).astype(np.int32).reshape(classes, len(keys))
-        positives = (
-            np.bincount(rank[code[label == 1]], minlength=len(keys)).astype(np.int32)
-            if self.weighted
-            else counts[1]
-        )
-        sampled, sample = _sort_long_slices(sections, starts, len(keys))
-        path = self.folder / f"run-{self.index:06d}-{self.flushed:04d}-level-{level}"
+            assert isinstance(self.whole, WeightedBuffer)
+            self.whole.write_weighted(*sections)
+        else:
+            negatives = int(counts[0].sum())
+            self.whole.write(sections[0][:negatives], sections[0][negatives:])
+        self.counts[:] = 0
+        self.n = 0
+
+    def _scatter(self, codes: Integers, classes: Integers) -> list[Array]:
+        """The rows' sections in the order of class and segment."""
+        sections = [np.empty(self.n) for _ in range(3 if self.weighted else 1)]
+        starts = (np.cumsum(classes) - classes.reshape(-1)).reshape(classes.shape)
+        score, slot, weight = self.score[: self.n], self.slot[: self.n], self.weight[: self.n]
+        fill = np.zeros((len(self.encoder), classes.shape[0]), np.int64)
+        fill[codes] = starts.T
+        if self.weighted:
+            kernels.scatter_weighted(score, weight, slot, fill.reshape(-1), *sections)
+        else:
+            kernels.scatter(score, slot, fill.reshape(-1), sections[0])
+        return sections
+
+    def _write(
+        self,
+        path: Path,
+        level: int,
+        values: list[pa.Array],
+        sections: list[Array],
+        slices: Integers,
+        positives: npt.NDArray[np.int32],
+    ) -> SegmentRun:
+        sampled, sample = _sort_long_slices(sections, slices, self.shortest_sorted)
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             for section in sections:
                 file.write(section.data)
         temporary.replace(path)
-        values = segment_values.arrays(keys, encoder.types[:level])
-        self.runs.append(SegmentRun(str(path), level, values, counts, positives, sampled, sample))
+        return SegmentRun(str(path), level, values, slices.astype(np.int32), positives, sampled, sample)
 
 
 def _sort_long_slices(
-    sections: list[Array], starts: Integers, segments: int
+    sections: list[Array], slices: Integers, shortest: int
 ) -> tuple[npt.NDArray[np.int32], Array]:
     """Sort the slices that a segment may be cut in; return where their samples are from, and the samples."""
     sampled, samples = [np.empty(0, np.int32)], [np.empty(0)]
-    for i in np.flatnonzero(np.diff(starts) >= SAMPLE_STRIDE).tolist():
-        own = slice(starts[i], starts[i + 1])
+    sizes = slices.reshape(-1)
+    ends = np.cumsum(sizes)
+    for i in np.flatnonzero(sizes >= shortest).tolist():
+        own = slice(ends[i] - sizes[i], ends[i])
         if len(sections) == 1:
             sections[0][own].sort()
         else:
@@ -191,8 +217,18 @@ def _sort_long_slices(
             for section in sections:
                 section[own] = section[own][by_score]
         samples.append(sections[0][own][::SAMPLE_STRIDE].copy())
-        sampled.append(np.full(samples[-1].size, i % segments, np.int32))
+        sampled.append(np.full(samples[-1].size, i % slices.shape[1], np.int32))
     return np.concatenate(sampled), np.concatenate(samples)
+
+
+def shortest_sorted(log: Log, plan: SortPlan) -> int:
+    """From how many numbers on a slice is sorted: shorter ones of a segment are half a task at most, all together.
+
+    A segment is cut where it is larger than a task, and what is not sorted is then read once for each of its parts.
+    """
+    runs = len(cut(log, plan.run_rows)) + log.rows // plan.run_rows
+    numbers = plan.bucket_bytes // (8 if log.columns.weight is None else 24)
+    return max(SAMPLE_STRIDE, numbers // (2 * runs))
 
 
 def write_index(run: SegmentRun, codes: Integers) -> None:
@@ -254,7 +290,9 @@ def points_of(sections: list[Array]) -> Points:
     return Points(*ties.sum_ties(*(section[by_score] for section in sections)))
 
 
-def gather_range(sources: list[str], code: int, low: float, high: float, weighted: bool) -> Points:
+def gather_range(
+    sources: list[str], code: int, low: float, high: float, weighted: bool, shortest_sorted: int
+) -> Points:
     """The points of one segment with low <= score < high."""
     sections: list[list[Array]] = [[np.empty(0)] for _ in range(3 if weighted else 2)]
     for path in sources:
@@ -262,7 +300,9 @@ def gather_range(sources: list[str], code: int, low: float, high: float, weighte
         if index.shape[1] < 2:
             continue
         for c in range(index.shape[0] - 1):
-            a, b = _range(path, int(index[1 + c, 0]), int(index[1 + c, 1]), low, high)
+            a, b = int(index[1 + c, 0]), int(index[1 + c, 1])
+            if b - a >= shortest_sorted:
+                a, b = _range(path, a, b, low, high)
             columns = [_read(path, s, a, b, weighted) for s in ((0, 1, 2) if weighted else (0,))]
             inside = (columns[0] >= low) & (columns[0] < high)
             for s, column in enumerate(columns):
@@ -271,9 +311,7 @@ def gather_range(sources: list[str], code: int, low: float, high: float, weighte
 
 
 def _range(path: str, start: int, stop: int, low: float, high: float) -> tuple[int, int]:
-    """Where to read a slice: the range itself where the slice is sorted, else all of it."""
-    if stop - start < SAMPLE_STRIDE:
-        return start, stop
+    """Where a range lies in a sorted slice."""
     # Only the pages that the search touches are read.
     ordered = np.memmap(path, np.float64, "r", offset=8 * start, shape=(stop - start,))
     a, b = np.searchsorted(ordered, [low, high])
@@ -295,8 +333,3 @@ def splitters(run_samples: list[Array], buckets: int) -> Array:
         return sample
     chosen = np.unique(sample[(np.arange(1, buckets) * sample.size) // buckets])
     return chosen[chosen > sample[0]]
-
-
-def run_segments(run: SegmentRun) -> list[Any]:
-    """The keys of a run's segments."""
-    return segment_values.keys_of(run.values)

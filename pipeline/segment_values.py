@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrays import as_numpy
+from calibrators._kernels import segments as kernels
+from pipeline.arrays import as_numpy, null_mask
 from pipeline.errors import InputRejectedError
 
+Integers = npt.NDArray[np.int64]
 Key = tuple[Any, ...]
 """A segment: a value a column (str, int, bool, datetime.date), None where it is null."""
 
@@ -37,14 +39,15 @@ class Encoder:
 
     Attributes
     ----------
-    keys : of each code. types : of the columns, known after the first batch, without dictionaries.
+    types : of the columns, known after the first batch, without dictionaries.
     """
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
-        self.keys: list[Key] = []
         self.types: tuple[pa.DataType, ...] = ()
-        self._codes: dict[Key, int] = {}
+        self._coders = [_Coder(name) for name in columns]
+        # Of the pairs (code of the columns before, code of the column), for the second column and those after it.
+        self._pairs = [_Numbering() for _ in columns[1:]]
 
     def encode(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """The codes of a batch's rows.
@@ -54,55 +57,191 @@ class Encoder:
         InputRejectedError
             More than `MAX_SEGMENTS` segments, or text that is not UTF-8.
         """
-        columns = [_plain(batch.column(name)) for name in self.columns]
-        self.types = tuple(column.type for column in columns)
-        codes, keys = self._distinct(columns[0], self.columns[0])
-        for column, name in zip(columns[1:], self.columns[1:], strict=True):
-            inner, values = self._distinct(column, name)
-            present, codes = _dense(codes * np.int64(len(values)) + inner, len(keys) * len(values))
-            pairs = (divmod(both, len(values)) for both in present.tolist())
-            keys = [keys[i] + values[j] for i, j in pairs]
-        known = list(map(self._codes.get, keys))
-        found = [self._code(key) if code is None else code for key, code in zip(keys, known, strict=True)]
-        return np.array(found, np.int32)[codes]
-
-    @staticmethod
-    def _distinct(column: pa.Array, name: str) -> tuple[npt.NDArray[np.int64], list[Key]]:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        try:
-            values = [(value,) for value in encoded.dictionary.to_pylist()]
-        except UnicodeDecodeError as error:
+        columns = [batch.column(name) for name in self.columns]
+        codes = self._coders[0].encode(columns[0])
+        for coder, pairs, column in zip(self._coders[1:], self._pairs, columns[1:], strict=True):
+            codes = pairs.encode((codes.astype(np.int64) << 32) | coder.encode(column))
+        self.types = tuple(coder.type for coder in self._coders)
+        if len(self) > MAX_SEGMENTS:
             raise InputRejectedError(
-                f"column '{name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
-            ) from None
-        return as_numpy(encoded.indices).astype(np.int64), values
+                f"log.segment: expected at most {MAX_SEGMENTS:,} segments, found {len(self):,} or more: leave out the "
+                "column that tells rows apart and not groups of them"
+            )
+        return codes
 
-    def _code(self, key: Key) -> int:
-        code = self._codes.setdefault(key, len(self.keys))
-        if code == len(self.keys):
-            if code == MAX_SEGMENTS:
+    def __len__(self) -> int:
+        return len(self._pairs[-1]) if self._pairs else len(self._coders[0].values)
+
+    @property
+    def keys(self) -> list[Key]:
+        """The segment of each code."""
+        members = self._members(np.arange(len(self)))
+        values = [
+            [coder.values[i] for i in column.tolist()]
+            for coder, column in zip(self._coders, members, strict=True)
+        ]
+        return list(zip(*values, strict=True))
+
+    def sort(self, present: Integers) -> tuple[Integers, list[Integers], list[pa.Array]]:
+        """Codes in the order of their segments.
+
+        Returns
+        -------
+        codes : `present`, sorted
+        ranks : of each column, for each of the codes: where its value stands among the column's
+        values : of each column, by rank
+        """
+        members = self._members(present)
+        orders = [coder.in_order() for coder in self._coders]
+        ranks = [np.argsort(places)[column] for places, column in zip(orders, members, strict=True)]
+        by_segment = np.lexsort(ranks[::-1])
+        values = [
+            pa.array([coder.values[i] for i in places.tolist()], coder.type)
+            for coder, places in zip(self._coders, orders, strict=True)
+        ]
+        return present[by_segment], [column[by_segment] for column in ranks], values
+
+    def _members(self, codes: Integers) -> list[Integers]:
+        """The code of each column's value."""
+        members = []
+        for pairs in reversed(self._pairs):
+            both = pairs.found[codes]
+            members.append(both & 0xFFFFFFFF)
+            codes = both >> 32
+        return [codes, *reversed(members)]
+
+
+class _Numbering:
+    """Whole numbers to codes: a hash table that grows."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._found = np.empty(1 << 10, np.int64)
+        self._hash()
+
+    def _hash(self) -> None:
+        size = 4 * self._found.size
+        self._shift = np.uint64(65 - size.bit_length())
+        self._slots = np.full(size, -1, np.int32)
+
+    @property
+    def found(self) -> Integers:
+        """The number of each code."""
+        return self._found[: self._count]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def encode(self, values: Integers) -> npt.NDArray[np.int32]:
+        """The codes of numbers; new ones get the next codes in the order of their appearance."""
+        codes = np.empty(values.size, np.int32)
+        done, self._count = kernels.number(
+            values, 0, self._slots, self._shift, self._found, self._count, codes
+        )
+        while done < values.size:
+            known = self.found
+            self._found = np.concatenate([known, np.empty(3 * known.size, np.int64)])
+            self._hash()
+            kernels.number(known, 0, self._slots, self._shift, self._found, 0, np.empty(known.size, np.int32))
+            done, self._count = kernels.number(
+                values, done, self._slots, self._shift, self._found, self._count, codes
+            )
+        return codes
+
+
+class _Coder:
+    """Values of one column to codes, in the order of their appearance.
+
+    Attributes
+    ----------
+    values : of each code, as Python has it. type : of the column, known after the first batch, without dictionary.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.type: pa.DataType = pa.null()
+        self.values: list[Any] = []
+        self._codes: dict[Any, int] = {}
+        self._dictionary: pa.Array | None = None
+        self._known = np.empty(0, np.int32)
+        self._numbers = _Numbering()
+        self._of_numbers = np.empty(0, np.int32)
+
+    def encode(self, column: pa.Array) -> npt.NDArray[np.int32]:
+        """The codes of a column's values."""
+        if pa.types.is_dictionary(column.type):
+            return self._encode_dictionary(column)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return self._encode_dictionary(column.dictionary_encode(null_encoding="mask"))
+        self.type = column.type
+        return self._encode_numbers(column)
+
+    def _encode_dictionary(self, column: pa.DictionaryArray) -> npt.NDArray[np.int32]:
+        dictionary = column.dictionary
+        # The batches of a row group share one dictionary, each a copy of it.
+        if self._dictionary is None or not dictionary.equals(self._dictionary):
+            if pa.types.is_large_string(dictionary.type):
+                dictionary = dictionary.cast(pa.string())
+            self.type = dictionary.type
+            try:
+                values = dictionary.to_pylist()
+            except UnicodeDecodeError as error:
                 raise InputRejectedError(
-                    f"log.segment: expected at most {MAX_SEGMENTS:,} segments, found more in the columns "
-                    f"{', '.join(self.columns)}: leave out the column that tells rows apart and not groups of them"
-                )
-            self.keys.append(key)
-        return code
+                    f"column '{self.name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
+                ) from None
+            self._known = self._codes_of(values)
+            self._dictionary = column.dictionary
+        if column.indices.null_count == 0:
+            return self._known[as_numpy(column.indices)]
+        missing = null_mask(column.indices)
+        indices = np.where(missing, len(self._known), as_numpy(column.indices).astype(np.int64))
+        return np.concatenate([self._known, self._codes_of([None])])[indices]
+
+    def _encode_numbers(self, column: pa.Array) -> npt.NDArray[np.int32]:
+        kind = pa.int32() if pa.types.is_date32(column.type) else column.type
+        numbers = as_numpy(column.cast(kind)).astype(np.int64)
+        missing = null_mask(column) if column.null_count else None
+        places = self._numbers.encode(numbers if missing is None else numbers[~missing])
+        new = self._numbers.found[self._of_numbers.size :]
+        # Through the column's own type: the largest unsigned numbers are negative here.
+        values = pa.array(new.astype(kind.to_pandas_dtype()), kind).cast(column.type).to_pylist()
+        self._of_numbers = np.concatenate([self._of_numbers, self._codes_of(values)])
+        codes = self._of_numbers[places]
+        if missing is None:
+            return codes
+        out = np.full(missing.size, self._codes_of([None])[0], np.int32)
+        out[~missing] = codes
+        return out
+
+    def _codes_of(self, values: list[Any]) -> npt.NDArray[np.int32]:
+        new = [value for value in dict.fromkeys(values) if value not in self._codes]
+        self._codes.update(zip(new, range(len(self.values), len(self.values) + len(new)), strict=True))
+        self.values += new
+        return np.fromiter(map(self._codes.__getitem__, values), np.int32, len(values))
+
+    def in_order(self) -> Integers:
+        """The codes in the order of their values, null first."""
+        null = [code for code, value in enumerate(self.values) if value is None]
+        others = (code for code, value in enumerate(self.values) if value is not None)
+        return np.array([*null, *sorted(others, key=self.values.__getitem__)], np.int64)
 
 
-def _plain(column: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column.cast(pa.string()) if pa.types.is_large_string(column.type) else column
+def number(columns: Sequence[pa.Array]) -> tuple[list[Key], Integers]:
+    """The distinct keys of Arrow columns, in order, and the place of each row's among them.
 
-
-def _dense(codes: npt.NDArray[np.int64], size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The distinct codes, ascending, and each code's place among them. codes : in [0, size)."""
-    if size > _DENSE:
-        present, inverse = np.unique(codes, return_inverse=True)
-        return present, inverse.reshape(-1)
-    seen = np.zeros(size, np.bool_)
-    seen[codes] = True
-    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[codes]
+    Raises
+    ------
+    InputRejectedError
+        More than `MAX_SEGMENTS`.
+    """
+    names = [str(i) for i in range(len(columns))]
+    encoder = Encoder(names)
+    codes = encoder.encode(pa.RecordBatch.from_arrays(list(columns), names))
+    in_order, _, _ = encoder.sort(np.arange(len(encoder)))
+    places = np.empty(in_order.size, np.int64)
+    places[in_order] = np.arange(in_order.size)
+    keys = encoder.keys
+    return [keys[code] for code in in_order.tolist()], places[codes]
 
 
 def arrays(keys: Sequence[Key], types: Sequence[pa.DataType]) -> list[pa.Array]:

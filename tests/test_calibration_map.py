@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators.calibration_map import CalibrationMap, midpoints
@@ -34,6 +34,7 @@ def monotone_maps(draw):
     return blocks(scores, levels)
 
 
+@settings(deadline=None)  # numba takes its time at the first call
 @given(monotone_maps(), st.lists(st.floats(allow_nan=False), min_size=1))
 def test_the_map_is_its_rows_and_stays_in_bounds_and_order(rows, extra):
     around = np.concatenate([rows.score_lo, rows.score_hi, np.array(extra)])

@@ -20,8 +20,9 @@ from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
 from pipeline.logs import Columns, open_log
 from pipeline.score_table import SortPlan
-from pipeline.segment_fit import SegmentRules, fit_segments, pack
+from pipeline.segment_fit import fit_segments, pack
 from pipeline.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
+from pipeline.segment_maps import SegmentRules
 
 NAMES = tuple(CalibrationMap.__dataclass_fields__)
 FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}

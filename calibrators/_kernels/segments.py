@@ -1,31 +1,108 @@
-"""Rows of many segments: scattering them by segment, and applying each segment's own map."""
+"""Rows of many segments: numbering the segments, scattering rows by segment, and applying each one's own map."""
 
 import numpy as np
 from numba import njit
 
+_LARGEST = 1.7976931348623157e308
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
+
 
 @njit(cache=True, nogil=True)
-def scatter(code, rank, label, classes, ends, positions):
-    """Where each row goes when rows are ordered by class and, within a class, by the rank of their segment.
+def number(values, start, slots, shift, found, count, codes):
+    """Give whole numbers codes 0, 1, ... in the order of their first appearance.
 
     Parameters
     ----------
-    code : int32 array, shape (n,). rank : int64 array: of each code, in [0, segments).
-    label : uint8 array, shape (n,): 0 or 1
-    classes : 2 to tell the labels apart, 1 not to
-    ends : int64 array, shape (classes * segments + 1,), zeros: becomes the places where each slice begins
-    positions : int64 array, shape (n,), is filled
+    values : int64 array, shape (n,). start : of the first that has no code yet.
+    slots : int32 array, shape (2**k,), at least twice the size of `found`: open-addressing table, -1 where empty.
+    shift : 64 - k.
+    found : int64 array; found[:count] are the values that have codes, by code; filled on.
+    codes : int32 array, shape (n,), is filled from `start`.
+
+    Returns
+    -------
+    how far it came: n, or less where `found` is full; the new count
     """
-    segments = (ends.size - 1) // classes
-    for i in range(code.size):
-        ends[rank[code[i]] + (classes - 1) * segments * label[i] + 1] += 1
-    for j in range(1, ends.size):
-        ends[j] += ends[j - 1]
-    fill = ends[:-1].copy()
-    for i in range(code.size):
-        slot = rank[code[i]] + (classes - 1) * segments * label[i]
-        positions[i] = fill[slot]
-        fill[slot] += 1
+    mask = np.uint64(slots.size - 1)
+    for i in range(start, values.size):
+        value = values[i]
+        slot = (np.uint64(value) * _MULTIPLIER) >> shift
+        while True:
+            code = slots[np.int64(slot)]
+            if code < 0:
+                if count == found.size:
+                    return i, count
+                found[count] = value
+                slots[np.int64(slot)] = code = count
+                count += 1
+                break
+            if found[code] == value:
+                break
+            slot = (slot + np.uint64(1)) & mask
+        codes[i] = code
+    return values.size, count
+
+
+@njit(cache=True, nogil=True)
+def keep(score, label, code, out_score, out_slot, counts, n):
+    """Append usable rows to out_score and out_slot; return the new length.
+
+    score : float64 array; usable when finite. label : uint8 array; usable when 0 or 1. code : int32 array.
+    out_score, out_slot : float64 and int32 arrays with room for score.size more after n. A slot is 2 * code + label.
+    counts : int64 array: of each slot; added to.
+    """
+    for i in range(score.size):
+        s = score[i] + 0.0  # -0.0 is 0.0
+        z = label[i]
+        good = (z <= 1) & (abs(s) <= _LARGEST)
+        slot = 2 * code[i] + (z & 1)
+        # Written without a branch: it belongs to the next row where this one is not usable.
+        out_score[n] = s
+        out_slot[n] = slot
+        counts[slot] += good
+        n += good
+    return n
+
+
+@njit(cache=True, nogil=True)
+def keep_weighted(score, label, weight, code, out_score, out_weight, out_slot, counts, n):
+    """As `keep`, of rows with weights; a weight is usable when finite and > 0."""
+    for i in range(score.size):
+        s = score[i] + 0.0
+        w = weight[i]
+        z = label[i]
+        if z <= 1 and abs(s) <= _LARGEST and 0.0 < w <= _LARGEST:
+            slot = 2 * code[i] + z
+            out_score[n] = s
+            out_weight[n] = w
+            out_slot[n] = slot
+            counts[slot] += 1
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def scatter(score, slot, fill, out):
+    """Put scores in the order of their slots. fill : int64 array: where each slot begins in `out`; moved on."""
+    for i in range(score.size):
+        at = fill[slot[i]]
+        fill[slot[i]] = at + 1
+        out[at] = score[i]
+
+
+@njit(cache=True, nogil=True)
+def scatter_weighted(score, weight, slot, fill, out_score, out_weight, out_positives):
+    """Put weighted rows in the order of their codes, which are slots without their last bit, the label.
+
+    fill : int64 array: where the rows of each code begin; moved on.
+    """
+    for i in range(score.size):
+        code = slot[i] >> 1
+        at = fill[code]
+        fill[code] = at + 1
+        out_score[at] = score[i]
+        out_weight[at] = weight[i]
+        out_positives[at] = weight[i] if slot[i] & 1 else 0.0
 
 
 @njit(cache=True, nogil=True)

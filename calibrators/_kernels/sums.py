@@ -99,15 +99,18 @@ def rounded(components, n):
 @njit(cache=True, nogil=True)
 def whole_total(values):
     """The sum of whole numbers, exact in plain doubles, and whether it is that."""
-    total = 0.0
-    size = 0.0
+    # In integers, whose sums need no order, so that several are added at a time.
+    total = size = largest = 0
     whole = True
     for i in range(values.size):
         x = values[i]
-        total += x
-        size += abs(x)
-        whole = whole and x == np.floor(x)
-    return total, whole and size <= _LARGEST_WHOLE
+        k = np.int64(x)
+        whole &= (np.float64(k) == x) & (abs(x) <= _LARGEST_WHOLE)
+        total += k
+        size += abs(k)
+        largest = max(largest, abs(k))
+    whole &= float(largest) * values.size < 4.0e18  # no sum has wrapped around
+    return float(total), whole and size <= _LARGEST_WHOLE
 
 
 @njit(cache=True, nogil=True)
