@@ -19,7 +19,7 @@ from sklearn.svm import SVC, LinearSVC
 
 from calibrators.acp import ACP
 from calibrators.isotonic import Isotonic
-from calibrators.ranks import rank_methods
+from calibrators.ranks import rank_methods, relative_gain
 from pipeline import experiment_data as sets
 from pipeline.experiment_classifiers import Classifier, Preparation, Scores
 from pipeline.experiment_generated import generate
@@ -97,6 +97,17 @@ def ranks(folder: Path) -> None:
                 marks = ranking.marks(compared[-1])
                 text = ", ".join(f"{m} {ranking.mean[m]:.2f}{marks[m]}" for m in compared)
                 print(f"| {measure} | {strength:g} | {text} | {ranking.friedman().p_value:.3f} |")
+    gains(frame)
+
+
+def gains(frame: pd.DataFrame) -> None:
+    print("\n|  | C | relative gain of ENIR over the classifier, 95 % interval |\n|---|---|---|")
+    for measure in ("auc", "accuracy", "rmse", "ece_stored", "mce_stored"):
+        for strength in sorted(frame.C.unique()):
+            found = frame[strength == frame.C]
+            values = found.pivot_table(index="set", columns="method", values=measure)
+            gain, _ = relative_gain(values.enir_authors, values.base)
+            print(f"| {measure} | {strength:g} | [{gain.low:.3f}, {gain.high:.3f}] |")
 
 
 def simulated(folder: Path) -> None:
