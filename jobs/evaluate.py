@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluation import Evaluation, PublishedMap, changes, evaluate, headline, run_document, to_json
 from pipeline.execution import Executor
 from pipeline.identity import run_id, software
+from pipeline.kept_table import KeptTable, kept_table, sort_by_probability
 from pipeline.logs import Columns, Log, cut, open_log
 from pipeline.lookup_table import LookupTable, read_lookup_table
 from pipeline.output import Output
@@ -45,7 +46,12 @@ def prepare(config: EvaluateConfig) -> Prepared:
             f"log.score_transform: the table was fitted with '{transform}', found '{config.log.score_transform}': "
             "leave it out, the table's own is used"
         )
-    log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
+    kept = kept_table(config.log.path)
+    if kept is None:
+        log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
+    else:
+        _check_kept(kept, transform)
+        log = kept.files()
     # The log's files count, not how they were named.
     settings = config.model_dump(
         mode="json",
@@ -61,10 +67,24 @@ def prepare(config: EvaluateConfig) -> Prepared:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
         quarantine.check_apart(log)
         check_place(quarantine, identity)
-    sorts = 1 if lookup.facts.monotone else 2
-    needed = sorts * scratch_bytes(log, write=True)
+    needed = _scratch_needed(log, kept, monotone=lookup.facts.monotone)
     check_space(config.scratch, needed)
-    return Prepared(config, log, version, lookup, identity, output, quarantine, needed)
+    return Prepared(config, log, version, lookup, identity, output, quarantine, needed, kept)
+
+
+def _check_kept(kept: KeptTable, transform: str) -> None:
+    if kept.transform != transform:
+        raise ConfigError(
+            f"log.path: expected a score table of scores with the transform '{transform}', as the table was fitted "
+            f"with, found '{kept.transform}': evaluate on the log"
+        )
+
+
+def _scratch_needed(log: Log, kept: KeptTable | None, *, monotone: bool) -> int:
+    if kept is not None:
+        # Entries of 24 bytes a point, and the table sorted by probability.
+        return 0 if monotone else 48 * log.rows
+    return (1 if monotone else 2) * scratch_bytes(log, write=True)
 
 
 def _check_segments(config: EvaluateConfig, version: Version) -> None:
@@ -93,20 +113,17 @@ class Prepared:
     output: Output
     quarantine: Output | None
     needed: int
+    kept: KeptTable | None = None
 
     @property
     def plan(self) -> Plan:
         """What the evaluation would do."""
         log = self.log
-        sizes = SortPlan(Path()).within(self.config.cluster.memory_bytes, log.rows)
-        tasks = len(cut(log, sizes.run_rows))
-        sort = f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)"
         again = () if self.lookup.facts.monotone else ("sort and merge again, by calibrated probability",)
         return Plan(
             job="evaluate",
             stages=(
-                sort,
-                "merge: write the score table to scratch",
+                *self._sorting,
                 *again,
                 "measure: two passes over the score table",
                 f"report: write {REPORT} and {RUN}",
@@ -128,6 +145,18 @@ class Prepared:
                 "version": self.version.name,
                 "run_id": self.identity,
             },
+        )
+
+    @property
+    def _sorting(self) -> tuple[str, ...]:
+        if self.kept is not None:
+            return ()
+        log = self.log
+        sizes = SortPlan(Path()).within(self.config.cluster.memory_bytes, log.rows)
+        tasks = len(cut(log, sizes.run_rows))
+        return (
+            f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)",
+            "merge: write the score table to scratch",
         )
 
     def execute(self, executor: Executor) -> Outcome:
@@ -176,7 +205,10 @@ class Prepared:
         transform = self.lookup.facts.score_transform
         plan = SortPlan(scratch, transform=transform, rules=rules, write=scratch / "before")
         plan = plan.within(self.config.cluster.memory_bytes, self.log.rows)
-        table, _ = build_score_table(self.log, plan, executor)
+        if self.kept is None:
+            table, _ = build_score_table(self.log, plan, executor)
+        else:
+            table = self.kept.table(self.log)
         run = partial(table.run, executor=executor, stage="measure")
         if self.lookup.facts.monotone:
             predict = PublishedMap(self.version.lookup_path)
@@ -191,7 +223,10 @@ class Prepared:
             write=scratch / "after",
             rules=replace(rules, keep=False),
         )
-        after, _ = build_score_table(self.log, again, executor)
+        total = None
+        if self.kept is not None:
+            total = sort_by_probability(table, self.version.lookup_path, inner, executor)
+        after, _ = build_score_table(self.log, again, executor, total=total)
         run_after = partial(after.run, executor=executor, stage="measure")
         return table, evaluate(run, run_after=run_after, rows=table.used, bins=self.config.evaluate.bins)
 
