@@ -257,9 +257,9 @@ def second_chunk(
         return None
     carry, targets = tasks[first]
     p, (_, w, k) = _predictions(predict, points.score), points
-    prediction = p[kernels.crossings(w, carry, targets)]
-    edges = np.unique(np.concatenate([prediction, np.nextafter(prediction, np.inf)]))
     counts, _ = kernels.counts_and_whole(w, k)
+    prediction = p[kernels.crossings(w, carry, targets, counts)]
+    edges = np.unique(np.concatenate([prediction, np.nextafter(prediction, np.inf)]))
     return Ends(first, targets, prediction, edges, kernels.segment_sums(p, w, k, counts, edges))
 
 

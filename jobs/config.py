@@ -145,8 +145,8 @@ class LogConfig(Section):
     segment: Names = Field(
         (),
         description="Columns whose values tell segments apart, such as [model_id, country]: strings, integers, "
-        "booleans or dates; null is a segment too. fit makes a map for each; score and evaluate use those of the table. "
-        "[]: one map for all rows.",
+        "booleans or dates; null is a segment too. fit makes a map for each; score and evaluate use those of the "
+        "table. []: one map for all rows.",
     )
     score_transform: Literal["none", "sigmoid"] = Field(
         "none",
@@ -414,7 +414,10 @@ class ScoreConfig(JobConfig):
 class EvaluateConfig(JobConfig):
     """Configuration of evaluate."""
 
-    log: LogConfig = _LOG
+    log: LogConfig = Field(
+        description="The prediction log to read. Or path is the folder score_table that a version kept "
+        "(score_table.keep of fit): the log it was fitted to, sorted already; the other keys then mean nothing."
+    )
     store: PublishedConfig = Field(description="The published table to measure.")
     output: ReportConfig = Field(description="Where the report goes.")
     evaluate: EvaluateSection = Field(EvaluateSection(), description="How to measure.")

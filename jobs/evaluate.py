@@ -31,6 +31,7 @@ from pipeline.evaluation import (
 )
 from pipeline.execution import Executor
 from pipeline.identity import run_id, software
+from pipeline.kept_table import KeptTable, kept_table, sort_by_probability
 from pipeline.logs import Columns, Log, cut, open_log
 from pipeline.lookup_table import LookupTable, read_lookup_table
 from pipeline.output import Output
@@ -65,7 +66,14 @@ def prepare(config: EvaluateConfig) -> Prepared:
             f"log.score_transform: the table was fitted with '{transform}', found '{config.log.score_transform}': "
             "leave it out, the table's own is used"
         )
-    log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight, columns))
+    kept = kept_table(config.log.path)
+    if kept is None:
+        log = open_log(
+            config.log.path, Columns(config.log.score, config.log.label, config.log.weight, columns)
+        )
+    else:
+        _check_kept(kept, transform, columns)
+        log = kept.files()
     # The log's files count, not how they were named.
     settings = config.model_dump(
         mode="json",
@@ -81,11 +89,32 @@ def prepare(config: EvaluateConfig) -> Prepared:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
         quarantine.check_apart(log)
         check_place(quarantine, identity)
-    # With segments, their runs and the parts of those that are cut come on top.
-    sorts = 4 if columns else 1 if lookup.facts.monotone else 2
-    needed = sorts * scratch_bytes(log, write=True)
+    needed = _scratch_needed(log, kept, monotone=lookup.facts.monotone)
     check_space(config.scratch, needed)
-    return Prepared(config, log, version, lookup, identity, output, quarantine, needed, segmented)
+    return Prepared(config, log, version, lookup, identity, output, quarantine, needed, kept, segmented)
+
+
+def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...]) -> None:
+    if segments:
+        raise ConfigError(
+            f"log.path: expected a log with the columns {', '.join(segments)}, which the table's segments are of, "
+            "found a score table, which has none: evaluate on the log"
+        )
+    if kept.transform != transform:
+        raise ConfigError(
+            f"log.path: expected a score table of scores with the transform '{transform}', as the table was fitted "
+            f"with, found '{kept.transform}': evaluate on the log"
+        )
+
+
+def _scratch_needed(log: Log, kept: KeptTable | None, *, monotone: bool) -> int:
+    if kept is not None:
+        # Entries of 24 bytes a point, and the table sorted by probability.
+        return 0 if monotone else 48 * log.rows
+    if log.columns.segments:
+        # Two sorts, each with the segments' runs and the parts of those that are cut.
+        return 4 * scratch_bytes(log, write=True)
+    return (1 if monotone else 2) * scratch_bytes(log, write=True)
 
 
 def _check_segments(config: EvaluateConfig, version: Version) -> None:
@@ -113,6 +142,7 @@ class Prepared:
     output: Output
     quarantine: Output | None
     needed: int
+    kept: KeptTable | None = None
     segmented: SegmentedLookup | None = None
 
     @property
@@ -124,15 +154,11 @@ class Prepared:
     def plan(self) -> Plan:
         """What the evaluation would do."""
         log = self.log
-        sizes = SortPlan(Path()).within(self.config.cluster.memory_bytes, log.rows)
-        tasks = len(cut(log, sizes.run_rows))
-        sort = f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)"
         again = () if self._one_sort else ("sort and merge again, by calibrated probability",)
         return Plan(
             job="evaluate",
             stages=(
-                sort,
-                "merge: write the score table to scratch",
+                *self._sorting,
                 *again,
                 "measure: two passes over the score table",
                 f"report: write {REPORT} and {RUN}",
@@ -154,6 +180,18 @@ class Prepared:
                 "version": self.version.name,
                 "run_id": self.identity,
             },
+        )
+
+    @property
+    def _sorting(self) -> tuple[str, ...]:
+        if self.kept is not None:
+            return ()
+        log = self.log
+        sizes = SortPlan(Path()).within(self.config.cluster.memory_bytes, log.rows)
+        tasks = len(cut(log, sizes.run_rows))
+        return (
+            f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)",
+            "merge: write the score table to scratch",
         )
 
     def execute(self, executor: Executor) -> Outcome:
@@ -227,15 +265,18 @@ class Prepared:
         if self.segmented is not None:
             segments = evaluate_segments(self.log, self.segmented, (plan, again), executor, bins)
             return segments.before.table, segments.whole, segments
-        table, _ = build_score_table(self.log, plan, executor)
+        if self.kept is None:
+            table, _ = build_score_table(self.log, plan, executor)
+        else:
+            table = self.kept.table(self.log)
         run = partial(table.run, executor=executor, stage="measure")
         if self._one_sort:
-            return (
-                table,
-                evaluate(run, PublishedMap(self.version.lookup_path), rows=table.used, bins=bins),
-                None,
-            )
-        after, _ = build_score_table(self.log, again, executor)
+            predict = PublishedMap(self.version.lookup_path)
+            return table, evaluate(run, predict, rows=table.used, bins=bins), None
+        total = None
+        if self.kept is not None:
+            total = sort_by_probability(table, self.version.lookup_path, again.scratch, executor)
+        after, _ = build_score_table(self.log, again, executor, total=total)
         run_after = partial(after.run, executor=executor, stage="measure")
         return table, evaluate(run, run_after=run_after, rows=table.used, bins=bins), None
 

@@ -182,16 +182,26 @@ class Buffer:
 
     def _write(self, negatives: Array, positives: Array, entries: Points) -> None:
         path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            for section in (negatives, positives, *entries):
-                file.write(section.data)
-        temporary.replace(path)
-        sections = (negatives, positives, entries.score)
-        n, p, m = (section.size for section in sections)
-        # Copies: a view would keep the whole section alive.
-        samples = [section[::SAMPLE_STRIDE].copy() for section in sections]
-        self.runs.append(Run(str(path), (n, p, m), (samples[0], samples[1], samples[2])))
+        self.runs.append(_write_run(path, negatives, positives, entries))
+
+
+def _write_run(path: Path, negatives: Array, positives: Array, entries: Points) -> Run:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        for section in (negatives, positives, *entries):
+            file.write(section.data)
+    temporary.replace(path)
+    sections = (negatives, positives, entries.score)
+    n, p, m = (section.size for section in sections)
+    # Copies: a view would keep the whole section alive.
+    samples = [section[::SAMPLE_STRIDE].copy() for section in sections]
+    return Run(str(path), (n, p, m), (samples[0], samples[1], samples[2]))
+
+
+def write_entries(entries: Points, folder: Path, index: int) -> RunReceipt:
+    """Leave entries, sorted by score, as a run; of the receipt, the run and its extreme scores are filled in."""
+    run = _write_run(folder / f"run-{index:06d}-0000", np.empty(0), np.empty(0), entries)
+    return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
 
 
 def _fold(values: Array, label: int) -> tuple[Array, Array]:

@@ -314,3 +314,56 @@ def test_a_log_of_several_places(place, run):
     done = run("score", log__path=place.root / "log" / "day=*")
     assert done.code == 0
     assert {path.parent.name for path in place.output.rglob("*.parquet")} == {"day=1", "day=2"}
+
+
+# Kept score tables
+
+
+@pytest.mark.parametrize("method", ["isotonic", "histogram"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_kept_score_table_measures_as_its_log_does(place, run, method, weighted):
+    random = np.random.default_rng(4)
+    score = random.random(3000).round(3)
+    columns = {"score": score, "label": random.random(3000) < 0.5 + 0.4 * np.sin(9 * score)}
+    if weighted:
+        columns["weight"] = random.lognormal(0, 1, 3000)
+    place.write_log(columns)
+    settings = ["log.weight=weight"] if weighted else []
+    kept = run("fit", f"calibrator.method={method}", "score_table.keep=true", *settings, as_json=True)
+    assert kept.code == 0
+    whole = run("evaluate", *settings, as_json=True).json
+    folder = Path(kept.json["lookup_path"]).parent / "score_table"
+    dry = run("evaluate", log__path=folder, output__path=place.root / "again", dry_run=True)
+    assert dry.code == 0
+    assert ("sort" in dry.out + dry.err) == (method == "histogram")
+    done = run("evaluate", log__path=folder, output__path=place.root / "again", as_json=True)
+    assert done.code == 0
+    for key in ("before", "after", "headline", "rows_used", "rows_positive", "weight"):
+        assert done.json[key] == whole[key]
+    assert list(place.scratch.iterdir()) == []
+
+
+def test_a_kept_score_table_that_is_not_whole(place, run):
+    place.write_log()
+    kept = run("fit", "score_table.keep=true", as_json=True)
+    folder = Path(kept.json["lookup_path"]).parent / "score_table"
+    part = next(folder.iterdir())
+    part.write_bytes(part.read_bytes()[:-1])
+    refused = run("evaluate", log__path=folder)
+    assert refused.code == 3
+    assert f"{folder}: expected the parts that manifest.json names, found" in refused.err
+    part.unlink()
+    refused = run("evaluate", log__path=folder)
+    assert refused.code == 3
+    assert "no file" in refused.err
+
+
+def test_a_kept_score_table_of_other_scores(place, run):
+    random = np.random.default_rng(4)
+    score = random.normal(size=300)
+    place.write_log({"score": score, "label": random.random(300) < 0.5})
+    kept = run("fit", "score_table.keep=true", as_json=True)
+    assert run("fit", "log.score_transform=sigmoid").code == 0
+    refused = run("evaluate", log__path=Path(kept.json["lookup_path"]).parent / "score_table")
+    assert refused.code == 2
+    assert "log.path: expected a score table of scores with the transform 'sigmoid'" in refused.err

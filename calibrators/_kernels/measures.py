@@ -25,6 +25,9 @@ from calibrators._kernels.sums import MAX_COMPONENTS, add
 COUNTS_LIMIT = 2.0**30
 """Twice its square fits an int64."""
 
+_MANY = 2.0**31
+_STRIP = 1024
+
 TINY = 2.0**-200
 """Predictions below count as 0, but in the log loss of positives: their products stay exact."""
 
@@ -32,11 +35,15 @@ TINY = 2.0**-200
 @njit(cache=True, nogil=True)
 def counts_and_whole(w, k):
     """Whether all numbers are whole, and whether they are counts (above)."""
-    total = 0.0
-    for i in range(w.size):
-        if w[i] != math.floor(w[i]) or k[i] != math.floor(k[i]):
+    total = np.int64(0)
+    for start in range(0, w.size, _STRIP):
+        broken = np.int64(0)
+        # Without branches and in whole numbers, so that it is several at a time.
+        for i in range(start, min(start + _STRIP, w.size)):
+            broken += np.int64(w[i] != np.floor(w[i])) + np.int64(k[i] != np.floor(k[i]))
+            total += np.int64(min(w[i], _MANY))
+        if broken != 0:
             return False, False
-        total += w[i]
     return total <= COUNTS_LIMIT, True
 
 
@@ -195,11 +202,28 @@ def rank_sum(p, w, k, counts):
 
 
 @njit(cache=True, nogil=True)
-def crossings(w, carry, targets):
+def _crossings_of_counts(w, carry, targets):
+    out = np.full(targets.size, w.size - 1, np.int64)
+    before = np.int64(carry)
+    j = 0
+    for i in range(w.size):
+        before += np.int64(w[i])
+        while j < targets.size and before >= targets[j]:
+            out[j] = i
+            j += 1
+        if j == targets.size:
+            break
+    return out
+
+
+@njit(cache=True, nogil=True)
+def crossings(w, carry, targets, counts):
     """For each target the first index at which the exact cumulative weight reaches it.
 
     carry : expansion of the weight before w[0]. targets : float64 array, ascending, all within reach.
     """
+    if counts and (carry.size == 0 or (carry.size == 1 and carry[0] == np.floor(carry[0]))):
+        return _crossings_of_counts(w, carry[0] if carry.size > 0 else 0.0, targets)
     components = np.empty(MAX_COMPONENTS + 1)
     scratch = np.empty(MAX_COMPONENTS + 1)
     n = carry.size
