@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_origin
@@ -308,6 +309,58 @@ class SegmentsConfig(Section):
     )
 
 
+def _as_text(value: Any) -> Any:
+    # YAML reads 2026-01-31 as a date.
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def _check_date(text: str) -> str:
+    try:
+        dt.date.fromisoformat(text if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else "")
+    except ValueError:
+        raise ValueError(f"expected a date such as 2026-01-31, found {text!r}") from None
+    return text
+
+
+def _check_days(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d{0,4}d", text):
+        raise ValueError(f"expected a number of days such as 30d, found {text!r}")
+    return text
+
+
+class WindowConfig(Section):
+    """Which days of the log are used."""
+
+    column: Text | None = Field(
+        None,
+        description="Column that dates the rows: dates, timestamps, integers such as 20260131, text such as "
+        "2026-01-31; or the key of hive folders such as date=2026-01-31. Each day's rows are kept sorted in the "
+        "store, and later fits sort only days that are new or changed. null: all of the log, sorted each time.",
+    )
+    last: Annotated[Text, AfterValidator(_check_days)] = Field(
+        "30d", description="With window.column: the number of days, such as 30d."
+    )
+    until: Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_date)] | None = Field(
+        None,
+        description="With window.column: the last day, such as 2026-01-31. null: the latest day in the log.",
+    )
+
+    @property
+    def length(self) -> int:
+        """Number of days."""
+        return int(self.last.removesuffix("d"))
+
+    @property
+    def last_day(self) -> dt.date | None:
+        """The last day, where it is given."""
+        return None if self.until is None else dt.date.fromisoformat(self.until)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The other keys only mean something with a column."""
+        if self.until is not None and self.column is None:
+            yield "until", "only goes with window.column, found window.column=null"
+
+
 class ScoreTableConfig(Section):
     """The sorted log, one row a distinct score."""
 
@@ -389,6 +442,9 @@ class FitConfig(JobConfig):
     calibrator: CalibratorConfig = Field(CalibratorConfig(), description="How to calibrate.")
     segments: SegmentsConfig = Field(
         SegmentsConfig(), description="With log.segment: which segments get a map of their own."
+    )
+    window: WindowConfig = Field(
+        WindowConfig(), description="Which days of the log to use: all, or the last ones."
     )
     score_table: ScoreTableConfig = Field(
         ScoreTableConfig(),

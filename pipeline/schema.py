@@ -108,5 +108,7 @@ REASONS = (
     "weight_nan",
     "weight_infinite",
     "weight_not_positive",
+    "date_null",
+    "date_invalid",
 )
 """Reason codes of bad rows, in order of precedence: a row counts under its first."""

@@ -203,14 +203,15 @@ def sort_log(
         for i, pieces in enumerate(cut(log, plan.run_rows))
     ]
     receipts = executor.run("sort", write, tasks)
-    total = _add_up(receipts)
+    total = add_up(receipts)
     quarantine.check(total.bad, total.rows, plan.rules)
     if total.used == 0:
         raise InputRejectedError(f"expected usable rows, found none among {total.rows:,}")
     return total, receipts
 
 
-def _add_up(receipts: list[RunReceipt]) -> RunReceipt:
+def add_up(receipts: list[RunReceipt]) -> RunReceipt:
+    """What several tasks of the first stage did, in all."""
     total = RunReceipt()
     for receipt in receipts:
         total.runs += receipt.runs

@@ -175,7 +175,7 @@ class _Buffer:
             self.runs.append(self._write(path, level, own, sections, slices, positives))
         if self.weighted:
             assert isinstance(self.whole, WeightedBuffer)
-            self.whole.write_weighted(*sections)
+            self.whole.write_weighted(sections[0], np.stack(sections[1:], axis=1))
         else:
             negatives = int(counts[0].sum())
             self.whole.write(sections[0][:negatives], sections[0][negatives:])
