@@ -19,7 +19,7 @@ import pyarrow as pa
 from calibrators._kernels import segments as kernels
 from calibrators._kernels import ties
 from calibrators.points import Array, Points
-from pipeline import quarantine, segment_values
+from pipeline import quarantine, score_grid, segment_values
 from pipeline.logs import Columns, Log, Piece, Rows, cut, read_rows
 from pipeline.runs import Buffer, Reading, RunReceipt, WeightedBuffer, calibration_scores
 from pipeline.score_table import SortPlan
@@ -77,7 +77,9 @@ def write_segment_runs(
     for piece in pieces:
         for rows in read_rows(reading.filesystem, piece, columns):
             receipt.rows += rows.score.size
-            used = buffer.add(rows._replace(score=calibration_scores(rows.score, reading)))
+            score, move = score_grid.round_scores(calibration_scores(rows.score, reading), reading.grid)
+            receipt.largest_move = max(receipt.largest_move, move)
+            used = buffer.add(rows._replace(score=score))
             receipt.used += used
             if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, columns, piece.path)
