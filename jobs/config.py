@@ -146,8 +146,8 @@ class LogConfig(Section):
     segment: Names = Field(
         (),
         description="Columns whose values tell segments apart, such as [model_id, country]: strings, integers, "
-        "booleans or dates; null is a segment too. fit makes a map for each, score uses those of the table. "
-        "[]: one map for all rows.",
+        "booleans or dates; null is a segment too. fit makes a map for each; score and evaluate use those of the "
+        "table. []: one map for all rows.",
     )
     score_transform: Literal["none", "sigmoid"] = Field(
         "none",

@@ -131,7 +131,9 @@ def calibration_scores(score: Array, reading: Reading) -> Array:
     if reading.lookup is not None:
         from pipeline.lookup_table import cached_lookup_table
 
-        score = cached_lookup_table(reading.lookup).map.predict(score)
+        # The map of an infinite score is finite, but the row is as little use as before.
+        finite = np.where(np.isfinite(score), score, np.nan)
+        score = cached_lookup_table(reading.lookup).map.predict(finite)
     return score
 
 

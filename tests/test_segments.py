@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import CalibrationMap
+from calibrators.assessment import MEASURES
+from calibrators.measures import assess
 from pipeline import segment_runs, segment_values
 from pipeline.calibration import make_calibrator
 from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
 from pipeline.logs import Columns, open_log
 from pipeline.score_table import SortPlan
-from pipeline.segment_fit import fit_segments, pack
+from pipeline.segment_evaluation import beyond_chance, evaluate_segments
+from pipeline.segment_fit import fit_segments
+from pipeline.segment_levels import pack
 from pipeline.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
 from pipeline.segment_maps import SegmentRules
 
@@ -226,10 +231,11 @@ def test_every_method_whole_or_cut(tmp_path, method, params, bucket_bytes, monke
 
 def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path):
     class Refusing(type(make_calibrator("isotonic", {}))):
-        def fit_points(self, points):
-            if points.score.size == 2:
+        def _passes(self):
+            found = yield from super()._passes()
+            if found.weight.sum() == 2:
                 raise ValueError("no")
-            return super().fit_points(points)
+            return found
 
     table = pa.table({"score": [0.1, 0.2, 0.1, 0.2, 0.3], "label": [0, 1, 0, 1, 1], "model": [1, 1, 2, 2, 2]})
     log = open_log(write_log(tmp_path / "log", table), Columns("score", "label", None, ("model",)))
@@ -456,6 +462,126 @@ def test_what_segments_do_not_go_with_is_refused(place):
     place.job("fit", "log.segment=[model]", "score_table.keep=true").expect(2, "score_table.keep")
     assert not (place.store / place.table / "CURRENT").exists()
     place.job("fit", "log.segment=[model]").expect(0)
-    place.job("evaluate").expect(2, "expected a table without segments")
+    place.job("evaluate", "log.segment=[country]").expect(2, "expected those of the table, model")
     place.job("fit").expect(0)
     place.job("evaluate", "log.segment=[model]").expect(2, "the table has no segments")
+
+
+# Evaluation
+
+
+def rows_in_memory(table, expected, columns):
+    """Each row's key, score, label, weight and probability, by a plain loop."""
+    rows = []
+    for row in table.to_pylist():
+        key = tuple(row[c] for c in columns)
+        fallen = next(
+            key[:n] for n in range(len(key), -1, -1) if not isinstance(expected.get(key[:n], ""), str)
+        )
+        rows.append(
+            (key, row["score"], row["label"], row["w"], expected[fallen].predict(row["score"]).item())
+        )
+    return rows
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bucket_bytes", [2000, 1 << 24])
+def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, monkeypatch):
+    monkeypatch.setattr(segment_runs, "SAMPLE_STRIDE", 8)
+    columns = ("model", "country")
+    table, rules = some_log(1200, 7, segments=3), SegmentRules(60, 5)
+    found = fit(tmp_path, table, columns, weighted, rules)
+    _, lookup = publish(tmp_path, found, columns)
+    news = some_log(1500, 8, segments=4)
+    news = news.append_column("more", news.column("label"))
+    log = open_log(
+        write_log(tmp_path / "new", news, 3, 200),
+        Columns("score", "label", "w" if weighted else None, columns),
+    )
+    plans = []
+    for name, path in (("before", None), ("after", str(tmp_path / "lookup.parquet"))):
+        (tmp_path / name).mkdir()
+        plan = SortPlan(tmp_path / name, lookup=path, write=tmp_path / f"{name}-table", run_rows=170)
+        plans.append(replace(plan, bucket_bytes=bucket_bytes))
+    measured = evaluate_segments(log, lookup, tuple(plans), Shuffled(), 10)
+    rows = rows_in_memory(news, expected_maps(table, columns, weighted, rules), columns)
+    written = measured.table().to_pylist()
+    keys = sorted({row[0] for row in rows}, key=segment_values.order)
+    assert [tuple(row[c] for c in columns) for row in written] == keys
+    for key, row in zip(keys, written, strict=True):
+        own = [r for r in rows if r[0] == key]
+        for at, side in ((1, "before"), (4, "after")):
+            weight = np.array([r[3] for r in own]) if weighted else np.ones(len(own))
+            wanted = assess([r[at] for r in own], weight, [r[2] for r in own] * weight)
+            for name in MEASURES:
+                assert row[f"{name}_{side}"] == pytest.approx(
+                    getattr(wanted.measures, name), rel=1e-12, abs=1e-15
+                )
+            assert row[f"mean_prediction_{side}"] == pytest.approx(wanted.mean_prediction, rel=1e-12)
+            assert 0 <= row[f"beyond_chance_{side}"] <= row[f"ece_frequency_{side}"]
+        assert row["rows"] == len(own)
+        assert row["rows_positive"] == sum(r[2] for r in own)
+        assert row["fitted_on"] == lookup.known.get(key, "unseen")
+    weight = np.array([r[3] for r in rows]) if weighted else np.ones(len(rows))
+    whole = assess([r[4] for r in rows], weight, [r[2] for r in rows] * weight).measures
+    assert measured.whole.after.measures.auc == pytest.approx(whole.auc, rel=1e-12)
+    assert measured.whole.after.measures.ece_frequency == pytest.approx(whole.ece_frequency, rel=1e-9)
+
+
+def test_calibrated_segments_have_no_error_beyond_chance():
+    rng = np.random.default_rng(3)
+    groups, alarms = 10, 0
+    for _ in range(40):
+        sizes = rng.integers(10, 200, 100)
+        gap, variance = np.zeros(100), np.zeros(100)
+        for i, n in enumerate(sizes):
+            p = np.sort(rng.beta(0.05, 2, n))
+            hits = (rng.random(n) < p) - p
+            parts = np.array_split(hits, groups)
+            gap[i] = sum(abs(part.sum()) for part in parts)
+            variance[i] = (p * (1 - p)).sum()
+        alarms += (beyond_chance(gap, variance, np.ones(100), groups) > 0).any()
+    assert alarms <= 5
+    # An error of 0.1 in 10,000 rows is most of it beyond chance; in 100 rows it is not.
+    rows = np.array([1e4, 100.0])
+    found = beyond_chance(0.1 * rows, 0.25 * rows, np.ones(2), groups) / rows
+    assert 0.06 < found[0] < 0.1
+    assert found[1] == 0
+
+
+def test_evaluate_with_segments(place):
+    table = some_log(6000, 5, ties=False)
+    place.write_log(table)
+    place.job("fit", "log.segment=[model]", "segments.min_rows=200", "segments.min_positives=20").expect(0)
+    rng = np.random.default_rng(6)
+    score = rng.random(9000)
+    model = np.repeat([1, 2, 77], 3000)
+    # Model 2 is wrong by now, and 77 is new.
+    news = pa.table(
+        {
+            "score": score,
+            "label": (rng.random(9000) < np.where(model == 2, 1 - score, score)).astype(int),
+            "model": model,
+        }
+    )
+    place.write_log(news, name="new")
+    done = place.job("evaluate", "--json", log__path=place.root / "new")
+    assert done.code == 0, done.stderr
+    segments = done.json["segments"]
+    assert (segments["count"], segments["unseen_rows"]) == (3, 3000)
+    assert segments["fitted_on"] == {"segment": 2, "unseen": 1}
+    worst = segments["worst"][0]
+    assert worst["segment"] == ["2"]
+    assert worst["rows"] == 3000
+    assert worst["beyond_chance_after"] > 0.2
+    assert segments["beyond_chance_after"] >= 1
+    page = (place.output / "report.html").read_text()
+    assert "Segment by segment" in page
+    assert "Rows of segments that the table does not know: 3,000" in page
+    written = pq.read_table(place.output / "segments.parquet")
+    assert written.column("model").to_pylist() == [1, 2, 77]
+    assert json.loads((place.output / "run.json").read_text())["segments"]["worst"][0] == worst
+    said = place.job(
+        "evaluate", "log.max_bad_fraction=0.5", log__path=place.root / "new", output__path=place.root / "x"
+    )
+    assert "2: ECE" in said.stdout

@@ -459,3 +459,19 @@ def test_two_fits_at_once_on_one_store(tmp_path, log):
         assert content(summary) == content(run(tmp_path, log, "raw", **raw, calibrator=one["calibrator"]))
     kept = sorted(path.name[:10] for path in (tmp_path / "store" / "ads" / "days").iterdir())
     assert kept == [date_of(2), date_of(3), date_of(4)]
+
+
+@pytest.mark.parametrize("segment", [[], ["model"]])
+def test_a_grid_equals_a_log_with_rounded_scores(tmp_path, segment):
+    tables = []
+    for name in ("log", "rounded"):
+        table = day_rows(1, rows=900, ties=False).append_column("model", pa.array(["a", "b", "c"] * 300))
+        if name == "rounded":
+            table = table.set_column(0, "score", pa.array(np.rint(table["score"].to_numpy() * 100) / 100))
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "part.parquet")
+        settings = {"log": {"segment": segment}, "segments": {"min_rows": 10, "min_positives": 2}}
+        found = run(tmp_path, tmp_path / name, f"store-{name}", score_table={"grid": "1e-2"}, **settings)
+        assert found["largest_score_move"] == (pytest.approx(0.005, rel=0.1) if name == "log" else 0)
+        tables.append(pq.read_table(found["lookup_path"]))
+    assert tables[0].equals(tables[1])
