@@ -20,7 +20,7 @@ from calibrators._kernels import segments as kernels
 from calibrators._kernels import ties
 from calibrators.ordering import ascending
 from calibrators.points import Array, Points
-from pipeline import quarantine, segment_values
+from pipeline import quarantine, score_grid, segment_values
 from pipeline.logs import Log, Piece, Rows, cut, read_rows
 from pipeline.runs import Buffer, Reading, RunReceipt, WeightedBuffer, calibration_scores
 from pipeline.score_table import SortPlan
@@ -91,6 +91,7 @@ def write_segment_runs(
     receipt.runs, receipt.segment_runs = buffer.whole.runs, buffer.runs
     receipt.used_positive = buffer.whole.used_positive
     receipt.lowest, receipt.highest = buffer.whole.lowest, buffer.whole.highest
+    receipt.largest_move = buffer.largest_move
     if bad_tables:
         quarantine.write_part(bad_tables, Path(folder) / f"bad-{index:06d}.parquet")
     return receipt
@@ -125,6 +126,7 @@ class _Buffer:
         self.weight = np.empty(capacity if self.weighted else 0)
         self.counts = np.zeros(0, np.int64)
         self.n = 0
+        self.largest_move = 0.0
         self.runs: list[SegmentRun] = []
 
     def add(self, rows: Rows) -> int:
@@ -134,6 +136,8 @@ class _Buffer:
         if self.maps is not None:
             # As in `calibration_scores`.
             score, _ = self.maps.predict(np.where(np.isfinite(score), score, np.nan), code)
+        score, move = score_grid.round_scores(score, self.reading.grid)
+        self.largest_move = max(self.largest_move, move)
         self.counts = np.append(self.counts, np.zeros(2 * len(self.encoder) - self.counts.size, np.int64))
         used = 0
         for start in range(0, rows.score.size, self.capacity):
