@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_origin
@@ -145,8 +146,8 @@ class LogConfig(Section):
     segment: Names = Field(
         (),
         description="Columns whose values tell segments apart, such as [model_id, country]: strings, integers, "
-        "booleans or dates; null is a segment too. fit makes a map for each, score uses those of the table. "
-        "[]: one map for all rows.",
+        "booleans or dates; null is a segment too. fit makes a map for each; score and evaluate use those of the "
+        "table. []: one map for all rows.",
     )
     score_transform: Literal["none", "sigmoid"] = Field(
         "none",
@@ -308,10 +309,81 @@ class SegmentsConfig(Section):
     )
 
 
+def _as_text(value: Any) -> Any:
+    # YAML reads 2026-01-31 as a date.
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def _check_date(text: str) -> str:
+    try:
+        dt.date.fromisoformat(text if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else "")
+    except ValueError:
+        raise ValueError(f"expected a date such as 2026-01-31, found {text!r}") from None
+    return text
+
+
+def _check_days(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d{0,4}d", text):
+        raise ValueError(f"expected a number of days such as 30d, found {text!r}")
+    return text
+
+
+class WindowConfig(Section):
+    """Which days of the log are used."""
+
+    column: Text | None = Field(
+        None,
+        description="Column that dates the rows: dates, timestamps, integers such as 20260131, text such as "
+        "2026-01-31; or the key of hive folders such as date=2026-01-31. Each day's rows are kept sorted in the "
+        "store, and later fits sort only days that are new or changed. null: all of the log, sorted each time.",
+    )
+    last: Annotated[Text, AfterValidator(_check_days)] = Field(
+        "30d", description="With window.column: the number of days, such as 30d."
+    )
+    until: Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_date)] | None = Field(
+        None,
+        description="With window.column: the last day, such as 2026-01-31. null: the latest day in the log.",
+    )
+
+    @property
+    def length(self) -> int:
+        """Number of days."""
+        return int(self.last.removesuffix("d"))
+
+    @property
+    def last_day(self) -> dt.date | None:
+        """The last day, where it is given."""
+        return None if self.until is None else dt.date.fromisoformat(self.until)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The other keys only mean something with a column."""
+        if self.until is not None and self.column is None:
+            yield "until", "only goes with window.column, found window.column=null"
+
+
+def _as_grid(value: Any) -> Any:
+    # YAML reads 0.001 as a number, and 1.0e-6.
+    if not isinstance(value, float):
+        return value
+    return next((f"1e-{k}" for k in range(1, 10) if value == float(f"1e-{k}")), str(value))
+
+
+def _check_grid(text: str) -> str:
+    if not re.fullmatch(r"none|float32|1e-[1-9]", text):
+        raise ValueError(f"expected none, float32, or a power of ten from 1e-1 to 1e-9, found {text!r}")
+    return text
+
+
 class ScoreTableConfig(Section):
     """The sorted log, one row a distinct score."""
 
     keep: bool = Field(False, description="Whether to keep it with the published version, as Parquet.")
+    grid: Annotated[Text, BeforeValidator(_as_grid), AfterValidator(_check_grid)] = Field(
+        "none",
+        description="What scores are rounded to when they are read. none: they stay as they are. float32: the nearest "
+        "32-bit float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest move is "
+        "reported. With a power of ten and without weights a day table is counts, of bounded size.",
+    )
 
 
 class EvaluateSection(Section):
@@ -389,6 +461,9 @@ class FitConfig(JobConfig):
     calibrator: CalibratorConfig = Field(CalibratorConfig(), description="How to calibrate.")
     segments: SegmentsConfig = Field(
         SegmentsConfig(), description="With log.segment: which segments get a map of their own."
+    )
+    window: WindowConfig = Field(
+        WindowConfig(), description="Which days of the log to use: all, or the last ones."
     )
     score_table: ScoreTableConfig = Field(
         ScoreTableConfig(),

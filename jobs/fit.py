@@ -12,6 +12,7 @@ from calibrators.base import Calibrator
 from jobs.config import FitConfig
 from jobs.run import Outcome, Plan
 from pipeline.calibration import Fit, fit_log, keep_monotone, make_calibrator
+from pipeline.day_tables import DayTables, add_up_days, planned_facts, window_facts
 from pipeline.errors import ConfigError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.identity import run_id, software
@@ -25,6 +26,8 @@ from pipeline.segment_fit import fit_segments
 from pipeline.segment_lookup import RESERVED, SEGMENTS_FILE, segmented_files
 from pipeline.segment_maps import SegmentRules
 from pipeline.store import TableStore, Version
+from pipeline.windows import Window, choose_window
+from pipeline.writable import check_free, check_writable
 
 
 def prepare(config: FitConfig) -> Prepared:
@@ -33,14 +36,21 @@ def prepare(config: FitConfig) -> Prepared:
     columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
     _check_segments(config)
     log = open_log(config.log.path, columns)
+    window = _choose_window(config, log)
+    if window is not None:
+        log = window.log
     store = TableStore(config.store.path, config.store.table)
     Output(config.store.path, "store.path").check_apart(log)
     store.check_writable()
     store.current()
     # The log's files count, not how they were named.
     settings = config.model_dump(
-        mode="json", exclude={"store": True, "scratch": True, "cluster": True, "log": {"path"}}
+        mode="json",
+        exclude={"store": True, "scratch": True, "cluster": True, "log": {"path"}, "window": True},
     )
+    if window is not None:
+        # The days count, not how they were chosen.
+        settings["window"] = [window.column, window.first, window.last]
     identity = run_id("fit", log, settings)
     _check_new(store, identity)
     quarantine = None
@@ -48,14 +58,42 @@ def prepare(config: FitConfig) -> Prepared:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
         quarantine.check_apart(log)
         check_place(quarantine, identity)
+    days = None if window is None else _day_tables(config, store, window)
     needed = scratch_bytes(log, write=config.score_table.keep or not calibrator.single_pass)
+    if days is not None:
+        needed -= scratch_bytes(log, write=False)
     # Each level has runs of its own, and parts of the segments that are cut.
     needed += len(config.log.segment) * scratch_bytes(log, write=True)
     check_space(config.scratch, needed)
-    return Prepared(config, log, store, identity, quarantine, needed)
+    return Prepared(config, log, store, identity, quarantine, needed, window, days)
+
+
+def _choose_window(config: FitConfig, log: Log) -> Window | None:
+    if config.window.column is None:
+        return None
+    return choose_window(log, config.window.column, config.window.length, config.window.last_day)
+
+
+def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:
+    """The store's day tables, with room for those that the fit will make."""
+    rows = config.log.model_dump(include={"score", "label", "weight", "score_transform"})
+    rows["grid"] = config.score_table.grid
+    settings = {**rows, "column": window.column, "keep_bad": config.log.quarantine_path is not None}
+    days = DayTables(store, settings)
+    new = {group for day in days.unsorted(window) for group in window.groups(day)}
+    row = 8 if config.log.weight is None else 24
+    check_free(
+        check_writable(days.folder, "store.path"), row * sum(group.rows for _, group in new), "store.path"
+    )
+    return days
 
 
 def _check_segments(config: FitConfig) -> None:
+    if config.log.segment and config.window.column is not None:
+        raise ConfigError(
+            f"window.column: expected null with log.segment, found {config.window.column!r}: day tables of segments "
+            "are not kept; give log.path the window's files, or leave one of the two out"
+        )
     if config.log.segment and config.score_table.keep:
         raise ConfigError(
             "score_table.keep: expected false with log.segment, found true: the score tables of segments are not "
@@ -89,6 +127,8 @@ class Prepared:
     identity: str
     quarantine: Output | None
     needed: int
+    window: Window | None = None
+    days: DayTables | None = None
 
     @property
     def plan(self) -> Plan:
@@ -96,11 +136,17 @@ class Prepared:
         log = self.log
         config = self.config
         sort = SortPlan(Path()).within(config.cluster.memory_bytes, log.rows)
-        runs, buckets = len(cut(log, sort.run_rows)), max(1, self.needed // sort.bucket_bytes)
+        merged = self.needed if self.days is None else scratch_bytes(log, write=False)
+        runs, buckets = len(cut(log, sort.run_rows)), max(1, merged // sort.bucket_bytes)
+        where = "write sorted runs to scratch"
+        facts: dict[str, Any] = {}
+        if self.window is not None and self.days is not None:
+            facts["window"] = planned = planned_facts(self.window, self.days)
+            where = f"keep {planned['days_to_sort']} of {len(self.window.days)} days sorted in the store"
         return Plan(
             job="fit",
             stages=(
-                f"sort: read {', '.join(log.columns.names)} and write sorted runs to scratch ({runs} tasks)",
+                f"sort: read {', '.join(log.columns.names)} and {where} ({'at most ' if facts else ''}{runs} tasks)",
                 f"merge: add up ties and fit {config.calibrator.method} (about {buckets} tasks)",
                 "publish: write a new version, then point CURRENT to it",
             ),
@@ -109,6 +155,7 @@ class Prepared:
             ),
             writes=(
                 f"{self.store.root}/versions/",
+                *((f"{self.days.folder}/",) if self.days else ()),
                 *((self.quarantine.root,) if self.quarantine else ()),
                 f"scratch ({config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
             ),
@@ -121,6 +168,7 @@ class Prepared:
                 "params": config.calibrator.params,
                 "run_id": self.identity,
                 "current_version": self.store.current_name(),
+                **facts,
             },
         )
 
@@ -135,15 +183,43 @@ class Prepared:
             keep=self.quarantine is not None,
         )
         with scratch_folder(config.scratch) as scratch:
-            sort = SortPlan(scratch, transform=config.log.score_transform, rules=rules)
+            sort = SortPlan(
+                scratch, transform=config.log.score_transform, grid=config.score_table.grid, rules=rules
+            )
             sort = sort.within(config.cluster.memory_bytes, self.log.rows)
             if config.log.segment:
                 return self._execute_segments(calibrator, sort, scratch, executor, started)
             keep = scratch / "kept" if config.score_table.keep else None
+            if self.window is not None and self.days is not None:
+                return self._execute_window(self.window, self.days, calibrator, sort, keep, executor, started)
             fit = fit_log(calibrator, self.log, sort, executor, keep=keep)
             self._keep_bad(scratch, fit.table.bad.total)
             _free_runs(scratch)
             version = self._publish(fit, keep, time.perf_counter() - started)
+        return _outcome(fit.table.facts(), version)
+
+    def _execute_window(
+        self,
+        window: Window,
+        days: DayTables,
+        calibrator: Calibrator,
+        sort: SortPlan,
+        keep: Path | None,
+        executor: Executor,
+        started: float,
+    ) -> Outcome:
+        with days.in_use():
+            tables = days.sort(window, sort, executor)
+            total = add_up_days(tables, sort, executor)
+            if self.quarantine is not None:
+                days.collect_bad(tables, sort.scratch)
+            fit = fit_log(calibrator, self.log, sort, executor, keep=keep, total=total)
+        self._keep_bad(sort.scratch, fit.table.bad.total)
+        _free_runs(sort.scratch)
+        version = self._publish(
+            fit, keep, time.perf_counter() - started, {"window": window_facts(window, tables)}
+        )
+        days.tidy(window, tables)
         return _outcome(fit.table.facts(), version)
 
     def _keep_bad(self, scratch: Path, bad: int) -> None:
@@ -181,14 +257,20 @@ class Prepared:
             "data": data,
         }
 
-    def _publish(self, fit: Fit, keep: Path | None, seconds: float) -> Version:
+    def _publish(
+        self, fit: Fit, keep: Path | None, seconds: float, more: dict[str, Any] | None = None
+    ) -> Version:
         config = self.config
         calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, config.calibrator.monotone)
         content = self._content(
             {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
         )
         manifest = self._manifest(content, fit.table.bad.total, seconds)
-        manifest |= {"monotone": calibration_map.monotone, "lookup_rows": len(calibration_map)}
+        manifest |= {
+            "monotone": calibration_map.monotone,
+            "lookup_rows": len(calibration_map),
+            **(more or {}),
+        }
         return self.store.publish(
             fingerprint(calibration_map, **content),
             lambda name: lookup_bytes(calibration_map, version=name, **content),
@@ -238,7 +320,9 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
         "run_id": version.manifest["run_id"],
         **facts,
     }
-    segments = version.manifest.get("segments")
+    segments, window = version.manifest.get("segments"), version.manifest.get("window")
+    if window is not None:
+        summary["window"] = {key: value for key, value in window.items() if key != "days"}
     if segments is not None:
         summary["segments"] = segments
     shape = "monotone" if summary["monotone"] else "not monotone"
@@ -254,4 +338,16 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     if segments is not None:
         sources = ", ".join(f"{count:,} on {name}" for name, count in segments["fitted_on"].items())
         lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
+    if "largest_score_move" in facts:
+        lines.insert(
+            3,
+            f"  scores were rounded to {version.manifest['config']['score_table']['grid']}: the largest "
+            f"move is {facts['largest_score_move']:.3g}",
+        )
+    if window is not None:
+        lines.insert(
+            2,
+            f"  {window['first']} to {window['last']}: {window['days_sorted']} days sorted now, "
+            f"{window['days_reused']} kept from earlier fits, {len(window['days_missing'])} without rows",
+        )
     return Outcome(summary=summary, lines=lines)

@@ -33,11 +33,13 @@ class Columns:
     label: str | None = None
     weight: str | None = None
     segments: tuple[str, ...] = ()
+    date: str | None = None
 
     @property
     def names(self) -> list[str]:
         """The columns to read."""
-        return [name for name in (self.score, self.label, self.weight, *self.segments) if name is not None]
+        own = (self.score, self.label, self.weight, *self.segments, self.date)
+        return list(dict.fromkeys(name for name in own if name is not None))
 
 
 @dataclass(frozen=True)
@@ -348,6 +350,7 @@ class Rows(NamedTuple):
 
     score : float64 array, NaN where null. label : uint8 array: 0, 1, or one of the codes below.
     weight : float64 array, NaN where null; or None. batch : the Arrow batch, for a second look.
+    day : int32 array, days since 1970-01-01 or one of the codes below; None where all rows are of one day.
     """
 
     first_row: int
@@ -355,10 +358,14 @@ class Rows(NamedTuple):
     label: npt.NDArray[np.uint8]
     weight: npt.NDArray[np.float64] | None
     batch: pa.RecordBatch
+    day: npt.NDArray[np.int32] | None = None
 
 
 LABEL_NULL = 2
 LABEL_OTHER = 3
+
+DAY_NULL = -(1 << 31)
+DAY_INVALID = DAY_NULL + 1
 
 
 def read_rows(filesystem: Any, piece: Piece, columns: Columns) -> Iterator[Rows]:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import schema
 from pipeline.errors import InputRejectedError, NothingToDoError
-from pipeline.logs import LABEL_NULL, LABEL_OTHER, Columns, Rows
+from pipeline.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Columns, Rows
 from pipeline.output import Output
 
 EXAMPLES = 5
@@ -70,8 +71,13 @@ class BadRows:
         return {reason: self.counts[reason] for reason in schema.REASONS if reason in self.counts}
 
 
-def find_bad(rows: Rows, columns: Columns, file: str) -> tuple[BadRows, pa.Table]:
-    """The rows of a batch that cannot be used, each under its first reason, and as a quarantine table."""
+def find_bad(
+    rows: Rows, columns: Columns, file: str, among: npt.NDArray[np.bool_] | None = None
+) -> tuple[BadRows, pa.Table]:
+    """The rows of a batch that cannot be used, each under its first reason, and as a quarantine table.
+
+    among : the rows to look at; None: all.
+    """
     score_null = rows.batch.column(columns.score).is_null().to_numpy(zero_copy_only=False)
     tests = [
         ("score_null", score_null),
@@ -88,9 +94,13 @@ def find_bad(rows: Rows, columns: Columns, file: str) -> tuple[BadRows, pa.Table
             ("weight_infinite", np.isinf(rows.weight)),
             ("weight_not_positive", rows.weight <= 0),
         ]
+    if rows.day is not None:
+        tests += [("date_null", rows.day == DAY_NULL), ("date_invalid", rows.day == DAY_INVALID)]
     reason = np.full(rows.score.size, -1, np.int8)
     for code, (_, hit) in enumerate(tests):
         reason[(reason < 0) & hit] = code
+    if among is not None:
+        reason[~among] = -1
     bad = np.flatnonzero(reason >= 0)
     found = BadRows()
     for code, (name, _) in enumerate(tests):

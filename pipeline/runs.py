@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from calibrators._kernels import rows as row_kernels
 from calibrators._kernels import ties
+from calibrators.ordering import sort_entries
 from calibrators.points import Array, Points
-from pipeline import quarantine
+from pipeline import quarantine, score_grid
 from pipeline.logs import Columns, Piece, Rows, read_rows
 from pipeline.quarantine import BadRows
 
@@ -41,12 +42,14 @@ class Reading(NamedTuple):
     ----------
     transform : 'none' or 'sigmoid', applied to the score column.
     lookup : path of a lookup table applied after it, or None: the score is then a calibrated probability.
+    grid : what scores are rounded to last; see `pipeline.score_grid`.
     """
 
     filesystem: Any
     columns: Columns
     transform: str = "none"
     lookup: str | None = None
+    grid: str = score_grid.NONE
 
 
 @dataclass
@@ -76,6 +79,7 @@ class RunReceipt:
     used_positive: int = 0
     lowest: float = np.inf
     highest: float = -np.inf
+    largest_move: float = 0.0
     bad: BadRows = field(default_factory=BadRows)
 
 
@@ -99,7 +103,9 @@ def write_runs(
     for piece in pieces:
         for rows in read_rows(reading.filesystem, piece, reading.columns):
             receipt.rows += rows.score.size
-            used = buffer.add(rows._replace(score=calibration_scores(rows.score, reading)))
+            score, move = score_grid.round_scores(calibration_scores(rows.score, reading), reading.grid)
+            receipt.largest_move = max(receipt.largest_move, move)
+            used = buffer.add(rows._replace(score=score))
             receipt.used += used
             if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, reading.columns, piece.path)
@@ -116,7 +122,7 @@ def write_runs(
 
 
 def calibration_scores(score: Array, reading: Reading) -> Array:
-    """The scores that rows are sorted by."""
+    """The scores that rows are sorted by, before they are rounded to a grid."""
     if reading.transform != "none":
         from pipeline.transforms import apply_transform
 
@@ -125,7 +131,9 @@ def calibration_scores(score: Array, reading: Reading) -> Array:
     if reading.lookup is not None:
         from pipeline.lookup_table import cached_lookup_table
 
-        score = cached_lookup_table(reading.lookup).map.predict(score)
+        # The map of an infinite score is finite, but the row is as little use as before.
+        finite = np.where(np.isfinite(score), score, np.nan)
+        score = cached_lookup_table(reading.lookup).map.predict(finite)
     return score
 
 
@@ -171,8 +179,8 @@ class Buffer:
         ends = [section[i] for section in (negatives, positives) if section.size for i in (0, -1)]
         self.lowest, self.highest = min(self.lowest, *ends), max(self.highest, *ends)
         self.used_positive += positives.size
-        negatives, negative_ties = _fold(negatives, label=0)
-        positives, positive_ties = _fold(positives, label=1)
+        negatives, negative_ties = fold(negatives, label=0)
+        positives, positive_ties = fold(positives, label=1)
         entries = np.concatenate([negative_ties, positive_ties], axis=1)
         self._write(
             negatives, positives, Points(*np.take(entries, np.argsort(entries[0], kind="stable"), axis=1))
@@ -180,10 +188,11 @@ class Buffer:
 
     def _write(self, negatives: Array, positives: Array, entries: Points) -> None:
         path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
-        self.runs.append(_write_run(path, negatives, positives, entries))
+        self.runs.append(write_run(path, negatives, positives, entries))
 
 
-def _write_run(path: Path, negatives: Array, positives: Array, entries: Points) -> Run:
+def write_run(path: Path, negatives: Array, positives: Array, entries: Points) -> Run:
+    """Write a run's sections, each ascending; a repeated task writes the same file again."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         for section in (negatives, positives, *entries):
@@ -198,11 +207,19 @@ def _write_run(path: Path, negatives: Array, positives: Array, entries: Points) 
 
 def write_entries(entries: Points, folder: Path, index: int) -> RunReceipt:
     """Leave entries, sorted by score, as a run; of the receipt, the run and its extreme scores are filled in."""
-    run = _write_run(folder / f"run-{index:06d}-0000", np.empty(0), np.empty(0), entries)
+    run = write_run(folder / f"run-{index:06d}-0000", np.empty(0), np.empty(0), entries)
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
 
 
-def _fold(values: Array, label: int) -> tuple[Array, Array]:
+def read_run(run: Run) -> tuple[Array, Array, Points]:
+    """A run's sections: scores of label 0, scores of label 1, entries."""
+    n, p, m = run.sizes
+    whole = np.fromfile(run.path, np.float64)
+    negatives, positives, *entries = np.split(whole, [n, n + p, n + p + m, n + p + 2 * m])
+    return negatives, positives, Points(*entries)
+
+
+def fold(values: Array, label: int) -> tuple[Array, Array]:
     """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
     reach = SHORTEST_FOLDED_TIE - 1
     if not (values[reach:] == values[:-reach]).any():
@@ -218,8 +235,7 @@ class WeightedBuffer(Buffer):
         super().__init__(0, folder, index)
         self.capacity = capacity
         self.score = np.empty(capacity)
-        self.weight = np.empty(capacity)
-        self.hits = np.empty(capacity)
+        self.pairs = np.empty((capacity, 2))
 
     def add(self, rows: Rows) -> int:
         """See `Buffer.add`."""
@@ -235,8 +251,7 @@ class WeightedBuffer(Buffer):
                 rows.label[part],
                 rows.weight[part],
                 self.score,
-                self.weight,
-                self.hits,
+                self.pairs,
                 self.n,
             )
             used += self.n - before
@@ -245,16 +260,18 @@ class WeightedBuffer(Buffer):
     def flush(self) -> None:
         """See `Buffer.flush`."""
         if self.n:
-            self.write_weighted(self.score[: self.n], self.weight[: self.n], self.hits[: self.n])
+            self.write_weighted(self.score[: self.n], self.pairs[: self.n])
         self.n = 0
 
-    def write_weighted(self, score: Array, weight: Array, hits: Array) -> None:
-        """Write weighted rows, at least one, as a run. hits : the weight where the label is 1, otherwise 0."""
-        order = np.argsort(score)
-        score = score[order]
+    def write_weighted(self, score: Array, pairs: Array) -> None:
+        """Write weighted rows, at least one, as a run.
+
+        pairs : shape (rows, 2): the weight, and the weight again where the label is 1, otherwise 0.
+        """
+        score, weight, hits = sort_entries(score, pairs)
         self.lowest, self.highest = min(self.lowest, score[0]), max(self.highest, score[-1])
         self.used_positive += int(np.count_nonzero(hits))
-        entries = Points(*ties.expand_ties(score, weight[order], hits[order]))
+        entries = Points(*ties.expand_ties(score, weight, hits))
         self._write(np.empty(0), np.empty(0), entries)
 
 
@@ -316,7 +333,7 @@ def read_bucket(sources: list[Source], where: npt.NDArray[np.int64], low: float,
 
     where : int64 array, shape (runs, sections, 2): the bucket's `brackets`.
     """
-    negatives, positives, entries = [], [], []
+    negatives, positives, scores, pairs = [], [], [], []
     for source, ((n0, n1), (p0, p1), (e0, e1)) in zip(sources, where.tolist(), strict=True):
         n, p, m = source.sizes
         # Not mapped into memory: the pages of all runs together would count as this process's.
@@ -328,13 +345,12 @@ def read_bucket(sources: list[Source], where: npt.NDArray[np.int64], low: float,
             a, b = np.searchsorted(score, [low, high])
             if a < b:
                 rest = [_read(file, start + i * m + e0 + a, start + i * m + e0 + b) for i in (1, 2)]
-                entries.append(np.stack([score[a:b], *rest]))
+                scores.append(score[a:b])
+                pairs.append(np.stack(rest, axis=1))
     plain = Points(*ties.merge_classes(_sorted(negatives), _sorted(positives)))
-    if not entries:
+    if not scores:
         return plain
-    score, weight, hits = np.concatenate(entries, axis=1)
-    order = np.argsort(score)
-    folded = Points(*ties.sum_ties(score[order], weight[order], hits[order]))
+    folded = Points(*ties.sum_ties(*sort_entries(np.concatenate(scores), np.concatenate(pairs))))
     if plain.score.size == 0:
         return folded
     # A log has either weights, all in entries, or whole-number counts, which add exactly.

@@ -1,0 +1,477 @@
+"""Windows: a fit from day tables equals a fit of the window's raw log, byte for byte, whatever was kept before."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import fit
+from jobs.config import FitConfig, ScoreTableConfig
+from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
+from pipeline.execution import InlineExecutor
+from pipeline.score_grid import round_scores
+from pipeline.store import TableStore
+
+FIRST = dt.date(2026, 1, 1)
+
+
+class Shuffled(InlineExecutor):
+    """Runs tasks in another order, as several workers do."""
+
+    def run(self, stage, function, tasks):
+        results = [None] * len(tasks)
+        for i in np.random.default_rng(len(tasks)).permutation(len(tasks)):
+            results[i] = function(*tasks[i])
+        return results
+
+
+def day_rows(day: int, rows: int = 400, ties: bool = True) -> pa.Table:
+    rng = np.random.default_rng(day)
+    score = rng.integers(0, 60, rows) / 60 if ties else rng.random(rows)
+    return pa.table(
+        {
+            "score": score,
+            "label": (rng.random(rows) < score).astype(np.int8),
+            "w": rng.choice([0.1, 1.0, 1e-9, 3e11], rows),
+        }
+    )
+
+
+def date_of(day: int) -> str:
+    return (FIRST + dt.timedelta(days=day)).isoformat()
+
+
+def write_day(log: Path, day: int, table: pa.Table, name: str = "part-0") -> Path:
+    path = log / f"date={date_of(day)}" / f"{name}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=150)
+    return path
+
+
+def run(root: Path, path, store: str = "store", /, *, executor=None, **sections):
+    config = {
+        "log": {"path": str(path), **sections.pop("log", {})},
+        "store": {"path": str(root / store), "table": "ads"},
+        "scratch": str(root),
+        "cluster": {"kind": "inline"},
+        **sections,
+    }
+    return fit.prepare(FitConfig.model_validate(config)).execute(executor or InlineExecutor()).summary
+
+
+def lookup(summary) -> bytes:
+    return Path(summary["lookup_path"]).read_bytes()
+
+
+def window(last: str = "3d", **more):
+    return {"column": "date", "last": last, **more}
+
+
+def manifest(summary):
+    return json.loads((Path(summary["lookup_path"]).parent / "manifest.json").read_text())
+
+
+def fresh(root: Path, path, name: str, /, **sections) -> bytes:
+    """The lookup table of a fit of a raw log in a store of its own, under the same version number."""
+    shutil.rmtree(root / name, ignore_errors=True)
+    return lookup(run(root, path, name, **sections))
+
+
+def content(summary) -> str:
+    return summary["fingerprint"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    for day in range(5):
+        write_day(tmp_path / "log", day, day_rows(day))
+    return tmp_path / "log"
+
+
+def raw_days(root: Path, log: Path, first: int, last: int) -> list[str]:
+    return [str(log / f"date={date_of(day)}") for day in range(first, last + 1)]
+
+
+@pytest.mark.parametrize("weight", [None, "w"])
+@pytest.mark.parametrize("method", ["isotonic", "platt"])
+def test_a_window_equals_a_fit_of_its_raw_log(tmp_path, log, weight, method):
+    sections = {"log": {"weight": weight}, "calibrator": {"method": method}}
+    found = run(tmp_path, log, window=window(), **sections)
+    config = {
+        "log": {"weight": weight, "path": raw_days(tmp_path, log, 2, 4)},
+        "calibrator": {"method": method},
+    }
+    assert lookup(found) == fresh(tmp_path, log, "raw", **config)
+    assert found["rows_read"] == 1200
+    assert found["window"]["first"] == date_of(2)
+    assert found["window"]["last"] == date_of(4)
+
+
+def test_only_new_and_changed_days_are_sorted(tmp_path, log):
+    weighted = {"weight": "w"}
+    assert run(tmp_path, log, window=window(), log=weighted)["window"]["days_sorted"] == 3
+    write_day(log, 5, day_rows(5))
+    moved = run(tmp_path, log, window=window(), log=weighted)
+    assert (moved["window"]["days_sorted"], moved["window"]["days_reused"]) == (1, 2)
+    write_day(log, 4, day_rows(104, rows=90), "late")
+    late = run(tmp_path, log, window=window(), log=weighted)
+    assert [day["day"] for day in manifest(late)["window"]["days"] if day["sorted_now"]] == [date_of(4)]
+    write_day(log, 3, day_rows(103, rows=50))
+    changed = run(tmp_path, log, window=window(), log=weighted)
+    assert [day["day"] for day in manifest(changed)["window"]["days"] if day["sorted_now"]] == [date_of(3)]
+    (log / f"date={date_of(4)}" / "late.parquet").unlink()
+    less = run(tmp_path, log, window=window(), log=weighted, executor=Shuffled())
+    assert [day["day"] for day in manifest(less)["window"]["days"] if day["sorted_now"]] == [date_of(4)]
+    raw = {"log": {"weight": "w", "path": raw_days(tmp_path, log, 3, 5)}}
+    assert content(less) == content(run(tmp_path, log, "raw", **raw))
+    kept = sorted(path.name[:10] for path in (tmp_path / "store" / "ads" / "days").iterdir())
+    assert kept == [date_of(3), date_of(4), date_of(5)]
+
+
+def test_a_change_outside_of_the_window_is_nothing_to_do(tmp_path, log):
+    run(tmp_path, log, window=window())
+    write_day(log, 0, day_rows(77))
+    with pytest.raises(NothingToDoError):
+        run(tmp_path, log, window=window())
+
+
+def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
+    shutil.rmtree(log / f"date={date_of(2)}")
+    write_day(log, 3, day_rows(33, rows=10), "late")
+    found = manifest(run(tmp_path, log, window=window("4d")))
+    days = found["window"]["days"]
+    assert [(day["day"], day["rows_read"], day["files"]) for day in days] == [
+        (date_of(1), 400, 1),
+        (date_of(3), 410, 2),
+        (date_of(4), 400, 1),
+    ]
+    assert found["window"]["days_missing"] == [date_of(2)]
+    assert len(found["log"]["files"]) == 4
+    assert found["data"]["rows_read"] == found["window"]["rows_sorted"] == 1210
+
+
+def test_days_after_an_earlier_window_stay(tmp_path, log):
+    run(tmp_path, log, window=window())
+    back = run(tmp_path, log, window=window(until=date_of(3)))
+    assert (back["window"]["days_sorted"], back["window"]["days_reused"]) == (1, 2)
+    kept = sorted(path.name[:10] for path in (tmp_path / "store" / "ads" / "days").iterdir())
+    assert kept == [date_of(day) for day in (1, 2, 3, 4)]
+
+
+def test_other_settings_make_other_day_tables_and_another_method_does_not(tmp_path, log):
+    run(tmp_path, log, window=window())
+    assert run(tmp_path, log, window=window(), calibrator={"method": "platt"})["window"]["days_sorted"] == 0
+    assert (
+        run(tmp_path, log, window=window(), log={"score_transform": "sigmoid"})["window"]["days_sorted"] == 3
+    )
+
+
+def test_a_damaged_day_table_is_made_anew(tmp_path, log):
+    run(tmp_path, log, window=window())
+    days = sorted((tmp_path / "store" / "ads" / "days").iterdir())
+    run_file = next(days[0].glob("run-*"))
+    run_file.write_bytes(run_file.read_bytes()[:-8])
+    (days[1] / "day.json").unlink()
+    again = run(tmp_path, log, window=window(), calibrator={"method": "platt"})
+    assert again["window"]["days_sorted"] == 2
+    raw = {"log": {"path": raw_days(tmp_path, log, 2, 4)}, "calibrator": {"method": "platt"}}
+    assert content(again) == content(run(tmp_path, log, "raw", **raw))
+
+
+def test_what_fails_leaves_no_half_day(tmp_path, log):
+    class Breaks(InlineExecutor):
+        def run(self, stage, function, tasks):
+            if stage == "days":
+                super().run(stage, function, tasks[:1])
+                raise KeyboardInterrupt
+            return super().run(stage, function, tasks)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, log, window=window(), executor=Breaks())
+    days = tmp_path / "store" / "ads" / "days"
+    assert list(days.iterdir()) == []
+    (days / ".staging-left").mkdir()
+    assert run(tmp_path, log, window=window())["window"]["days_sorted"] == 3
+    assert not (days / ".staging-left").exists()
+
+
+def test_nothing_is_tidied_while_another_fit_uses_the_folder(tmp_path, log):
+    run(tmp_path, log, window=window())
+    write_day(log, 5, day_rows(5))
+    days = fit.DayTables(TableStore(str(tmp_path / "store"), "ads"), {})
+    with days.in_use():
+        run(tmp_path, log, window=window())
+    assert len(list(days.folder.iterdir())) == 4
+    write_day(log, 6, day_rows(6))
+    run(tmp_path, log, window=window())
+    assert len(list(days.folder.iterdir())) == 3
+
+
+def test_bad_rows_of_kept_days_are_counted_and_written_again(tmp_path, log):
+    table = day_rows(3)
+    bad = pa.array([None, float("nan"), *table["score"].to_pylist()[2:]], pa.float64())
+    write_day(log, 3, table.set_column(0, "score", bad))
+    rules = {"on_bad_rows": "quarantine", "quarantine_path": str(tmp_path / "bad")}
+    for method, sorted_days in (("isotonic", 3), ("platt", 0)):
+        found = run(tmp_path, log, window=window(), log=rules, calibrator={"method": method})
+        assert found["window"]["days_sorted"] == sorted_days
+        assert found["quarantined_by_reason"] == {"score_null": 1, "score_nan": 1}
+        kept = pq.read_table(tmp_path / "bad" / found["run_id"])
+        assert sorted(kept["reason"].to_pylist()) == ["score_nan", "score_null"]
+    with pytest.raises(InputRejectedError, match="2 of 1,200 rows cannot be used"):
+        run(tmp_path, log, window=window())
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"window": {"column": "day"}}, InputRejectedError, "expected a column 'day' or folders named day="),
+        ({"window": {"column": "score"}}, InputRejectedError, "found double"),
+        ({"window": window(until="2025-06-30")}, InputRejectedError, "days go from 2026-01-01 to 2026-01-05"),
+        ({"window": window(), "log": {"segment": "w"}}, ConfigError, "window.column"),
+    ],
+)
+def test_errors_say_what_to_do(tmp_path, log, settings, error, text):
+    with pytest.raises(error, match=text):
+        run(tmp_path, log, **settings)
+
+
+def test_a_folder_that_is_no_date_is_named(tmp_path, log):
+    (log / f"date={date_of(1)}").rename(log / "date=__HIVE_DEFAULT_PARTITION__")
+    with pytest.raises(InputRejectedError, match=r"leave it out of log\.path"):
+        run(tmp_path, log, window=window())
+
+
+def column_log(folder: Path, kind: str, seed: int = 0, nulls: bool = False) -> pa.Table:
+    """A log of six days whose files and row groups cut through days."""
+    tables = [day_rows(day, rows=300 + 10 * day) for day in range(6)]
+    table = pa.concat_tables(tables)
+    days = np.repeat(np.arange(6), [t.num_rows for t in tables])
+    rng = np.random.default_rng(seed)
+    near = np.clip(days + rng.integers(-1, 2, days.size), 0, 5)
+    seconds = rng.integers(0, 86_400, days.size)
+    mask = rng.random(days.size) < 0.02 if nulls else None
+    table = table.append_column("date", dates(near, seconds, kind, mask))
+    table = table.append_column("true_day", pa.array(near))
+    folder.mkdir(parents=True)
+    for i in range(4):
+        start, stop = table.num_rows * i // 4, table.num_rows * (i + 1) // 4
+        pq.write_table(table.slice(start, stop - start), folder / f"part-{i}.parquet", row_group_size=170)
+    return table
+
+
+def dates(day, second, kind: str, mask=None) -> pa.Array:
+    moments = [
+        dt.datetime.combine(FIRST, dt.time()) + dt.timedelta(days=int(d), seconds=int(s))
+        for d, s in zip(day, second, strict=True)
+    ]
+    if kind == "text":
+        return pa.array([m.isoformat(sep=" ") for m in moments], pa.string(), mask=mask)
+    if kind == "dictionary":
+        return pa.array([m.date().isoformat() for m in moments], pa.string(), mask=mask).dictionary_encode()
+    if kind == "int":
+        return pa.array([int(m.strftime("%Y%m%d")) for m in moments], pa.int32(), mask=mask)
+    if kind in ("date32", "date64"):
+        return pa.array(
+            [m.date() for m in moments], pa.date32() if kind == "date32" else pa.date64(), mask=mask
+        )
+    unit, _, zone = kind.partition("/")
+    if zone:
+        moments = [m.replace(tzinfo=dt.UTC) for m in moments]
+    return pa.array(moments, pa.timestamp(unit, zone or None), mask=mask)
+
+
+@pytest.mark.parametrize(
+    "kind", ["s", "ms", "us", "ns", "us/Asia/Tokyo", "date32", "date64", "int", "text", "dictionary"]
+)
+def test_rows_are_divided_by_a_columns_days(tmp_path, kind):
+    table = column_log(tmp_path / "log", kind)
+    day = table["true_day"].to_numpy()
+    inside = table.filter(pa.array((day >= 2) & (day <= 4)))
+    (tmp_path / "inside").mkdir()
+    pq.write_table(inside, tmp_path / "inside" / "rows.parquet")
+    weighted = {"weight": "w"}
+    found = run(
+        tmp_path, tmp_path / "log", log=weighted, window=window(until=date_of(4)), executor=Shuffled()
+    )
+    assert lookup(found) == fresh(tmp_path, tmp_path / "inside", "raw", log=weighted)
+    assert found["window"]["days_sorted"] == 3
+    latest = run(tmp_path, tmp_path / "log", log=weighted, window=window())
+    assert latest["window"]["last"] == date_of(5)
+    assert (latest["window"]["days_sorted"], latest["window"]["days_reused"]) == (1, 2)
+
+
+def test_a_new_file_changes_the_days_that_it_holds_and_no_others(tmp_path):
+    column_log(tmp_path / "log", "us")
+    run(tmp_path, tmp_path / "log", window=window("6d"))
+    late = day_rows(9, rows=40).append_column("date", dates([4] * 20 + [5] * 20, [7] * 40, "us"))
+    late = late.append_column("true_day", pa.array([4] * 20 + [5] * 20))
+    pq.write_table(late, tmp_path / "log" / "late.parquet")
+    found = run(tmp_path, tmp_path / "log", window=window("6d"), executor=Shuffled())
+    assert [d["day"] for d in manifest(found)["window"]["days"] if d["sorted_now"]] == [
+        date_of(4),
+        date_of(5),
+    ]
+    assert content(found) == content(run(tmp_path, tmp_path / "log", "raw"))
+
+
+@pytest.mark.parametrize("kind", ["us", "date32", "int", "text"])
+def test_rows_without_a_date_are_bad_rows(tmp_path, kind):
+    column_log(tmp_path / "log", kind, nulls=True)
+    table = pq.read_table(tmp_path / "log")
+    nulls = table["date"].null_count
+    rules = {"on_bad_rows": "quarantine", "max_bad_fraction": 0.5, "quarantine_path": str(tmp_path / "bad")}
+    found = run(tmp_path, tmp_path / "log", log=rules, window=window("6d"))
+    assert found["quarantined_by_reason"] == {"date_null": nulls}
+    assert found["rows_read"] == table.num_rows == found["rows_used"] + nulls
+    kept = pq.read_table(tmp_path / "bad" / found["run_id"])
+    for file, row, score in zip(*(kept[name].to_pylist() for name in ("file", "row", "score")), strict=True):
+        assert pq.read_table(file)["score"][row].as_py() == score
+    with pytest.raises(InputRejectedError, match="date_null"):
+        run(tmp_path, tmp_path / "log", window=window("6d"))
+
+
+@pytest.mark.parametrize(
+    ("dated", "text"),
+    [
+        (pa.array(["2026-01-01", "soon"]), "found 2026-01-01 to soon"),
+        (pa.array([20260101, 17]), "found 17 to 20260101"),
+        (pa.nulls(2, pa.date32()), "found nulls only"),
+    ],
+)
+def test_a_column_that_holds_no_dates_is_named(tmp_path, dated, text):
+    (tmp_path / "log").mkdir()
+    table = pa.table({"score": [0.1, 0.2], "label": [0, 1], "date": dated})
+    pq.write_table(table, tmp_path / "log" / "part.parquet")
+    with pytest.raises(InputRejectedError, match=text):
+        run(tmp_path, tmp_path / "log", window=window())
+
+
+def test_a_file_without_statistics_is_named(tmp_path):
+    column_log(tmp_path / "log", "us")
+    path = tmp_path / "log" / "part-1.parquet"
+    pq.write_table(pq.read_table(path), path, write_statistics=False)
+    with pytest.raises(InputRejectedError, match=r"part-1\.parquet: expected the smallest"):
+        run(tmp_path, tmp_path / "log", window=window())
+
+
+def test_dates_that_are_none_between_dates_are_bad_rows(tmp_path):
+    (tmp_path / "log").mkdir()
+    dated = pa.array([20260131, 20260232, 20260301, 20260228] * 30)
+    table = day_rows(1, rows=120).append_column("date", dated)
+    pq.write_table(table, tmp_path / "log" / "part.parquet")
+    rules = {"on_bad_rows": "quarantine", "max_bad_fraction": 0.5}
+    found = run(tmp_path, tmp_path / "log", log=rules, window=window("31d"))
+    assert found["quarantined_by_reason"] == {"date_invalid": 30}
+
+
+def test_many_small_runs_of_a_day_are_merged(tmp_path, monkeypatch):
+    column_log(tmp_path / "log", "us")
+    monkeypatch.setattr("pipeline.score_table.SortPlan.within", lambda plan, *_: replace(plan, run_rows=100))
+    found = run(tmp_path, tmp_path / "log", window=window("6d"))
+    for folder in (tmp_path / "store" / "ads" / "days").iterdir():
+        assert 1 < len(list(folder.glob("run-*"))) < 10
+    assert content(found) == content(run(tmp_path, tmp_path / "log", "raw"))
+
+
+@pytest.mark.parametrize("weight", [None, "w"])
+@pytest.mark.parametrize("grid", ["float32", "1e-2", "1e-6"])
+def test_a_window_on_a_grid_equals_a_fit_of_its_raw_log(tmp_path, grid, weight):
+    for day in range(4):
+        write_day(tmp_path / "log", day, day_rows(day, ties=False))
+    sections = {"score_table": {"grid": grid}, "log": {"weight": weight}}
+    run(tmp_path, tmp_path / "log", window=window(until=date_of(2)), **sections)
+    found = run(tmp_path, tmp_path / "log", window=window(), executor=Shuffled(), **sections)
+    assert found["window"]["days_sorted"] == 1
+    sections["log"]["path"] = raw_days(tmp_path, tmp_path / "log", 1, 3)
+    raw = run(tmp_path, tmp_path / "log", "raw", **sections)
+    assert content(found) == content(raw)
+    assert found["largest_score_move"] == raw["largest_score_move"]
+    counted = len(list((tmp_path / "store" / "ads" / "days").glob("*/counts")))
+    assert counted == (3 if grid == "1e-2" and weight is None else 0)
+
+
+def test_days_whose_scores_lie_far_apart_are_counted_apart(tmp_path):
+    for day, shift in enumerate([0, 5e6, -5e6]):
+        table = day_rows(day, ties=False)
+        moved = pa.array(table["score"].to_numpy() + shift)
+        write_day(tmp_path / "log", day, table.set_column(0, "score", moved))
+    sections = {"score_table": {"grid": "1e-2"}}
+    found = run(tmp_path, tmp_path / "log", window=window(), **sections)
+    assert len(list((tmp_path / "store" / "ads" / "days").glob("*/counts"))) == 3
+    assert content(found) == content(run(tmp_path, tmp_path / "log", "raw", **sections))
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        ("none", [0.125, 0.1, -2.5e-7, 1e300, 7.0]),
+        ("float32", [0.125, float(np.float32(0.1)), float(np.float32(-2.5e-7)), 1e300, 7.0]),
+        ("1e-2", [0.12, 0.1, 0.0, 1e300, 7.0]),
+        ("1e-7", [0.125, 0.1, -2e-7, 1e300, 7.0]),
+    ],
+)
+def test_scores_go_to_the_nearest_of_the_grid(grid, expected):
+    score = np.array([0.125, 0.1, -2.5e-7, 1e300, 7.0])
+    rounded, move = round_scores(score, grid)
+    np.testing.assert_array_equal(rounded, expected)
+    assert move == np.abs(rounded - score).max()
+    special = np.array([np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(round_scores(special, grid)[0], special)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("1e-6", "1e-6"), (1e-6, "1e-6"), (0.001, "1e-3"), (0.5, None), ("1e-10", None)]
+)
+def test_a_grid_may_be_written_as_a_number(given, kept):
+    if kept is None:
+        with pytest.raises(ValueError, match="power of ten"):
+            ScoreTableConfig.model_validate({"grid": given})
+    else:
+        assert ScoreTableConfig.model_validate({"grid": given}).grid == kept
+
+
+def test_two_fits_at_once_on_one_store(tmp_path, log):
+    sections = [{"calibrator": {"method": method}, "window": window()} for method in ("isotonic", "platt")]
+    with ThreadPoolExecutor(2) as pool:
+        # Both have looked before either has made a day.
+        barrier = threading.Barrier(2)
+
+        class Together(InlineExecutor):
+            def run(self, stage, function, tasks):
+                if stage == "days":
+                    barrier.wait(30)
+                return super().run(stage, function, tasks)
+
+        found = list(pool.map(lambda one: run(tmp_path, log, executor=Together(), **one), sections))
+    raw = {"log": {"path": raw_days(tmp_path, log, 2, 4)}}
+    for summary, one in zip(found, sections, strict=True):
+        assert content(summary) == content(run(tmp_path, log, "raw", **raw, calibrator=one["calibrator"]))
+    kept = sorted(path.name[:10] for path in (tmp_path / "store" / "ads" / "days").iterdir())
+    assert kept == [date_of(2), date_of(3), date_of(4)]
+
+
+@pytest.mark.parametrize("segment", [[], ["model"]])
+def test_a_grid_equals_a_log_with_rounded_scores(tmp_path, segment):
+    tables = []
+    for name in ("log", "rounded"):
+        table = day_rows(1, rows=900, ties=False).append_column("model", pa.array(["a", "b", "c"] * 300))
+        if name == "rounded":
+            table = table.set_column(0, "score", pa.array(np.rint(table["score"].to_numpy() * 100) / 100))
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "part.parquet")
+        settings = {"log": {"segment": segment}, "segments": {"min_rows": 10, "min_positives": 2}}
+        found = run(tmp_path, tmp_path / name, f"store-{name}", score_table={"grid": "1e-2"}, **settings)
+        assert found["largest_score_move"] == (pytest.approx(0.005, rel=0.1) if name == "log" else 0)
+        tables.append(pq.read_table(found["lookup_path"]))
+    assert tables[0].equals(tables[1])
