@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from calibrators._kernels.accumulators import expansion_of
 from calibrators._kernels.sums import exact_sum
 from calibrators.points import Array, Pass, Points
-from pipeline import quarantine, runs, schema
+from pipeline import quarantine, runs, schema, score_grid
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
@@ -54,7 +54,7 @@ class SortPlan:
     Parameters
     ----------
     scratch : folder that all workers see
-    transform, lookup : see `pipeline.runs.Reading`
+    transform, lookup, grid : see `pipeline.runs.Reading`
     rules : what to do with unusable rows
     write : folder to write the table's parts to, or None where the first pass is all that is wanted
     compression : of the parts written: quick for scratch space (lz4), or small for what is kept (zstd)
@@ -64,6 +64,7 @@ class SortPlan:
     scratch: Path
     transform: str = "none"
     lookup: str | None = None
+    grid: str = score_grid.NONE
     rules: RowRules = field(default_factory=RowRules)
     write: Path | None = None
     compression: str = "lz4"
@@ -101,6 +102,7 @@ class ScoreTable:
     rows, used : rows read, and rows in the table; the others are in `bad`.
     points : distinct scores. weight, positives : totals, correctly rounded.
     lowest, highest : the extreme scores.
+    largest_move : of a score that was rounded to a grid; None without one.
     """
 
     parts: tuple[Part, ...]
@@ -113,6 +115,7 @@ class ScoreTable:
     lowest: float
     highest: float
     bad: BadRows
+    largest_move: float | None = None
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
         """Carry out a pass over the written parts, or over those of them that it needs."""
@@ -120,6 +123,7 @@ class ScoreTable:
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the table."""
+        moved = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
         return {
             "rows_read": self.rows,
             "rows_used": self.used,
@@ -131,6 +135,7 @@ class ScoreTable:
             "positives": self.positives,
             "lowest_score": self.lowest,
             "highest_score": self.highest,
+            **moved,
         }
 
 
@@ -172,7 +177,7 @@ def build_score_table(
     filled = [bucket for bucket in buckets if bucket is not None]
     parts = tuple(part for part, _ in filled)
     result = request.combine([state for _, state in filled]) if request is not None else None
-    return _table(parts, total), result
+    return _table(parts, total, plan), result
 
 
 def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: str) -> Any:
@@ -199,7 +204,7 @@ def sort_log(
     InputRejectedError
         Unusable rows beyond what the rules allow; no usable row.
     """
-    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup)
+    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
     tasks = [
         (pieces, reading, str(plan.scratch), i, plan.run_rows, plan.rules.keep)
         for i, pieces in enumerate(cut(log, plan.run_rows))
@@ -222,6 +227,7 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
         total.used_positive += receipt.used_positive
         total.lowest = min(total.lowest, receipt.lowest)
         total.highest = max(total.highest, receipt.highest)
+        total.largest_move = max(total.largest_move, receipt.largest_move)
         total.bad.merge(receipt.bad)
     return total
 
@@ -272,7 +278,7 @@ def merged(
     return part, (chunk(points) if chunk is not None else None)
 
 
-def _table(parts: tuple[Part, ...], total: RunReceipt) -> ScoreTable:
+def _table(parts: tuple[Part, ...], total: RunReceipt, plan: SortPlan) -> ScoreTable:
     return ScoreTable(
         parts=parts,
         rows=total.rows,
@@ -284,6 +290,7 @@ def _table(parts: tuple[Part, ...], total: RunReceipt) -> ScoreTable:
         lowest=float(total.lowest),
         highest=float(total.highest),
         bad=total.bad,
+        largest_move=None if plan.grid == score_grid.NONE else total.largest_move,
     )
 
 
