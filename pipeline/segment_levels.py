@@ -29,6 +29,9 @@ from pipeline.segment_values import Key
 
 R = TypeVar("R")
 
+MOST_SEGMENTS = 2048
+"""In a task: each costs some time, however small it is."""
+
 
 @dataclass(frozen=True)
 class Visit(Generic[R]):
@@ -212,7 +215,7 @@ def pack(
 
     Returns
     -------
-    small : neighbours that fit into one task, thin ones between them counted but left out
+    small : neighbours that fit into one task, at most `MOST_SEGMENTS`, thin ones between them counted but left out
     large : segments that do not
     """
     small: list[npt.NDArray[np.int64]] = []
@@ -220,7 +223,7 @@ def pack(
     held: list[int] = []
     size = 0
     for code, (bytes_, skip) in enumerate(zip(sizes.tolist(), thin.tolist(), strict=True)):
-        if size + bytes_ > bucket_bytes and held:
+        if held and (size + bytes_ > bucket_bytes or len(held) == MOST_SEGMENTS):
             small.append(np.array(held))
             held = []
         if not held:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from calibrators._kernels import segments as kernels
 from calibrators._kernels import ties
+from calibrators.ordering import ascending
 from calibrators.points import Array, Points
 from pipeline import quarantine, score_grid, segment_values
 from pipeline.logs import Log, Piece, Rows, cut, read_rows
@@ -229,7 +230,7 @@ def _sort_long_slices(
         if len(sections) == 1:
             sections[0][own].sort()
         else:
-            by_score = np.argsort(sections[0][own])
+            by_score = ascending(sections[0][own])
             for section in sections:
                 section[own] = section[own][by_score]
         samples.append(sections[0][own][::SAMPLE_STRIDE].copy())
@@ -302,7 +303,7 @@ def points_of(sections: list[Array]) -> Points:
         for section in sections:
             section.sort()
         return Points(*ties.merge_classes(*sections))
-    by_score = np.argsort(sections[0])
+    by_score = ascending(sections[0])
     return Points(*ties.sum_ties(*(section[by_score] for section in sections)))
 
 

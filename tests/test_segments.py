@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from calibrators import CalibrationMap
 from calibrators.assessment import MEASURES
 from calibrators.measures import assess
-from pipeline import segment_runs, segment_values
+from pipeline import segment_levels, segment_runs, segment_values
 from pipeline.calibration import make_calibrator
 from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
@@ -193,6 +194,78 @@ def test_equals_a_loop_in_memory(
         tmp_path_factory.mktemp("x"), table.take(np.arange(len(rows))[::-1]), columns, weighted, rules
     )
     assert files_of(found, columns)[1:] == files_of(again, columns)[1:]
+
+
+def skewed_log(rng) -> pa.Table:
+    """Rows of segments with shares of any skew, with ties or without, in the order of their segments or in none."""
+    rows = int(rng.integers(200, 1500))
+    exponent = rng.choice([1.1, 1.5, 3.0])
+    table = some_log(
+        rows, int(rng.integers(1 << 30)), segments=int(rng.choice([2, 40, 400])), ties=bool(rng.integers(2))
+    )
+    model = pa.array(np.minimum(rng.zipf(exponent, rows), 300), mask=rng.random(rows) < 0.05)
+    table = table.set_column(table.schema.get_field_index("model"), "model", model)
+    return table.sort_by([("model", "ascending"), ("country", "descending")]) if rng.integers(2) else table
+
+
+def write_layout(folder: Path, table: pa.Table, layout: str, rng) -> str:
+    """The same rows in one file, in many small ones, some of them empty, or in any order."""
+    if layout == "one":
+        return write_log(folder, table)
+    table = table.take(rng.permutation(table.num_rows)) if layout == "shuffled" else table
+    edges = np.sort(rng.integers(0, table.num_rows + 1, 40 if layout == "small" else 3))
+    edges = [0, *edges, *edges[-1:], table.num_rows]
+    folder.mkdir(parents=True)
+    for i, (a, b) in enumerate(itertools.pairwise(edges)):
+        name = f"{rng.integers(1000):03d}-{i}.parquet"
+        pq.write_table(table.slice(a, b - a), folder / name, row_group_size=int(rng.integers(1, 300)))
+    return str(folder)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    table, weighted = skewed_log(rng), seed % 2 == 1
+    columns = [("model",), ("country", "model"), ("model", "country")][seed % 3]
+    rules = SegmentRules(*[(1, 1), (20, 3)][seed // 2 % 2])
+    made = []
+    for layout in ("one", "small", "shuffled"):
+        monkeypatch.setattr(segment_runs, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
+        monkeypatch.setattr(segment_levels, "MOST_SEGMENTS", int(rng.choice([1, 7, 2048])))
+        (tmp_path / layout).mkdir()
+        path = write_layout(tmp_path / layout / "log", table, layout, rng)
+        log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
+        sizes = {
+            "run_rows": int(rng.integers(40, 2000)),
+            "bucket_bytes": int(rng.choice([300, 5000, 1 << 24])),
+        }
+        plan = SortPlan(tmp_path / layout, **sizes)
+        found = fit_segments(make_calibrator("isotonic", {}), log, plan, Shuffled(), rules)
+        made.append(files_of(found, columns)[1:])
+    assert made[0] == made[1] == made[2]
+    assert_equal(found, expected_maps(table, columns, weighted, rules))
+
+
+def test_very_many_segments(tmp_path):
+    rng = np.random.default_rng(0)
+    model = rng.permutation(np.arange(60_000) % 20_000)
+    score, label = rng.random(60_000), rng.integers(0, 2, 60_000)
+    names = pa.array(model).cast(pa.string())
+    table = pa.table({"score": score, "label": label, "model": names})
+    found = fit(tmp_path, table, ("model",), rules=SegmentRules(3, 1), cut=(3, 7_000), run_rows=20_000)
+    own = found.levels[1]
+    assert own.keys == [(name,) for name in sorted(map(str, range(20_000)))]
+    assert own.rows.sum() == 60_000
+    for at in rng.integers(0, 20_000, 200).tolist():
+        of = model == int(own.keys[at][0])
+        if label[of].sum() in (0, 3):
+            assert own.reasons[at] == "one_class"
+            continue
+        expected = make_calibrator("isotonic", {}).fit(score[of], label[of]).calibration_map_
+        start = sum(own.maps.sizes[:at])
+        np.testing.assert_array_equal(
+            own.maps.arrays()[2][start : start + own.maps.sizes[at]], expected.prob_lo
+        )
 
 
 @pytest.mark.parametrize(
@@ -413,6 +486,10 @@ def test_damaged_tables_are_refused(tmp_path, damage):
 # The command
 
 
+def rows_of(lookup: bytes) -> pa.Table:
+    return pq.ParquetFile(pa.BufferReader(lookup)).read().replace_schema_metadata()
+
+
 def test_fit_and_score_with_segments(place):
     table = some_log(6000, 5, ties=False)
     place.write_log(table)
@@ -425,15 +502,10 @@ def test_fit_and_score_with_segments(place):
     assert segments["count"] == len(keys) == sum(segments["fitted_on"].values())
     assert set(segments["fitted_on"]) == {"segment", "parent", "global"}
     first = place.lookup()
-    again = place.job(
-        "fit", *arguments, "cluster.kind=local", "cluster.workers=2", "log.max_bad_fraction=0.5"
-    )
-    assert again.code == 0, again.stderr
-    assert (
-        pq.ParquetFile(pa.BufferReader(place.lookup()))
-        .read()
-        .equals(pq.ParquetFile(pa.BufferReader(first)).read())
-    )
+    for workers in (2, 3):
+        more = (f"cluster.workers={workers}", f"log.max_bad_fraction=0.{workers}")
+        place.job("fit", *arguments, "cluster.kind=local", *more).expect(0)
+        assert rows_of(place.lookup()).equals(rows_of(first))
     news = pa.table(
         {"score": [0.5, 0.5, None], "model": pa.array([1, 99, 1]), "country": pa.array(["a", "a", "nowhere"])}
     )
