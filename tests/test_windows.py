@@ -60,7 +60,7 @@ def write_day(log: Path, day: int, table: pa.Table, name: str = "part-0") -> Pat
 
 def run(root: Path, path, store: str = "store", /, *, executor=None, **sections):
     config = {
-        "log": {"path": str(path), **sections.pop("log", {})},
+        "log": {"path": path if isinstance(path, list) else str(path), **sections.pop("log", {})},
         "store": {"path": str(root / store), "table": "ads"},
         "scratch": str(root),
         "cluster": {"kind": "inline"},
@@ -357,10 +357,11 @@ def test_a_column_that_holds_no_dates_is_named(tmp_path, dated, text):
         run(tmp_path, tmp_path / "log", window=window())
 
 
-def test_a_file_without_statistics_is_named(tmp_path):
+@pytest.mark.parametrize("options", [{"write_statistics": False}, {"use_deprecated_int96_timestamps": True}])
+def test_a_file_without_statistics_is_named(tmp_path, options):
     column_log(tmp_path / "log", "us")
     path = tmp_path / "log" / "part-1.parquet"
-    pq.write_table(pq.read_table(path), path, write_statistics=False)
+    pq.write_table(pq.read_table(path), path, **options)
     with pytest.raises(InputRejectedError, match=r"part-1\.parquet: expected the smallest"):
         run(tmp_path, tmp_path / "log", window=window())
 
@@ -475,3 +476,34 @@ def test_a_grid_equals_a_log_with_rounded_scores(tmp_path, segment):
         assert found["largest_score_move"] == (pytest.approx(0.005, rel=0.1) if name == "log" else 0)
         tables.append(pq.read_table(found["lookup_path"]))
     assert tables[0].equals(tables[1])
+
+
+def test_the_command_on_two_workers(place):
+    for day in range(4):
+        write_day(place.log, day, day_rows(day, rows=1000))
+    weighted = {"weight": "w"}
+    run(place.root, place.log, log=weighted, window=window(until=date_of(2)))
+    settings = (
+        "cluster.kind=local",
+        "cluster.workers=2",
+        "log.weight=w",
+        "window.column=date",
+        "window.last=3d",
+    )
+    done = place.job("fit", *settings).expect(0)
+    assert "1 days sorted now, 2 kept from earlier fits, 0 without rows" in done.stdout
+    raw = run(place.root, raw_days(place.root, place.log, 1, 3), "raw", log=weighted)
+    written = place.store / "ads" / "versions" / place.current / "manifest.json"
+    assert json.loads(written.read_text())["fingerprint"] == content(raw)
+
+
+def test_a_dry_run_says_how_many_days_would_be_sorted(tmp_path, log):
+    run(tmp_path, log, window=window(until=date_of(3)))
+    config = {
+        "log": {"path": str(log)},
+        "store": {"path": str(tmp_path / "store"), "table": "ads"},
+        "window": window(),
+    }
+    plan = fit.prepare(FitConfig.model_validate(config)).plan
+    assert plan.facts["window"]["days_to_sort"] == 1
+    assert "keep 1 of 3 days sorted in the store" in plan.stages[0]
