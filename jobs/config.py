@@ -146,8 +146,8 @@ class LogConfig(Section):
     segment: Names = Field(
         (),
         description="Columns whose values tell segments apart, such as [model_id, country]: strings, integers, "
-        "booleans or dates; null is a segment too. fit makes a map for each, score uses those of the table. "
-        "[]: one map for all rows.",
+        "booleans or dates; null is a segment too. fit makes a map for each; score and evaluate use those of the "
+        "table. []: one map for all rows.",
     )
     score_transform: Literal["none", "sigmoid"] = Field(
         "none",
@@ -361,10 +361,29 @@ class WindowConfig(Section):
             yield "until", "only goes with window.column, found window.column=null"
 
 
+def _as_grid(value: Any) -> Any:
+    # YAML reads 0.001 as a number, and 1.0e-6.
+    if not isinstance(value, float):
+        return value
+    return next((f"1e-{k}" for k in range(1, 10) if value == float(f"1e-{k}")), str(value))
+
+
+def _check_grid(text: str) -> str:
+    if not re.fullmatch(r"none|float32|1e-[1-9]", text):
+        raise ValueError(f"expected none, float32, or a power of ten from 1e-1 to 1e-9, found {text!r}")
+    return text
+
+
 class ScoreTableConfig(Section):
     """The sorted log, one row a distinct score."""
 
     keep: bool = Field(False, description="Whether to keep it with the published version, as Parquet.")
+    grid: Annotated[Text, BeforeValidator(_as_grid), AfterValidator(_check_grid)] = Field(
+        "none",
+        description="What scores are rounded to when they are read. none: they stay as they are. float32: the nearest "
+        "32-bit float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest move is "
+        "reported. With a power of ten and without weights a day table is counts, of bounded size.",
+    )
 
 
 class EvaluateSection(Section):

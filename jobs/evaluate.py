@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,12 +11,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from calibrators.assessment import Measures
 from calibrators.calibration_map import CalibrationMap
 from jobs.config import EvaluateConfig
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError
-from pipeline.evaluation import Evaluation, PublishedMap, changes, evaluate, headline, run_document, to_json
+from pipeline.evaluation import (
+    Evaluation,
+    PublishedMap,
+    changes,
+    evaluate,
+    headline,
+    jsonable,
+    run_document,
+    to_json,
+)
 from pipeline.execution import Executor
 from pipeline.identity import run_id, software
 from pipeline.kept_table import KeptTable, kept_table, sort_by_probability
@@ -26,6 +39,8 @@ from pipeline.quarantine import RowRules, check_place, keep_parts
 from pipeline.report import render_report
 from pipeline.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
+from pipeline.segment_evaluation import SegmentedEvaluation, evaluate_segments
+from pipeline.segment_lookup import SEGMENTS_FILE, SegmentedLookup, read_segmented_lookup
 from pipeline.store import TableStore, Version, segments_of
 
 REPORT, RUN = "report.html", "run.json"
@@ -39,7 +54,12 @@ def prepare(config: EvaluateConfig) -> Prepared:
     version = store.version(config.store.version)
     store.verify(version)
     _check_segments(config, version)
-    lookup = read_lookup_table(version.lookup_path)
+    columns = segments_of(version)
+    segmented = read_segmented_lookup(version.lookup_path) if columns else None
+    if segmented is None:
+        lookup = read_lookup_table(version.lookup_path)
+    else:
+        lookup = LookupTable(segmented.whole, segmented.facts)
     transform = lookup.facts.score_transform
     if config.log.score_transform not in ("none", transform):
         raise ConfigError(
@@ -48,9 +68,11 @@ def prepare(config: EvaluateConfig) -> Prepared:
         )
     kept = kept_table(config.log.path)
     if kept is None:
-        log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
+        log = open_log(
+            config.log.path, Columns(config.log.score, config.log.label, config.log.weight, columns)
+        )
     else:
-        _check_kept(kept, transform)
+        _check_kept(kept, transform, columns)
         log = kept.files()
     # The log's files count, not how they were named.
     settings = config.model_dump(
@@ -69,10 +91,15 @@ def prepare(config: EvaluateConfig) -> Prepared:
         check_place(quarantine, identity)
     needed = _scratch_needed(log, kept, monotone=lookup.facts.monotone)
     check_space(config.scratch, needed)
-    return Prepared(config, log, version, lookup, identity, output, quarantine, needed, kept)
+    return Prepared(config, log, version, lookup, identity, output, quarantine, needed, kept, segmented)
 
 
-def _check_kept(kept: KeptTable, transform: str) -> None:
+def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...]) -> None:
+    if segments:
+        raise ConfigError(
+            f"log.path: expected a log with the columns {', '.join(segments)}, which the table's segments are of, "
+            "found a score table, which has none: evaluate on the log"
+        )
     if kept.transform != transform:
         raise ConfigError(
             f"log.path: expected a score table of scores with the transform '{transform}', as the table was fitted "
@@ -84,20 +111,22 @@ def _scratch_needed(log: Log, kept: KeptTable | None, *, monotone: bool) -> int:
     if kept is not None:
         # Entries of 24 bytes a point, and the table sorted by probability.
         return 0 if monotone else 48 * log.rows
+    if log.columns.segments:
+        # Two sorts, each with the segments' runs and the parts of those that are cut.
+        return 4 * scratch_bytes(log, write=True)
     return (1 if monotone else 2) * scratch_bytes(log, write=True)
 
 
 def _check_segments(config: EvaluateConfig, version: Version) -> None:
     segments = segments_of(version)
-    if segments:
-        raise ConfigError(
-            f"store.table: expected a table without segments, found one with the segments {', '.join(segments)}, "
-            "which cannot be evaluated: score a labelled log with it and compare its columns"
+    if config.log.segment and config.log.segment != segments:
+        wanted = (
+            f"those of the table, {', '.join(segments)}"
+            if segments
+            else "none, since the table has no segments"
         )
-    if config.log.segment:
         raise ConfigError(
-            f"log.segment: expected none, since the table has no segments, found {', '.join(config.log.segment)}: "
-            "leave it out"
+            f"log.segment: expected {wanted}, found {', '.join(config.log.segment)}: leave it out"
         )
 
 
@@ -114,12 +143,18 @@ class Prepared:
     quarantine: Output | None
     needed: int
     kept: KeptTable | None = None
+    segmented: SegmentedLookup | None = None
+
+    @property
+    def _one_sort(self) -> bool:
+        """Whether calibration keeps the order of all scores."""
+        return self.segmented is None and self.lookup.facts.monotone
 
     @property
     def plan(self) -> Plan:
         """What the evaluation would do."""
         log = self.log
-        again = () if self.lookup.facts.monotone else ("sort and merge again, by calibrated probability",)
+        again = () if self._one_sort else ("sort and merge again, by calibrated probability",)
         return Plan(
             job="evaluate",
             stages=(
@@ -168,7 +203,7 @@ class Prepared:
     ) -> Outcome:
         """`execute`, with further methods' maps and measures in the report."""
         started = time.perf_counter()
-        table, evaluation = self.measure(executor)
+        table, evaluation, segments = self._measured(executor)
         facts = self._facts(table, time.perf_counter() - started)
         page = render_report(
             evaluation,
@@ -178,24 +213,36 @@ class Prepared:
             method=self.lookup.facts.method,
             curves=curves,
             comparison=comparison,
+            segments=None if segments is None else segments.facts(),
         )
-        with self.output.writing(self.identity, [REPORT, RUN]) as staging:
-            document = to_json(run_document(evaluation, facts))
-            for name, text in ((REPORT, page), (RUN, document)):
-                staging.filesystem.pipe_file(staging.target(name), text.encode())
-            staging.files += [REPORT, RUN]
+        document = run_document(evaluation, facts)
+        contents = {REPORT: page.encode()}
+        if segments is not None:
+            document["segments"] = segments.facts()
+            contents[SEGMENTS_FILE] = _parquet(segments.table())
+        contents[RUN] = to_json(document).encode()
+        with self.output.writing(self.identity, list(contents)) as staging:
+            for name, content in contents.items():
+                staging.filesystem.pipe_file(staging.target(name), content)
+            staging.files += list(contents)
             staging.facts = {"table": self.config.store.table, "table_version": self.version.name}
-        return self._outcome(evaluation, table)
+        return self._outcome(evaluation, table, segments)
 
     def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
         """Measure, and write nothing but quarantined rows."""
-        with scratch_folder(self.config.scratch) as scratch:
-            table, evaluation = self._measure(executor, scratch)
-            if self.quarantine is not None and table.bad.total:
-                keep_parts(scratch, self.quarantine, self.identity)
+        table, evaluation, _ = self._measured(executor)
         return table, evaluation
 
-    def _measure(self, executor: Executor, scratch: Path) -> tuple[ScoreTable, Evaluation]:
+    def _measured(self, executor: Executor) -> tuple[ScoreTable, Evaluation, SegmentedEvaluation | None]:
+        with scratch_folder(self.config.scratch) as scratch:
+            table, evaluation, segments = self._measure(executor, scratch)
+            if self.quarantine is not None and table.bad.total:
+                keep_parts(scratch, self.quarantine, self.identity)
+        return table, evaluation, segments
+
+    def _measure(
+        self, executor: Executor, scratch: Path
+    ) -> tuple[ScoreTable, Evaluation, SegmentedEvaluation | None]:
         log_config = self.config.log
         rules = RowRules(
             quarantine=log_config.on_bad_rows == "quarantine",
@@ -205,30 +252,33 @@ class Prepared:
         transform = self.lookup.facts.score_transform
         plan = SortPlan(scratch, transform=transform, rules=rules, write=scratch / "before")
         plan = plan.within(self.config.cluster.memory_bytes, self.log.rows)
+        bins = self.config.evaluate.bins
+        # Where calibration changes the order of the scores, the probabilities are sorted for themselves.
+        again = replace(
+            plan,
+            scratch=scratch / "calibrated",
+            lookup=self.version.lookup_path,
+            write=scratch / "after",
+            rules=replace(rules, keep=False),
+        )
+        again.scratch.mkdir()
+        if self.segmented is not None:
+            segments = evaluate_segments(self.log, self.segmented, (plan, again), executor, bins)
+            return segments.before.table, segments.whole, segments
         if self.kept is None:
             table, _ = build_score_table(self.log, plan, executor)
         else:
             table = self.kept.table(self.log)
         run = partial(table.run, executor=executor, stage="measure")
-        if self.lookup.facts.monotone:
+        if self._one_sort:
             predict = PublishedMap(self.version.lookup_path)
-            return table, evaluate(run, predict, rows=table.used, bins=self.config.evaluate.bins)
-        # Calibration changes the order of the scores: the probabilities are sorted for themselves.
-        inner = scratch / "calibrated"
-        inner.mkdir()
-        again = replace(
-            plan,
-            scratch=inner,
-            lookup=self.version.lookup_path,
-            write=scratch / "after",
-            rules=replace(rules, keep=False),
-        )
+            return table, evaluate(run, predict, rows=table.used, bins=bins), None
         total = None
         if self.kept is not None:
-            total = sort_by_probability(table, self.version.lookup_path, inner, executor)
+            total = sort_by_probability(table, self.version.lookup_path, again.scratch, executor)
         after, _ = build_score_table(self.log, again, executor, total=total)
         run_after = partial(after.run, executor=executor, stage="measure")
-        return table, evaluate(run, run_after=run_after, rows=table.used, bins=self.config.evaluate.bins)
+        return table, evaluate(run, run_after=run_after, rows=table.used, bins=bins), None
 
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
         lookup = self.lookup.facts
@@ -260,7 +310,9 @@ class Prepared:
             },
         }
 
-    def _outcome(self, evaluation: Evaluation, table: ScoreTable) -> Outcome:
+    def _outcome(
+        self, evaluation: Evaluation, table: ScoreTable, segments: SegmentedEvaluation | None
+    ) -> Outcome:
         before, after = evaluation.before.measures, evaluation.after.measures
         report = f"{self.output.root}/{REPORT}"
         summary = {
@@ -274,7 +326,12 @@ class Prepared:
             "run_id": self.identity,
             **table.facts(),
         }
-        lines = [headline(before, after), "", *measures_table(before, after), "", f"report: {report}"]
+        lines = [headline(before, after), "", *measures_table(before, after), ""]
+        if segments is not None:
+            facts = segments.facts()
+            summary["segments"] = jsonable(facts)
+            lines += [*_segment_lines(facts), ""]
+        lines.append(f"report: {report}")
         return Outcome(summary=summary, lines=lines)
 
 
@@ -287,3 +344,25 @@ def measures_table(before: Measures, after: Measures) -> list[str]:
         cells = "  ".join("       –" if v is None else f"{v:8.4f}" for v in (change.before, change.after))
         lines.append(f"{change.facts.label:{width}}  {cells}  {change.verdict}".rstrip())
     return lines
+
+
+def _segment_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What is said of segments, as lines of text."""
+    unseen = f", {facts['unseen_rows']:,} rows of unseen ones" if facts["unseen_rows"] else ""
+    beyond = f"{facts['beyond_chance_before']:,} of them before, {facts['beyond_chance_after']:,} after"
+    lines = [f"{facts['count']:,} segments of {', '.join(facts['columns'])}{unseen}"]
+    lines.append(f"calibration errors beyond chance: in {beyond}")
+    for row in facts["worst"]:
+        if row["beyond_chance_after"]:
+            name = ", ".join("null" if value is None else value for value in row["segment"])
+            errors = (
+                f"ECE {row['ece_frequency_after']:.4f}, {row['beyond_chance_after']:.4f} of it beyond chance"
+            )
+            lines.append(f"  {name}: {errors} ({row['rows']:,} rows, map of: {row['fitted_on']})")
+    return lines
+
+
+def _parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()

@@ -77,6 +77,7 @@ def _choose_window(config: FitConfig, log: Log) -> Window | None:
 def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:
     """The store's day tables, with room for those that the fit will make."""
     rows = config.log.model_dump(include={"score", "label", "weight", "score_transform"})
+    rows["grid"] = config.score_table.grid
     settings = {**rows, "column": window.column, "keep_bad": config.log.quarantine_path is not None}
     days = DayTables(store, settings)
     new = {group for day in days.unsorted(window) for group in window.groups(day)}
@@ -182,7 +183,9 @@ class Prepared:
             keep=self.quarantine is not None,
         )
         with scratch_folder(config.scratch) as scratch:
-            sort = SortPlan(scratch, transform=config.log.score_transform, rules=rules)
+            sort = SortPlan(
+                scratch, transform=config.log.score_transform, grid=config.score_table.grid, rules=rules
+            )
             sort = sort.within(config.cluster.memory_bytes, self.log.rows)
             if config.log.segment:
                 return self._execute_segments(calibrator, sort, scratch, executor, started)
@@ -207,7 +210,7 @@ class Prepared:
     ) -> Outcome:
         with days.in_use():
             tables = days.sort(window, sort, executor)
-            total = add_up_days(tables, sort)
+            total = add_up_days(tables, sort, executor)
             if self.quarantine is not None:
                 days.collect_bad(tables, sort.scratch)
             fit = fit_log(calibrator, self.log, sort, executor, keep=keep, total=total)
@@ -335,6 +338,12 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     if segments is not None:
         sources = ", ".join(f"{count:,} on {name}" for name, count in segments["fitted_on"].items())
         lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
+    if "largest_score_move" in facts:
+        lines.insert(
+            3,
+            f"  scores were rounded to {version.manifest['config']['score_table']['grid']}: the largest "
+            f"move is {facts['largest_score_move']:.3g}",
+        )
     if window is not None:
         lines.insert(
             2,

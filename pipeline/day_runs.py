@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from calibrators._kernels import ties
 from calibrators.points import Array, Points
-from pipeline import quarantine
+from pipeline import quarantine, score_grid
+from pipeline.day_counts import write_counts
 from pipeline.errors import InputRejectedError
 from pipeline.logs import DAY_INVALID, Columns, Piece, Rows, read_rows
 from pipeline.runs import (
@@ -141,8 +142,9 @@ class _Divided:
             if day not in self.folders:
                 continue
             part = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
-            own = Rows(0, score[part], label[part], None if weight is None else weight[part], _NO_BATCH)
-            self._hold(day, own, int(counts[i]))
+            rounded, move = score_grid.round_scores(score[part], self.reading.grid)
+            own = Rows(0, rounded, label[part], None if weight is None else weight[part], _NO_BATCH)
+            self._hold(day, own, int(counts[i]), move)
             if own.score.size < counts[i] or not _all_usable(own):
                 self._keep_bad(day, rows, piece.piece.path, day_of_row == day)
         if self.held >= self.run_rows:
@@ -158,8 +160,10 @@ class _Divided:
                 f"{found[0]} to {found[1]}: write it again"
             )
 
-    def _hold(self, day: int, rows: Rows, count: int) -> None:
-        self.receipts.setdefault(day, RunReceipt()).rows += count
+    def _hold(self, day: int, rows: Rows, count: int, move: float) -> None:
+        receipt = self.receipts.setdefault(day, RunReceipt())
+        receipt.rows += count
+        receipt.largest_move = max(receipt.largest_move, move)
         self.pending.setdefault(day, []).append(rows)
         self.held += rows.score.size
 
@@ -208,16 +212,16 @@ def _all_usable(rows: Rows) -> bool:
     return bool(good.all())
 
 
-def finish_day(folder: str, receipt: RunReceipt, run_rows: int) -> None:
+def finish_day(folder: str, receipt: RunReceipt, run_rows: int, per_unit: float | None) -> None:
     """Make a day's runs a day table: few files, its facts beside them, all of it on the disk.
 
     A repeated task does the same again.
+
+    per_unit : steps of the score grid, where the day may become counts; otherwise None
     """
     place = Path(folder)
-    runs = merge_small(receipt.runs, place, 8 * run_rows)
-    for path in place.glob("run-*"):
-        if path.suffix == ".tmp":
-            path.unlink(missing_ok=True)
+    counts = None if per_unit is None else write_counts(receipt, place / "counts", per_unit)
+    runs = merge_small(receipt.runs, place, 8 * run_rows) if counts is None else []
     samples = [part for run in runs for part in run.samples]
     with (place / "samples.npy").open("wb") as file:
         np.save(file, np.concatenate([np.empty(0), *samples]))
@@ -227,11 +231,15 @@ def finish_day(folder: str, receipt: RunReceipt, run_rows: int) -> None:
         "used_positive": receipt.used_positive,
         "lowest": float(receipt.lowest),
         "highest": float(receipt.highest),
+        "largest_move": receipt.largest_move,
         "bad": receipt.bad.counts,
         "examples": receipt.bad.examples,
         "runs": [{"name": Path(run.path).name, "sizes": run.sizes} for run in runs],
+        "counts": None if counts is None else {"first": counts.first, "steps": counts.steps},
     }
     kept = {Path(run.path) for run in runs}
+    if counts is not None:
+        kept.add(Path(counts.path))
     for path in [*kept, place / "samples.npy", *place.glob("bad-*.parquet")]:
         _sync(path)
     (place / "day.json").write_text(json.dumps(facts))

@@ -3,6 +3,7 @@
     <store>/<table>/days/<day>-<digest>/day.json        rows, runs and bad rows of the day; written last
     <store>/<table>/days/<day>-<digest>/samples.npy     every so manyth score of each run
     <store>/<table>/days/<day>-<digest>/run-*           see `pipeline.runs`
+    <store>/<table>/days/<day>-<digest>/counts          instead of runs, on a score grid; see `pipeline.day_counts`
 
 The digest is of the files that may hold rows of the day (paths, sizes, modification) and of the settings that rows
 are read by: a late, changed or removed file makes its days new ones, and no others. Sums in runs are exact, so that
@@ -28,12 +29,14 @@ from typing import Any
 import numpy as np
 
 from pipeline import day_runs, quarantine
+from pipeline.day_counts import Counts, add_counts, cluster
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.execution import Executor
 from pipeline.folder_locks import hold, make, remove, remove_dead, share
 from pipeline.logs import Piece
 from pipeline.quarantine import BadRows, Example
 from pipeline.runs import SAMPLE_STRIDE, Reading, Run, RunReceipt, write_runs
+from pipeline.score_grid import steps_per_unit
 from pipeline.score_table import SortPlan, add_up
 from pipeline.store import TableStore
 from pipeline.windows import Window, day_of, parse_day
@@ -51,7 +54,7 @@ class DayTable:
     Attributes
     ----------
     name : of its folder. files : that may hold rows of it. sorted_now : by this fit; otherwise by an earlier one.
-    receipt : its runs, rows and bad rows
+    receipt : its runs, rows and bad rows. counts : instead of runs; None where there are runs
     """
 
     day: int
@@ -59,6 +62,7 @@ class DayTable:
     files: int
     sorted_now: bool
     receipt: RunReceipt
+    counts: Counts | None
 
 
 class DayTables:
@@ -126,7 +130,7 @@ class DayTables:
         names = self.names(window)
         files = {day: len({file.path for file, _ in window.groups(day)}) for day in names}
         found = {day: _read(self.folder / name) for day, name in names.items()}
-        new = [day for day, receipt in found.items() if receipt is None]
+        new = [day for day, kept in found.items() if kept is None]
         if new:
             try:
                 self._make(window, {day: names[day] for day in new}, plan, executor)
@@ -137,12 +141,12 @@ class DayTables:
                 ) from error
         tables = []
         for day, name in names.items():
-            receipt = found[day] or _read(self.folder / name)
-            if receipt is None:
+            kept = found[day] or _read(self.folder / name)
+            if kept is None:
                 raise TemporaryError(
                     f"{self.folder / name} was written and has gone or changed since: run again"
                 )
-            tables.append(DayTable(day, name, files[day], day in new, receipt))
+            tables.append(DayTable(day, name, files[day], day in new, *kept))
         return tables
 
     def _make(self, window: Window, names: dict[int, str], plan: SortPlan, executor: Executor) -> None:
@@ -155,7 +159,8 @@ class DayTables:
             for folder in folders.values():
                 folder.mkdir()
             receipts = _sort_days(window, folders, plan, executor)
-            tasks = [(str(folders[day]), receipts[day], plan.run_rows) for day in names]
+            per_unit = None if window.log.columns.weight else steps_per_unit(plan.grid)
+            tasks = [(str(folders[day]), receipts[day], plan.run_rows, per_unit) for day in names]
             executor.run("days", day_runs.finish_day, tasks)
             for day, name in names.items():
                 _drop_unused(folders[day])
@@ -204,8 +209,8 @@ class DayTables:
             shutil.copyfile(part, scratch / f"bad-{i:06d}.parquet")
 
 
-def add_up_days(tables: list[DayTable], plan: SortPlan) -> RunReceipt:
-    """All days' runs as one sort's.
+def add_up_days(tables: list[DayTable], plan: SortPlan, executor: Executor) -> RunReceipt:
+    """All days' runs as one sort's; counts are added up first.
 
     Raises
     ------
@@ -218,6 +223,11 @@ def add_up_days(tables: list[DayTable], plan: SortPlan) -> RunReceipt:
         raise InputRejectedError(
             f"window: expected usable rows, found none among {receipt.rows:,}: set window.until or window.last"
         )
+    per_unit = steps_per_unit(plan.grid)
+    clusters = cluster([table.counts for table in tables if table.counts is not None])
+    tasks = [(days, per_unit, str(plan.scratch / f"run-counts-{i:04d}")) for i, days in enumerate(clusters)]
+    if tasks:
+        receipt.runs = receipt.runs + executor.run("add", add_counts, tasks)
     return receipt
 
 
@@ -274,7 +284,7 @@ def _sort_days(
 ) -> dict[int, RunReceipt]:
     """Sort the rows of some days into runs in the days' own folders."""
     log = window.log
-    reading = Reading(log.filesystem, log.columns, plan.transform)
+    reading = Reading(log.filesystem, log.columns, plan.transform, grid=plan.grid)
     plain = reading._replace(columns=day_runs.without_date(log.columns))
     keep = plan.rules.keep
     tasks: list[tuple[Any, ...]] = []
@@ -308,12 +318,15 @@ def _sort_days(
     return {day: add_up(receipts) for day, receipts in found.items()}
 
 
-def _read(folder: Path) -> RunReceipt | None:
+def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
     """A day table, or None where there is none that is whole."""
     try:
         facts = json.loads((folder / FACTS).read_text())
         samples = np.load(folder / SAMPLES)
         sizes = [(folder / run["name"]).stat().st_size for run in facts["runs"]]
+        counts = None if facts["counts"] is None else Counts(str(folder / "counts"), **facts["counts"])
+        if counts is not None and Path(counts.path).stat().st_size != 8 * counts.steps:
+            return None
     except (OSError, ValueError, KeyError, EOFError):
         return None
     receipt = RunReceipt(
@@ -322,6 +335,7 @@ def _read(folder: Path) -> RunReceipt | None:
         used_positive=facts["used_positive"],
         lowest=facts["lowest"],
         highest=facts["highest"],
+        largest_move=facts["largest_move"],
         bad=BadRows(
             facts["bad"],
             {reason: [Example(*e) for e in found] for reason, found in facts["examples"].items()},
@@ -338,7 +352,7 @@ def _read(folder: Path) -> RunReceipt | None:
         receipt.runs.append(Run(str(folder / run["name"]), (n, p, m), (parts[0], parts[1], parts[2])))
         if receipt.runs[-1].bytes != size:
             return None
-    return receipt if at == samples.size else None
+    return (receipt, counts) if at == samples.size else None
 
 
 def _drop_unused(folder: Path) -> None:

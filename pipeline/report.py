@@ -84,6 +84,7 @@ def render_report(
     curves: Mapping[str, CalibrationMap] | None = None,
     comparison: Mapping[str, Measures] | None = None,
     notes: Sequence[str] = (),
+    segments: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as text.
 
@@ -99,6 +100,7 @@ def render_report(
     curves : further maps by name, to draw beside it
     comparison : measures of further methods by name, to compare in a table with before and after
     notes : sentences of warning, to show below the headline
+    segments : of a log with segments, `SegmentedEvaluation.facts`; calibration_map is then that of all rows
 
     Returns
     -------
@@ -127,6 +129,7 @@ def render_report(
         figures=_figures(evaluation, {method: calibration_map, **(curves or {})}),
         map=_map_facts(calibration_map, before),
         comparison=_comparison(evaluation, method, comparison or {}),
+        segments=_segments(segments),
         width_rows=_paired(before.by_width, after.by_width),
         frequency_rows=_paired(before.by_frequency, after.by_frequency),
         weighted=after.weighted,
@@ -235,6 +238,32 @@ def _best(name: str, rows: list[Measures]) -> float | None:
     if not values:
         return None
     return max(values) if MEASURE_FACTS[name].higher_is_better else min(values)
+
+
+def _segments(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the section on segments says; None without segments."""
+    if facts is None:
+        return None
+    worst = [
+        {
+            "name": ", ".join("null" if value is None else value for value in row["segment"]),
+            "rows": f"{row['rows']:,}",
+            "positives": f"{row['rows_positive']:,}",
+            "fitted_on": row["fitted_on"],
+            "cells": [
+                _measure(name, row[f"{name}_{side}"])
+                for name in ("ece_frequency", "beyond_chance", "log_loss")
+                for side in ("before", "after")
+            ],
+        }
+        for row in facts["worst"]
+    ]
+    numbers = {
+        name: f"{facts[name]:,}"
+        for name in ("count", "unseen_rows", "beyond_chance_before", "beyond_chance_after")
+    }
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in facts["fitted_on"].items())
+    return {**numbers, "columns": ", ".join(facts["columns"]), "fitted_on": kinds, "worst": worst}
 
 
 # Figures.

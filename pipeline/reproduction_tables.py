@@ -263,7 +263,7 @@ def _ranks(published: dict[str, Any], real: pd.DataFrame, *, variant: bool) -> R
         kept = [m for m in methods if not (measure == "auc" and m == "platt")]
         ranking = rank_methods(kept, values[kept], higher_is_better=measure in HIGHER)
         rankings[measure] = ranking
-        rows.append(_rank_row(published, measure, methods, ranking, target, variant=variant))
+        rows.append(_rank_row(published, measure, methods, ranking, target))
     label = "as their authors' code has them" if variant else "as their papers have them"
     table = Table(
         name=_name(published),
@@ -284,8 +284,6 @@ def _rank_row(
     methods: list[str],
     ranking: Ranking,
     target: str,
-    *,
-    variant: bool,
 ) -> tuple[str, tuple[Cell | str, ...]]:
     paper_measure = measure.removesuffix("_stored")
     numbers = published["rows"].get(paper_measure, [None] * len(methods))
@@ -296,8 +294,7 @@ def _rank_row(
         if method not in mean:
             cells.append("not compared")
             continue
-        given = (None, "") if variant else (number, mark or "")
-        cells.append(Cell(given[0], mean[method], error[method], given[1], marks[method]))
+        cells.append(Cell(number, mean[method], error[method], mark or "", marks[method]))
     p_value = ranking.friedman().p_value
     return MEASURES[measure], (*cells, "<0.001" if p_value < 0.001 else f"{p_value:.3f}")
 

@@ -21,7 +21,7 @@ from calibrators._kernels import rows as row_kernels
 from calibrators._kernels import ties
 from calibrators.ordering import sort_entries
 from calibrators.points import Array, Points
-from pipeline import quarantine
+from pipeline import quarantine, score_grid
 from pipeline.logs import Columns, Piece, Rows, read_rows
 from pipeline.quarantine import BadRows
 
@@ -42,12 +42,14 @@ class Reading(NamedTuple):
     ----------
     transform : 'none' or 'sigmoid', applied to the score column.
     lookup : path of a lookup table applied after it, or None: the score is then a calibrated probability.
+    grid : what scores are rounded to last; see `pipeline.score_grid`.
     """
 
     filesystem: Any
     columns: Columns
     transform: str = "none"
     lookup: str | None = None
+    grid: str = score_grid.NONE
 
 
 @dataclass
@@ -77,6 +79,7 @@ class RunReceipt:
     used_positive: int = 0
     lowest: float = np.inf
     highest: float = -np.inf
+    largest_move: float = 0.0
     bad: BadRows = field(default_factory=BadRows)
 
 
@@ -100,7 +103,9 @@ def write_runs(
     for piece in pieces:
         for rows in read_rows(reading.filesystem, piece, reading.columns):
             receipt.rows += rows.score.size
-            used = buffer.add(rows._replace(score=calibration_scores(rows.score, reading)))
+            score, move = score_grid.round_scores(calibration_scores(rows.score, reading), reading.grid)
+            receipt.largest_move = max(receipt.largest_move, move)
+            used = buffer.add(rows._replace(score=score))
             receipt.used += used
             if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, reading.columns, piece.path)
@@ -117,7 +122,7 @@ def write_runs(
 
 
 def calibration_scores(score: Array, reading: Reading) -> Array:
-    """The scores that rows are sorted by."""
+    """The scores that rows are sorted by, before they are rounded to a grid."""
     if reading.transform != "none":
         from pipeline.transforms import apply_transform
 
@@ -126,7 +131,9 @@ def calibration_scores(score: Array, reading: Reading) -> Array:
     if reading.lookup is not None:
         from pipeline.lookup_table import cached_lookup_table
 
-        score = cached_lookup_table(reading.lookup).map.predict(score)
+        # The map of an infinite score is finite, but the row is as little use as before.
+        finite = np.where(np.isfinite(score), score, np.nan)
+        score = cached_lookup_table(reading.lookup).map.predict(finite)
     return score
 
 

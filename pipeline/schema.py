@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from calibrators.assessment import MEASURES
+
 FORMAT_VERSION = "1"
 """Of lookup tables and manifests; readers refuse a version that they do not know."""
 
@@ -56,6 +58,25 @@ def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
                 "fitted_level", pa.int32(), nullable=False
             ),  # segment_level of its rows in the lookup table
             pa.field("reason", pa.string()),  # why not on the segment itself; null where it is
+        ]
+    )
+
+
+SEGMENT_MEASURES = (*MEASURES, "mean_prediction", "beyond_chance")
+"""What is measured of each segment, before and after calibration."""
+
+
+def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """One row a segment of an evaluated log, sorted (null first)."""
+    measures = [f"{name}_{side}" for name in SEGMENT_MEASURES for side in ("before", "after")]
+    return pa.schema(
+        [
+            *(pa.field(name, kind) for name, kind in columns),
+            pa.field("rows", pa.int64(), nullable=False),  # used
+            pa.field("rows_positive", pa.int64(), nullable=False),  # of them with label 1
+            pa.field("fitted_on", pa.string(), nullable=False),  # as in `segments`, or unseen
+            # Null where a measure does not exist.
+            *(pa.field(name, pa.float64()) for name in measures),
         ]
     )
 

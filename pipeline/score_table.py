@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from calibrators._kernels.accumulators import expansion_of
 from calibrators._kernels.sums import exact_sum
 from calibrators.points import Array, Pass, Points
-from pipeline import quarantine, runs, schema
+from pipeline import quarantine, runs, schema, score_grid
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
@@ -54,17 +54,20 @@ class SortPlan:
     Parameters
     ----------
     scratch : folder that all workers see
-    transform, lookup : see `pipeline.runs.Reading`
+    transform, lookup, grid : see `pipeline.runs.Reading`
     rules : what to do with unusable rows
     write : folder to write the table's parts to, or None where the first pass is all that is wanted
+    compression : of the parts written: quick for scratch space (lz4), or small for what is kept (zstd)
     run_rows, bucket_bytes : sizes of the work; they change no result
     """
 
     scratch: Path
     transform: str = "none"
     lookup: str | None = None
+    grid: str = score_grid.NONE
     rules: RowRules = field(default_factory=RowRules)
     write: Path | None = None
+    compression: str = "lz4"
     run_rows: int = RUN_ROWS
     bucket_bytes: int = BUCKET_BYTES
 
@@ -99,6 +102,7 @@ class ScoreTable:
     rows, used : rows read, and rows in the table; the others are in `bad`.
     points : distinct scores. weight, positives : totals, correctly rounded.
     lowest, highest : the extreme scores.
+    largest_move : of a score that was rounded to a grid; None without one.
     """
 
     parts: tuple[Part, ...]
@@ -111,6 +115,7 @@ class ScoreTable:
     lowest: float
     highest: float
     bad: BadRows
+    largest_move: float | None = None
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
         """Carry out a pass over the written parts, or over those of them that it needs."""
@@ -118,6 +123,7 @@ class ScoreTable:
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the table."""
+        moved = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
         return {
             "rows_read": self.rows,
             "rows_used": self.used,
@@ -129,6 +135,7 @@ class ScoreTable:
             "positives": self.positives,
             "lowest_score": self.lowest,
             "highest_score": self.highest,
+            **moved,
         }
 
 
@@ -170,7 +177,7 @@ def build_score_table(
     filled = [bucket for bucket in buckets if bucket is not None]
     parts = tuple(part for part, _ in filled)
     result = request.combine([state for _, state in filled]) if request is not None else None
-    return _table(parts, total), result
+    return _table(parts, total, plan), result
 
 
 def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: str) -> Any:
@@ -197,7 +204,7 @@ def sort_log(
     InputRejectedError
         Unusable rows beyond what the rules allow; no usable row.
     """
-    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup)
+    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
     tasks = [
         (pieces, reading, str(plan.scratch), i, plan.run_rows, plan.rules.keep)
         for i, pieces in enumerate(cut(log, plan.run_rows))
@@ -220,6 +227,7 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
         total.used_positive += receipt.used_positive
         total.lowest = min(total.lowest, receipt.lowest)
         total.highest = max(total.highest, receipt.highest)
+        total.largest_move = max(total.largest_move, receipt.largest_move)
         total.bad.merge(receipt.bad)
     return total
 
@@ -231,7 +239,7 @@ def _bucket_tasks(all_runs: list[Run], plan: SortPlan, chunk: Any) -> list[tuple
     if plan.write is not None:
         plan.write.mkdir(parents=True, exist_ok=True)
     return [
-        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk)
+        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk, plan.compression)
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -241,17 +249,25 @@ def _part_path(folder: Path | None, index: int) -> str | None:
 
 
 def _merge_bucket(
-    sources: list[Source], where: npt.NDArray[np.int64], low: float, high: float, path: str | None, chunk: Any
+    sources: list[Source],
+    where: npt.NDArray[np.int64],
+    low: float,
+    high: float,
+    path: str | None,
+    chunk: Any,
+    compression: str,
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it."""
     points = runs.read_bucket(sources, where, low, high)
-    return merged(points, path, chunk) if points.score.size else None
+    return merged(points, path, chunk, compression) if points.score.size else None
 
 
-def merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
+def merged(
+    points: Points, path: str | None, chunk: Callable[[Points], Any] | None, compression: str = "lz4"
+) -> tuple[Part, Any]:
     """Points of a range of scores as a part, written where there is a path, and what a pass makes of them."""
     if path is not None:
-        write_points(points, Path(path))
+        write_points(points, Path(path), compression)
     part = Part(
         path,
         float(points.score[0]),
@@ -262,7 +278,7 @@ def merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | No
     return part, (chunk(points) if chunk is not None else None)
 
 
-def _table(parts: tuple[Part, ...], total: RunReceipt) -> ScoreTable:
+def _table(parts: tuple[Part, ...], total: RunReceipt, plan: SortPlan) -> ScoreTable:
     return ScoreTable(
         parts=parts,
         rows=total.rows,
@@ -274,18 +290,19 @@ def _table(parts: tuple[Part, ...], total: RunReceipt) -> ScoreTable:
         lowest=float(total.lowest),
         highest=float(total.highest),
         bad=total.bad,
+        largest_move=None if plan.grid == score_grid.NONE else total.largest_move,
     )
 
 
-def write_points(points: Points, path: Path) -> None:
+def write_points(points: Points, path: Path, compression: str = "lz4") -> None:
     """Write points as a part of a score table; a repeated task writes the same file again."""
     table = pa.Table.from_arrays([pa.array(column) for column in points], schema=schema.SCORE_TABLE)
     temporary = path.with_suffix(".tmp")
     pq.write_table(
         table,
         temporary,
-        compression="zstd",
-        compression_level=1,
+        compression=compression,
+        compression_level=1 if compression == "zstd" else None,
         use_dictionary=["weight", "positives"],
         column_encoding={"score": "BYTE_STREAM_SPLIT"},
     )

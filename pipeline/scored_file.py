@@ -26,7 +26,7 @@ from pipeline.parquet.append import append_columns, open_target
 from pipeline.parquet.footer import NewColumn, NotExtensibleError
 from pipeline.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_number
 from pipeline.schema import TABLE_VERSION_COLUMN
-from pipeline.segment_lookup import SegmentedLookup, cached_segmented_lookup
+from pipeline.segment_lookup import CodedMaps, SegmentedLookup, cached_segmented_lookup
 from pipeline.segment_values import Encoder
 from pipeline.transforms import apply_transform
 
@@ -284,13 +284,13 @@ class _SegmentedFile(_File):
 
     def __init__(self, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
         super().__init__(parquet, lookup.facts, scoring, None)
-        self.lookup = lookup
+        self.encoder = Encoder(scoring.segments)
+        self.maps = CodedMaps(lookup, self.encoder)
 
     def _probabilities(self, row_group: int) -> Iterator[Array]:
         for batch in self._batches(row_group, [self.scoring.score, *self.scoring.segments]):
-            encoder = Encoder(self.scoring.segments)
-            codes = encoder.encode(batch)
+            codes = self.encoder.encode(batch)
             scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
-            probability, unseen = self.lookup.predict(scores, encoder.keys, codes)
+            probability, unseen = self.maps.predict(scores, codes)
             self.unseen_rows += int(np.count_nonzero(unseen))
             yield probability

@@ -21,12 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import segments as kernels
+from calibrators.calibration_map import CalibrationMap
 from calibrators.points import Array
 from pipeline import lookup_table, schema, segment_values
 from pipeline.arrays import as_numpy
 from pipeline.errors import InputRejectedError
 from pipeline.lookup_table import LookupFacts
-from pipeline.segment_values import Key
+from pipeline.segment_values import Encoder, Key
 
 if TYPE_CHECKING:
     from pipeline.segment_maps import SegmentedFit
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
 SEGMENTS_FILE = "segments.parquet"
 
 _MAP = schema.LOOKUP_TABLE.names
-RESERVED = frozenset([*schema.segmented_lookup([]).names, *schema.segments([]).names])
+RESERVED = frozenset(
+    name
+    for columns in (schema.segmented_lookup, schema.segments, schema.evaluated_segments)
+    for name in columns([]).names
+)
 """Names that a segment column cannot have, since the tables' own columns have them."""
 
 
@@ -133,13 +138,14 @@ class SegmentedLookup:
     ----------
     columns : names of the segment columns, as fitted. facts : see `LookupFacts`.
     bounds : of each segment with a map, by its key of any level: its rows in `maps`.
-    known : the segments that the table was fitted to, with or without a map of their own.
+    known : the segments that the table was fitted to, with or without a map of their own, and what each one's map was
+        fitted to: `segment`, `parent`, `global` or `identity`.
     """
 
     columns: tuple[str, ...]
     facts: LookupFacts
     bounds: dict[Key, tuple[int, int]] = field(repr=False)
-    known: frozenset[Key] = field(repr=False)
+    known: dict[Key, str] = field(repr=False)
     maps: dict[str, Array] = field(repr=False)
 
     def rows_of(self, key: Key) -> tuple[int, int]:
@@ -153,15 +159,44 @@ class SegmentedLookup:
 
         keys : of each code. codes : int32 array, shape (n,).
         """
+        bounds, unseen = self.bounds_of(keys)
+        return self.apply(scores, bounds, codes), unseen[codes]
+
+    def bounds_of(self, keys: list[Key]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Of each key `rows_of` it, an array of shape (keys, 2); and whether the table does not know it."""
         bounds = np.array([self.rows_of(key) for key in keys], np.int64).reshape(-1, 2)
-        unseen = np.array([key not in self.known for key in keys], np.bool_)
+        return bounds, np.array([key not in self.known for key in keys], np.bool_)
+
+    def apply(self, scores: Array, bounds: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]) -> Array:
+        """Probabilities. bounds : of each code, the rows of its map."""
         start, stop = np.ascontiguousarray(bounds[codes].T)
         out = np.empty(scores.size)
         maps = self.maps
         kernels.apply(
             scores, start, stop, maps["score_hi"], maps["prob_lo"], maps["slope"], maps["anchor"], out
         )
-        return out, unseen[codes]
+        return out
+
+    @property
+    def whole(self) -> CalibrationMap:
+        """The map of all rows."""
+        start, stop = self.bounds[()]
+        return CalibrationMap(**{name: column[start:stop] for name, column in self.maps.items()})
+
+
+class CodedMaps:
+    """The maps that rows go through, by the codes of an encoder; each segment is looked up once."""
+
+    def __init__(self, lookup: SegmentedLookup, encoder: Encoder) -> None:
+        self.lookup = lookup
+        self.encoder = encoder
+        self._bounds, self._unseen = lookup.bounds_of([])
+
+    def predict(self, scores: Array, codes: npt.NDArray[np.int32]) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """Probabilities, and which rows are of a segment that the table does not know."""
+        if len(self.encoder) > self._unseen.size:
+            self._bounds, self._unseen = self.lookup.bounds_of(self.encoder.keys)
+        return self.lookup.apply(scores, self._bounds, codes), self._unseen[codes]
 
 
 def read_segmented_lookup(path: str) -> SegmentedLookup:
@@ -192,7 +227,8 @@ def read_segmented_lookup(path: str) -> SegmentedLookup:
     beside = f"{path.rpartition('/')[0]}/{SEGMENTS_FILE}"
     segments = _read(beside)
     _check_columns(beside, segments, columns)
-    known = frozenset(segment_values.keys_of([segments.column(name) for name in columns]))
+    own = segment_values.keys_of([segments.column(name) for name in columns])
+    known = dict(zip(own, segments.column("fitted_on").to_pylist(), strict=True))
     return SegmentedLookup(columns, facts, bounds, known, maps)
 
 

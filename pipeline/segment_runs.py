@@ -18,11 +18,13 @@ import pyarrow as pa
 
 from calibrators._kernels import segments as kernels
 from calibrators._kernels import ties
+from calibrators.ordering import ascending
 from calibrators.points import Array, Points
-from pipeline import quarantine, segment_values
-from pipeline.logs import Columns, Log, Piece, Rows, cut, read_rows
+from pipeline import quarantine, score_grid, segment_values
+from pipeline.logs import Log, Piece, Rows, cut, read_rows
 from pipeline.runs import Buffer, Reading, RunReceipt, WeightedBuffer, calibration_scores
 from pipeline.score_table import SortPlan
+from pipeline.segment_lookup import CodedMaps, cached_segmented_lookup
 
 SAMPLE_STRIDE = 1024
 
@@ -65,19 +67,20 @@ def write_segment_runs(
     run_rows: int,
     keep_bad: bool,
     shortest_sorted: int,
+    lowest: int = 1,
 ) -> SegmentReceipt:
     """Read pieces of a log and leave their usable rows as runs of every level; as `runs.write_runs`.
 
-    shortest_sorted : slices of so many numbers are sorted and sampled.
+    shortest_sorted : slices of so many numbers are sorted and sampled. lowest : the first level that is wanted.
     """
     columns = reading.columns
-    buffer = _Buffer(columns, run_rows, Path(folder), index, shortest_sorted)
+    buffer = _Buffer(reading, run_rows, Path(folder), index, shortest_sorted, lowest)
     receipt = SegmentReceipt()
     bad_tables: list[pa.Table] = []
     for piece in pieces:
         for rows in read_rows(reading.filesystem, piece, columns):
             receipt.rows += rows.score.size
-            used = buffer.add(rows._replace(score=calibration_scores(rows.score, reading)))
+            used = buffer.add(rows)
             receipt.used += used
             if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, columns, piece.path)
@@ -88,6 +91,7 @@ def write_segment_runs(
     receipt.runs, receipt.segment_runs = buffer.whole.runs, buffer.runs
     receipt.used_positive = buffer.whole.used_positive
     receipt.lowest, receipt.highest = buffer.whole.lowest, buffer.whole.highest
+    receipt.largest_move = buffer.largest_move
     if bad_tables:
         quarantine.write_part(bad_tables, Path(folder) / f"bad-{index:06d}.parquet")
     return receipt
@@ -101,31 +105,44 @@ class _Buffer:
     """
 
     def __init__(
-        self, columns: Columns, capacity: int, folder: Path, index: int, shortest_sorted: int
+        self, reading: Reading, capacity: int, folder: Path, index: int, shortest_sorted: int, lowest: int
     ) -> None:
+        columns = reading.columns
+        self.reading = reading
         self.weighted = columns.weight is not None
+        self.lowest = lowest
         self.levels = len(columns.segments)
         self.capacity = capacity
         self.folder = folder
         self.index = index
         self.shortest_sorted = shortest_sorted
         self.encoder = segment_values.Encoder(columns.segments)
+        self.maps: CodedMaps | None = None
+        if reading.lookup is not None:
+            self.maps = CodedMaps(cached_segmented_lookup(reading.lookup), self.encoder)
         self.whole: Buffer = (WeightedBuffer if self.weighted else Buffer)(0, folder, index)
         self.score = np.empty(capacity + 1)
         self.slot = np.empty(capacity + 1, np.int32)
         self.weight = np.empty(capacity if self.weighted else 0)
         self.counts = np.zeros(0, np.int64)
         self.n = 0
+        self.largest_move = 0.0
         self.runs: list[SegmentRun] = []
 
     def add(self, rows: Rows) -> int:
         """Take the usable rows; return how many there were."""
         code = self.encoder.encode(rows.batch)
+        score = calibration_scores(rows.score, self.reading._replace(lookup=None))
+        if self.maps is not None:
+            # As in `calibration_scores`.
+            score, _ = self.maps.predict(np.where(np.isfinite(score), score, np.nan), code)
+        score, move = score_grid.round_scores(score, self.reading.grid)
+        self.largest_move = max(self.largest_move, move)
         self.counts = np.append(self.counts, np.zeros(2 * len(self.encoder) - self.counts.size, np.int64))
         used = 0
         for start in range(0, rows.score.size, self.capacity):
             part = slice(start, start + self.capacity)
-            taken = (rows.score[part], rows.label[part])
+            taken = (score[part], rows.label[part])
             if self.n + taken[0].size > self.capacity:
                 self.flush()
             before = self.n
@@ -151,7 +168,7 @@ class _Buffer:
         changes = np.zeros(codes.size, np.bool_)
         borders = [changes := changes | (np.diff(column, prepend=-1) != 0) for column in ranks]
         flushed = len(self.whole.runs)
-        for level in range(self.levels, 0, -1):
+        for level in range(self.levels, self.lowest - 1, -1):
             first = np.flatnonzero(borders[level - 1])
             own = [
                 column.take(pa.array(rank[first]))
@@ -213,7 +230,7 @@ def _sort_long_slices(
         if len(sections) == 1:
             sections[0][own].sort()
         else:
-            by_score = np.argsort(sections[0][own])
+            by_score = ascending(sections[0][own])
             for section in sections:
                 section[own] = section[own][by_score]
         samples.append(sections[0][own][::SAMPLE_STRIDE].copy())
@@ -286,7 +303,7 @@ def points_of(sections: list[Array]) -> Points:
         for section in sections:
             section.sort()
         return Points(*ties.merge_classes(*sections))
-    by_score = np.argsort(sections[0])
+    by_score = ascending(sections[0])
     return Points(*ties.sum_ties(*(section[by_score] for section in sections)))
 
 

@@ -161,7 +161,7 @@ class _Coder:
         self.name = name
         self.type: pa.DataType = pa.null()
         self.values: list[Any] = []
-        self._codes: dict[Any, int] = {}
+        self._array: pa.Array | None = None
         self._dictionary: pa.Array | None = None
         self._known = np.empty(0, np.int32)
         self._numbers = _Numbering()
@@ -180,22 +180,15 @@ class _Coder:
         dictionary = column.dictionary
         # The batches of a row group share one dictionary, each a copy of it.
         if self._dictionary is None or not dictionary.equals(self._dictionary):
-            if pa.types.is_large_string(dictionary.type):
-                dictionary = dictionary.cast(pa.string())
-            self.type = dictionary.type
-            try:
-                values = dictionary.to_pylist()
-            except UnicodeDecodeError as error:
-                raise InputRejectedError(
-                    f"column '{self.name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
-                ) from None
-            self._known = self._codes_of(values)
-            self._dictionary = column.dictionary
+            plain = dictionary.cast(pa.string()) if pa.types.is_large_string(dictionary.type) else dictionary
+            self.type = plain.type
+            self._known = self._codes_of(plain)
+            self._dictionary = dictionary
         if column.indices.null_count == 0:
             return self._known[as_numpy(column.indices)]
         missing = null_mask(column.indices)
         indices = np.where(missing, len(self._known), as_numpy(column.indices).astype(np.int64))
-        return np.concatenate([self._known, self._codes_of([None])])[indices]
+        return np.concatenate([self._known, self._codes_of(pa.nulls(1, self.type))])[indices]
 
     def _encode_numbers(self, column: pa.Array) -> npt.NDArray[np.int32]:
         kind = pa.int32() if pa.types.is_date32(column.type) else column.type
@@ -203,21 +196,31 @@ class _Coder:
         missing = null_mask(column) if column.null_count else None
         places = self._numbers.encode(numbers if missing is None else numbers[~missing])
         new = self._numbers.found[self._of_numbers.size :]
-        # Through the column's own type: the largest unsigned numbers are negative here.
-        values = pa.array(new.astype(kind.to_pandas_dtype()), kind).cast(column.type).to_pylist()
-        self._of_numbers = np.concatenate([self._of_numbers, self._codes_of(values)])
+        if new.size:
+            # Through the column's own type: the largest unsigned numbers are negative here.
+            values = pa.array(new.astype(kind.to_pandas_dtype()), kind).cast(column.type)
+            self._of_numbers = np.concatenate([self._of_numbers, self._codes_of(values)])
         codes = self._of_numbers[places]
         if missing is None:
             return codes
-        out = np.full(missing.size, self._codes_of([None])[0], np.int32)
+        out = np.full(missing.size, self._codes_of(pa.nulls(1, self.type))[0], np.int32)
         out[~missing] = codes
         return out
 
-    def _codes_of(self, values: list[Any]) -> npt.NDArray[np.int32]:
-        new = [value for value in dict.fromkeys(values) if value not in self._codes]
-        self._codes.update(zip(new, range(len(self.values), len(self.values) + len(new)), strict=True))
-        self.values += new
-        return np.fromiter(map(self._codes.__getitem__, values), np.int32, len(values))
+    def _codes_of(self, values: pa.Array) -> npt.NDArray[np.int32]:
+        """The codes of values that need not be distinct; those of new ones follow."""
+        before = len(self.values)
+        known = values.slice(0, 0) if self._array is None else self._array
+        # Values in the order of their first appearance: the known ones keep their codes.
+        both = pa.concat_arrays([known, values]).dictionary_encode(null_encoding="encode")
+        self._array = both.dictionary
+        try:
+            self.values += self._array.slice(before).to_pylist()
+        except UnicodeDecodeError as error:
+            raise InputRejectedError(
+                f"column '{self.name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
+            ) from None
+        return as_numpy(both.indices)[before:]
 
     def in_order(self) -> Integers:
         """The codes in the order of their values, null first."""

@@ -253,15 +253,16 @@ def _group_days(
     statistics = chunk.statistics
     if statistics is not None and statistics.has_null_count and statistics.null_count == rows:
         return None
-    if statistics is None or not statistics.has_min_max:
+    stored = json.loads(logical.to_json())
+    known = not pa.types.is_temporal(kind) or stored["Type"] in ("Date", "Timestamp")
+    if statistics is None or not statistics.has_min_max or not known:
         return (
             "expected the smallest and the largest value of the column in the footer, found none (as with Spark's "
             "INT96 timestamps): write the file with statistics, or the log in folders by day"
         )
     nulls = not statistics.has_null_count or statistics.null_count > 0
     if pa.types.is_temporal(kind):
-        facts = json.loads(logical.to_json())
-        unit = 1 if facts["Type"] == "Date" else _STORED_UNITS[facts["timeUnit"]]
+        unit = 1 if stored["Type"] == "Date" else _STORED_UNITS[stored["timeUnit"]]
         first, last = statistics.min_raw // unit, statistics.max_raw // unit
         return GroupDays(index, start, rows, first, last, mixed=nulls or first < last)
     ends = [_text(statistics.min), _text(statistics.max)]

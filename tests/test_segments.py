@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import CalibrationMap
-from pipeline import segment_runs, segment_values
+from calibrators.assessment import MEASURES
+from calibrators.measures import assess
+from pipeline import segment_levels, segment_runs, segment_values
 from pipeline.calibration import make_calibrator
 from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
 from pipeline.logs import Columns, open_log
 from pipeline.score_table import SortPlan
-from pipeline.segment_fit import fit_segments, pack
+from pipeline.segment_evaluation import beyond_chance, evaluate_segments
+from pipeline.segment_fit import fit_segments
+from pipeline.segment_levels import pack
 from pipeline.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
 from pipeline.segment_maps import SegmentRules
 
@@ -190,6 +196,78 @@ def test_equals_a_loop_in_memory(
     assert files_of(found, columns)[1:] == files_of(again, columns)[1:]
 
 
+def skewed_log(rng) -> pa.Table:
+    """Rows of segments with shares of any skew, with ties or without, in the order of their segments or in none."""
+    rows = int(rng.integers(200, 1500))
+    exponent = rng.choice([1.1, 1.5, 3.0])
+    table = some_log(
+        rows, int(rng.integers(1 << 30)), segments=int(rng.choice([2, 40, 400])), ties=bool(rng.integers(2))
+    )
+    model = pa.array(np.minimum(rng.zipf(exponent, rows), 300), mask=rng.random(rows) < 0.05)
+    table = table.set_column(table.schema.get_field_index("model"), "model", model)
+    return table.sort_by([("model", "ascending"), ("country", "descending")]) if rng.integers(2) else table
+
+
+def write_layout(folder: Path, table: pa.Table, layout: str, rng) -> str:
+    """The same rows in one file, in many small ones, some of them empty, or in any order."""
+    if layout == "one":
+        return write_log(folder, table)
+    table = table.take(rng.permutation(table.num_rows)) if layout == "shuffled" else table
+    edges = np.sort(rng.integers(0, table.num_rows + 1, 40 if layout == "small" else 3))
+    edges = [0, *edges, *edges[-1:], table.num_rows]
+    folder.mkdir(parents=True)
+    for i, (a, b) in enumerate(itertools.pairwise(edges)):
+        name = f"{rng.integers(1000):03d}-{i}.parquet"
+        pq.write_table(table.slice(a, b - a), folder / name, row_group_size=int(rng.integers(1, 300)))
+    return str(folder)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    table, weighted = skewed_log(rng), seed % 2 == 1
+    columns = [("model",), ("country", "model"), ("model", "country")][seed % 3]
+    rules = SegmentRules(*[(1, 1), (20, 3)][seed // 2 % 2])
+    made = []
+    for layout in ("one", "small", "shuffled"):
+        monkeypatch.setattr(segment_runs, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
+        monkeypatch.setattr(segment_levels, "MOST_SEGMENTS", int(rng.choice([1, 7, 2048])))
+        (tmp_path / layout).mkdir()
+        path = write_layout(tmp_path / layout / "log", table, layout, rng)
+        log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
+        sizes = {
+            "run_rows": int(rng.integers(40, 2000)),
+            "bucket_bytes": int(rng.choice([300, 5000, 1 << 24])),
+        }
+        plan = SortPlan(tmp_path / layout, **sizes)
+        found = fit_segments(make_calibrator("isotonic", {}), log, plan, Shuffled(), rules)
+        made.append(files_of(found, columns)[1:])
+    assert made[0] == made[1] == made[2]
+    assert_equal(found, expected_maps(table, columns, weighted, rules))
+
+
+def test_very_many_segments(tmp_path):
+    rng = np.random.default_rng(0)
+    model = rng.permutation(np.arange(60_000) % 20_000)
+    score, label = rng.random(60_000), rng.integers(0, 2, 60_000)
+    names = pa.array(model).cast(pa.string())
+    table = pa.table({"score": score, "label": label, "model": names})
+    found = fit(tmp_path, table, ("model",), rules=SegmentRules(3, 1), cut=(3, 7_000), run_rows=20_000)
+    own = found.levels[1]
+    assert own.keys == [(name,) for name in sorted(map(str, range(20_000)))]
+    assert own.rows.sum() == 60_000
+    for at in rng.integers(0, 20_000, 200).tolist():
+        of = model == int(own.keys[at][0])
+        if label[of].sum() in (0, 3):
+            assert own.reasons[at] == "one_class"
+            continue
+        expected = make_calibrator("isotonic", {}).fit(score[of], label[of]).calibration_map_
+        start = sum(own.maps.sizes[:at])
+        np.testing.assert_array_equal(
+            own.maps.arrays()[2][start : start + own.maps.sizes[at]], expected.prob_lo
+        )
+
+
 @pytest.mark.parametrize(
     ("method", "params"),
     [
@@ -226,10 +304,11 @@ def test_every_method_whole_or_cut(tmp_path, method, params, bucket_bytes, monke
 
 def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path):
     class Refusing(type(make_calibrator("isotonic", {}))):
-        def fit_points(self, points):
-            if points.score.size == 2:
+        def _passes(self):
+            found = yield from super()._passes()
+            if found.weight.sum() == 2:
                 raise ValueError("no")
-            return super().fit_points(points)
+            return found
 
     table = pa.table({"score": [0.1, 0.2, 0.1, 0.2, 0.3], "label": [0, 1, 0, 1, 1], "model": [1, 1, 2, 2, 2]})
     log = open_log(write_log(tmp_path / "log", table), Columns("score", "label", None, ("model",)))
@@ -407,6 +486,10 @@ def test_damaged_tables_are_refused(tmp_path, damage):
 # The command
 
 
+def rows_of(lookup: bytes) -> pa.Table:
+    return pq.ParquetFile(pa.BufferReader(lookup)).read().replace_schema_metadata()
+
+
 def test_fit_and_score_with_segments(place):
     table = some_log(6000, 5, ties=False)
     place.write_log(table)
@@ -419,15 +502,10 @@ def test_fit_and_score_with_segments(place):
     assert segments["count"] == len(keys) == sum(segments["fitted_on"].values())
     assert set(segments["fitted_on"]) == {"segment", "parent", "global"}
     first = place.lookup()
-    again = place.job(
-        "fit", *arguments, "cluster.kind=local", "cluster.workers=2", "log.max_bad_fraction=0.5"
-    )
-    assert again.code == 0, again.stderr
-    assert (
-        pq.ParquetFile(pa.BufferReader(place.lookup()))
-        .read()
-        .equals(pq.ParquetFile(pa.BufferReader(first)).read())
-    )
+    for workers in (2, 3):
+        more = (f"cluster.workers={workers}", f"log.max_bad_fraction=0.{workers}")
+        place.job("fit", *arguments, "cluster.kind=local", *more).expect(0)
+        assert rows_of(place.lookup()).equals(rows_of(first))
     news = pa.table(
         {"score": [0.5, 0.5, None], "model": pa.array([1, 99, 1]), "country": pa.array(["a", "a", "nowhere"])}
     )
@@ -456,6 +534,126 @@ def test_what_segments_do_not_go_with_is_refused(place):
     place.job("fit", "log.segment=[model]", "score_table.keep=true").expect(2, "score_table.keep")
     assert not (place.store / place.table / "CURRENT").exists()
     place.job("fit", "log.segment=[model]").expect(0)
-    place.job("evaluate").expect(2, "expected a table without segments")
+    place.job("evaluate", "log.segment=[country]").expect(2, "expected those of the table, model")
     place.job("fit").expect(0)
     place.job("evaluate", "log.segment=[model]").expect(2, "the table has no segments")
+
+
+# Evaluation
+
+
+def rows_in_memory(table, expected, columns):
+    """Each row's key, score, label, weight and probability, by a plain loop."""
+    rows = []
+    for row in table.to_pylist():
+        key = tuple(row[c] for c in columns)
+        fallen = next(
+            key[:n] for n in range(len(key), -1, -1) if not isinstance(expected.get(key[:n], ""), str)
+        )
+        rows.append(
+            (key, row["score"], row["label"], row["w"], expected[fallen].predict(row["score"]).item())
+        )
+    return rows
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bucket_bytes", [2000, 1 << 24])
+def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, monkeypatch):
+    monkeypatch.setattr(segment_runs, "SAMPLE_STRIDE", 8)
+    columns = ("model", "country")
+    table, rules = some_log(1200, 7, segments=3), SegmentRules(60, 5)
+    found = fit(tmp_path, table, columns, weighted, rules)
+    _, lookup = publish(tmp_path, found, columns)
+    news = some_log(1500, 8, segments=4)
+    news = news.append_column("more", news.column("label"))
+    log = open_log(
+        write_log(tmp_path / "new", news, 3, 200),
+        Columns("score", "label", "w" if weighted else None, columns),
+    )
+    plans = []
+    for name, path in (("before", None), ("after", str(tmp_path / "lookup.parquet"))):
+        (tmp_path / name).mkdir()
+        plan = SortPlan(tmp_path / name, lookup=path, write=tmp_path / f"{name}-table", run_rows=170)
+        plans.append(replace(plan, bucket_bytes=bucket_bytes))
+    measured = evaluate_segments(log, lookup, tuple(plans), Shuffled(), 10)
+    rows = rows_in_memory(news, expected_maps(table, columns, weighted, rules), columns)
+    written = measured.table().to_pylist()
+    keys = sorted({row[0] for row in rows}, key=segment_values.order)
+    assert [tuple(row[c] for c in columns) for row in written] == keys
+    for key, row in zip(keys, written, strict=True):
+        own = [r for r in rows if r[0] == key]
+        for at, side in ((1, "before"), (4, "after")):
+            weight = np.array([r[3] for r in own]) if weighted else np.ones(len(own))
+            wanted = assess([r[at] for r in own], weight, [r[2] for r in own] * weight)
+            for name in MEASURES:
+                assert row[f"{name}_{side}"] == pytest.approx(
+                    getattr(wanted.measures, name), rel=1e-12, abs=1e-15
+                )
+            assert row[f"mean_prediction_{side}"] == pytest.approx(wanted.mean_prediction, rel=1e-12)
+            assert 0 <= row[f"beyond_chance_{side}"] <= row[f"ece_frequency_{side}"]
+        assert row["rows"] == len(own)
+        assert row["rows_positive"] == sum(r[2] for r in own)
+        assert row["fitted_on"] == lookup.known.get(key, "unseen")
+    weight = np.array([r[3] for r in rows]) if weighted else np.ones(len(rows))
+    whole = assess([r[4] for r in rows], weight, [r[2] for r in rows] * weight).measures
+    assert measured.whole.after.measures.auc == pytest.approx(whole.auc, rel=1e-12)
+    assert measured.whole.after.measures.ece_frequency == pytest.approx(whole.ece_frequency, rel=1e-9)
+
+
+def test_calibrated_segments_have_no_error_beyond_chance():
+    rng = np.random.default_rng(3)
+    groups, alarms = 10, 0
+    for _ in range(40):
+        sizes = rng.integers(10, 200, 100)
+        gap, variance = np.zeros(100), np.zeros(100)
+        for i, n in enumerate(sizes):
+            p = np.sort(rng.beta(0.05, 2, n))
+            hits = (rng.random(n) < p) - p
+            parts = np.array_split(hits, groups)
+            gap[i] = sum(abs(part.sum()) for part in parts)
+            variance[i] = (p * (1 - p)).sum()
+        alarms += (beyond_chance(gap, variance, np.ones(100), groups) > 0).any()
+    assert alarms <= 5
+    # An error of 0.1 in 10,000 rows is most of it beyond chance; in 100 rows it is not.
+    rows = np.array([1e4, 100.0])
+    found = beyond_chance(0.1 * rows, 0.25 * rows, np.ones(2), groups) / rows
+    assert 0.06 < found[0] < 0.1
+    assert found[1] == 0
+
+
+def test_evaluate_with_segments(place):
+    table = some_log(6000, 5, ties=False)
+    place.write_log(table)
+    place.job("fit", "log.segment=[model]", "segments.min_rows=200", "segments.min_positives=20").expect(0)
+    rng = np.random.default_rng(6)
+    score = rng.random(9000)
+    model = np.repeat([1, 2, 77], 3000)
+    # Model 2 is wrong by now, and 77 is new.
+    news = pa.table(
+        {
+            "score": score,
+            "label": (rng.random(9000) < np.where(model == 2, 1 - score, score)).astype(int),
+            "model": model,
+        }
+    )
+    place.write_log(news, name="new")
+    done = place.job("evaluate", "--json", log__path=place.root / "new")
+    assert done.code == 0, done.stderr
+    segments = done.json["segments"]
+    assert (segments["count"], segments["unseen_rows"]) == (3, 3000)
+    assert segments["fitted_on"] == {"segment": 2, "unseen": 1}
+    worst = segments["worst"][0]
+    assert worst["segment"] == ["2"]
+    assert worst["rows"] == 3000
+    assert worst["beyond_chance_after"] > 0.2
+    assert segments["beyond_chance_after"] >= 1
+    page = (place.output / "report.html").read_text()
+    assert "Segment by segment" in page
+    assert "Rows of segments that the table does not know: 3,000" in page
+    written = pq.read_table(place.output / "segments.parquet")
+    assert written.column("model").to_pylist() == [1, 2, 77]
+    assert json.loads((place.output / "run.json").read_text())["segments"]["worst"][0] == worst
+    said = place.job(
+        "evaluate", "log.max_bad_fraction=0.5", log__path=place.root / "new", output__path=place.root / "x"
+    )
+    assert "2: ECE" in said.stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs import fit
-from jobs.config import FitConfig
+from jobs.config import FitConfig, ScoreTableConfig
 from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
+from pipeline.score_grid import round_scores
 from pipeline.store import TableStore
 
 FIRST = dt.date(2026, 1, 1)
@@ -57,7 +60,7 @@ def write_day(log: Path, day: int, table: pa.Table, name: str = "part-0") -> Pat
 
 def run(root: Path, path, store: str = "store", /, *, executor=None, **sections):
     config = {
-        "log": {"path": str(path), **sections.pop("log", {})},
+        "log": {"path": path if isinstance(path, list) else str(path), **sections.pop("log", {})},
         "store": {"path": str(root / store), "table": "ads"},
         "scratch": str(root),
         "cluster": {"kind": "inline"},
@@ -354,10 +357,11 @@ def test_a_column_that_holds_no_dates_is_named(tmp_path, dated, text):
         run(tmp_path, tmp_path / "log", window=window())
 
 
-def test_a_file_without_statistics_is_named(tmp_path):
+@pytest.mark.parametrize("options", [{"write_statistics": False}, {"use_deprecated_int96_timestamps": True}])
+def test_a_file_without_statistics_is_named(tmp_path, options):
     column_log(tmp_path / "log", "us")
     path = tmp_path / "log" / "part-1.parquet"
-    pq.write_table(pq.read_table(path), path, write_statistics=False)
+    pq.write_table(pq.read_table(path), path, **options)
     with pytest.raises(InputRejectedError, match=r"part-1\.parquet: expected the smallest"):
         run(tmp_path, tmp_path / "log", window=window())
 
@@ -379,3 +383,127 @@ def test_many_small_runs_of_a_day_are_merged(tmp_path, monkeypatch):
     for folder in (tmp_path / "store" / "ads" / "days").iterdir():
         assert 1 < len(list(folder.glob("run-*"))) < 10
     assert content(found) == content(run(tmp_path, tmp_path / "log", "raw"))
+
+
+@pytest.mark.parametrize("weight", [None, "w"])
+@pytest.mark.parametrize("grid", ["float32", "1e-2", "1e-6"])
+def test_a_window_on_a_grid_equals_a_fit_of_its_raw_log(tmp_path, grid, weight):
+    for day in range(4):
+        write_day(tmp_path / "log", day, day_rows(day, ties=False))
+    sections = {"score_table": {"grid": grid}, "log": {"weight": weight}}
+    run(tmp_path, tmp_path / "log", window=window(until=date_of(2)), **sections)
+    found = run(tmp_path, tmp_path / "log", window=window(), executor=Shuffled(), **sections)
+    assert found["window"]["days_sorted"] == 1
+    sections["log"]["path"] = raw_days(tmp_path, tmp_path / "log", 1, 3)
+    raw = run(tmp_path, tmp_path / "log", "raw", **sections)
+    assert content(found) == content(raw)
+    assert found["largest_score_move"] == raw["largest_score_move"]
+    counted = len(list((tmp_path / "store" / "ads" / "days").glob("*/counts")))
+    assert counted == (3 if grid == "1e-2" and weight is None else 0)
+
+
+def test_days_whose_scores_lie_far_apart_are_counted_apart(tmp_path):
+    for day, shift in enumerate([0, 5e6, -5e6]):
+        table = day_rows(day, ties=False)
+        moved = pa.array(table["score"].to_numpy() + shift)
+        write_day(tmp_path / "log", day, table.set_column(0, "score", moved))
+    sections = {"score_table": {"grid": "1e-2"}}
+    found = run(tmp_path, tmp_path / "log", window=window(), **sections)
+    assert len(list((tmp_path / "store" / "ads" / "days").glob("*/counts"))) == 3
+    assert content(found) == content(run(tmp_path, tmp_path / "log", "raw", **sections))
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        ("none", [0.125, 0.1, -2.5e-7, 1e300, 7.0]),
+        ("float32", [0.125, float(np.float32(0.1)), float(np.float32(-2.5e-7)), 1e300, 7.0]),
+        ("1e-2", [0.12, 0.1, 0.0, 1e300, 7.0]),
+        ("1e-7", [0.125, 0.1, -2e-7, 1e300, 7.0]),
+    ],
+)
+def test_scores_go_to_the_nearest_of_the_grid(grid, expected):
+    score = np.array([0.125, 0.1, -2.5e-7, 1e300, 7.0])
+    rounded, move = round_scores(score, grid)
+    np.testing.assert_array_equal(rounded, expected)
+    assert move == np.abs(rounded - score).max()
+    special = np.array([np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(round_scores(special, grid)[0], special)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("1e-6", "1e-6"), (1e-6, "1e-6"), (0.001, "1e-3"), (0.5, None), ("1e-10", None)]
+)
+def test_a_grid_may_be_written_as_a_number(given, kept):
+    if kept is None:
+        with pytest.raises(ValueError, match="power of ten"):
+            ScoreTableConfig.model_validate({"grid": given})
+    else:
+        assert ScoreTableConfig.model_validate({"grid": given}).grid == kept
+
+
+def test_two_fits_at_once_on_one_store(tmp_path, log):
+    sections = [{"calibrator": {"method": method}, "window": window()} for method in ("isotonic", "platt")]
+    with ThreadPoolExecutor(2) as pool:
+        # Both have looked before either has made a day.
+        barrier = threading.Barrier(2)
+
+        class Together(InlineExecutor):
+            def run(self, stage, function, tasks):
+                if stage == "days":
+                    barrier.wait(30)
+                return super().run(stage, function, tasks)
+
+        found = list(pool.map(lambda one: run(tmp_path, log, executor=Together(), **one), sections))
+    raw = {"log": {"path": raw_days(tmp_path, log, 2, 4)}}
+    for summary, one in zip(found, sections, strict=True):
+        assert content(summary) == content(run(tmp_path, log, "raw", **raw, calibrator=one["calibrator"]))
+    kept = sorted(path.name[:10] for path in (tmp_path / "store" / "ads" / "days").iterdir())
+    assert kept == [date_of(2), date_of(3), date_of(4)]
+
+
+@pytest.mark.parametrize("segment", [[], ["model"]])
+def test_a_grid_equals_a_log_with_rounded_scores(tmp_path, segment):
+    tables = []
+    for name in ("log", "rounded"):
+        table = day_rows(1, rows=900, ties=False).append_column("model", pa.array(["a", "b", "c"] * 300))
+        if name == "rounded":
+            table = table.set_column(0, "score", pa.array(np.rint(table["score"].to_numpy() * 100) / 100))
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "part.parquet")
+        settings = {"log": {"segment": segment}, "segments": {"min_rows": 10, "min_positives": 2}}
+        found = run(tmp_path, tmp_path / name, f"store-{name}", score_table={"grid": "1e-2"}, **settings)
+        assert found["largest_score_move"] == (pytest.approx(0.005, rel=0.1) if name == "log" else 0)
+        tables.append(pq.read_table(found["lookup_path"]))
+    assert tables[0].equals(tables[1])
+
+
+def test_the_command_on_two_workers(place):
+    for day in range(4):
+        write_day(place.log, day, day_rows(day, rows=1000))
+    weighted = {"weight": "w"}
+    run(place.root, place.log, log=weighted, window=window(until=date_of(2)))
+    settings = (
+        "cluster.kind=local",
+        "cluster.workers=2",
+        "log.weight=w",
+        "window.column=date",
+        "window.last=3d",
+    )
+    done = place.job("fit", *settings).expect(0)
+    assert "1 days sorted now, 2 kept from earlier fits, 0 without rows" in done.stdout
+    raw = run(place.root, raw_days(place.root, place.log, 1, 3), "raw", log=weighted)
+    written = place.store / "ads" / "versions" / place.current / "manifest.json"
+    assert json.loads(written.read_text())["fingerprint"] == content(raw)
+
+
+def test_a_dry_run_says_how_many_days_would_be_sorted(tmp_path, log):
+    run(tmp_path, log, window=window(until=date_of(3)))
+    config = {
+        "log": {"path": str(log)},
+        "store": {"path": str(tmp_path / "store"), "table": "ads"},
+        "window": window(),
+    }
+    plan = fit.prepare(FitConfig.model_validate(config)).plan
+    assert plan.facts["window"]["days_to_sort"] == 1
+    assert "keep 1 of 3 days sorted in the store" in plan.stages[0]

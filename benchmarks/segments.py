@@ -1,0 +1,86 @@
+"""`logcal fit` with a map for each of many segments, against the same fit without segments and engines that sort.
+
+    python benchmarks/make_log.py /tmp/logcal-bench/segments100m --segments 10000
+    python benchmarks/segments.py /tmp/logcal-bench/segments100m
+
+The peers only sort, by segment and score; they have no lookup table yet. Whole processes, start included; the page
+cache is warm; runs are interleaved. Needs the `bench` extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from _measure import Contender, measure_interleaved, print_machine, print_table, warm
+
+LOGCAL = str(Path(sys.executable).with_name("logcal"))
+
+DUCKDB = """
+import duckdb, sys
+log, output, memory, scratch = sys.argv[1:]
+connection = duckdb.connect()
+connection.execute(f"SET memory_limit='{memory}'; SET threads=2; SET temp_directory='{scratch}'")
+query = f"SELECT segment, score, label FROM read_parquet('{log}/*.parquet') ORDER BY segment, score"
+connection.execute(f"COPY ({query}) TO '{output}' (FORMAT parquet)")
+"""
+
+POLARS = """
+import os, sys
+os.environ["POLARS_MAX_THREADS"] = "2"
+import polars
+log, output = sys.argv[1:]
+lazy = polars.scan_parquet(f"{log}/*.parquet").select("segment", "score", "label").sort("segment", "score")
+lazy.sink_parquet(output)
+"""
+
+
+def main(arguments: list[str]) -> None:
+    """Measure as the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("log", type=Path, help="folder of the log")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--method", default="isotonic")
+    parser.add_argument("--peers", nargs="*", default=["duckdb-8GB", "polars"])
+    parser.add_argument("--scratch", type=Path, help="where outputs go (default: beside the log)")
+    given = parser.parse_args(arguments)
+    print_machine()
+    print(f"{given.log}: {warm(given.log) / 1e6:,.0f} MB")
+    folder = Path(tempfile.mkdtemp(prefix="logcal-segments-", dir=given.scratch or given.log.parent))
+
+    def clear() -> None:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def ours(name: str, *settings: str) -> Contender:
+        store = (f"log.path={given.log}", f"store.path={folder / 'store'}", "store.table=bench")
+        common = (*store, f"scratch={folder}", "cluster.workers=2", f"calibrator.method={given.method}")
+        sets = [word for setting in (*common, *settings) for word in ("--set", setting)]
+        return Contender(name, [LOGCAL, "fit", *sets], clear)
+
+    without = ours(f"logcal fit {given.method}")
+    contenders = [without, ours("... for each segment", "log.segment=[segment]")]
+    contenders += [_peer(name, given.log, folder, clear) for name in given.peers]
+    try:
+        print_table(measure_interleaved(contenders, given.runs), against=without.name)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _peer(name: str, log: Path, folder: Path, clear: object) -> Contender:
+    output = str(folder / "sorted.parquet")
+    engine, _, memory = name.partition("-")
+    if engine == "duckdb":
+        command = [sys.executable, "-c", DUCKDB, str(log), output, memory, str(folder / "spill")]
+    else:
+        command = [sys.executable, "-c", POLARS, str(log), output]
+    return Contender(name, command, clear)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
