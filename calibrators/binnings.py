@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +22,8 @@ Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 _MAX_EDGES = 1e9
+_BINS_A_THREAD = 1 << 19  # a tenth of a second
+_MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -155,21 +160,44 @@ def _end(layout: Layout) -> Array:
 
 
 def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tuple[Array, Indices]:
-    """The log marginal likelihood of each model, and the number of bins that it ends with."""
+    """The log marginal likelihood of each model, and the number of bins that it ends with.
+
+    Many edges are shared out among threads, whole models each: their number changes no result.
+    """
     scores = np.empty(family.bins.size)
     sizes = np.empty(family.bins.size, np.int64)
-    kernel.log_marginal_likelihoods(
-        edges.cuts,
-        _end(layout),
-        kernel.bucket_index(edges.cuts[:, 1], layout.weight),
-        family.bins,
-        family.numerator,
-        family.denominator,
-        family.strength,
-        scores,
-        sizes,
-    )
+    starts = kernel.bucket_index(edges.cuts[:, 1], layout.weight)
+    end = _end(layout)
+
+    def score(models: slice) -> None:
+        kernel.log_marginal_likelihoods(
+            edges.cuts,
+            end,
+            starts,
+            family.bins[models],
+            family.numerator[models],
+            family.denominator[models],
+            family.strength[models],
+            scores[models],
+            sizes[models],
+        )
+
+    shares = _shares(family.bins, min(os.cpu_count() or 1, _MOST_THREADS))
+    if len(shares) == 1:
+        score(shares[0])
+    else:
+        with ThreadPoolExecutor(len(shares)) as threads:
+            list(threads.map(score, shares))
     return scores, sizes
+
+
+def _shares(bins: Indices, threads: int) -> list[slice]:
+    """Neighbouring models for each thread, with about as many bins each; one share where threads do not pay."""
+    before = np.cumsum(bins)
+    if before[-1] < threads * _BINS_A_THREAD:
+        threads = 1
+    ends = np.searchsorted(before, before[-1] * np.arange(1, threads) / threads)
+    return [slice(int(a), int(b)) for a, b in pairwise([0, *ends, bins.size]) if a < b]
 
 
 def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:

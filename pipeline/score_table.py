@@ -57,6 +57,7 @@ class SortPlan:
     transform, lookup, grid : see `pipeline.runs.Reading`
     rules : what to do with unusable rows
     write : folder to write the table's parts to, or None where the first pass is all that is wanted
+    compression : of the parts written: quick for scratch space (lz4), or small for what is kept (zstd)
     run_rows, bucket_bytes : sizes of the work; they change no result
     """
 
@@ -66,6 +67,7 @@ class SortPlan:
     grid: str = score_grid.NONE
     rules: RowRules = field(default_factory=RowRules)
     write: Path | None = None
+    compression: str = "lz4"
     run_rows: int = RUN_ROWS
     bucket_bytes: int = BUCKET_BYTES
 
@@ -237,7 +239,7 @@ def _bucket_tasks(all_runs: list[Run], plan: SortPlan, chunk: Any) -> list[tuple
     if plan.write is not None:
         plan.write.mkdir(parents=True, exist_ok=True)
     return [
-        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk)
+        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk, plan.compression)
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -247,17 +249,25 @@ def _part_path(folder: Path | None, index: int) -> str | None:
 
 
 def _merge_bucket(
-    sources: list[Source], where: npt.NDArray[np.int64], low: float, high: float, path: str | None, chunk: Any
+    sources: list[Source],
+    where: npt.NDArray[np.int64],
+    low: float,
+    high: float,
+    path: str | None,
+    chunk: Any,
+    compression: str,
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it."""
     points = runs.read_bucket(sources, where, low, high)
-    return merged(points, path, chunk) if points.score.size else None
+    return merged(points, path, chunk, compression) if points.score.size else None
 
 
-def merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
+def merged(
+    points: Points, path: str | None, chunk: Callable[[Points], Any] | None, compression: str = "lz4"
+) -> tuple[Part, Any]:
     """Points of a range of scores as a part, written where there is a path, and what a pass makes of them."""
     if path is not None:
-        write_points(points, Path(path))
+        write_points(points, Path(path), compression)
     part = Part(
         path,
         float(points.score[0]),
@@ -284,15 +294,15 @@ def _table(parts: tuple[Part, ...], total: RunReceipt, plan: SortPlan) -> ScoreT
     )
 
 
-def write_points(points: Points, path: Path) -> None:
+def write_points(points: Points, path: Path, compression: str = "lz4") -> None:
     """Write points as a part of a score table; a repeated task writes the same file again."""
     table = pa.Table.from_arrays([pa.array(column) for column in points], schema=schema.SCORE_TABLE)
     temporary = path.with_suffix(".tmp")
     pq.write_table(
         table,
         temporary,
-        compression="zstd",
-        compression_level=1,
+        compression=compression,
+        compression_level=1 if compression == "zstd" else None,
         use_dictionary=["weight", "positives"],
         column_encoding={"score": "BYTE_STREAM_SPLIT"},
     )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import betaln
 
+from calibrators import binnings as family
 from calibrators._kernels import binnings
 from calibrators.bbq import BBQ
 from calibrators.points import Points, collapse
@@ -185,3 +186,21 @@ def test_few_points_of_huge_weight_are_quick():
 def test_bad_parameters_are_named(parameters, named):
     with pytest.raises(ValueError, match=f"^{named}: expected"):
         BBQ(**parameters).fit([0.1, 0.2], [0, 1])
+
+
+@pytest.mark.parametrize("reference", ["paper", "authors"])
+def test_threads_change_nothing(monkeypatch, reference):
+    generator = np.random.default_rng(5)
+    s = generator.random(3000)
+    z = generator.random(3000) < s
+    alone = BBQ(rho=None, reference=reference).fit(s, z)
+    monkeypatch.setattr(family, "_BINS_A_THREAD", 1)
+    monkeypatch.setattr(family.os, "cpu_count", lambda: 3)
+    shares = []
+    original = family._shares
+    monkeypatch.setattr(family, "_shares", lambda *a: shares.append(original(*a)) or shares[-1])
+    shared = BBQ(rho=None, reference=reference).fit(s, z)
+    assert len(shares[0]) == 3
+    for name in alone.models_._fields:
+        np.testing.assert_array_equal(getattr(shared.models_, name), getattr(alone.models_, name))
+    np.testing.assert_array_equal(shared.predict(s), alone.predict(s))

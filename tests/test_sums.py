@@ -1,13 +1,14 @@
 """Exact sums against the standard library's, on values that span the range of doubles."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators._kernels import accumulators
+from calibrators._kernels import accumulators, cumulative
 from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
 
 FLOATS = st.floats(-1e300, 1e300, allow_subnormal=True)
@@ -46,3 +47,13 @@ def test_single_bits_over_the_whole_range_are_compressed(step):
 def test_accumulators_make_the_same_expansion(values):
     x = np.array(values, dtype=np.float64)
     assert exact_sum(accumulators.expansion_of(x)) == math.fsum(values)
+
+
+@pytest.mark.parametrize("at", [None, 10, 1500, 4090])
+@pytest.mark.parametrize("value", [0.5, 1e-300, -3.0, 2.0**60])
+def test_long_sums_are_exact_whether_numbers_are_whole_or_not(at, value):
+    x = np.random.default_rng(1).integers(0, 1 << 22, 4100).astype(float)
+    if at is not None:
+        x[at] = value
+    components = cumulative.expansion_of(x)
+    assert sum(map(Fraction, components.tolist())) == sum(map(Fraction, x.tolist()))

@@ -10,6 +10,10 @@ from numba import njit
 from calibrators._kernels.double_double import two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
+_STRETCH = 1024  # values summed as whole numbers or not at all
+_MODERATE = 2.0**22
+_MOST_WHOLE = 1 << 31  # times the former: sums that doubles hold
+
 
 @njit(cache=True, nogil=True, inline="always")
 def _components(carry):
@@ -49,10 +53,34 @@ def add_expansions(left, right):
 
 
 @njit(cache=True, nogil=True)
+def _sum_of_whole(values):
+    """The length of a first stretch of moderate whole numbers, and their sum, which doubles hold exactly.
+
+    Sums of integers may be made in any order, so the loop has vector instructions.
+    """
+    total = 0
+    i = 0
+    most = min(values.size, _MOST_WHOLE)
+    while i + _STRETCH <= most:
+        others = 0
+        more = 0
+        for j in range(i, i + _STRETCH):
+            v = values[j]
+            others += (v != np.floor(v)) | (not abs(v) <= _MODERATE)
+            more += np.int64(v)
+        if others:
+            break
+        total += more
+        i += _STRETCH
+    return i, float(total)
+
+
+@njit(cache=True, nogil=True)
 def expansion_of(values):
     """The exact sum of values as an expansion."""
     components = np.zeros(MAX_COMPONENTS)
-    n = _advance(values, 0, values.size, components, 0)
+    done, components[0] = _sum_of_whole(values)
+    n = _advance(values, done, values.size, components, 1 if components[0] != 0.0 else 0)
     return components[:n].copy()
 
 
