@@ -101,7 +101,7 @@ def scored(place, executor, log, cut, store):
 def test_the_same_bytes_wherever_it_runs(place, monkeypatch):
     # Small tasks, so that there are many.
     monkeypatch.setattr(
-        SortPlan, "within", lambda self, memory: replace(self, run_rows=700, bucket_bytes=6000)
+        SortPlan, "within", lambda self, *sizes: replace(self, run_rows=700, bucket_bytes=6000)
     )
     for log in LOGS:
         place.write_log(columns_of(log, seed=1), files=3, name=f"{log}-few", row_group_size=300)
