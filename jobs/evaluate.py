@@ -272,13 +272,21 @@ class Prepared:
         run = partial(table.run, executor=executor, stage="measure")
         if self._one_sort:
             predict = PublishedMap(self.version.lookup_path)
-            return table, evaluate(run, predict, rows=table.used, bins=bins), None
+            return table, evaluate(run, predict, rows=table.used, bins=bins, parts=table.weights), None
         total = None
         if self.kept is not None:
             total = sort_by_probability(table, self.version.lookup_path, again.scratch, executor)
         after, _ = build_score_table(self.log, again, executor, total=total)
         run_after = partial(after.run, executor=executor, stage="measure")
-        return table, evaluate(run, run_after=run_after, rows=table.used, bins=bins), None
+        evaluation = evaluate(
+            run,
+            run_after=run_after,
+            rows=table.used,
+            bins=bins,
+            parts=table.weights,
+            parts_after=after.weights,
+        )
+        return table, evaluation, None
 
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
         lookup = self.lookup.facts

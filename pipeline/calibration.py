@@ -104,7 +104,7 @@ def fit_log(
         The scores do not suit the calibrator.
     """
     write = keep if keep is not None or calibrator.single_pass else plan.scratch / "score_table"
-    plan = replace(plan, write=write, compression="lz4" if keep is None else "zstd")
+    plan = replace(plan, write=write)
     table: ScoreTable | None = None
 
     if total is None:

@@ -219,3 +219,26 @@ def test_workers_that_sort_and_score_import_neither_pandas_nor_scikit_learn():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "distributed" in loaded.split()
     assert {"pandas", "sklearn", "scipy.optimize"} & set(loaded.split()) == set()
+
+
+def test_a_fit_and_its_evaluation_import_neither_pandas_nor_scikit_learn(place, tmp_path):
+    # The command that a scheduler starts anew each time: importing them takes longer than many a fit.
+    place.write_log({"score": [0.1, 0.2, 0.3, 0.4], "label": [0, 1, 0, 1]})
+    code = (
+        "import sys; from jobs.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print(*sys.modules)"
+    )
+    settings = {
+        "log.path": place.log,
+        "store.path": tmp_path / "store",
+        "store.table": "ads",
+        "cluster.kind": "inline",
+    }
+    for job, more in (("fit", {}), ("evaluate", {"output.path": tmp_path / "out"})):
+        given = [part for key, value in (settings | more).items() for part in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-c", code, job, *given]
+        loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        assert "numba" in loaded
+        assert {"pandas", "sklearn", "scipy.optimize", "scipy.stats"} & set(loaded) == set()
