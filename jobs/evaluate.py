@@ -160,7 +160,7 @@ class Prepared:
             stages=(
                 *self._sorting,
                 *again,
-                "measure: two passes over the score table",
+                "measure: one or two passes over the score table",
                 f"report: write {REPORT} and {RUN}",
             ),
             reads=(
