@@ -36,7 +36,7 @@ from pipeline.logs import Columns, Log, cut, open_log
 from pipeline.lookup_table import LookupTable, read_lookup_table
 from pipeline.output import Output
 from pipeline.quarantine import RowRules, check_place, keep_parts
-from pipeline.report import render_report
+from pipeline.report import import_meanwhile, render_report
 from pipeline.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
 from pipeline.segment_evaluation import SegmentedEvaluation, evaluate_segments
@@ -203,6 +203,7 @@ class Prepared:
     ) -> Outcome:
         """`execute`, with further methods' maps and measures in the report."""
         started = time.perf_counter()
+        import_meanwhile()
         table, evaluation, segments = self._measured(executor)
         facts = self._facts(table, time.perf_counter() - started)
         page = render_report(
