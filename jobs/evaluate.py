@@ -151,6 +151,11 @@ class Prepared:
         return self.segmented is None and self.lookup.facts.monotone
 
     @property
+    def rows(self) -> int:
+        """Those of the log, or the points of the score table."""
+        return self.log.rows
+
+    @property
     def plan(self) -> Plan:
         """What the evaluation would do."""
         log = self.log

@@ -11,10 +11,12 @@ import time
 import numpy as np
 import pytest
 
-from jobs.cluster import starting_executor
-from jobs.config import ClusterConfig
+from jobs import fit
+from jobs.cluster import LITTLE_ROWS, starting_executor
+from jobs.config import ClusterConfig, FitConfig
+from jobs.config_loading import load
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.execution import InlineExecutor
+from pipeline.execution import DaskExecutor, InlineExecutor
 
 QUICK = "cluster.timeout=1"
 
@@ -205,6 +207,33 @@ def test_a_temporary_folder_with_a_name_too_long_for_sockets(place):
     place.job("fit", "cluster.kind=local", "cluster.workers=1", store__path=place.root / "other").expect(0)
     (lookup,) = (place.root / "other").rglob("lookup.parquet")
     assert lookup.read_bytes() == place.lookup()
+
+
+def test_little_work_is_done_here_unless_workers_are_asked_for():
+    with starting_executor(ClusterConfig(memory="400MiB")) as executor:
+        assert isinstance(executor(LITTLE_ROWS), InlineExecutor)
+        # Only now is a cluster started.
+        many = executor(LITTLE_ROWS + 1)
+        assert isinstance(many, DaskExecutor)
+        assert many.run("stage", os.getpid, [()]) != [os.getpid()]
+    with starting_executor(ClusterConfig(memory="400MiB", workers=1)) as executor:
+        assert isinstance(executor(1), DaskExecutor)
+
+
+def test_a_window_whose_other_days_are_counts_is_little_work(place):
+    day = np.repeat(np.array(["2026-01-01", "2026-01-02"], "datetime64[D]"), 3000)
+    place.write_log({**place.predictions(6000), "day": day}, files=2)
+    settings = ["window.column=day", "window.last=2d", "score_table.grid=1e-3"]
+    given = [part for part in place.arguments("fit", *settings) if part not in ("fit", "--set")]
+
+    def rows(*more):
+        return fit.prepare(load(FitConfig, settings=[*given, *more])).rows
+
+    assert rows() == 6000
+    place.job("fit", *settings).expect(0)
+    # Another version of the same days.
+    assert rows("calibrator.method=histogram") == 0
+    assert rows("score_table.grid=none") == rows("score_table.grid=float32") == 6000
 
 
 def test_ctrl_c_is_not_the_workers():
