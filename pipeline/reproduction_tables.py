@@ -24,8 +24,8 @@ MEASURES = {
     "mce": "MCE",
     "ece_width": "ECE, equal width",
     "mce_width": "MCE, equal width",
-    "ece_stored": "ECE, ties in row order",
-    "mce_stored": "MCE, ties in row order",
+    "ece_label": "ECE, ties by label",
+    "mce_label": "MCE, ties by label",
     "log_loss": "log loss",
 }
 HIGHER = frozenset({"auc", "accuracy"})
@@ -126,7 +126,7 @@ def _with_variants(rows: dict[str, list[float]]) -> list[tuple[str, Sequence[flo
     found: list[tuple[str, Sequence[float | None]]] = [*rows.items()]
     for measure in ("ece", "mce"):
         if measure in rows:
-            found += [(f"{measure}_stored", rows[measure]), (f"{measure}_width", nothing)]
+            found += [(f"{measure}_label", rows[measure]), (f"{measure}_width", nothing)]
         elif f"{measure}_width" in rows:
             found += [(measure, nothing)]
     return found
@@ -246,7 +246,7 @@ def by_set(real: pd.DataFrame, classifier: str, sets: Sequence[str], measure: st
     return found.pivot_table(index="set", columns="method", values=measure, aggfunc="mean", sort=True)
 
 
-_RANKED = ("auc", "accuracy", "rmse", "ece", "mce", "ece_stored", "mce_stored", "ece_width", "mce_width")
+_RANKED = ("auc", "accuracy", "rmse", "ece", "mce", "ece_label", "mce_label", "ece_width", "mce_width")
 
 
 def _ranks(published: dict[str, Any], real: pd.DataFrame, *, variant: bool) -> RankTable | None:
@@ -285,7 +285,7 @@ def _rank_row(
     ranking: Ranking,
     target: str,
 ) -> tuple[str, tuple[Cell | str, ...]]:
-    paper_measure = measure.removesuffix("_stored")
+    paper_measure = measure.removesuffix("_label")
     numbers = published["rows"].get(paper_measure, [None] * len(methods))
     printed = published["marks"].get(paper_measure, [""] * len(methods))
     mean, error, marks = ranking.mean, ranking.standard_error, ranking.marks(target)
