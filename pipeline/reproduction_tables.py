@@ -26,6 +26,7 @@ MEASURES = {
     "mce_width": "MCE, equal width",
     "ece_label": "ECE, ties by label",
     "mce_label": "MCE, ties by label",
+    "ece_root": "√(ECE / 10), ties by label",
     "log_loss": "log loss",
 }
 HIGHER = frozenset({"auc", "accuracy"})
@@ -104,6 +105,7 @@ def _values(published: dict[str, Any], results: pd.DataFrame) -> Table | None:
         return None
     extra = [AUTHORS[name] for name in published["methods"] if name in AUTHORS]
     methods = [*published["methods"], *extra]
+    found = found.assign(ece_root=np.sqrt(found.ece_label / 10))
     rows = []
     for measure, numbers in _with_variants(published["rows"]):
         cells = [
@@ -121,14 +123,19 @@ def _values(published: dict[str, Any], results: pd.DataFrame) -> Table | None:
 
 
 def _with_variants(rows: dict[str, list[float]]) -> list[tuple[str, Sequence[float | None]]]:
-    """The paper's measures, and its calibration errors as one may compute them otherwise."""
+    """The paper's measures, and its calibration errors as one may compute them otherwise.
+
+    Where the text has equal width, the paper's numbers are those of groups of equal frequency that cut ties by label,
+    and its ECE is the square root of a tenth of that.
+    """
     nothing: list[float | None] = [None] * len(next(iter(rows.values())))
     found: list[tuple[str, Sequence[float | None]]] = [*rows.items()]
     for measure in ("ece", "mce"):
         if measure in rows:
             found += [(f"{measure}_label", rows[measure]), (f"{measure}_width", nothing)]
         elif f"{measure}_width" in rows:
-            found += [(measure, nothing)]
+            fitting = "ece_root" if measure == "ece" else "mce_label"
+            found += [(fitting, rows[f"{measure}_width"]), (measure, nothing)]
     return found
 
 
@@ -299,24 +306,32 @@ def _rank_row(
     return MEASURES[measure], (*cells, "<0.001" if p_value < 0.001 else f"{p_value:.3f}")
 
 
-def gain_table(results: pd.DataFrame) -> Table | None:
-    """95 % intervals of the mean relative gain over the base classifier."""
+def gain_tables(results: pd.DataFrame) -> list[Table]:
+    """95 % intervals of the mean relative gain over the base classifier; and with the authors' variant."""
+    tables = [_gains(results, variant=variant) for variant in (False, True)]
+    return [table for table in tables if table is not None]
+
+
+def _gains(results: pd.DataFrame, *, variant: bool) -> Table | None:
     published = paper_tables()["gains"]
+    method = AUTHORS[published["method"]] if variant else published["method"]
     real = results[results.experiment == "real"]
     rows = []
-    for measure, intervals in published["rows"].items():
+    intervals_of = published["rows"]
+    for measure in (*intervals_of, "ece_label", "mce_label"):
+        intervals = intervals_of[measure.removesuffix("_label")]
         cells = []
         for classifier, (low, high) in intervals.items():
             values = by_set(real, classifier, SETS[published["sets"]], measure)
             if len(values) < 2:
                 return None
-            gain, left_out = relative_gain(values[published["method"]], values["base"])
+            gain, left_out = relative_gain(values[method], values["base"])
             without = f" (without {left_out})" if left_out else ""
             cells.append(f"[{low:.3f}, {high:.3f}] / [{gain.low:.3f}, {gain.high:.3f}]{without}")
         rows.append((MEASURES[measure], tuple(cells)))
     return Table(
         name=_name(published),
-        title="Relative gain of ENIR over the classifier: 95 % intervals of the mean, paper / ours",
+        title=f"Relative gain of {METHODS[method]} over the classifier: 95 % intervals of the mean, paper / ours",
         columns=("", *(CLASSIFIERS[c] for c in published["rows"]["auc"])),
         rows=tuple(rows),
         notes=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -267,6 +268,11 @@ def test_a_resampled_set_shows_its_test_part(tmp_path):
     cell = table.rows[0][1][0]
     assert (cell.published, cell.ours) == (0.744, 0.5)
     assert cell.error == pytest.approx(np.std([0.1, 0.3], ddof=1))
+    # The paper's ECE beside the two ways to compute it.
+    by_name = {name: cells[0] for name, cells in table.rows}
+    root, width = by_name["√(ECE / 10), ties by label"], by_name["ECE, equal width"]
+    assert root.published == width.published == 0.181
+    assert (root.ours, width.ours) == (pytest.approx(0.05**0.5), 0.5)
 
 
 def test_where_a_method_starts_to_win():
@@ -306,8 +312,14 @@ def test_run_times_are_measured_once(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment_times, "METHODS", ("platt", "isotonic"))
     first = experiment_times.run_times(tmp_path, 1000, 0, InlineExecutor())
     assert [(row["method"], row["n"]) for row in first] == [("platt", 1000), ("isotonic", 1000)]
-    assert all(row["fit"] > 0 and row["predict"] > 0 for row in first)
+    assert all(row[key] > 0 for row in first for key in experiment_times.KEYS)
     assert experiment_times.run_times(tmp_path, 1000, 0, InlineExecutor()) == first
+    # A file that lacks a number is measured again, the other is not.
+    (tmp_path / "platt.1000.json").write_text(json.dumps({"method": "platt", "n": 1000, "fit": 1000.0}))
+    again = experiment_times.run_times(tmp_path, 1000, 0, InlineExecutor())
+    assert again[0]["fit"] < 1000
+    assert again[0].keys() == first[0].keys()
+    assert again[1] == first[1]
     assert "Time to fit" in time_table(first).title
 
 
