@@ -165,7 +165,7 @@ def order(folder: Path) -> None:
 
 
 def by_label(folder: Path) -> None:
-    """MCE and ECE on the simulated sets in three ways; for XOR by the spread, and where the direction is the diagonal."""
+    """MCE and ECE on the simulated sets in three ways; for XOR by the spread, and where it is cut diagonally."""
     ways = ("equal width", "ties by label", "ties shared")
     columns = (
         *(f"{kind}, {way}" for kind in ("MCE", "ECE") for way in ways),
