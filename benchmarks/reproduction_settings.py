@@ -25,7 +25,6 @@ from pipeline.experiment_classifiers import Classifier, Preparation, Scores
 from pipeline.experiment_generated import generate
 from pipeline.experiment_methods import Calibration, calibrate, label_order_errors, measures_of
 
-WIDTH = ("auc", "accuracy", "rmse", "mce_width", "ece_width")
 FREQUENCY = ("auc", "accuracy", "rmse", "ece", "mce")
 BY_LABEL = ("auc", "accuracy", "rmse", "mce_label", "ece_root")
 """As SBB and ABB's numbers are: ties cut by label, the square root of a tenth of the ECE."""
@@ -214,13 +213,13 @@ def acp(folder: Path) -> None:
                 found = method.predict(
                     middle, middle + share * (low - middle), middle + share * (high - middle)
                 )
-                rows.setdefault(f"intervals x {share:g}", []).append(measured(found, test.label, WIDTH))
+                rows.setdefault(f"intervals x {share:g}", []).append(measured(found, test.label, BY_LABEL))
             abb = calibrate("abb", Calibration(fitted, calibration.label, tested))[0]
-            rows.setdefault("ABB", []).append(measured(abb, test.label, WIDTH))
+            rows.setdefault("ABB", []).append(measured(abb, test.label, BY_LABEL))
             angle = np.degrees(np.arctan2(*np.abs(model.model.coef_[0][::-1])))
             near = abs(angle - 45) < 15
             directions.append((near, rows["intervals x 0.1"][-1], rows["ABB"][-1]))
-        show(f"ACP, {name}", WIDTH, rows)
+        show(f"ACP, {name}", BY_LABEL, rows)
         print(f"\nmean width of the intervals, range of the scores: {np.mean(widths, axis=0).round(3)}")
         near = {
             "ACP, intervals x 0.1": [d[1] for d in directions if d[0]],
@@ -228,7 +227,7 @@ def acp(folder: Path) -> None:
         }
         show(
             f"{name}, runs where the direction is within 15 degrees of the diagonal: {len(near['ABB'])}",
-            WIDTH,
+            BY_LABEL,
             near,
         )
 
@@ -289,8 +288,8 @@ def spect(folder: Path) -> None:
     for strength in (1.0, 10.0, 100.0, 1e4, 1e6):
         model = LogisticRegression(C=strength, max_iter=5000).fit(preparation.design(train), train.label)
         probability = model.predict_proba(preparation.design(test))[:, 1]
-        rows[f"C = {strength:g}"] = [measured(probability, test.label, WIDTH)]
-    show("SPECT, logistic regression", WIDTH, rows)
+        rows[f"C = {strength:g}"] = [measured(probability, test.label, BY_LABEL)]
+    show("SPECT, logistic regression", BY_LABEL, rows)
     rows = {}
     for strength in (0.001, 0.01, 0.1, 1.0):
         svm = SVC(C=strength, kernel="poly", degree=2, coef0=1.0, gamma=1.0)
@@ -302,8 +301,8 @@ def spect(folder: Path) -> None:
         right = float(np.mean((margins[0] >= 0) == train.label))
         for method in ("base", "sbb", "abb"):
             found = calibrate(method, Calibration(fitted, train.label, tested))[0]
-            rows[f"C = {strength:g}, {method}"] = [(right, *measured(found, test.label, WIDTH))]
-    show("SPECT, SVM with a quadratic kernel", ("accuracy on the training rows", *WIDTH), rows)
+            rows[f"C = {strength:g}, {method}"] = [(right, *measured(found, test.label, BY_LABEL))]
+    show("SPECT, SVM with a quadratic kernel", ("accuracy on the training rows", *BY_LABEL), rows)
 
 
 def generated(folder: Path) -> None:
