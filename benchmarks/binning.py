@@ -71,7 +71,7 @@ class PreparedBBQ:
     def __init__(self, points: Points) -> None:
         self.points = points
         self.layout: Layout = layout_of([part_totals(points)])
-        self.family: Family = binnings.binning_family(self.layout, 10.0, authors=False, per_bin=False)
+        self.family: Family = binnings.binning_family(self.layout.weight, 10.0, authors=False, per_bin=False)
         edges_pass = binnings.edges_pass(self.layout, self.family, None)
         self.edges: Edges = edges_pass.combine([edges_pass.chunk(points)])
 

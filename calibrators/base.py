@@ -37,6 +37,9 @@ class Calibrator(BaseEstimator, ABC):
     single_pass: bool = False
     """Whether `_passes` asks for exactly one pass: then a score table need not be written for it."""
 
+    single_placed_pass: bool = False
+    """The same where the first pass is carried out `placed`: see `Pass`."""
+
     calibration_map_: CalibrationMap
 
     def fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from numbers import Real
 from typing import Any, Literal, NamedTuple
 
@@ -13,11 +14,13 @@ from calibrators.base import Calibrator
 from calibrators.binnings import (
     average,
     binning_family,
+    check_edges,
     edges_pass,
     log_marginal_likelihoods,
     score_sum_pass,
 )
 from calibrators.cumulative import Layout, layout_pass
+from calibrators.placed_edges import layout_and_edges_pass
 from calibrators.points import Passes
 
 Array = npt.NDArray[np.float64]
@@ -82,8 +85,8 @@ class BBQ(Calibrator):
     Notes
     -----
     Exact: only the cumulative counts at the models' edges are needed. The coordinator gathers one entry for each
-    distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. Two
-    passes (three for reference='authors'); O(m + C**2 N**(2/3)) time.
+    distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. One
+    pass where parts know their places, otherwise two (three for reference='authors'); O(m + C**2 N**(2/3)) time.
 
     References
     ----------
@@ -126,15 +129,24 @@ class BBQ(Calibrator):
         if self.reference not in ("paper", "authors"):
             raise ValueError(f"reference: expected 'paper' or 'authors', found {self.reference!r}")
 
+    @property
+    def single_placed_pass(self) -> bool:  # type: ignore[override]
+        """Whether one pass is enough where parts know their places: unless scores must be summed as well."""
+        return self.reference == "paper"
+
     def _passes(self) -> Passes:
-        layout = yield layout_pass()
-        _check_range(layout)
         authors = self.reference == "authors"
-        family = binning_family(layout, float(self.C), authors=authors, per_bin=self.prior == "per_bin")
-        before = None
+        family_of = partial(binning_family, C=float(self.C), authors=authors, per_bin=self.prior == "per_bin")
         if authors:
-            before = yield score_sum_pass()
-        edges = yield edges_pass(layout, family, before)
+            layout, edges = (yield layout_pass()), None
+        else:
+            layout, edges = yield layout_and_edges_pass(family_of)
+        _check_range(layout)
+        family = family_of(layout.weight)
+        check_edges(family, layout)
+        if edges is None:
+            before = (yield score_sum_pass()) if authors else None
+            edges = yield edges_pass(layout, family, before)
         scores, sizes = log_marginal_likelihoods(layout, family, edges)
         kept, weight = select_models(scores, self.rho, authors=authors)
         self.models_ = BinningModels(family.bins[kept], sizes[kept], scores[kept], weight / math.fsum(weight))

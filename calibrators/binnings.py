@@ -20,8 +20,9 @@ from calibrators.points import Pass, Points
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
+Places = npt.NDArray[np.int32]
 
-_MAX_EDGES = 1e9
+MOST_EDGES = 1e9
 _BINS_A_THREAD = 1 << 19  # a tenth of a second
 _MOST_THREADS = 8
 
@@ -59,16 +60,9 @@ class Edges(NamedTuple):
     score_sums: Array
 
 
-def binning_family(layout: Layout, C: float, *, authors: bool, per_bin: bool) -> Family:
+def binning_family(total: float, C: float, *, authors: bool, per_bin: bool) -> Family:
     """The binnings of BBQ for this total weight."""
-    total = layout.weight
     bins = np.arange(_fewest_bins(total, C), _most_bins(total, C) + 1)
-    edges = np.minimum(bins, layout.n_points).sum(dtype=np.float64)
-    if edges > _MAX_EDGES:
-        raise ValueError(
-            f"C: {C:g} and a total weight of {total:g} expected {edges:.2g} bin edges, more than "
-            f"{_MAX_EDGES:.0e}: lower C, or scale the weights to count observations"
-        )
     one_bin = np.full(bins.size, 2.0 if authors or per_bin else 0.0)
     return Family(
         bins=bins,
@@ -77,6 +71,16 @@ def binning_family(layout: Layout, C: float, *, authors: bool, per_bin: bool) ->
         strength=np.column_stack([one_bin, 2.0 - one_bin]),
         smoothed=authors,
     )
+
+
+def check_edges(family: Family, layout: Layout) -> None:
+    """Raise ValueError for more edges than can be handled."""
+    edges = np.minimum(family.bins, layout.n_points).sum(dtype=np.float64)
+    if edges > MOST_EDGES:
+        raise ValueError(
+            f"C: expected at most {MOST_EDGES:.0e} bin edges, found {edges:.2g} for a total weight of "
+            f"{layout.weight:g}: lower C, or scale the weights to count observations"
+        )
 
 
 def _fewest_bins(total: float, C: float) -> int:
@@ -155,6 +159,12 @@ def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Ed
     return Edges(cuts, score_sums)
 
 
+def _index(edges: Edges, layout: Layout) -> tuple[Array, Places]:
+    """The cumulative weights of edges, and where to begin to search them."""
+    sums = np.ascontiguousarray(edges.cuts[:, 1])
+    return sums, kernel.bucket_index(sums, layout.weight)
+
+
 def _end(layout: Layout) -> Array:
     return np.array([1.0, layout.weight, layout.positives, layout.weight_low, layout.positives_low])
 
@@ -166,12 +176,13 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
     """
     scores = np.empty(family.bins.size)
     sizes = np.empty(family.bins.size, np.int64)
-    starts = kernel.bucket_index(edges.cuts[:, 1], layout.weight)
+    sums, starts = _index(edges, layout)
     end = _end(layout)
 
     def score(models: slice) -> None:
         kernel.log_marginal_likelihoods(
             edges.cuts,
+            sums,
             end,
             starts,
             family.bins[models],
@@ -202,10 +213,10 @@ def _shares(bins: Indices, threads: int) -> list[slice]:
 
 def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
     """The map of the weighted mean of some models."""
-    starts = kernel.bucket_index(edges.cuts[:, 1], layout.weight)
+    index_of_sums = _index(edges, layout)
     at, change, start = [], [], 0.0
     for model, share in zip(models, weight, strict=True):
-        index, level = _model_levels(layout, family, edges, starts, int(model))
+        index, level = _model_levels(layout, family, edges, index_of_sums, int(model))
         terms = share * level
         start += terms[0]
         at.append(np.repeat(index, 2))
@@ -221,15 +232,14 @@ def average(layout: Layout, family: Family, edges: Edges, models: Indices, weigh
 
 
 def _model_levels(
-    layout: Layout, family: Family, edges: Edges, starts: Indices, model: int
+    layout: Layout, family: Family, edges: Edges, index_of_sums: tuple[Array, Places], model: int
 ) -> tuple[Indices, Array]:
     """Where the edges of a model are among all edges, and the levels of its bins."""
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)
     chosen = np.empty(most, np.int64)
     count = kernel.edges_of(
-        np.ascontiguousarray(edges.cuts[:, 1]),
-        starts,
+        *index_of_sums,
         layout.weight,
         family.bins[model],
         family.numerator[model],

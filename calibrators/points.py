@@ -33,6 +33,17 @@ class Points(NamedTuple):
     positives: Array
 
 
+class Place(NamedTuple):
+    """Where a part lies among observations that all have weight 1.
+
+    before : int: observations with scores below the part's first
+    total : int, below 2**53: observations of all parts
+    """
+
+    before: int
+    total: int
+
+
 @dataclass(frozen=True)
 class Pass:
     """One sweep over the parts of a score table.
@@ -47,11 +58,15 @@ class Pass:
     only : frozenset of float, optional
         The first scores of the parts that the pass needs; None for all. Whoever carries it out may leave the
         other parts unread: `combine` then sees fewer states.
+    placed : callable, optional
+        Points of a part and its `Place` to a state, for all parts instead of `chunk`: it does what `chunk` does,
+        and what otherwise a further pass would be needed for. Whoever knows the places beforehand may use it.
     """
 
     chunk: Callable[[Points], Any]
     combine: Callable[[list[Any]], Any]
     only: frozenset[float] | None = None
+    placed: Callable[[Points, Place], Any] | None = None
 
 
 Passes = Generator[Pass, Any, CalibrationMap]

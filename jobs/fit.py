@@ -11,7 +11,7 @@ from typing import Any
 from calibrators.base import Calibrator
 from jobs.config import FitConfig
 from jobs.run import Outcome, Plan
-from pipeline.calibration import Fit, fit_log, keep_monotone, make_calibrator
+from pipeline.calibration import Fit, fit_log, keep_monotone, make_calibrator, needs_table
 from pipeline.day_tables import DayTables, add_up_days, planned_facts, window_facts
 from pipeline.errors import ConfigError, NothingToDoError
 from pipeline.execution import Executor
@@ -59,7 +59,8 @@ def prepare(config: FitConfig) -> Prepared:
         quarantine.check_apart(log)
         check_place(quarantine, identity)
     days = None if window is None else _day_tables(config, store, window)
-    needed = scratch_bytes(log, write=config.score_table.keep or not calibrator.single_pass)
+    write = config.score_table.keep or needs_table(calibrator, config.log.weight is not None)
+    needed = scratch_bytes(log, write=write)
     if days is not None:
         needed -= scratch_bytes(log, write=False)
     # Each level has runs of its own, and parts of the segments that are cut.

@@ -81,6 +81,11 @@ class Fit:
     table: ScoreTable
 
 
+def needs_table(calibrator: Calibrator, weighted: bool) -> bool:
+    """Whether a fit to a log, with a weight column or without one, has passes after the first."""
+    return not (calibrator.single_pass or (calibrator.single_placed_pass and not weighted))
+
+
 def fit_log(
     calibrator: Calibrator,
     log: Log,
@@ -92,9 +97,10 @@ def fit_log(
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
-    The first pass runs inside the sort. The score table is written only where it is wanted: to `keep`, or to
-    scratch for a calibrator with more than one pass. Where it is not there, and the calibrator asks for another pass
-    all the same, the runs are merged again. total : see `build_score_table`.
+    The first pass runs inside the sort, and `placed` where rows have no weights, so that they need only be counted.
+    The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
+    is not there, and the calibrator asks for another pass all the same, the runs are merged again. total : see
+    `build_score_table`.
 
     Raises
     ------
@@ -103,7 +109,9 @@ def fit_log(
     ConfigError
         The scores do not suit the calibrator.
     """
-    write = keep if keep is not None or calibrator.single_pass else plan.scratch / "score_table"
+    write = keep
+    if keep is None and needs_table(calibrator, log.columns.weight is not None):
+        write = plan.scratch / "score_table"
     plan = replace(plan, write=write, compression="lz4" if keep is None else "zstd")
     table: ScoreTable | None = None
 

@@ -222,7 +222,7 @@ def finish_day(folder: str, receipt: RunReceipt, run_rows: int, per_unit: float 
     place = Path(folder)
     counts = None if per_unit is None else write_counts(receipt, place / "counts", per_unit)
     runs = merge_small(receipt.runs, place, 8 * run_rows) if counts is None else []
-    samples = [part for run in runs for part in run.samples]
+    samples = [part for run in runs for part in (*run.samples, run.before)]
     with (place / "samples.npy").open("wb") as file:
         np.save(file, np.concatenate([np.empty(0), *samples]))
     facts = {

@@ -1,7 +1,7 @@
 """Day tables: a log's days as sorted runs, kept in the store, so that a window is fitted without sorting it anew.
 
     <store>/<table>/days/<day>-<digest>/day.json        rows, runs and bad rows of the day; written last
-    <store>/<table>/days/<day>-<digest>/samples.npy     every so manyth score of each run
+    <store>/<table>/days/<day>-<digest>/samples.npy     every so manyth score of each run, and the weight before it
     <store>/<table>/days/<day>-<digest>/run-*           see `pipeline.runs`
     <store>/<table>/days/<day>-<digest>/counts          instead of runs, on a score grid; see `pipeline.day_counts`
 
@@ -41,7 +41,7 @@ from pipeline.score_table import SortPlan, add_up
 from pipeline.store import TableStore
 from pipeline.windows import Window, day_of, parse_day
 
-FORMAT = 1
+FORMAT = 2
 FACTS, SAMPLES = "day.json", "samples.npy"
 _STAGING = ".staging-"
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-[0-9a-f]{16}")
@@ -322,7 +322,7 @@ def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
     """A day table, or None where there is none that is whole."""
     try:
         facts = json.loads((folder / FACTS).read_text())
-        samples = np.load(folder / SAMPLES)
+        numbers = np.load(folder / SAMPLES)
         sizes = [(folder / run["name"]).stat().st_size for run in facts["runs"]]
         counts = None if facts["counts"] is None else Counts(str(folder / "counts"), **facts["counts"])
         if counts is not None and Path(counts.path).stat().st_size != 8 * counts.steps:
@@ -344,15 +344,16 @@ def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
     at = 0
     for run, size in zip(facts["runs"], sizes, strict=True):
         parts = []
-        for section in run["sizes"]:
-            stop = at + -(-section // SAMPLE_STRIDE)
-            parts.append(samples[at:stop])
-            at = stop
         n, p, m = run["sizes"]
-        receipt.runs.append(Run(str(folder / run["name"]), (n, p, m), (parts[0], parts[1], parts[2])))
+        for section in (n, p, m, m):
+            stop = at + -(-section // SAMPLE_STRIDE)
+            parts.append(numbers[at:stop])
+            at = stop
+        samples = (parts[0], parts[1], parts[2])
+        receipt.runs.append(Run(str(folder / run["name"]), (n, p, m), samples, parts[3]))
         if receipt.runs[-1].bytes != size:
             return None
-    return (receipt, counts) if at == samples.size else None
+    return (receipt, counts) if at == numbers.size else None
 
 
 def _drop_unused(folder: Path) -> None:

@@ -9,12 +9,10 @@ works for any finite score and loses nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators._kernels import rows as row_kernels
@@ -57,11 +55,14 @@ class Run:
     """A run file, its sections in the order of `WIDTHS`.
 
     sizes : of the sections. samples : every `SAMPLE_STRIDE`-th score of each.
+    before : float64 array, one number a sample of the entries: the weight of the entries before it; exact where
+        entries are counts of rows
     """
 
     path: str
     sizes: tuple[int, int, int]
     samples: tuple[Array, Array, Array]
+    before: Array
 
     @property
     def bytes(self) -> int:
@@ -202,7 +203,14 @@ def write_run(path: Path, negatives: Array, positives: Array, entries: Points) -
     n, p, m = (section.size for section in sections)
     # Copies: a view would keep the whole section alive.
     samples = [section[::SAMPLE_STRIDE].copy() for section in sections]
-    return Run(str(path), (n, p, m), (samples[0], samples[1], samples[2]))
+    return Run(str(path), (n, p, m), (samples[0], samples[1], samples[2]), _weight_before(entries))
+
+
+def _weight_before(entries: Points) -> Array:
+    """See `Run.before`."""
+    starts = np.arange(0, entries.score.size, SAMPLE_STRIDE)
+    sums = np.add.reduceat(entries.weight, starts) if starts.size else starts
+    return np.concatenate([np.zeros(min(1, starts.size)), np.cumsum(sums[:-1])])
 
 
 def write_entries(entries: Points, folder: Path, index: int) -> RunReceipt:
@@ -273,101 +281,3 @@ class WeightedBuffer(Buffer):
         self.used_positive += int(np.count_nonzero(hits))
         entries = Points(*ties.expand_ties(score, weight, hits))
         self._write(np.empty(0), np.empty(0), entries)
-
-
-def splitters(runs: list[Run], bucket_bytes: int) -> Array:
-    """Scores that cut all runs into buckets of about `bucket_bytes`; never inside a tie.
-
-    Bucket b holds splitters[b - 1] <= score < splitters[b]. The error is at most one stride a section a run.
-    """
-    sample = np.concatenate([part for run in runs for part in run.samples])
-    sizes = np.concatenate(
-        [
-            np.full(part.size, width * SAMPLE_STRIDE)
-            for run in runs
-            for part, width in zip(run.samples, WIDTHS, strict=True)
-        ]
-    )
-    order = np.argsort(sample, kind="stable")
-    before = np.cumsum(sizes[order]) - sizes[order]
-    buckets = max(1, -(-sum(run.bytes for run in runs) // bucket_bytes))
-    targets = np.arange(1, buckets) * (before[-1] + sizes[order][-1]) / buckets
-    chosen = np.unique(sample[order][np.searchsorted(before, targets).clip(max=sample.size - 1)])
-    # Nothing lies below the lowest score.
-    return chosen[chosen > sample[order][0]]
-
-
-def brackets(runs: list[Run], edges: Array) -> npt.NDArray[np.int64]:
-    """Where in each section of each run to look for the scores between edges, from the samples alone.
-
-    Parameters
-    ----------
-    runs : list of Run
-    edges : float64 array, shape (buckets + 1,), ascending
-
-    Returns
-    -------
-    int64 array, shape (buckets, runs, sections, 2): what is looked for lies in section[start:stop], and at most a
-    stride at each end does not belong to it.
-    """
-    found = np.empty((edges.size - 1, len(runs), len(WIDTHS), 2), np.int64)
-    for r, run in enumerate(runs):
-        for s, (sample, size) in enumerate(zip(run.samples, run.sizes, strict=True)):
-            # Sample i is the section's number i * SAMPLE_STRIDE.
-            at = np.searchsorted(sample, edges)
-            found[:, r, s, 0] = np.maximum(at[:-1] - 1, 0) * SAMPLE_STRIDE
-            found[:, r, s, 1] = np.minimum(at[1:] * SAMPLE_STRIDE, size)
-    found[..., 1] = np.maximum(found[..., 0], found[..., 1])
-    return found
-
-
-class Source(NamedTuple):
-    """What a bucket's task needs to know of a run: its file and the sizes of its sections."""
-
-    path: str
-    sizes: tuple[int, int, int]
-
-
-def read_bucket(sources: list[Source], where: npt.NDArray[np.int64], low: float, high: float) -> Points:
-    """The points with low <= score < high of all runs.
-
-    where : int64 array, shape (runs, sections, 2): the bucket's `brackets`.
-    """
-    negatives, positives, scores, pairs = [], [], [], []
-    for source, ((n0, n1), (p0, p1), (e0, e1)) in zip(sources, where.tolist(), strict=True):
-        n, p, m = source.sizes
-        # Not mapped into memory: the pages of all runs together would count as this process's.
-        with Path(source.path).open("rb", buffering=0) as file:
-            negatives.append(_between(_read(file, n0, n1), low, high))
-            positives.append(_between(_read(file, n + p0, n + p1), low, high))
-            start = n + p
-            score = _read(file, start + e0, start + e1)
-            a, b = np.searchsorted(score, [low, high])
-            if a < b:
-                rest = [_read(file, start + i * m + e0 + a, start + i * m + e0 + b) for i in (1, 2)]
-                scores.append(score[a:b])
-                pairs.append(np.stack(rest, axis=1))
-    plain = Points(*ties.merge_classes(_sorted(negatives), _sorted(positives)))
-    if not scores:
-        return plain
-    folded = Points(*ties.sum_ties(*sort_entries(np.concatenate(scores), np.concatenate(pairs))))
-    if plain.score.size == 0:
-        return folded
-    # A log has either weights, all in entries, or whole-number counts, which add exactly.
-    return Points(*row_kernels.merge_points(*plain, *folded))
-
-
-def _read(file: FileIO, start: int, stop: int) -> Array:
-    return np.fromfile(file, np.float64, stop - start, offset=8 * start - file.tell())
-
-
-def _between(section: Array, low: float, high: float) -> Array:
-    a, b = np.searchsorted(section, [low, high])
-    return section[a:b]
-
-
-def _sorted(parts: list[Array]) -> Array:
-    whole = np.concatenate(parts)
-    parts.clear()
-    whole.sort()
-    return whole

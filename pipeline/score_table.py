@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +22,14 @@ import pyarrow.parquet as pq
 
 from calibrators._kernels.accumulators import expansion_of
 from calibrators._kernels.sums import exact_sum
-from calibrators.points import Array, Pass, Points
-from pipeline import quarantine, runs, schema, score_grid
+from calibrators.points import Array, Pass, Place, Points
+from pipeline import buckets, quarantine, runs, schema, score_grid
+from pipeline.buckets import Source
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
 from pipeline.quarantine import BadRows, RowRules
-from pipeline.runs import Reading, Run, RunReceipt, Source
+from pipeline.runs import Reading, RunReceipt
 
 RUN_ROWS = 1 << 21
 """Rows a run: 32 MB of buffers."""
@@ -172,9 +174,8 @@ def build_score_table(
     """
     if total is None:
         total, _ = sort_log(log, plan, executor, runs.write_runs)
-    chunk = request.chunk if request is not None else None
-    buckets = executor.run("merge", _merge_bucket, _bucket_tasks(total.runs, plan, chunk))
-    filled = [bucket for bucket in buckets if bucket is not None]
+    tasks = _bucket_tasks(total, plan, request, placed=log.columns.weight is None)
+    filled = [bucket for bucket in executor.run("merge", _merge_bucket, tasks) if bucket is not None]
     parts = tuple(part for part, _ in filled)
     result = request.combine([state for _, state in filled]) if request is not None else None
     return _table(parts, total, plan), result
@@ -232,14 +233,30 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
     return total
 
 
-def _bucket_tasks(all_runs: list[Run], plan: SortPlan, chunk: Any) -> list[tuple[Any, ...]]:
-    edges = np.concatenate([[-math.inf], runs.splitters(all_runs, plan.bucket_bytes), [math.inf]])
-    where = runs.brackets(all_runs, edges)
-    sources = [Source(run.path, run.sizes) for run in all_runs]
+def _bucket_tasks(
+    total: RunReceipt, plan: SortPlan, request: Pass | None, *, placed: bool
+) -> list[tuple[Any, ...]]:
+    edges = np.concatenate([[-math.inf], buckets.splitters(total.runs, plan.bucket_bytes), [math.inf]])
+    where = buckets.brackets(total.runs, edges)
+    sources = [Source(run.path, run.sizes) for run in total.runs]
     if plan.write is not None:
         plan.write.mkdir(parents=True, exist_ok=True)
+    chunk: Callable[..., Any] | None = request.chunk if request is not None else None
+    places: list[Place | None] = [None] * len(where)
+    if placed and request is not None and request.placed is not None:
+        chunk = request.placed
+        places = [Place(int(before), total.used) for before in buckets.entries_before(total.runs, where)]
     return [
-        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk, plan.compression)
+        (
+            sources,
+            where[i],
+            float(low),
+            float(high),
+            _part_path(plan.write, i),
+            chunk,
+            places[i],
+            plan.compression,
+        )
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -255,10 +272,16 @@ def _merge_bucket(
     high: float,
     path: str | None,
     chunk: Any,
+    place: Place | None,
     compression: str,
 ) -> tuple[Part, Any] | None:
-    """Gather a bucket, write it if wanted, and carry out the first pass on it."""
-    points = runs.read_bucket(sources, where, low, high)
+    """Gather a bucket, write it if wanted, and carry out the first pass on it.
+
+    place : for a pass carried out `placed`: its `before` is only what the entries before the brackets hold
+    """
+    points, before = buckets.read_bucket(sources, where, low, high)
+    if place is not None:
+        chunk = partial(chunk, place=place._replace(before=place.before + int(before)))
     return merged(points, path, chunk, compression) if points.score.size else None
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import Isotonic, Points, collapse
+from calibrators.points import Pass
 from pipeline import runs, score_table
 from pipeline.calibration import fit_log
 from pipeline.errors import InputRejectedError
@@ -74,9 +75,15 @@ def check_equal_to_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_
     path = write_log(folder / "log", {"score": score, "label": label, "w": weight}, files, group)
     log = open_log(path, Columns("score", "label", "w" if weighted else None))
     plan = SortPlan(folder, write=folder / "table", run_rows=run_rows, bucket_bytes=bucket_bytes)
-    table, _ = build_score_table(log, plan, InlineExecutor())
+    request = Pass(chunk=lambda points: None, combine=list, placed=lambda points, place: (points, place))
+    table, parts = build_score_table(log, plan, InlineExecutor(), request)
     expected = collapse(score, label, weight if weighted else None)
     assert_same(points_of(table), expected)
+    if weighted:
+        assert set(parts) == {None}
+    else:
+        assert [place.before for _, place in parts] == [(score < part.score[0]).sum() for part, _ in parts]
+        assert {place.total for _, place in parts} == {len(rows)}
     assert (table.rows, table.used, table.points) == (len(rows), len(rows), expected.score.size)
     assert table.used_positive == label.sum()
     assert (table.lowest, table.highest) == (expected.score[0], expected.score[-1])

@@ -29,7 +29,7 @@ _LARGE = 15.0  # from here on the first six terms of Stirling's series give all 
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _first_target_beyond(sum_so_far, numerator, denominator):
+def first_target_beyond(sum_so_far, numerator, denominator):
     """The smallest j >= 1 with numerator * j / denominator > sum_so_far."""
     j = max(int(sum_so_far / numerator * denominator), 1)
     while numerator * j / denominator <= sum_so_far:
@@ -91,7 +91,7 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
     number = np.empty(bins.size, np.int64)
     target = np.empty(bins.size)
     for model in range(bins.size):
-        number[model] = _first_target_beyond(before, numerators[model], denominators[model])
+        number[model] = first_target_beyond(before, numerators[model], denominators[model])
         target[model] = numerators[model] * number[model] / denominators[model]
     block = np.empty(min(m, _BLOCK))
     start = 0
@@ -115,7 +115,7 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
                 j += 1
                 t = numerators[model] * j / denominators[model]
                 if t <= sums[i]:
-                    j = _first_target_beyond(sums[i], numerators[model], denominators[model])
+                    j = first_target_beyond(sums[i], numerators[model], denominators[model])
                     t = numerators[model] * j / denominators[model]
                 i += 1
             number[model] = j
@@ -129,7 +129,7 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
 def bucket_index(sums, total):
     """For each of as many equal buckets of [0, total] as there are sums, the first sum at or above its start."""
     buckets = max(sums.size, 1)
-    starts = np.empty(buckets, np.int64)
+    starts = np.empty(buckets, np.int32)
     i = 0
     for b in range(buckets):
         while i < sums.size and sums[i] < total * b / buckets:
@@ -161,7 +161,7 @@ def edges_of(sums, starts, total, bins, numerator, denominator, out):
         count += 1
         j += 1
         if numerator * j / denominator <= sums[i]:
-            j = _first_target_beyond(sums[i], numerator, denominator)
+            j = first_target_beyond(sums[i], numerator, denominator)
     return count
 
 
@@ -242,13 +242,15 @@ def prior_mean(low, high):
 
 
 @njit(cache=True, nogil=True)
-def log_marginal_likelihoods(cuts, ends, starts, bins, numerators, denominators, strengths, scores, sizes):
+def log_marginal_likelihoods(
+    cuts, sums, ends, starts, bins, numerators, denominators, strengths, scores, sizes
+):
     """The log marginal likelihood of each binning, and how many bins it ends with.
 
+    sums : the cuts' cumulative weights, once more: side by side they are quicker to search.
     strengths : float64 array, one a binning: alpha + beta of a bin, as (value, 0) or, to be shared out among the
     bins that there are, (0, value), in two columns.
     """
-    sums = np.ascontiguousarray(cuts[:, 1])
     largest = 1
     for model in range(bins.size):
         largest = max(largest, min(bins[model], sums.size + 1))

@@ -1,0 +1,45 @@
+"""Edges of equal-frequency binnings in a part whose place among all observations, each of weight 1, is known."""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from calibrators._kernels.binnings import first_target_beyond
+
+
+@njit(cache=True, nogil=True)
+def mark_edges_of_ones(m, before, bins, numerators, denominators, total):
+    """What `binnings.mark_edges` does, where the part's m points all have weight 1: point i is observation before + i.
+
+    before, total : int64.
+    """
+    marked = np.zeros(m, np.bool_)
+    most = min(before + m, total - 1)
+    for model in range(bins.size):
+        numerator = numerators[model]
+        denominator = denominators[model]
+        j = first_target_beyond(float(before), numerator, denominator)
+        while j < bins[model]:
+            number = math.ceil(numerator * j / denominator)
+            if number > most:
+                break
+            marked[number - before - 1] = True
+            j += 1
+    return marked
+
+
+@njit(cache=True, nogil=True)
+def counts_at_marks(weight, positives, marked, index, weight_to, positives_to):
+    """Write the indices of the marked points, and the sums of whole weights and positives up to and including each."""
+    w = np.int64(0)
+    k = np.int64(0)
+    n = 0
+    for i in range(marked.size):
+        w += np.int64(weight[i])
+        k += np.int64(positives[i])
+        if marked[i]:
+            index[n] = i
+            weight_to[n] = w
+            positives_to[n] = k
+            n += 1
