@@ -251,6 +251,7 @@ def adult(folder: Path) -> None:
                 found[f"SVM, {name}, margins scaled to [0, 1]"] = scaled
                 found[f"SVM, {name}, sigmoid of margins scaled to [0, 1]"] = [expit(m) for m in scaled]
                 found[f"SVM, {name}, sigmoid of margins lifted above 0"] = [expit(m - low) for m in margins]
+                found[f"SVM, {name}, sign turned"] = [expit(-m) for m in margins]
             for key, (scores, probability) in found.items():
                 job = Calibration(Scores(scores, scores), calibration.label, Scores(probability, probability))
                 for method in ("base", "isotonic", "platt", "histogram", "sbb", "abb"):
@@ -302,6 +303,8 @@ def spect(folder: Path) -> None:
         for method in ("base", "sbb", "abb"):
             found = calibrate(method, Calibration(fitted, train.label, tested))[0]
             rows[f"C = {strength:g}, {method}"] = [(right, *measured(found, test.label, BY_LABEL))]
+        turned = measured(expit(-margins[1]), test.label, BY_LABEL)
+        rows[f"C = {strength:g}, sign turned"] = [(right, *turned)]
     show("SPECT, SVM with a quadratic kernel", ("accuracy on the training rows", *BY_LABEL), rows)
 
 
