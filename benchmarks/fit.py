@@ -2,6 +2,7 @@
 
     python benchmarks/make_log.py /tmp/logcal-bench/log100m
     python benchmarks/fit.py /tmp/logcal-bench/log100m
+    python benchmarks/fit.py /tmp/logcal-bench/log100m --methods isotonic bbq --peers
 
 DuckDB and Polars only sort; they have no lookup table yet. Spark (`--peers spark-12g`, with pyspark where
 SPARK_PYTHON points to, and Java) fits its isotonic regression. Whole processes, start included; the page cache is
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("log", type=Path, help="written by make_log.py")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--method", default="isotonic")
+    parser.add_argument("--methods", nargs="+", default=["isotonic"], help="ratios are to the first of all")
     parser.add_argument("--keep", action="store_true", help="also a fit that keeps the sorted score table")
     parser.add_argument("--weight", help="also a fit with this weight column")
     parser.add_argument("--peers", nargs="*", default=["duckdb-8GB", "duckdb-2GB", "polars"])
@@ -76,14 +77,14 @@ def main(arguments: list[str]) -> None:
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def ours(name: str, *settings: str) -> Contender:
+    def ours(name: str, *settings: str, method: str = given.methods[0]) -> Contender:
         store = (f"log.path={given.log}", f"store.path={folder / 'store'}", "store.table=bench")
-        common = (*store, f"scratch={folder}", "cluster.workers=2", f"calibrator.method={given.method}")
+        common = (*store, f"scratch={folder}", "cluster.workers=2", f"calibrator.method={method}")
         sets = [word for setting in (*common, *settings) for word in ("--set", setting)]
         return Contender(name, [LOGCAL, "fit", *sets], clear)
 
     contenders = [_peer(name, given.log, folder, clear) for name in given.peers]
-    contenders.append(ours(f"logcal fit {given.method}"))
+    contenders += [ours(f"logcal fit {method}", method=method) for method in given.methods]
     if given.keep:
         contenders.append(ours("... and keep the score table", "score_table.keep=true"))
     if given.weight:

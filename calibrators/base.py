@@ -13,14 +13,13 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 
 from calibrators.calibration_map import CalibrationMap
+from calibrators.parameters import Parameters
 from calibrators.points import Array, Pass, Passes, Points, collapse
 
 
-class Calibrator(BaseEstimator, ABC):
+class Calibrator(Parameters, ABC):
     """A calibrator of binary scores: `fit(scores, labels)`, `predict(scores)`.
 
     Subclasses take their parameters in `__init__` as scikit-learn does, and implement `_passes`. They may
@@ -98,6 +97,8 @@ class Calibrator(BaseEstimator, ABC):
         sklearn.exceptions.NotFittedError
         """
         if not hasattr(self, "calibration_map_"):
+            from sklearn.exceptions import NotFittedError
+
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
         return self.calibration_map_.predict(scores)
 

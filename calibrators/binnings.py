@@ -159,12 +159,6 @@ def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Ed
     return Edges(cuts, score_sums)
 
 
-def _index(edges: Edges, layout: Layout) -> tuple[Array, Places]:
-    """The cumulative weights of edges, and where to begin to search them."""
-    sums = np.ascontiguousarray(edges.cuts[:, 1])
-    return sums, kernel.bucket_index(sums, layout.weight)
-
-
 def _end(layout: Layout) -> Array:
     return np.array([1.0, layout.weight, layout.positives, layout.weight_low, layout.positives_low])
 
@@ -176,13 +170,12 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
     """
     scores = np.empty(family.bins.size)
     sizes = np.empty(family.bins.size, np.int64)
-    sums, starts = _index(edges, layout)
+    starts = kernel.bucket_index(edges.cuts[:, 1], layout.weight)
     end = _end(layout)
 
     def score(models: slice) -> None:
         kernel.log_marginal_likelihoods(
             edges.cuts,
-            sums,
             end,
             starts,
             family.bins[models],
@@ -213,10 +206,10 @@ def _shares(bins: Indices, threads: int) -> list[slice]:
 
 def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
     """The map of the weighted mean of some models."""
-    index_of_sums = _index(edges, layout)
+    starts = kernel.bucket_index(edges.cuts[:, 1], layout.weight)
     at, change, start = [], [], 0.0
     for model, share in zip(models, weight, strict=True):
-        index, level = _model_levels(layout, family, edges, index_of_sums, int(model))
+        index, level = _model_levels(layout, family, edges, starts, int(model))
         terms = share * level
         start += terms[0]
         at.append(np.repeat(index, 2))
@@ -232,14 +225,15 @@ def average(layout: Layout, family: Family, edges: Edges, models: Indices, weigh
 
 
 def _model_levels(
-    layout: Layout, family: Family, edges: Edges, index_of_sums: tuple[Array, Places], model: int
+    layout: Layout, family: Family, edges: Edges, starts: Places, model: int
 ) -> tuple[Indices, Array]:
     """Where the edges of a model are among all edges, and the levels of its bins."""
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)
     chosen = np.empty(most, np.int64)
     count = kernel.edges_of(
-        *index_of_sums,
+        edges.cuts[:, 1],
+        starts,
         layout.weight,
         family.bins[model],
         family.numerator[model],

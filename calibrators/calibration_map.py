@@ -115,6 +115,12 @@ class CalibrationMap:
         )
         return out.reshape(array.shape)
 
+    def predict_ascending(self, scores: Array) -> Array:
+        """The same of ascending scores, without NaN; float64 array, shape (n,). O(n + rows), some times as fast."""
+        out = np.empty(scores.size)
+        lookup.apply_ascending(scores, self.score_hi[:-1], self.prob_lo, self.slope, self.anchor, out)
+        return out
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 

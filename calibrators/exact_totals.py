@@ -7,13 +7,15 @@ ties too. There are a few hundred sums a part, made by kernels, and a few thousa
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from calibrators._kernels import count_sums
 from calibrators._kernels import measures as kernels
 from calibrators._kernels.accumulators import merge
 from calibrators.points import Array, Points
@@ -38,6 +40,11 @@ class Sums(NamedTuple):
 NOTHING = Sums(Fraction(0), Fraction(0), Fraction(0), Fraction(0))
 
 
+Targets = dict[float, tuple[Array, Array]]
+"""First score of each part in which groups end, to the exact weight before it (an expansion) and the cumulative
+weights in it at which they end."""
+
+
 # The first pass: totals, and what each part begins and ends with.
 
 
@@ -53,6 +60,7 @@ class PartState(NamedTuple):
     rank: Array  # (components,)
     low_tie: Array  # (4, components): of the points tied with the first
     high_tie: Array  # (4, components): with the last
+    ends: Ends | None  # of groups, where they were expected
 
 
 class Part(NamedTuple):
@@ -79,6 +87,7 @@ class Totals(NamedTuple):
     logs: Fraction  # log losses, where finite
     infinite: Fraction  # weight of the others
     whole: bool
+    ends: list[Ends | None]  # of groups, where they were expected
 
     @property
     def lowest(self) -> float:
@@ -96,13 +105,44 @@ class Totals(NamedTuple):
         return self.lowest >= 0 and self.highest <= 1
 
 
-def _predictions(predict: Predict | None, score: Array) -> Array:
+class _Entries(NamedTuple):
+    """Predictions of a part with weight and positives; `squares` only where both are counts: see `count_sums`."""
+
+    p: Array
+    w: Array
+    k: Array
+    squares: npt.NDArray[np.int64] | None
+    whole: bool
+
+    def of(self, part: slice) -> _Entries:
+        """Some of the entries."""
+        squares = None if self.squares is None else self.squares[part]
+        return _Entries(self.p[part], self.w[part], self.k[part], squares, self.whole)
+
+    def sums(self, edges: Array, *, products: bool = True) -> Array:
+        """Between ascending edges: see `measures.segment_sums`."""
+        if self.squares is None:
+            return kernels.segment_sums(self.p if products else np.clip(self.p, 0, 1), self.w, self.k, edges)
+        depth = count_sums.PRODUCTS if products else count_sums.WEIGHTS
+        return count_sums.sums_of_counts(*self[:4], _bounds(self.p, edges), depth)[0]
+
+
+def _bounds(p: Array, edges: Array) -> npt.NDArray[np.int64]:
+    return np.concatenate([[0], np.searchsorted(p, edges), [p.size]])
+
+
+def _entries(predict: Predict | None, points: Points) -> _Entries:
+    score, w, k = points
+    counts, whole = kernels.counts_and_whole(w, k)
     if predict is None:
-        return score
+        return _Entries(score, w, k, np.empty(0, np.int64) if counts else None, whole)
     p = predict(score)
-    if not (np.all(p[:-1] <= p[1:]) and p[0] >= 0 and p[-1] <= 1):
+    if not (kernels.ascending(p) and p[0] >= 0 and p[-1] <= 1):
         raise ValueError(_NOT_MONOTONE)
-    return p
+    if counts:
+        q, v, h, squares = count_sums.join_ties(p, w, k)
+        return _Entries(q, v, h, squares, whole)
+    return _Entries(p, w, k, None, whole)
 
 
 _NOT_MONOTONE = (
@@ -111,24 +151,38 @@ _NOT_MONOTONE = (
 )
 
 
-def first_chunk(predict: Predict | None, edges: Array, points: Points) -> PartState:
-    """The first pass on a part; sums in the segments between ascending edges inside (0, 1)."""
-    p, (_, w, k) = _predictions(predict, points.score), points
-    counts, whole = kernels.counts_and_whole(w, k)
-    # Outside [0, 1] only the sums of weights are used, and products must not overflow.
-    q = p if p[0] >= 0 and p[-1] <= 1 else np.clip(p, 0.0, 1.0)
+def first_chunk(predict: Predict | None, edges: Array, targets: Targets | None, points: Points) -> PartState:
+    """The first pass on a part; sums in the segments between ascending edges inside (0, 1).
+
+    targets : where groups are expected to end, if known beforehand.
+    """
+    entries = _entries(predict, points)
+    p, w, k = entries[:3]
+    probabilities = p[0] >= 0 and p[-1] <= 1
+    if entries.squares is None:
+        # Outside [0, 1] only the sums of weights are used, and products must not overflow.
+        q = p if probabilities else np.clip(p, 0.0, 1.0)
+        sums, losses, rank = (
+            kernels.segment_sums(q, w, k, edges),
+            kernels.loss_sums(q, w, k),
+            kernels.rank_sum(p, w, k),
+        )
+    else:
+        depth = count_sums.LOSSES if probabilities else count_sums.WEIGHTS
+        sums, losses, rank = count_sums.sums_of_counts(*entries[:4], _bounds(p, edges), depth)
     none = np.empty(0)
-    start, stop = np.searchsorted(p, p[0], side="right"), np.searchsorted(p, p[-1])
+    start, stop = int(np.searchsorted(p, p[0], side="right")), int(np.searchsorted(p, p[-1]))
     return PartState(
         first=float(points.score[0]),
         low=float(p[0]),
         high=float(p[-1]),
-        whole=whole,
-        sums=kernels.segment_sums(q, w, k, counts, edges),
-        losses=kernels.loss_sums(q, w, k, counts),
-        rank=kernels.rank_sum(p, w, k, counts),
-        low_tie=kernels.segment_sums(q[:start], w[:start], k[:start], counts, none)[0],
-        high_tie=kernels.segment_sums(q[stop:], w[stop:], k[stop:], counts, none)[0],
+        whole=entries.whole,
+        sums=sums,
+        losses=losses,
+        rank=rank,
+        low_tie=entries.of(slice(start)).sums(none, products=probabilities)[0],
+        high_tie=entries.of(slice(stop, None)).sums(none, products=probabilities)[0],
+        ends=_ends(entries, float(points.score[0]), targets) if probabilities and targets else None,
     )
 
 
@@ -181,6 +235,7 @@ def add_up(states: list[PartState]) -> Totals:
         logs=_exact(logs),
         infinite=_exact(infinite),
         whole=all(state.whole for state in states),
+        ends=[state.ends for state in states],
     )
 
 
@@ -207,27 +262,46 @@ def _tied_before(parts: list[Part], prediction: float) -> Sums:
 # The second pass: where equal-frequency groups end.
 
 
-def group_ends(totals: Totals, bins: int) -> list[float]:
+def group_ends(weight: Fraction, bins: int, *, whole: bool) -> list[float]:
     """Cumulative weights at which groups end, but the last.
 
     Whole numbers count rows: groups of whole rows, the first (rows mod bins) of them one larger. Other weights:
     equal shares, rounded to doubles.
     """
-    weight = totals.total.weight
-    if totals.whole:
+    if whole:
         size, larger = divmod(int(weight), bins)
         return [float(i * size + min(i, larger)) for i in range(1, bins)]
     return [float(weight * i / bins) for i in range(1, bins)]
 
 
-def tasks_of(totals: Totals, targets: list[float]) -> dict[float, tuple[Array, Array]]:
-    """First score of each part in which groups end, to the exact weight before it and the targets in it."""
-    ends = [part.before + part.total.weight for part in totals.parts]
+def targets_of(totals: Totals, bins: int) -> Targets:
+    """Where groups end."""
+    parts = [(part.first, part.total.weight) for part in totals.parts]
+    return _targets(parts, bins, whole=totals.whole)
+
+
+def expected_targets(parts: Sequence[tuple[float, Array]], bins: int) -> Targets:
+    """Where groups end if weights are whole numbers wherever they add up to one.
+
+    parts : of each the first score, and the weight as an expansion
+    """
+    weights = [(first, _exact(weight)) for first, weight in parts]
+    return _targets(weights, bins, whole=sum(weight for _, weight in weights).denominator == 1)
+
+
+def _targets(parts: list[tuple[float, Fraction]], bins: int, *, whole: bool) -> Targets:
+    ends = list(accumulate(weight for _, weight in parts))
     found: dict[int, list[float]] = {}
-    for target in targets:
+    for target in group_ends(ends[-1], bins, whole=whole):
         found.setdefault(bisect_left(ends, target, hi=len(ends) - 1), []).append(target)
-    parts = totals.parts
-    return {parts[i].first: (_expansion(parts[i].before), np.array(inside)) for i, inside in found.items()}
+    return {parts[i][0]: (_expansion(ends[i] - parts[i][1]), np.array(inside)) for i, inside in found.items()}
+
+
+def same_targets(one: Targets, other: Targets) -> bool:
+    """Whether groups end at the same weights of the same parts."""
+    return one.keys() == other.keys() and all(
+        np.array_equal(a, b) for first in one for a, b in zip(one[first], other[first], strict=True)
+    )
 
 
 def _expansion(value: Fraction) -> Array:
@@ -248,19 +322,19 @@ class Ends(NamedTuple):
     sums: Array  # of the part, between the edges
 
 
-def second_chunk(
-    predict: Predict | None, tasks: dict[float, tuple[Array, Array]], points: Points
-) -> Ends | None:
+def second_chunk(predict: Predict | None, targets: Targets, points: Points) -> Ends | None:
     """The second pass on a part; None where no group ends in it."""
     first = float(points.score[0])
-    if first not in tasks:
+    return _ends(_entries(predict, points), first, targets) if first in targets else None
+
+
+def _ends(entries: _Entries, first: float, targets: Targets) -> Ends | None:
+    if first not in targets:
         return None
-    carry, targets = tasks[first]
-    p, (_, w, k) = _predictions(predict, points.score), points
-    counts, _ = kernels.counts_and_whole(w, k)
-    prediction = p[kernels.crossings(w, carry, targets, counts)]
+    carry, inside = targets[first]
+    prediction = entries.p[kernels.crossings(entries.w, carry, inside, entries.squares is not None)]
     edges = np.unique(np.concatenate([prediction, np.nextafter(prediction, np.inf)]))
-    return Ends(first, targets, prediction, edges, kernels.segment_sums(p, w, k, counts, edges))
+    return Ends(first, inside, prediction, edges, entries.sums(edges))
 
 
 def not_none(states: list[Ends | None]) -> list[Ends]:
@@ -304,6 +378,5 @@ def _whole_tie(parts: list[Part], i: int, prediction: float, inside: Sums) -> tu
 def histogram_chunk(edges: Array, points: Points) -> Array:
     """Sums of a part's scores, of any range, between ascending edges: see kernels.segment_sums."""
     score, w, k = points
-    counts, _ = kernels.counts_and_whole(w, k)
     within: Array = np.searchsorted(edges, score, side="right") / (edges.size + 1)
-    return kernels.segment_sums(within, w, k, counts, np.arange(1, edges.size + 1) / (edges.size + 1))
+    return _entries(None, Points(within, w, k)).sums(np.arange(1, edges.size + 1) / (edges.size + 1))

@@ -180,7 +180,12 @@ def _transposed(states: list[list[Any]]) -> list[tuple[Any, ...]]:
 
 
 def assessment_passes(
-    predict: Predict | None = None, *, bins: int = 10, histogram_bins: int = 50, rows: int | None = None
+    predict: Predict | None = None,
+    *,
+    bins: int = 10,
+    histogram_bins: int = 50,
+    rows: int | None = None,
+    parts: Sequence[tuple[float, Array]] = (),
 ) -> AssessmentPasses:
     """Yield the passes over a score table that an `Assessment` needs, receive their results, return it.
 
@@ -190,6 +195,9 @@ def assessment_passes(
         Applied to the scores first; must not decrease with the score (`CalibrationMap.predict` of a monotone
         map). None: the scores are the predictions.
     bins, histogram_bins, rows : see `assess`
+    parts : sequence of (float, array), optional
+        Where they are known: of each part the first score and the exact weight, an expansion (see
+        `_kernels.sums`). They save a pass where all weights are whole numbers; no number depends on them.
 
     Raises
     ------
@@ -198,23 +206,28 @@ def assessment_passes(
 
     Notes
     -----
-    Two passes. The second needs the few parts in which an equal-frequency group ends (or, for scores that are
-    not probabilities, all parts for the histogram over their range). State: some hundred sums a part.
+    Two passes, or one with `parts`. The second needs the few parts in which an equal-frequency group ends (or, for
+    scores that are not probabilities, all parts for the histogram over their range). State: some hundred sums a part.
     """
     for name, number in (("bins", bins), ("histogram_bins", histogram_bins)):
         if number < 1:
             raise ValueError(f"{name}: expected a whole number >= 1, found {number}")
     edges = np.unique(np.concatenate([_inner(bins), _inner(histogram_bins), [THRESHOLD]]))
-    totals = yield Pass(partial(exact_totals.first_chunk, predict, edges), exact_totals.add_up)
+    expected = exact_totals.expected_targets(parts, bins) if parts else None
+    totals = yield Pass(partial(exact_totals.first_chunk, predict, edges, expected), exact_totals.add_up)
     if not totals.probabilities:
         edges = _edges_over(totals.lowest, totals.highest, histogram_bins)
         sums = yield Pass(partial(exact_totals.histogram_chunk, edges[1:-1]), exact_totals.add_sums)
         return _assess_scores(totals, _histogram(edges, sums), rows)
-    targets = exact_totals.group_ends(totals, bins)
-    tasks = exact_totals.tasks_of(totals, targets)
-    found = yield Pass(
-        partial(exact_totals.second_chunk, predict, tasks), exact_totals.not_none, only=frozenset(tasks)
-    )
+    targets = exact_totals.targets_of(totals, bins)
+    if expected is not None and exact_totals.same_targets(expected, targets):
+        found = exact_totals.not_none(totals.ends)
+    else:
+        found = yield Pass(
+            partial(exact_totals.second_chunk, predict, targets),
+            exact_totals.not_none,
+            only=frozenset(targets),
+        )
     return _assess_probabilities(totals, edges, found, (bins, histogram_bins), rows)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from calibrators.calibration_map import CalibrationMap
 
@@ -46,6 +45,9 @@ def project_isotonic(calibration_map: CalibrationMap) -> tuple[CalibrationMap, f
     rows = calibration_map
     if rows.monotone:
         return rows, 0.0
+    # Most maps are monotone, and scipy.optimize takes a quarter of a second to import.
+    from scipy.optimize import isotonic_regression
+
     flat = rows.slope == 0
     block = flat & (rows.weight > 0)
     if not np.array_equal(block, rows.weight > 0):

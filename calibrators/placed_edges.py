@@ -59,28 +59,25 @@ def _totals_and_edges(family_of: FamilyOf, points: Points, place: Place) -> Stat
     # Ties may leave few of very many edges, but whether they do is known of all points only.
     if family.bins.sum() > MOST_EDGES:
         return totals, None
-    return totals, _edges_in_part(family, points, place)
+    return totals, _edges_in_part(family, points, place, rows=totals[3].sum())
 
 
-def _edges_in_part(family: Family, points: Points, place: Place) -> _PlacedEdges:
+def _edges_in_part(family: Family, points: Points, place: Place, rows: float) -> _PlacedEdges:
     bins = (family.bins, family.numerator, family.denominator)
     m = points.score.size
-    rows = points.weight.sum()
-    if rows == m:
+    ones = rows == m
+    if ones:
         marked = placed_edges.mark_edges_of_ones(m, place.before, *bins, place.total)
     else:
         carry = np.array([float(place.before)] if place.before else [])
         marked = kernel.mark_edges(points.weight, carry, *bins, float(place.total))
     n = int(np.count_nonzero(marked))
+    below, above = np.empty(n), np.empty(n)
     # The counts of a tie of four billion rows are as exact in float64.
     whole = np.uint32 if rows < 2**32 else np.float64
-    found = _PlacedEdges(np.empty(n), np.empty(n, whole), np.empty(n, whole))
-    index = np.empty(n, np.int64)
-    placed_edges.counts_at_marks(points.weight, points.positives, marked, index, *found[1:])
-    inside = index[index < m - 1]
-    found.edge[inside.size :] = np.nan
-    found.edge[: inside.size] = midpoints(points.score[inside], points.score[inside + 1])
-    return found
+    counts = np.empty(n, whole), np.empty(n, whole)
+    placed_edges.read_marks(*points, ones, marked, below, above, *counts)
+    return _PlacedEdges(midpoints(below, above), *counts)
 
 
 def _layout_and_edges(parts: list[State]) -> tuple[Layout, Edges | None]:

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.exceptions import ConvergenceWarning
 
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
@@ -151,6 +150,8 @@ def _minimise(layout: Layout, scale: Scale) -> Generator[Pass, Any, _Fitted]:
                 break
             step /= 2
         sigmoid, now = tried, then
+    from sklearn.exceptions import ConvergenceWarning
+
     warnings.warn(
         f"Platt: no optimum after {evaluations} evaluations; the sigmoid is the last one tried",
         ConvergenceWarning,

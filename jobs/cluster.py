@@ -9,21 +9,24 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from jobs import worker_process
-from jobs.config import ADDRESS, INLINE, LOCAL, ClusterConfig
+from jobs.config import ADDRESS, AUTO, INLINE, ClusterConfig
 from jobs.progress import reporting
 from pipeline.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, Executor, InlineExecutor
 
 log = logging.getLogger("logcal")
+
+LITTLE_ROWS = 4_000_000
+"""Up to so many rows starting workers takes longer than they save."""
 
 _SLICE = 0.5
 """Seconds between looks at whether a cluster is still wanted."""
@@ -35,11 +38,19 @@ _STOP = 30.0
 """Seconds to wait, when a run ends early, for a cluster that is still being made: until then it cannot be stopped."""
 
 
+class StartExecutor(Protocol):
+    """Waits for a cluster and returns its executor."""
+
+    def __call__(self, rows: int | None = None) -> Executor:
+        """Where `rows`, if known, are to be worked on: with kind auto they decide it."""
+
+
 @contextmanager
-def starting_executor(config: ClusterConfig) -> Iterator[Callable[[], Executor]]:
+def starting_executor(config: ClusterConfig) -> Iterator[StartExecutor]:
     """Begin to start a cluster; yield what waits for it and returns its executor.
 
-    So that a job can be prepared meanwhile. Whatever was started is stopped at the end.
+    So that a job can be prepared meanwhile. With kind auto, and no number of workers, a cluster is started only where
+    there is work for one. Whatever was started is stopped at the end.
 
     Raises
     ------
@@ -48,15 +59,21 @@ def starting_executor(config: ClusterConfig) -> Iterator[Callable[[], Executor]]
     TemporaryError
         The cluster cannot be reached, or no worker comes.
     """
+    undecided = config.kind == AUTO and config.workers is None
     with ExitStack() as stack:
-        if config.kind == INLINE:
-            yield lambda: InlineExecutor(stack.enter_context(reporting()))
-            return
-        starting = _Starting(config)
-        stack.callback(starting.stop)
 
-        def executor() -> Executor:
-            client, workers = starting.result()
+        def start() -> _Starting:
+            starting = _Starting(config)
+            stack.callback(starting.stop)
+            return starting
+
+        begun = None if undecided or config.kind == INLINE else start()
+
+        def executor(rows: int | None = None) -> Executor:
+            little = undecided and rows is not None and rows <= LITTLE_ROWS
+            if config.kind == INLINE or little:
+                return InlineExecutor(stack.enter_context(reporting()))
+            client, workers = (begun or start()).result()
             log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))
             return DaskExecutor(client, workers, stack.enter_context(reporting()))
 
@@ -64,7 +81,7 @@ def starting_executor(config: ClusterConfig) -> Iterator[Callable[[], Executor]]
 
 
 def _without_bokeh(config: ClusterConfig) -> str:
-    here = config.kind == LOCAL or config.by_class
+    here = config.on_this_machine or config.by_class
     return " (its pages need bokeh)" if here and importlib.util.find_spec("bokeh") is None else ""
 
 
@@ -81,7 +98,7 @@ class _Starting:
         self.unwanted = threading.Event()
         self.deadline = time.monotonic() + config.timeout
         self._future: Future[tuple[Any, int]] = Future()
-        self._method = worker_process.begin() if config.kind == LOCAL else "spawn"
+        self._method = worker_process.begin() if config.on_this_machine else "spawn"
         threading.Thread(target=self._run, name="logcal-cluster", daemon=True).start()
 
     def result(self) -> tuple[Any, int]:
@@ -98,7 +115,7 @@ class _Starting:
     def stop(self) -> None:
         """Stop what was started."""
         self.unwanted.set()
-        if self.config.kind == LOCAL or self.config.by_class:
+        if self.config.on_this_machine or self.config.by_class:
             wait_for_futures([self._future], _STOP)
         if self.client is not None:
             self.client.close()
@@ -118,13 +135,13 @@ class _Starting:
         if self.unwanted.is_set():
             raise TemporaryError("the run ended before the cluster started")
         config = self.config
-        if config.kind == LOCAL:
+        if config.on_this_machine:
             self.cluster = _local_cluster(config, self._method)
         elif config.by_class:
             self.cluster = _cluster_of_class(config)
         self.client = _connect(config) if self.cluster is None else _client_of(self.cluster, config)
         self._await_worker()
-        if config.kind != LOCAL:
+        if not config.on_this_machine:
             _check_versions(self.client)
         workers = list(self.client.scheduler_info(n_workers=-1)["workers"].values())
         _check_memory(workers, config)

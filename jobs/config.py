@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_o
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-INLINE, LOCAL, ADDRESS, SCHEDULER_FILE = "inline", "local", "address", "scheduler_file"
-CLUSTER_KINDS = (INLINE, LOCAL, ADDRESS, SCHEDULER_FILE)
+AUTO, INLINE, LOCAL, ADDRESS, SCHEDULER_FILE = "auto", "inline", "local", "address", "scheduler_file"
+CLUSTER_KINDS = (AUTO, INLINE, LOCAL, ADDRESS, SCHEDULER_FILE)
 
 _UNITS = {
     "B": 1,
@@ -226,16 +226,17 @@ class ClusterConfig(Section):
     """Where the work runs."""
 
     kind: Annotated[Text, AfterValidator(_check_kind)] = Field(
-        LOCAL,
-        description="inline: in this process, one task after the other, for small logs and debugging. local: worker "
+        AUTO,
+        description="auto: inline where at most 4 million rows are to be worked on and workers is null, otherwise "
+        "local. inline: in this process, one task after the other, for small logs and debugging. local: worker "
         "processes on this machine. address, scheduler_file: a Dask cluster that is running. Or the dotted path of "
         "a cluster class, such as dask_jobqueue.SLURMCluster, dask_kubernetes.operator.KubeCluster or coiled.Cluster.",
     )
     workers: int | None = Field(
         None,
         ge=1,
-        description="Number of workers. null: with local, one per core as far as the memory goes; with a class, as "
-        "many as the class starts by itself. Not used with the other kinds.",
+        description="Number of workers. null: with auto and local, one per core as far as the memory goes; with a "
+        "class, as many as the class starts by itself. Not used with the other kinds.",
     )
     memory: Annotated[Text, BeforeValidator(_check_memory)] = Field(
         "2GiB",
@@ -256,6 +257,11 @@ class ClusterConfig(Section):
     def memory_bytes(self) -> int:
         """Of each worker."""
         return parse_bytes(self.memory)
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether workers would be processes of this machine."""
+        return self.kind in (AUTO, LOCAL)
 
     @property
     def by_class(self) -> bool:

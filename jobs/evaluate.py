@@ -36,7 +36,7 @@ from pipeline.logs import Columns, Log, cut, open_log
 from pipeline.lookup_table import LookupTable, read_lookup_table
 from pipeline.output import Output
 from pipeline.quarantine import RowRules, check_place, keep_parts
-from pipeline.report import render_report
+from pipeline.report import import_meanwhile, render_report
 from pipeline.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
 from pipeline.segment_evaluation import SegmentedEvaluation, evaluate_segments
@@ -151,6 +151,11 @@ class Prepared:
         return self.segmented is None and self.lookup.facts.monotone
 
     @property
+    def rows(self) -> int:
+        """Those of the log, or the points of the score table."""
+        return self.log.rows
+
+    @property
     def plan(self) -> Plan:
         """What the evaluation would do."""
         log = self.log
@@ -160,7 +165,7 @@ class Prepared:
             stages=(
                 *self._sorting,
                 *again,
-                "measure: two passes over the score table",
+                "measure: one or two passes over the score table",
                 f"report: write {REPORT} and {RUN}",
             ),
             reads=(
@@ -203,6 +208,7 @@ class Prepared:
     ) -> Outcome:
         """`execute`, with further methods' maps and measures in the report."""
         started = time.perf_counter()
+        import_meanwhile()
         table, evaluation, segments = self._measured(executor)
         facts = self._facts(table, time.perf_counter() - started)
         page = render_report(
@@ -272,13 +278,21 @@ class Prepared:
         run = partial(table.run, executor=executor, stage="measure")
         if self._one_sort:
             predict = PublishedMap(self.version.lookup_path)
-            return table, evaluate(run, predict, rows=table.used, bins=bins), None
+            return table, evaluate(run, predict, rows=table.used, bins=bins, parts=table.weights), None
         total = None
         if self.kept is not None:
             total = sort_by_probability(table, self.version.lookup_path, again.scratch, executor)
         after, _ = build_score_table(self.log, again, executor, total=total)
         run_after = partial(after.run, executor=executor, stage="measure")
-        return table, evaluate(run, run_after=run_after, rows=table.used, bins=bins), None
+        evaluation = evaluate(
+            run,
+            run_after=run_after,
+            rows=table.used,
+            bins=bins,
+            parts=table.weights,
+            parts_after=after.weights,
+        )
+        return table, evaluation, None
 
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
         lookup = self.lookup.facts

@@ -97,6 +97,11 @@ class Prepared:
     identity: str
 
     @property
+    def rows(self) -> None:
+        """Classifiers are trained: rows say little of the work."""
+        return
+
+    @property
     def plan(self) -> Plan:
         """What the generation would do."""
         table, config = self.training.table, self.config

@@ -65,6 +65,10 @@ class Prepared(Protocol):
     def plan(self) -> Plan:
         """What it would do."""
 
+    @property
+    def rows(self) -> int | None:
+        """How many rows it would work on; None where rows say little of the work."""
+
     def execute(self, executor: Executor) -> Outcome:
         """Do it."""
 
@@ -88,11 +92,11 @@ def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool,
         plan = job.load_module().prepare(config).plan
         show(asdict(plan), plan.lines(), as_json)
         return
-    # The cluster starts while the job is being prepared.
+    # A cluster that is wanted in any case starts while the job is being prepared.
     with starting_executor(config.cluster) as executor:
         prepared: Prepared = job.load_module().prepare(config)
         announce_compiling()
-        outcome = prepared.execute(executor())
+        outcome = prepared.execute(executor(prepared.rows))
         interrupts.ignore()
     show(outcome.summary, outcome.lines, as_json)
 

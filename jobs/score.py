@@ -82,6 +82,11 @@ class Prepared:
     identity: str
 
     @property
+    def rows(self) -> int:
+        """Those of the log."""
+        return self.log.rows
+
+    @property
     def plan(self) -> Plan:
         """What the scoring would do."""
         log = self.log

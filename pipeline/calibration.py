@@ -112,7 +112,7 @@ def fit_log(
     write = keep
     if keep is None and needs_table(calibrator, log.columns.weight is not None):
         write = plan.scratch / "score_table"
-    plan = replace(plan, write=write, compression="lz4" if keep is None else "zstd")
+    plan = replace(plan, write=write)
     table: ScoreTable | None = None
 
     if total is None:

@@ -38,8 +38,8 @@ class PublishedMap:
     path: str
 
     def __call__(self, scores: Array) -> Array:
-        """Probabilities of scores; the table is read once a process."""
-        return cached_lookup_table(self.path).map.predict(scores)
+        """Probabilities of ascending scores; the table is read once a process."""
+        return cached_lookup_table(self.path).map.predict_ascending(scores)
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ def evaluate(
     rows: int | None = None,
     bins: int = 10,
     histogram_bins: int = 50,
+    parts: Sequence[tuple[float, Array]] = (),
+    parts_after: Sequence[tuple[float, Array]] = (),
 ) -> Evaluation:
     """Measure a score table's predictions before and after calibration.
 
@@ -104,6 +106,8 @@ def evaluate(
     bins : int >= 1
         Of the reliability tables and calibration errors.
     histogram_bins : int >= 1
+    parts, parts_after : sequences of (float, array), optional
+        Of the parts of the tables, where known: see `calibrators.measures.assessment_passes`.
 
     Returns
     -------
@@ -120,12 +124,12 @@ def evaluate(
         raise ValueError("expected either predict or run_after, found both or neither")
     passes_of = partial(assessment_passes, bins=bins, histogram_bins=histogram_bins, rows=rows)
     if run_after is None:
-        function = predict.predict if isinstance(predict, CalibrationMap) else predict
-        passes = side_by_side(passes_of(), passes_of(function))
+        function = predict.predict_ascending if isinstance(predict, CalibrationMap) else predict
+        passes = side_by_side(passes_of(parts=parts), passes_of(function, parts=parts))
         before, after = run_passes(passes, run)
     else:
-        before = run_passes(passes_of(), run)
-        after = run_passes(passes_of(), run_after)
+        before = run_passes(passes_of(parts=parts), run)
+        after = run_passes(passes_of(parts=parts_after), run_after)
         _check_same_rows(before, after)
     return Evaluation(rows, before, after)
 

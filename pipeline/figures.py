@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import logit
+import numpy.typing as npt
 
 from calibrators.assessment import Assessment, ReliabilityBin
 from calibrators.points import Array
@@ -47,6 +47,13 @@ _STYLE = {
 }
 _FONTS = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
+
+
+def logit(p: npt.ArrayLike) -> Any:
+    """log(p / (1 - p)) of probabilities, infinite at 0 and 1. For drawing: `scipy.special` takes long to import."""
+    odds = np.asarray(p, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        return np.log(odds) - np.log1p(-odds)
 
 
 def reliability_diagram(groups: Sequence[ReliabilityBin], color: str, *, name: str, alt: str) -> str:

@@ -21,7 +21,7 @@ from pipeline.logs import Columns, Log, LogFile
 from pipeline.lookup_table import cached_lookup_table
 from pipeline.quarantine import BadRows
 from pipeline.runs import RunReceipt, write_entries
-from pipeline.score_table import Part, ScoreTable, read_points
+from pipeline.score_table import Part, ScoreTable, only_weight, read_points
 from pipeline.store import MANIFEST, SCORE_TABLE
 
 
@@ -69,11 +69,7 @@ class KeptTable:
     def table(self, log: Log) -> ScoreTable:
         """The score table of `files`, ready for passes."""
         data = self.manifest["data"]
-        none = np.empty(0)
-        parts = sorted(
-            (Part(file.path, _first_score(file.path), file.rows, none, none) for file in log.files),
-            key=lambda part: part.first,
-        )
+        parts = sorted(map(_part, log.files), key=lambda part: part.first)
         return ScoreTable(
             parts=tuple(parts),
             rows=data["rows_read"],
@@ -113,9 +109,12 @@ def _groups(path: Path) -> tuple[int, ...]:
     return tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
 
 
-def _first_score(path: str) -> float:
-    """The first score of a part: the least one."""
-    return float(_footer(Path(path)).row_group(0).column(0).statistics.min)
+def _part(file: LogFile) -> Part:
+    footer = _footer(Path(file.path))
+    none = np.empty(0)
+    weight = np.array([float(file.rows)]) if only_weight(footer) == 1.0 else none
+    # Its first score is its least one.
+    return Part(file.path, float(footer.row_group(0).column(0).statistics.min), file.rows, weight, none)
 
 
 def _footer(path: Path) -> Any:

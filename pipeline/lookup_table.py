@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from calibrators.calibration_map import CalibrationMap
 from pipeline import schema
-from pipeline.arrays import as_numpy
+from pipeline.arrays import as_column, as_numpy
 from pipeline.errors import InputRejectedError
 from pipeline.transforms import TRANSFORMS
 
@@ -102,8 +102,8 @@ def write_lookup_table(
     )
     facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
     metadata = metadata_of({**facts, "monotone": calibration_map.monotone}, version, content)
-    table = pa.table(
-        [getattr(calibration_map, name) for name in schema.LOOKUP_TABLE.names],
+    table = pa.Table.from_arrays(
+        [as_column(getattr(calibration_map, name)) for name in schema.LOOKUP_TABLE.names],
         schema=schema.LOOKUP_TABLE.with_metadata(metadata),
     )
     pq.write_table(table, target, compression=_COMPRESSION, use_dictionary=False)

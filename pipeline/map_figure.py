@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import expit, logit
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.points import Array
@@ -17,6 +16,7 @@ from pipeline.figures import (
     LOWEST_SHOWN,
     MUTED,
     grid,
+    logit,
     logit_ticks,
     percent,
     render,
@@ -56,14 +56,17 @@ class View:
         """Where probabilities lie on the upright axis."""
         if not self.logit_axes:
             return probabilities
-        return logit(np.clip(probabilities, LOWEST_SHOWN, 1 - LOWEST_SHOWN))
+        height: Array = logit(np.clip(probabilities, LOWEST_SHOWN, 1 - LOWEST_SHOWN))
+        return height
 
     def between(self, count: int) -> Array:
         """Scores that lie evenly on the axis, ends included."""
         ends = self.place(np.array([self.low, self.high]))
         t = np.arange(count) / (count - 1)
         even = ends[0] * (1 - t) + ends[1] * t
-        return np.clip(expit(even) if self.logit_axes else even * self.unit, self.low, self.high)
+        scores: Array = 1 / (1 + np.exp(-even)) if self.logit_axes else even * self.unit
+        scores[[0, -1]] = self.low, self.high
+        return np.clip(scores, self.low, self.high)
 
 
 def logit_view(calibration_map: CalibrationMap) -> View:

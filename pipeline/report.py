@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,16 @@ class _Cell:
 
     text: str
     best: bool = False
+
+
+def import_meanwhile() -> None:
+    """Begin to import what a report is drawn with, in a thread: this process waits while workers measure."""
+    threading.Thread(target=_import, name="logcal-imports", daemon=True).start()
+
+
+def _import() -> None:
+    for module in ("matplotlib.backends.backend_svg", "matplotlib.figure", "jinja2"):
+        importlib.import_module(module)
 
 
 def write_report(

@@ -24,6 +24,7 @@ from calibrators._kernels.accumulators import expansion_of
 from calibrators._kernels.sums import exact_sum
 from calibrators.points import Array, Pass, Place, Points
 from pipeline import buckets, quarantine, runs, schema, score_grid
+from pipeline.arrays import as_column, as_numpy
 from pipeline.buckets import Source
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
@@ -59,7 +60,6 @@ class SortPlan:
     transform, lookup, grid : see `pipeline.runs.Reading`
     rules : what to do with unusable rows
     write : folder to write the table's parts to, or None where the first pass is all that is wanted
-    compression : of the parts written: quick for scratch space (lz4), or small for what is kept (zstd)
     run_rows, bucket_bytes : sizes of the work; they change no result
     """
 
@@ -69,7 +69,6 @@ class SortPlan:
     grid: str = score_grid.NONE
     rules: RowRules = field(default_factory=RowRules)
     write: Path | None = None
-    compression: str = "lz4"
     run_rows: int = RUN_ROWS
     bucket_bytes: int = BUCKET_BYTES
 
@@ -86,7 +85,7 @@ class SortPlan:
 
 
 class Part(NamedTuple):
-    """A part of the table: a range of scores."""
+    """A part of the table: a range of scores; weight and positives as expansions, empty where not known."""
 
     path: str | None
     first: float
@@ -122,6 +121,12 @@ class ScoreTable:
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
         """Carry out a pass over the written parts, or over those of them that it needs."""
         return run_parts(self.parts, request, executor, stage)
+
+    @property
+    def weights(self) -> list[tuple[float, Array]]:
+        """Of each part the first score and the exact weight (an expansion), where all are known."""
+        known = all(part.weight.size for part in self.parts)
+        return [(part.first, part.weight) for part in self.parts] if known else []
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the table."""
@@ -247,16 +252,7 @@ def _bucket_tasks(
         chunk = request.placed
         places = [Place(int(before), total.used) for before in buckets.entries_before(total.runs, where)]
     return [
-        (
-            sources,
-            where[i],
-            float(low),
-            float(high),
-            _part_path(plan.write, i),
-            chunk,
-            places[i],
-            plan.compression,
-        )
+        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk, places[i])
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -273,7 +269,6 @@ def _merge_bucket(
     path: str | None,
     chunk: Any,
     place: Place | None,
-    compression: str,
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it.
 
@@ -282,15 +277,13 @@ def _merge_bucket(
     points, before = buckets.read_bucket(sources, where, low, high)
     if place is not None:
         chunk = partial(chunk, place=place._replace(before=place.before + int(before)))
-    return merged(points, path, chunk, compression) if points.score.size else None
+    return merged(points, path, chunk) if points.score.size else None
 
 
-def merged(
-    points: Points, path: str | None, chunk: Callable[[Points], Any] | None, compression: str = "lz4"
-) -> tuple[Part, Any]:
+def merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
     """Points of a range of scores as a part, written where there is a path, and what a pass makes of them."""
     if path is not None:
-        write_points(points, Path(path), compression)
+        write_points(points, Path(path))
     part = Part(
         path,
         float(points.score[0]),
@@ -317,15 +310,15 @@ def _table(parts: tuple[Part, ...], total: RunReceipt, plan: SortPlan) -> ScoreT
     )
 
 
-def write_points(points: Points, path: Path, compression: str = "lz4") -> None:
+def write_points(points: Points, path: Path) -> None:
     """Write points as a part of a score table; a repeated task writes the same file again."""
-    table = pa.Table.from_arrays([pa.array(column) for column in points], schema=schema.SCORE_TABLE)
+    table = pa.Table.from_arrays([as_column(column) for column in points], schema=schema.SCORE_TABLE)
     temporary = path.with_suffix(".tmp")
     pq.write_table(
         table,
         temporary,
-        compression=compression,
-        compression_level=1 if compression == "zstd" else None,
+        # Within some hundredths as small as zstd makes it, and read in two thirds of the time.
+        compression="lz4",
         use_dictionary=["weight", "positives"],
         column_encoding={"score": "BYTE_STREAM_SPLIT"},
     )
@@ -334,8 +327,27 @@ def write_points(points: Points, path: Path, compression: str = "lz4") -> None:
 
 def read_points(path: str) -> Points:
     """A part of a score table."""
-    table = pq.read_table(path, schema=schema.SCORE_TABLE, use_threads=False, partitioning=None)
-    return Points(*(table.column(name).to_numpy() for name in schema.SCORE_TABLE.names))
+    score, weight, positives = schema.SCORE_TABLE.names
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        alike = only_weight(file.metadata)
+        names = [score, positives] if alike is not None else [score, weight, positives]
+        table = file.read(columns=names, use_threads=False)
+    columns = {name: as_numpy(table.column(name)) for name in names}
+    if alike is not None:
+        columns[weight] = np.full(table.num_rows, alike)
+    return Points(columns[score], columns[weight], columns[positives])
+
+
+def only_weight(footer: pq.FileMetaData) -> float | None:
+    """The weight that all points of a part have, where its footer tells."""
+    at = schema.SCORE_TABLE.names.index("weight")
+    found = set()
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(at).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        found |= {statistics.min, statistics.max}
+    return float(found.pop()) if len(found) == 1 else None
 
 
 def _run_chunk(path: str, chunk: Any) -> Any:

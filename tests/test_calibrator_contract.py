@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted
 
 from calibrators.acp import ACP
 from calibrators.bayesian_binning import ABB, SBB
 from calibrators.bbq import BBQ
 from calibrators.enir import ENIR
-from calibrators.grouped import DGG
+from calibrators.grouped import DGG, Grouped
 from calibrators.histogram import HistogramBinning
 from calibrators.isotonic import Isotonic
 from calibrators.near_isotonic import NearIsotonic
@@ -342,6 +344,27 @@ def test_scikit_learn_conventions(calibrator):
     assert_same(fitted, again)
     assert np.array_equal(fitted.predict(grid()), again.predict(grid()))
     assert not hasattr(clone(fitted), "n_observations_")
+
+
+def test_parameters_of_parameters():
+    grouped = Grouped(Platt(input="logit"), group_size=7)
+    found = grouped.get_params()
+    assert found.keys() == {"calibrator", "calibrator__input", "calibrator__max_error", "group_size"}
+    assert (found["calibrator"], found["calibrator__input"], found["group_size"]) == (
+        grouped.calibrator,
+        "logit",
+        7,
+    )
+    assert repr(grouped) == "Grouped(calibrator=Platt(input='logit'), group_size=7)"
+    grouped.set_params(calibrator__input="score", group_size=3)
+    assert (grouped.calibrator.input, grouped.group_size) == ("score", 3)
+    with pytest.raises(
+        ValueError, match="expected parameters of Grouped, calibrator, group_size, found size"
+    ):
+        grouped.set_params(size=3, group_size=9)
+    assert grouped.group_size == 3
+    assert get_tags(grouped).estimator_type is None
+    check_is_fitted(Isotonic().fit([0.1, 0.2], [0, 1]))
 
 
 @over(EVERYTHING)

@@ -216,6 +216,7 @@ class Prepared:
     """A job that does what a test says."""
 
     plan = Plan("toy", ("count: 3 tasks",), ("a",), ("b",), {"rows": 3})
+    rows = 3
 
     def __init__(self, config):
         self.config = config

@@ -11,10 +11,12 @@ import time
 import numpy as np
 import pytest
 
-from jobs.cluster import starting_executor
-from jobs.config import ClusterConfig
+from jobs import fit
+from jobs.cluster import LITTLE_ROWS, starting_executor
+from jobs.config import ClusterConfig, FitConfig
+from jobs.config_loading import load
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.execution import InlineExecutor
+from pipeline.execution import DaskExecutor, InlineExecutor
 
 QUICK = "cluster.timeout=1"
 
@@ -207,6 +209,33 @@ def test_a_temporary_folder_with_a_name_too_long_for_sockets(place):
     assert lookup.read_bytes() == place.lookup()
 
 
+def test_little_work_is_done_here_unless_workers_are_asked_for():
+    with starting_executor(ClusterConfig(memory="400MiB")) as executor:
+        assert isinstance(executor(LITTLE_ROWS), InlineExecutor)
+        # Only now is a cluster started.
+        many = executor(LITTLE_ROWS + 1)
+        assert isinstance(many, DaskExecutor)
+        assert many.run("stage", os.getpid, [()]) != [os.getpid()]
+    with starting_executor(ClusterConfig(memory="400MiB", workers=1)) as executor:
+        assert isinstance(executor(1), DaskExecutor)
+
+
+def test_a_window_whose_other_days_are_counts_is_little_work(place):
+    day = np.repeat(np.array(["2026-01-01", "2026-01-02"], "datetime64[D]"), 3000)
+    place.write_log({**place.predictions(6000), "day": day}, files=2)
+    settings = ["window.column=day", "window.last=2d", "score_table.grid=1e-3"]
+    given = [part for part in place.arguments("fit", *settings) if part not in ("fit", "--set")]
+
+    def rows(*more):
+        return fit.prepare(load(FitConfig, settings=[*given, *more])).rows
+
+    assert rows() == 6000
+    place.job("fit", *settings).expect(0)
+    # Another version of the same days.
+    assert rows("calibrator.method=histogram") == 0
+    assert rows("score_table.grid=none") == rows("score_table.grid=float32") == 6000
+
+
 def test_ctrl_c_is_not_the_workers():
     with starting_executor(ClusterConfig(workers=1, memory="400MiB")) as executor:
         (pid,) = executor().run("stage", os.getpid, [()])
@@ -219,3 +248,26 @@ def test_workers_that_sort_and_score_import_neither_pandas_nor_scikit_learn():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "distributed" in loaded.split()
     assert {"pandas", "sklearn", "scipy.optimize"} & set(loaded.split()) == set()
+
+
+def test_a_fit_and_its_evaluation_import_neither_pandas_nor_scikit_learn(place, tmp_path):
+    # The command that a scheduler starts anew each time: importing them takes longer than many a fit.
+    place.write_log({"score": [0.1, 0.2, 0.3, 0.4], "label": [0, 1, 0, 1]})
+    code = (
+        "import sys; from jobs.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print(*sys.modules)"
+    )
+    settings = {
+        "log.path": place.log,
+        "store.path": tmp_path / "store",
+        "store.table": "ads",
+        "cluster.kind": "inline",
+    }
+    for job, more in (("fit", {}), ("evaluate", {"output.path": tmp_path / "out"})):
+        given = [part for key, value in (settings | more).items() for part in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-c", code, job, *given]
+        loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        assert "numba" in loaded
+        assert {"pandas", "sklearn", "scipy.optimize", "scipy.stats"} & set(loaded) == set()

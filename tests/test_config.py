@@ -249,8 +249,8 @@ def test_null_is_no_value_for_a_required_key(write):
             ["cluster.kind=scheduler_file"],
             "cluster.scheduler_file: REQUIRED with cluster.kind=scheduler_file",
         ),
-        (["cluster.address=tcp://a:1"], "only goes with cluster.kind=address, found cluster.kind=local"),
-        (["cluster.arguments={a: 1}"], "only go with a cluster class, found cluster.kind=local"),
+        (["cluster.address=tcp://a:1"], "only goes with cluster.kind=address, found cluster.kind=auto"),
+        (["cluster.arguments={a: 1}"], "only go with a cluster class, found cluster.kind=auto"),
     ],
 )
 def test_keys_that_do_not_go_together(settings, said):

@@ -3,6 +3,7 @@
 import itertools
 import math
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from calibrators import CalibrationMap, Isotonic
+from calibrators._kernels import count_sums
+from calibrators._kernels import measures as kernels
+from calibrators._kernels.accumulators import expansion_of
 from calibrators.measures import (
     MEASURES,
     assess,
@@ -215,6 +219,77 @@ def test_second_pass_asks_only_for_parts_in_which_groups_end():
     run_passes(assessment_passes(bins=4), run)
     assert asked[0] is None
     assert len(asked[1]) == 3
+
+
+@settings(deadline=None)
+@given(observations(), st.lists(st.integers(1, 24)), st.integers(1, 12))
+def test_known_weights_save_a_pass_and_change_no_bit(data, cuts, bins):
+    p, w, z = data
+    points = collapse(p, z, w)
+    run = in_parts(points, cuts)
+    parts = run(Pass(chunk=_beginning, combine=list))
+    passes = []
+    found = run_passes(assessment_passes(bins=bins, parts=parts), lambda one: passes.append(one) or run(one))
+    assert found == run_passes(assessment_passes(bins=bins), run)
+    if np.all(w == w.round()):
+        assert len(passes) == 1
+
+
+def _beginning(points):
+    return float(points.score[0]), expansion_of(points.weight)
+
+
+def test_weights_that_only_add_up_to_whole_numbers_cost_a_second_pass():
+    points = Points(np.arange(8) / 8, np.array([0.5, 1.5] * 4), np.array([0.0, 1.5] * 4))
+    run = in_parts(points, [3])
+    parts = run(Pass(chunk=_beginning, combine=list))
+    passes = []
+    found = run_passes(assessment_passes(bins=3, parts=parts), lambda one: passes.append(one) or run(one))
+    assert len(passes) == 2
+    assert found == run_passes(assessment_passes(bins=3), run)
+
+
+@pytest.mark.parametrize("digits", [None, 5, 2])
+@pytest.mark.parametrize("counts", [False, True])
+def test_sums_of_counts_are_the_general_ones(digits, counts):
+    p, w, z = sample(6000, seed=3, digits=digits)
+    # Also where a product is tiny, and where a log loss is infinite.
+    p[:40] = np.repeat([0.0, 1e-320, 1e-250, 1e-40, 1e-12, 1 - 2**-53, 1.0, 0.5], 5)
+    p.sort()
+    if counts:
+        w = np.random.default_rng(1).integers(1, 5, p.size).astype(float)
+        k = np.floor(w * np.random.default_rng(2).random(p.size) * 1.4).clip(max=w)
+    else:
+        k = z
+    edges = np.array([1e-30, 0.02, 0.1, 0.1000001, 0.5, 0.99, 1.0])
+    bounds = np.concatenate([[0], np.searchsorted(p, edges), [p.size]])
+    none = np.empty(0, np.int64)
+    for entries in ((p, w, k, none), count_sums.join_ties(p, w, k)):
+        bounds = np.concatenate([[0], np.searchsorted(entries[0], edges), [entries[0].size]])
+        sums, losses, rank = count_sums.sums_of_counts(*entries, bounds, count_sums.LOSSES)
+        assert exact(sums) == exact(kernels.segment_sums(p, w, k, edges))
+        assert exact(losses) == exact(kernels.loss_sums(p, w, k))
+        assert exact(rank) == exact(kernels.rank_sum(p, w, k))
+        weights, _, again = count_sums.sums_of_counts(*entries, bounds, count_sums.WEIGHTS)
+        assert exact(weights[:, [0, 1, 3]]) == exact(sums[:, [0, 1, 3]])
+        assert exact(again) == exact(rank)
+
+
+def exact(expansions):
+    rows = expansions.reshape(-1, expansions.shape[-1])
+    return [sum(map(Fraction, row.tolist())) for row in rows]
+
+
+def test_log_losses_are_those_of_the_library():
+    rng = np.random.default_rng(0)
+    p = np.concatenate(
+        [rng.random(500), 10.0 ** -rng.uniform(0, 320, 500), 1 - 10.0 ** -rng.uniform(0, 15, 500)]
+    )
+    for x in p[(p > 0) & (p < 1)].tolist():
+        for label, expected in ((1.0, -math.log(x)), (0.0, -math.log1p(-x))):
+            found = measure([x], None, [label]).log_loss
+            # Probabilities below 2**-200 count as 0 where the label is 0.
+            assert found == pytest.approx(expected, rel=2.0**-51, abs=2.0**-199)
 
 
 def test_scores_outside_zero_to_one_have_a_ranking_only():

@@ -242,15 +242,13 @@ def prior_mean(low, high):
 
 
 @njit(cache=True, nogil=True)
-def log_marginal_likelihoods(
-    cuts, sums, ends, starts, bins, numerators, denominators, strengths, scores, sizes
-):
+def log_marginal_likelihoods(cuts, ends, starts, bins, numerators, denominators, strengths, scores, sizes):
     """The log marginal likelihood of each binning, and how many bins it ends with.
 
-    sums : the cuts' cumulative weights, once more: side by side they are quicker to search.
     strengths : float64 array, one a binning: alpha + beta of a bin, as (value, 0) or, to be shared out among the
     bins that there are, (0, value), in two columns.
     """
+    sums = cuts[:, 1]
     largest = 1
     for model in range(bins.size):
         largest = max(largest, min(bins[model], sums.size + 1))

@@ -1,4 +1,4 @@
-"""Applying a piecewise-linear map to scores in any order, in constant time a score."""
+"""Applying a piecewise-linear map to scores: in any order in constant time a score, and to ascending ones."""
 
 import numpy as np
 from numba import njit
@@ -74,3 +74,40 @@ def apply(scores, bits, edges, starts, low, shift, prob_lo, slope, anchor, out):
                             end = mid
         # An infinite score in a constant row would give 0 * inf.
         out[i] = prob_lo[j] if slope[j] == 0.0 else prob_lo[j] + slope[j] * (s - anchor[j])
+
+
+@njit(cache=True, nogil=True)
+def _first_at(scores, start, limit):
+    """The first place from `start` on with a score of at least `limit`: in steps that double, then by bisection."""
+    if start == scores.size or scores[start] >= limit:
+        return start
+    low, step = start, 1
+    while low + step < scores.size and scores[low + step] < limit:
+        low += step
+        step *= 2
+    high = min(low + step, scores.size)
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if scores[middle] < limit:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@njit(cache=True, nogil=True)
+def apply_ascending(scores, edges, prob_lo, slope, anchor, out):
+    """As `apply`, at ascending scores without NaN."""
+    if scores.size == 0:
+        return
+    i = 0
+    j = np.searchsorted(edges, scores[0], side="right")
+    while i < scores.size:
+        stop = _first_at(scores, i, edges[j]) if j < edges.size else scores.size
+        if slope[j] == 0.0:
+            out[i:stop] = prob_lo[j]
+        else:
+            for r in range(i, stop):
+                out[r] = prob_lo[j] + slope[j] * (scores[r] - anchor[j])
+        i = stop
+        j += 1

@@ -5,10 +5,10 @@ that neither cutting a part in two nor splitting a tie changes it. Arguments com
 
 p : float64 array, shape (m,), ascending predictions; equal neighbours are a tie
 w, k : float64 arrays, shape (m,), weight > 0 and positives in [0, weight]
-counts : bool, whether w and k are whole numbers with a sum of at most `COUNTS_LIMIT`: then sums are int64
-"""
 
-import math
+Where w and k are counts, that is whole numbers with a sum of at most `COUNTS_LIMIT`, `count_sums` takes the same sums
+several times as fast.
+"""
 
 import numpy as np
 from numba import njit
@@ -18,8 +18,8 @@ from calibrators._kernels.accumulators import (
     accumulate,
     accumulate_product,
     drain,
-    whole_as_components,
 )
+from calibrators._kernels.logarithm import log_in_place
 from calibrators._kernels.sums import MAX_COMPONENTS, add
 
 COUNTS_LIMIT = 2.0**30
@@ -30,6 +30,10 @@ _STRIP = 1024
 
 TINY = 2.0**-200
 """Predictions below count as 0, but in the log loss of positives: their products stay exact."""
+
+_SUBNORMAL = 2.0**-1022
+_UP = 2.0**64
+_LOG_UP = 44.3614195558364998  # of _UP
 
 
 @njit(cache=True, nogil=True)
@@ -48,7 +52,16 @@ def counts_and_whole(w, k):
 
 
 @njit(cache=True, nogil=True)
-def segment_sums(p, w, k, counts, edges):
+def ascending(p):
+    """Whether no prediction lies below the one before."""
+    falls = np.int64(0)
+    for i in range(1, p.size):
+        falls += np.int64(not p[i - 1] <= p[i])
+    return falls == 0
+
+
+@njit(cache=True, nogil=True)
+def segment_sums(p, w, k, edges):
     """Sums per segment, the predictions with edges[j - 1] <= p < edges[j]: shape (segments, 4, components).
 
     The four are: weight, positives, weight times prediction, squares of the weights.
@@ -65,87 +78,73 @@ def segment_sums(p, w, k, counts, edges):
     for j in range(segments):
         limit = edges[j] if j < edges.size else np.inf
         start = i
-        whole_weight = whole_hits = whole_squares = np.int64(0)
         while i < m and p[i] < limit:
             x = p[i] if p[i] >= TINY else 0.0
-            if counts:
-                run = np.int64(0)
-                first = i
-                while i < m and p[i] == p[first]:
-                    v = np.int64(w[i])
-                    run += v
-                    whole_squares += v * v
-                    whole_hits += np.int64(k[i])
-                    i += 1
-                whole_weight += run
-                accumulate_product(products, slot, bits, float(run), x)
-            else:
-                accumulate(weights, slot, bits, w[i])
-                accumulate(hits, slot, bits, k[i])
-                accumulate_product(products, slot, bits, w[i], x)
-                accumulate_product(squares, slot, bits, w[i], w[i])
-                i += 1
+            accumulate(weights, slot, bits, w[i])
+            accumulate(hits, slot, bits, k[i])
+            accumulate_product(products, slot, bits, w[i], x)
+            accumulate_product(squares, slot, bits, w[i], w[i])
+            i += 1
         if i > start:
-            if counts:
-                widest = max(widest, whole_as_components(whole_weight, out[j, 0]))
-                widest = max(widest, whole_as_components(whole_hits, out[j, 1]))
-                widest = max(widest, whole_as_components(whole_squares, out[j, 3]))
-                widest = max(widest, drain(products, out[j, 2]))
-            else:
-                for q in range(4):
-                    widest = max(widest, drain(accumulators[q], out[j, q]))
+            for q in range(4):
+                widest = max(widest, drain(accumulators[q], out[j, q]))
     return out[:, :, :widest].copy()
 
 
 @njit(cache=True, nogil=True)
-def loss_sums(p, w, k, counts):
-    """Sums of the squared errors, of the log losses where finite, and the weight of the infinite ones: (3, c).
+def add_losses(p, w, k, squared, logs, infinite, slot, bits, work):
+    """Add squared errors, log losses where finite, and the weight of the infinite ones, to accumulators.
 
-    The log loss of a row is infinite where p = 0 and the label is 1, or p = 1 and the label is 0.
+    work : scratch: float64 arrays `values`, the same memory as int64, and two more.
     """
-    out = np.zeros((3, MAX_COMPONENTS))
-    accumulators = np.zeros((3, CHUNKS), np.int64)
-    squared, logs, infinite = accumulators[0], accumulators[1], accumulators[2]
-    slot = np.empty(1)
-    bits = slot.view(np.uint64)
-    m = p.size
-    i = 0
-    while i < m:
-        first = i
-        hits, misses, rest = k[i], w[i] - k[i], 0.0
-        if counts:
-            i += 1
-            while i < m and p[i] == p[first]:
-                hits += k[i]
-                misses += w[i] - k[i]
-                i += 1
-        else:
-            # w >= k >= 0, so this is what rounding the difference lost.
-            rest = (w[i] - misses) - k[i]
-            i += 1
-        x = p[first]
+    values, value_bits, _, exponents = work
+    for i in range(p.size):
+        hits, misses = k[i], w[i] - k[i]
+        # w >= k >= 0, so this is what rounding the difference lost.
+        rest = (w[i] - misses) - k[i]
+        x = p[i]
         small = x if x >= TINY else 0.0
         if hits > 0.0:
             if x > 0.0:
+                values[0] = x if x >= _SUBNORMAL else x * _UP
+                log_in_place(values, value_bits, exponents, 1)
+                loss = -values[0] if x >= _SUBNORMAL else _LOG_UP - values[0]
                 accumulate_product(squared, slot, bits, hits, (1.0 - x) * (1.0 - x))
-                accumulate_product(logs, slot, bits, hits, -math.log(x))
+                accumulate_product(logs, slot, bits, hits, loss)
             else:
                 accumulate(squared, slot, bits, hits)
                 accumulate(infinite, slot, bits, hits)
         if misses > 0.0:
             if x < 1.0:
+                y = 1.0 - small
+                values[0] = y
+                log_in_place(values, value_bits, exponents, 1)
+                # As in `count_sums`.
+                loss = -(values[0] + ((1.0 - y) - small) * (2.0 - y))
                 accumulate_product(squared, slot, bits, misses, small * small)
-                log_miss = -math.log1p(-small)
-                accumulate_product(logs, slot, bits, misses, log_miss)
+                accumulate_product(logs, slot, bits, misses, loss)
                 if rest != 0.0:
                     accumulate_product(squared, slot, bits, rest, small * small)
-                    accumulate_product(logs, slot, bits, rest, log_miss)
+                    accumulate_product(logs, slot, bits, rest, loss)
             else:
                 accumulate(squared, slot, bits, misses)
                 accumulate(infinite, slot, bits, misses)
                 if rest != 0.0:
                     accumulate(squared, slot, bits, rest)
                     accumulate(infinite, slot, bits, rest)
+
+
+@njit(cache=True, nogil=True)
+def loss_sums(p, w, k):
+    """Sums of the squared errors, of the log losses where finite, and the weight of the infinite ones: (3, c).
+
+    The log loss of a row is infinite where p = 0 and the label is 1, or p = 1 and the label is 0.
+    """
+    out = np.zeros((3, MAX_COMPONENTS))
+    accumulators = np.zeros((3, CHUNKS), np.int64)
+    slot, values = np.empty(1), np.empty(1)
+    work = (values, values.view(np.int64), np.empty(1), np.empty(1))
+    add_losses(p, w, k, accumulators[0], accumulators[1], accumulators[2], slot, slot.view(np.uint64), work)
     widest = 1
     for q in range(3):
         widest = max(widest, drain(accumulators[q], out[q]))
@@ -153,28 +152,9 @@ def loss_sums(p, w, k, counts):
 
 
 @njit(cache=True, nogil=True)
-def _rank_sum_of_counts(p, w, k):
-    total = below = np.int64(0)
-    m = p.size
-    i = 0
-    while i < m:
-        first = i
-        weight = hits = np.int64(0)
-        while i < m and p[i] == p[first]:
-            weight += np.int64(w[i])
-            hits += np.int64(k[i])
-            i += 1
-        total += hits * (2 * below + weight)
-        below += weight
-    return total
-
-
-@njit(cache=True, nogil=True)
-def rank_sum(p, w, k, counts):
+def rank_sum(p, w, k):
     """The sum over ties of positives * (2 * weight below the tie + weight of the tie), as an expansion."""
     out = np.zeros(MAX_COMPONENTS)
-    if counts:
-        return out[: max(1, whole_as_components(_rank_sum_of_counts(p, w, k), out))].copy()
     accumulator = np.zeros(CHUNKS, np.int64)
     slot = np.empty(1)
     bits = slot.view(np.uint64)

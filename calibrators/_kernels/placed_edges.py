@@ -30,16 +30,20 @@ def mark_edges_of_ones(m, before, bins, numerators, denominators, total):
 
 
 @njit(cache=True, nogil=True)
-def counts_at_marks(weight, positives, marked, index, weight_to, positives_to):
-    """Write the indices of the marked points, and the sums of whole weights and positives up to and including each."""
+def read_marks(score, weight, positives, ones, marked, below, above, weight_to, positives_to):
+    """Write the scores of the marked points and of their successors, and the sums of whole numbers up to each.
+
+    Nothing is known of what succeeds the last point: NaN. ones : whether all weights are 1; they are not read then.
+    """
     w = np.int64(0)
     k = np.int64(0)
     n = 0
     for i in range(marked.size):
-        w += np.int64(weight[i])
+        w += 1 if ones else np.int64(weight[i])
         k += np.int64(positives[i])
         if marked[i]:
-            index[n] = i
+            below[n] = score[i]
+            above[n] = score[i + 1] if i + 1 < score.size else np.nan
             weight_to[n] = w
             positives_to[n] = k
             n += 1

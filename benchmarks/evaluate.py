@@ -1,0 +1,131 @@
+"""`logcal evaluate` on a kept score table and on the log; DuckDB and Polars measure the scores alone.
+
+    python benchmarks/evaluate.py /tmp/logcal-bench/log100m
+
+logcal measures scores and calibrated probabilities and draws a report. The peers take half of that: of the log's
+scores the Brier score, log loss, AUC (from ranks; scores without ties) and the calibration error over ten groups of
+equally many rows, which needs a sort as ours does; given the score table's parts, which are sorted, they are not told
+so. Their numbers are compared with ours. Whole processes, start included; the page cache is warm; medians of
+interleaved runs. Needs the `bench` extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from _measure import Contender, measure, measure_interleaved, print_machine, print_table, warm
+
+LOGCAL = str(Path(sys.executable).with_name("logcal"))
+
+DUCKDB = """
+import duckdb, json, sys
+log, memory, scratch, output = sys.argv[1:]
+connection = duckdb.connect()
+connection.execute(f"SET memory_limit='{memory}'; SET threads=2; SET temp_directory='{scratch}'")
+rows, positives = connection.execute(f"SELECT count(*), sum(label) FROM read_parquet('{log}/*.parquet')").fetchone()
+sums = connection.execute(f'''
+    WITH ranked AS (
+        SELECT score, label, row_number() OVER (ORDER BY score) AS place FROM read_parquet('{log}/*.parquet')
+    )
+    SELECT (place - 1) * 10 // {rows} AS bin, count(*), sum(label), sum(score), sum((score - label) ** 2),
+        -sum(CASE WHEN label = 1 THEN ln(score) ELSE ln(1 - score) END), sum(place * label)
+    FROM ranked GROUP BY bin ORDER BY bin
+''').fetchall()
+json.dump([rows, int(positives), [[float(x) for x in row] for row in sums]], open(output, "w"))
+"""
+POLARS = """
+import json, os, sys
+os.environ["POLARS_MAX_THREADS"] = "2"
+import polars
+from polars import col
+log, output = sys.argv[1:]
+scanned = polars.scan_parquet(f"{log}/*.parquet").select("score", col("label").cast(polars.Int64))
+rows, positives = scanned.select(polars.len(), col("label").sum()).collect().row(0)
+loss = polars.when(col("label") == 1).then(col("score").log()).otherwise((1 - col("score")).log())
+place = col("place") + 1
+sums = (
+    scanned.sort("score").with_row_index("place")
+    .with_columns((col("place").cast(polars.Int64) * 10 // rows).alias("bin"), (-loss).alias("loss"))
+    .group_by("bin").agg(
+        polars.len(), col("label").sum().alias("hits"), col("score").sum().alias("scores"),
+        ((col("score") - col("label")) ** 2).sum().alias("squares"), col("loss").sum(),
+        (place.cast(polars.Int64) * col("label")).sum().alias("ranks"),
+    )
+    .sort("bin").collect(engine="streaming")
+)
+json.dump([rows, positives, [[float(x) for x in row] for row in sums.rows()]], open(output, "w"))
+"""
+
+
+def measures_of(path: Path) -> dict[str, float]:
+    """The measures, from a peer's sums a group."""
+    rows, positives, sums = json.loads(path.read_text())
+    squares, losses, ranks = (math.fsum(column) for column in list(zip(*sums, strict=True))[4:])
+    pairs = positives * (rows - positives)
+    return {
+        "brier": squares / rows,
+        "log_loss": losses / rows,
+        "auc": (ranks - positives * (positives + 1) / 2) / pairs,
+        "ece_frequency": math.fsum(abs(group[2] - group[3]) for group in sums) / rows,
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("log", type=Path, help="written by make_log.py")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--peers", nargs="*", default=["duckdb-8GB", "polars"])
+    given = parser.parse_args(arguments)
+    print_machine()
+    print(f"{given.log}: {warm(given.log) / 1e6:,.0f} MB")
+    folder = Path(tempfile.mkdtemp(prefix="logcal-evaluate-", dir=given.log.parent))
+    try:
+        _compare(given, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _compare(given: argparse.Namespace, folder: Path) -> None:
+    store = [f"store.path={folder / 'store'}", "store.table=bench", "cluster.workers=2", f"scratch={folder}"]
+    measure(_logcal("fit", *store, f"log.path={given.log}", "score_table.keep=true"))
+    (kept,) = (folder / "store").rglob("score_table")
+    print(f"kept score table: {warm(kept) / 1e6:,.0f} MB")
+    output = folder / "report"
+    ours = {"logcal evaluate, kept score table": kept, "logcal evaluate, log": given.log}
+    contenders = [
+        Contender(
+            name, _logcal("evaluate", *store, f"log.path={log}", f"output.path={output}"), _removing(output)
+        )
+        for name, log in ours.items()
+    ]
+    for name in given.peers:
+        engine, _, memory = name.partition("-")
+        code, more = (DUCKDB, [memory, str(folder / "spill")]) if engine == "duckdb" else (POLARS, [])
+        command = [sys.executable, "-c", code, str(given.log), *more, str(folder / f"{name}.json")]
+        contenders.append(Contender(name, command, lambda: None))
+    print_table(measure_interleaved(contenders, given.runs), against=contenders[0].name)
+    found = json.loads((output / "run.json").read_text())["evaluation"]["before"]["measures"]
+    for name in given.peers:
+        for measure_name, value in measures_of(folder / f"{name}.json").items():
+            assert math.isclose(value, found[measure_name], rel_tol=1e-6), (name, measure_name, value)
+        print(f"{name}: its Brier score, log loss, AUC and calibration error are ours")
+
+
+def _logcal(job: str, *settings: str) -> list[str]:
+    return [LOGCAL, job, *(word for setting in settings for word in ("--set", setting))]
+
+
+def _removing(path: Path) -> Callable[[], None]:
+    return lambda: shutil.rmtree(path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,250 @@
+"""The sums of `measures` where weights are counts: the same numbers, several points at a time.
+
+Sums are fixed-point numbers in the chunks of an accumulator (see `accumulators`): a double in [0, 1] is cut into its
+multiples of 2**-18, 2**-50 and 2**-82, whose products with a count are whole numbers, and whatever is left below is
+added by itself. As counts add up to at most 2**30, no chunk overflows.
+"""
+
+import numpy as np
+from numba import njit
+
+from calibrators._kernels.accumulators import (
+    CHUNKS,
+    accumulate_product,
+    drain,
+    whole_as_components,
+)
+from calibrators._kernels.logarithm import log_in_place
+from calibrators._kernels.measures import TINY, add_losses
+from calibrators._kernels.sums import MAX_COMPONENTS
+
+WEIGHTS, PRODUCTS, LOSSES = 0, 1, 2
+"""How much `sums_of_counts` takes."""
+
+_STRIP = 512
+_TOP = 33  # the chunk whose lowest bit is 2**-18
+_UNIT = 262144.0  # 2**18
+_NEXT = 4294967296.0  # 2**32
+
+
+@njit(cache=True, nogil=True)
+def _add_products(values, factors, n, accumulator, slot, bits):
+    """Add values[i] * factors[i]: values in [0, 1024), factors whole."""
+    a = b = c = d = np.int64(0)
+    more = np.int64(0)
+    for i in range(n):
+        f = np.int64(factors[i])
+        x = values[i] * _UNIT
+        top = np.int64(x)
+        x = (x - np.float64(top)) * _NEXT
+        second = np.int64(x)
+        x = (x - np.float64(second)) * _NEXT
+        third = np.int64(x)
+        x = (x - np.float64(third)) * _NEXT
+        last = np.int64(x)
+        a += f * top
+        b += f * second
+        c += f * third
+        d += f * last
+        more |= np.int64(x != np.float64(last))
+    accumulator[_TOP] += a
+    accumulator[_TOP - 1] += b
+    accumulator[_TOP - 2] += c
+    accumulator[_TOP - 3] += d
+    if more:
+        for i in range(n):
+            x = values[i] * _UNIT
+            for _ in range(3):
+                x = (x - np.floor(x)) * _NEXT
+            x -= np.floor(x)
+            if x != 0.0:
+                # 2**-114
+                accumulate_product(accumulator, slot, bits, factors[i], x * 4.81482486096809e-35)
+
+
+@njit(cache=True, nogil=True)
+def _add_losses(p, hits, factors, n, work, squared, logs, slot, bits):
+    """Squared errors and log losses of rows of one label a point, for TINY <= p < 1. hits : 1 where it is 1, else 0."""
+    values, value_bits, rest, exponents = work
+    for i in range(n):
+        y = 1.0 - p[i] if hits[i] != 0.0 else p[i]
+        values[i] = y * y
+    _add_products(values, factors, n, squared, slot, bits)
+    for i in range(n):
+        x = p[i]
+        if hits[i] != 0.0:
+            values[i], rest[i] = x, 0.0
+        else:
+            # What rounding 1 - x lost; log(y + rest) = log(y) + rest / y, and 1 / y = 2 - y nearly.
+            y = 1.0 - x
+            values[i], rest[i] = y, ((1.0 - y) - x) * (2.0 - y)
+    log_in_place(values, value_bits, exponents, n)
+    for i in range(n):
+        values[i] = -(values[i] + rest[i])
+    _add_products(values, factors, n, logs, slot, bits)
+
+
+@njit(cache=True, nogil=True)
+def sums_of_counts(p, w, k, squares, bounds, depth):
+    """The sums of `measures.segment_sums`, `loss_sums` and `rank_sum`, where w and k are counts.
+
+    Parameters
+    ----------
+    p, w, k : as there. A point may stand for several that were tied.
+    squares : int64 array, shape (m,): for each point the sum of the squares of the weights that were added up; shape
+        (0,): the squares of w.
+    bounds : int64 array, shape (segments + 1,): where each segment begins, and m.
+    depth : `WEIGHTS`: p may be any numbers, and only weights, positives, squares and the rank sum are taken;
+        `PRODUCTS`: p in [0, 1], and weights times p as well; `LOSSES`: and the losses.
+
+    Returns
+    -------
+    arrays, shapes (segments, 4, components), (3, components), (components,)
+    """
+    segments = bounds.size - 1
+    sums = np.zeros((segments, 4, MAX_COMPONENTS))
+    accumulators = np.zeros((4, CHUNKS), np.int64)
+    products, squared, logs, infinite = accumulators[0], accumulators[1], accumulators[2], accumulators[3]
+    slot = np.empty(1)
+    bits = slot.view(np.uint64)
+    values, rest, exponents, side = np.empty(_STRIP), np.empty(_STRIP), np.empty(_STRIP), np.empty(_STRIP)
+    work = (values, values.view(np.int64), rest, exponents)
+    rank = np.int64(0)
+    below = tied_weight = tied_hits = np.int64(0)
+    m = p.size
+    for j in range(segments):
+        total = np.zeros(3, np.int64)
+        for start in range(bounds[j], bounds[j + 1], _STRIP):
+            stop = min(start + _STRIP, bounds[j + 1])
+            n = stop - start
+            q, v, h = p[start:stop], w[start:stop], k[start:stop]
+            weight = hits = square = mixed = others = ties = np.int64(0)
+            for i in range(n):
+                a, b = np.int64(v[i]), np.int64(h[i])
+                weight += a
+                hits += b
+                square += a * a
+                mixed |= np.int64((b != 0) & (a != b))
+                others |= np.int64(a != 1)
+            if squares.size:
+                square = squares[start:stop].sum()
+            total += np.array([weight, hits, square])
+            # Ties, also with what stands beside the strip.
+            for i in range(max(start, 1), min(stop + 1, m)):
+                ties |= np.int64(p[i] == p[i - 1])
+            if ties:
+                for i in range(start, stop):
+                    if i == 0 or p[i] != p[i - 1]:
+                        rank += tied_hits * (2 * below + tied_weight)
+                        below += tied_weight
+                        tied_weight = tied_hits = np.int64(0)
+                    tied_weight += np.int64(w[i])
+                    tied_hits += np.int64(k[i])
+            else:
+                rank += tied_hits * (2 * below + tied_weight)
+                below += tied_weight
+                tied_weight = tied_hits = np.int64(0)
+                if others:
+                    for i in range(n):
+                        a = np.int64(v[i])
+                        rank += np.int64(h[i]) * (2 * below + a)
+                        below += a
+                else:
+                    places = np.int64(0)
+                    for i in range(n):
+                        places += np.int64(h[i]) * i
+                    rank += hits * (2 * below + 1) + 2 * places
+                    below += n
+            if depth == WEIGHTS:
+                continue
+            if q[0] < TINY or q[n - 1] >= 1.0:
+                for i in range(n):
+                    if q[i] >= TINY:
+                        accumulate_product(products, slot, bits, v[i], q[i])
+                if depth == LOSSES:
+                    add_losses(q, v, h, squared, logs, infinite, slot, bits, work)
+                continue
+            _add_products(q, v, n, products, slot, bits)
+            if depth == PRODUCTS:
+                continue
+            if mixed:
+                side[:n] = 1.0
+                _add_losses(q, side, h, n, work, squared, logs, slot, bits)
+                side[:n] = 0.0
+                for i in range(n):
+                    exponents[i] = v[i] - h[i]
+                factors = exponents.copy()
+                _add_losses(q, side, factors, n, work, squared, logs, slot, bits)
+            else:
+                _add_losses(q, h, v, n, work, squared, logs, slot, bits)
+        whole_as_components(total[0], sums[j, 0])
+        whole_as_components(total[1], sums[j, 1])
+        drain(products, sums[j, 2])
+        whole_as_components(total[2], sums[j, 3])
+    rank += tied_hits * (2 * below + tied_weight)
+    losses = np.zeros((3, MAX_COMPONENTS))
+    drain(squared, losses[0])
+    drain(logs, losses[1])
+    drain(infinite, losses[2])
+    ranks = np.zeros(MAX_COMPONENTS)
+    whole_as_components(rank, ranks)
+    return (
+        _narrow(sums.reshape(-1, MAX_COMPONENTS)).reshape(segments, 4, -1),
+        _narrow(losses),
+        _narrow(ranks.reshape(1, -1))[0],
+    )
+
+
+@njit(cache=True, nogil=True)
+def _narrow(rows):
+    """Without the columns that are zero in all rows."""
+    width = 1
+    for r in range(rows.shape[0]):
+        for c in range(width, rows.shape[1]):
+            if rows[r, c] != 0.0:
+                width = c + 1
+    return rows[:, :width].copy()
+
+
+@njit(cache=True, nogil=True)
+def join_ties(p, w, k):
+    """Points with equal p joined, as arrays p, w, k and the sums of the squares of the weights (int64).
+
+    w, k : counts.
+    """
+    m = p.size
+    n = 0
+    for i in range(m):
+        n += np.int64(i == 0 or p[i] != p[i - 1])
+    q, v, h, squares = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64)
+    i = 0
+    for r in range(n):
+        stop = _end_of_tie(p, i)
+        weight = hits = square = np.int64(0)
+        for j in range(i, stop):
+            a = np.int64(w[j])
+            weight += a
+            hits += np.int64(k[j])
+            square += a * a
+        q[r], v[r], h[r], squares[r] = p[i], float(weight), float(hits), square
+        i = stop
+    return q, v, h, squares
+
+
+@njit(cache=True, nogil=True)
+def _end_of_tie(p, start):
+    """Behind the last point that is tied with one: in steps that double, then by bisection."""
+    x = p[start]
+    low, step = start, 1
+    while low + step < p.size and p[low + step] == x:
+        low += step
+        step *= 2
+    high = min(low + step, p.size)
+    # p[low] is tied, p[high] is not.
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if p[middle] == x:
+            low = middle
+        else:
+            high = middle
+    return high
