@@ -147,7 +147,7 @@ class CalibrationMap:
         """
         with np.errstate(over="ignore"):
             edge = np.nextafter(last[:-1], np.inf)
-        gap_slope = _gap_slopes(last[:-1], first[1:], level[:-1], level[1:])
+        gap_slope = gap_slopes(last[:-1], first[1:], level[:-1], level[1:])
         open_gap = edge < first[1:]
         n = first.size
         score_lo = np.empty(2 * n - 1)
@@ -190,7 +190,7 @@ class CalibrationMap:
         weight, positives : float64 arrays, shape (knots + 1,): of the rows (-inf, scores[0]), the intervals
         between knots, and [scores[-1], inf).
         """
-        slope = _gap_slopes(scores[:-1], scores[1:], levels[:-1], levels[1:])
+        slope = gap_slopes(scores[:-1], scores[1:], levels[:-1], levels[1:])
         lows = np.concatenate([[-np.inf], scores])
         return cls(
             score_lo=lows,
@@ -213,7 +213,7 @@ def midpoints(below: Array, above: Array) -> Array:
     return np.where(middle <= below, above, middle)
 
 
-def _gap_slopes(left: Array, right: Array, level_left: Array, level_right: Array) -> Array:
+def gap_slopes(left: Array, right: Array, level_left: Array, level_right: Array) -> Array:
     """Slopes of the lines (left, level_left) to (right, level_right) that never pass level_right."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         slope = (level_right - level_left) / (right - left)

@@ -8,7 +8,7 @@ when that is taken off which chance can explain; see `beyond_chance`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from calibrators._kernels.accumulators import expansion_of
 from calibrators.assessment import MEASURES, Assessment
 from calibrators.measures import assessment_passes, run_passes
 from calibrators.points import Array, Pass, Points
@@ -26,6 +27,7 @@ from pipeline.logs import Log
 from pipeline.score_table import ScoreTable, SortPlan, build_score_table
 from pipeline.segment_levels import SegmentLevel, Visit, sort_segments
 from pipeline.segment_lookup import SegmentedLookup
+from pipeline.segment_runs import Slices
 
 WORST = 10
 """Segments that a report lists."""
@@ -117,12 +119,18 @@ def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int) -> Sid
     return Side(table, level, values)
 
 
-def _passes(bins: int, rows: int | None) -> Any:
-    return assessment_passes(bins=bins, histogram_bins=1, rows=rows)
+def _passes(bins: int, rows: int | None, parts: Sequence[tuple[float, Array]] = ()) -> Any:
+    return assessment_passes(bins=bins, histogram_bins=1, rows=rows, parts=parts)
 
 
-def _measure_small(passes: Callable[[], Any], segments: list[Points]) -> Array:
-    return np.array([_numbers(run_passes(passes(), partial(_run, points))) for points in segments])
+def _measure_small(passes: Callable[..., Any], segments: Slices) -> Array:
+    return np.array([_measure_points(passes, points) for points in segments.points()])
+
+
+def _measure_points(passes: Callable[..., Any], points: Points) -> list[float]:
+    # The weight is known: one pass may be enough.
+    parts = [(float(points.score[0]), expansion_of(points.weight))]
+    return _numbers(run_passes(passes(parts=parts), partial(_run, points)))
 
 
 def _run(points: Points, request: Pass) -> Any:

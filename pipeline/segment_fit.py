@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
+from calibrators.isotonic import Isotonic
+from calibrators.isotonic_groups import fit_groups
 from calibrators.points import Pass, Points
 from pipeline.calibration import fit_log, keep_monotone
 from pipeline.errors import InputRejectedError
@@ -24,6 +26,7 @@ from pipeline.logs import Log
 from pipeline.score_table import ScoreTable, SortPlan
 from pipeline.segment_levels import SegmentLevel, Visit, sort_segments
 from pipeline.segment_maps import NOT_SUITED, ONE_SCORE, Fitted, LevelFit, Maps, SegmentedFit, SegmentRules
+from pipeline.segment_runs import Slices
 
 
 def fit_segments(
@@ -135,13 +138,27 @@ def _collect(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]], reaso
     return maps
 
 
-def _fit_small(calibrator: Calibrator, monotone: str, segments: list[Points]) -> Fitted:
-    """Fit segments whose points are in memory."""
+def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitted:
+    """Fit segments whose rows are in memory."""
+    if type(calibrator) is Isotonic and calibrator.single_pass and len(segments.sections) == 2:
+        return _fit_isotonic(segments)
     found = []
-    for points in segments:
+    for points in segments.points():
         run = functools.partial(_run, points)
         found.append(_fit_one(calibrator, monotone, points.score.size, run))
     return _fitted(found)
+
+
+def _fit_isotonic(segments: Slices) -> Fitted:
+    """The same for isotonic regression of plain rows: its maps never decrease."""
+    for sections in segments.each():
+        for section in sections:
+            section.sort()
+    (negatives, positives), (negative_starts, positive_starts) = segments.sections, segments.starts
+    columns, sizes = fit_groups(negatives, negative_starts, positives, positive_starts)
+    rows = sizes.tolist()
+    reasons = [ONE_SCORE if size == 0 else None for size in rows]
+    return Fitted(Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0)
 
 
 def _run(points: Points, request: Pass) -> Any:

@@ -24,7 +24,7 @@ from pipeline.execution import Executor
 from pipeline.logs import Log
 from pipeline.runs import RunReceipt
 from pipeline.score_table import Part, SortPlan, merged, run_parts, sort_log
-from pipeline.segment_runs import SegmentRun
+from pipeline.segment_runs import SegmentRun, Slices
 from pipeline.segment_values import Key
 
 R = TypeVar("R")
@@ -40,7 +40,7 @@ class Visit(Generic[R]):
     Parameters
     ----------
     small : callable
-        The points of some segments to a result for all of them; picklable, runs in a task.
+        The rows of some segments to a result for all of them; picklable, runs in a task.
     first : callable
         The chunk of the first pass over a large segment's parts; picklable.
     large : callable
@@ -49,7 +49,7 @@ class Visit(Generic[R]):
         Whether there is more than one pass.
     """
 
-    small: Callable[[list[Points]], R]
+    small: Callable[[Slices], R]
     first: Callable[[Points], Any]
     large: Callable[[int, Callable[[Pass], Any]], R]
     write: bool
@@ -176,7 +176,7 @@ def _visit_bucket(
     sources: list[str],
     wanted: npt.NDArray[np.int64],
     weighted: bool,
-    small: Callable[[list[Points]], R],
+    small: Callable[[Slices], R],
 ) -> R:
     return small(segment_runs.gather(sources, wanted, weighted))
 

@@ -9,6 +9,7 @@ is read once for all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -269,8 +270,29 @@ def _index(path: str, first: int, last: int) -> Integers:
     return np.array(index[:, a : b + 1])
 
 
-def gather(sources: list[str], wanted: Integers, weighted: bool) -> list[Points]:
-    """The points of each wanted segment, all its rows together.
+@dataclass(frozen=True)
+class Slices:
+    """Rows of some segments, segment after segment.
+
+    sections : of plain rows the scores of either class; of weighted rows scores, weights, and weights of positives.
+    starts : int64 arrays, shape (segments + 1,): where each segment begins in each section, and the end.
+    """
+
+    sections: list[Array]
+    starts: list[Integers]
+
+    def each(self) -> Iterator[list[Array]]:
+        """Each segment's sections."""
+        cut = [np.split(s, starts[1:-1]) for s, starts in zip(self.sections, self.starts, strict=True)]
+        return map(list, zip(*cut, strict=True))
+
+    def points(self) -> list[Points]:
+        """Each segment's points; the sections of plain rows are sorted in place."""
+        return [points_of(sections) for sections in self.each()]
+
+
+def gather(sources: list[str], wanted: Integers, weighted: bool) -> Slices:
+    """The rows of each wanted segment, in the order of the runs.
 
     wanted : codes, ascending, near each other: what lies between them is read too.
     """
@@ -293,8 +315,7 @@ def gather(sources: list[str], wanted: Integers, weighted: bool) -> list[Points]
             if target.size:
                 data = _read(path, s if weighted else 0, bounds[0], bounds[-1], weighted)
                 kernels.place(data, bounds - bounds[0], target, fill, section)
-    cut = [np.split(section, starts[s % classes, 1:-1]) for s, section in enumerate(sections)]
-    return [points_of(list(slices)) for slices in zip(*cut, strict=True)]
+    return Slices(sections, [starts[s % classes] for s in range(len(sections))])
 
 
 def points_of(sections: list[Array]) -> Points:

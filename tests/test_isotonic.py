@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators import Isotonic, Points, collapse
+from calibrators import CalibrationMap, Isotonic, Points, collapse
 from calibrators._kernels import pava
+from calibrators.isotonic_groups import fit_groups
 from calibrators.pooling import pool_blocks, pool_points
 
 
@@ -94,3 +95,45 @@ def test_levels_that_differ_in_the_last_place_are_told_apart():
 def test_equal_levels_are_one_block():
     points = collapse([1, 2, 3, 4], [1, 0, 1, 0], [0.1, 0.1, 0.7, 0.7])
     assert pool_points(points).first.size == 1
+
+
+SCORE = st.one_of(
+    st.sampled_from([0.0, 0.5, -1e308, 1e308, 5e-324]), st.floats(-2, 2), st.integers(0, 9).map(float)
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.tuples(SCORE, st.booleans()), min_size=1, max_size=30), min_size=1, max_size=6))
+def test_groups_at_once_are_each_group_alone(groups):
+    check_groups([tuple(np.array(column) for column in zip(*rows, strict=True)) for rows in groups])
+
+
+def test_large_groups_at_once_are_each_group_alone():
+    rng = np.random.default_rng(0)
+    groups = []
+    for size, digits in ((5000, 9), (3, 9), (4097, 2), (1, 9), (2048, 1), (3000, 0)):
+        score = rng.random(size).round(digits)
+        groups.append((score, rng.random(size) < 0.2 + 0.6 * score))
+    # More blocks than the first stack holds.
+    score = np.arange(200_000) / 200_000
+    groups.append((score, rng.random(score.size) < score**40))
+    steps = np.repeat(np.arange(2000.0), 2000)
+    groups.append((steps, np.tile(np.arange(2000.0), 2000) < steps))
+    check_groups(groups)
+
+
+def check_groups(groups):
+    classes = [[np.sort(s[z == label] + 0.0) for s, z in groups] for label in (False, True)]
+    starts = [np.cumsum([0, *(part.size for part in parts)]) for parts in classes]
+    columns, sizes = fit_groups(np.concatenate(classes[0]), starts[0], np.concatenate(classes[1]), starts[1])
+    place = 0
+    for (s, z), size in zip(groups, sizes.tolist(), strict=True):
+        if np.unique(s).size == 1:
+            assert size == 0
+            continue
+        alone = Isotonic().fit(s, z).calibration_map_
+        found = CalibrationMap(*(column[place : place + size] for column in columns))
+        for name in CalibrationMap.__dataclass_fields__:
+            np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
+        place += size
+    assert all(column.size == place for column in columns)

@@ -138,3 +138,90 @@ def pool_counts(score, weight, positives):
     first[:n], last[:n], weights[:n], hits[:n] = stack[:n, 0], stack[:n, 1], stack[:n, 2], stack[:n, 3]
     first[n], last[n], weights[n], hits[n] = a, b, w, k
     return first, last, weights, np.zeros(n + 1), hits, np.zeros(n + 1)
+
+
+_STRIP = 1024
+
+
+@njit(cache=True, nogil=True)
+def pool_classes(negatives, negative_starts, positives, positive_starts):
+    """`merge_classes` and `pool_counts` of many groups of rows without weights, without the points in between.
+
+    negatives, positives : float64 arrays, each group's scores of a class one after the other, ascending
+    negative_starts, positive_starts : int64 arrays, shape (groups + 1,): group g has the scores from [g] to [g + 1].
+        Fewer than 2**26 rows a group.
+
+    Returns
+    -------
+    blocks : float64 array, shape (blocks, 4): first, last, weight, positives of all groups' blocks
+    sizes : int64 array, shape (groups,): blocks of each
+    """
+    groups = negative_starts.size - 1
+    sizes = np.empty(groups, np.int64)
+    stack = np.empty((1024, 4))
+    score, weight, hits = np.empty(_STRIP), np.empty(_STRIP), np.empty(_STRIP)
+    base = 0
+    for g in range(groups):
+        i, n = negative_starts[g], negative_starts[g + 1]
+        j, p = positive_starts[g], positive_starts[g + 1]
+        top = base
+        a = b = w = k = 0.0
+        begun = False
+        m = -1
+        last = np.nan
+        tie_weight = tie_hits = 0.0
+        while i < n or j < p:
+            # A strip of points, as in `ties.merge_classes`.
+            while m < _STRIP - 1 and (i < n or j < p):
+                negative = j == p or (i < n and negatives[i] <= positives[j])
+                s = negatives[i] if negative else positives[j]
+                i += negative
+                j += 1 - negative
+                tied = s == last
+                m += 1 - tied
+                tie_weight = 1.0 + tied * tie_weight
+                tie_hits = (1.0 - negative) + tied * tie_hits
+                score[m] = last = s
+                weight[m] = tie_weight
+                hits[m] = tie_hits
+            # The last point may be tied with what comes.
+            count = m if i < n or j < p else m + 1
+            r = 0
+            if not begun and count > 0:
+                a = b = score[0]
+                w, k = weight[0], hits[0]
+                begun = True
+                r = 1
+            while r < count:
+                wi, ki = weight[r], hits[r]
+                if k * wi < ki * w:
+                    if top == stack.shape[0]:
+                        larger = np.empty((2 * top, 4))
+                        larger[:top] = stack
+                        stack = larger
+                    stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
+                    top += 1
+                    a = b = score[r]
+                    w, k = wi, ki
+                else:
+                    b = score[r]
+                    w += wi
+                    k += ki
+                    while top > base and stack[top - 1, 3] * w >= k * stack[top - 1, 2]:
+                        top -= 1
+                        a = stack[top, 0]
+                        w += stack[top, 2]
+                        k += stack[top, 3]
+                r += 1
+            score[0], weight[0], hits[0] = score[m], weight[m], hits[m]
+            m = 0
+        if begun:
+            if top == stack.shape[0]:
+                larger = np.empty((2 * top, 4))
+                larger[:top] = stack
+                stack = larger
+            stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
+            top += 1
+        sizes[g] = top - base
+        base = top
+    return stack[:base].copy(), sizes

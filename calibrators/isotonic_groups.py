@@ -1,0 +1,84 @@
+"""Isotonic regression of very many groups of rows at once: the maps that `Isotonic` fits, without an object each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import pava
+from calibrators.calibration_map import gap_slopes
+from calibrators.points import Array
+
+Integers = npt.NDArray[np.int64]
+
+
+class GroupMaps(NamedTuple):
+    """Maps of groups, one after the other.
+
+    Attributes
+    ----------
+    columns : float64 arrays, shape (rows,), in the order of `CalibrationMap`'s fields.
+    sizes : int64 array, shape (groups,): rows of each map; 0 where all scores of the group are equal.
+    """
+
+    columns: list[Array]
+    sizes: Integers
+
+
+def fit_groups(
+    negatives: Array, negative_starts: Integers, positives: Array, positive_starts: Integers
+) -> GroupMaps:
+    """Isotonic regression of each group, to the last bit as `Isotonic().fit` on its rows.
+
+    Parameters
+    ----------
+    negatives, positives : float64 arrays
+        The scores of the rows with label 0 and with label 1, group after group, ascending in each.
+    negative_starts, positive_starts : int64 arrays, shape (groups + 1,)
+        Group g has the scores from starts[g] to starts[g + 1], fewer than 2**26 of both classes together.
+
+    Notes
+    -----
+    O(rows).
+    """
+    blocks, sizes = pava.pool_classes(negatives, negative_starts, positives, positive_starts)
+    starts = np.cumsum(sizes) - sizes
+    # A block of several scores ends above where it begins.
+    alone = (sizes == 1) & (blocks[starts, 0] == blocks[starts, 1])
+    blocks = blocks[~np.repeat(alone, sizes)]
+    columns, rows = _maps_of_blocks(blocks, sizes[~alone])
+    found = np.zeros(sizes.size, np.int64)
+    found[~alone] = rows
+    return GroupMaps(columns, found)
+
+
+def _maps_of_blocks(blocks: Array, sizes: Integers) -> tuple[list[Array], Integers]:
+    """As `CalibrationMap.from_blocks`, of many groups' blocks: the columns, and the rows of each group."""
+    first, last, weight, positives = np.ascontiguousarray(blocks.T)
+    level = np.minimum(positives / weight, 1.0)
+    ends = np.cumsum(sizes) - 1
+    is_end = np.zeros(first.size, bool)
+    is_end[ends] = True
+    left = np.flatnonzero(~is_end)
+    right = left + 1
+    with np.errstate(over="ignore"):
+        edge = np.nextafter(last[left], np.inf)
+    # Each block has a row, and a second one for the gap behind it.
+    keep = np.zeros((first.size, 2), bool)
+    keep[:, 0] = True
+    keep[left, 1] = edge < first[right]
+    score_lo, prob_lo, slope, anchor, own_weight, own_positives = np.zeros((6, first.size, 2))
+    score_lo[:, 0], score_lo[left, 1] = first, edge
+    score_lo[ends - sizes + 1, 0] = -np.inf
+    prob_lo[:] = level[:, np.newaxis]
+    slope[left, 1] = gap_slopes(last[left], first[right], level[left], level[right])
+    anchor[:, 0], anchor[:, 1] = first, last
+    own_weight[:, 0], own_positives[:, 0] = weight, positives
+    rows = np.add.reduceat(keep.sum(axis=1), ends - sizes + 1) if sizes.size else sizes
+    score_lo = score_lo[keep]
+    score_hi = np.append(score_lo[1:], np.inf)[: score_lo.size]
+    score_hi[np.cumsum(rows) - 1] = np.inf
+    rest = (prob_lo, slope, anchor, own_weight, own_positives)
+    return [score_lo, score_hi, *(column[keep] for column in rest)], rows
