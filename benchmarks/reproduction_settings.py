@@ -23,10 +23,11 @@ from calibrators.ranks import rank_methods, relative_gain
 from pipeline import experiment_data as sets
 from pipeline.experiment_classifiers import Classifier, Preparation, Scores
 from pipeline.experiment_generated import generate
-from pipeline.experiment_methods import Calibration, calibrate, measures_of, stored_order_errors
+from pipeline.experiment_methods import Calibration, calibrate, label_order_errors, measures_of
 
-WIDTH = ("auc", "accuracy", "rmse", "mce_width", "ece_width")
 FREQUENCY = ("auc", "accuracy", "rmse", "ece", "mce")
+BY_LABEL = ("auc", "accuracy", "rmse", "mce_label", "ece_root")
+"""As SBB and ABB's numbers are: ties cut by label, the square root of a tenth of the ECE."""
 WIDE = ("ad", "colon_cancer", "duke", "leu", "w1a", "scene", "protein_homology")
 """Left out of `ranks`: an unpenalised logistic regression takes long where there are more columns than rows."""
 
@@ -48,6 +49,7 @@ def show(title: str, columns: Iterable[str], rows: Rows) -> None:
 
 def measured(probability: Array, label: Array, names: Iterable[str]) -> tuple[float, ...]:
     found = measures_of(probability, label)
+    found["ece_root"] = (found["ece_label"] / 10) ** 0.5
     return tuple(found[name] for name in names)
 
 
@@ -86,7 +88,7 @@ def ranks(folder: Path) -> None:
         f"\n### Average ranks, logistic regression, {len(names)} sets cut to 1,000 rows, five of ten folds\n"
     )
     print("|  | C | ranks | Friedman's p |\n|---|---|---|---|")
-    for measure in ("accuracy", "rmse", "ece_stored"):
+    for measure in ("accuracy", "rmse", "ece_label"):
         for compared in (("isotonic", "bbq", "enir"), ("isotonic", "bbq_authors", "enir_authors"),
                          ("base", "histogram", "platt", "isotonic", "bbq_authors")):  # fmt: skip
             for strength in (1.0, 1e6):
@@ -102,7 +104,7 @@ def ranks(folder: Path) -> None:
 
 def gains(frame: pd.DataFrame) -> None:
     print("\n|  | C | relative gain of ENIR over the classifier, 95 % interval |\n|---|---|---|")
-    for measure in ("auc", "accuracy", "rmse", "ece_stored", "mce_stored"):
+    for measure in ("auc", "accuracy", "rmse", "ece_label", "mce_label"):
         for strength in sorted(frame.C.unique()):
             found = frame[strength == frame.C]
             values = found.pivot_table(index="set", columns="method", values=measure)
@@ -130,8 +132,19 @@ def simulated(folder: Path) -> None:
             show(f"SVM with a quadratic kernel, C = {strength:g}, features {scale}", FREQUENCY, rows)
 
 
+def row_order_error(probability: Array, label: Array) -> float:
+    """ECE over ten groups that cut ties in the order of the rows."""
+    order = np.argsort(probability, kind="stable")
+    return float(
+        sum(
+            abs(label[rows].mean() - probability[rows].mean()) * rows.size / label.size
+            for rows in np.array_split(order, 10)
+        )
+    )
+
+
 def order(folder: Path) -> None:
-    """ECE with ties cut in the order of the rows: as the simulated points are stored, and shuffled."""
+    """ECE with ties cut in the order of the labels, in the order of shuffled rows, and shared."""
     data = sets.load("simulated_bbq", folder, 0, 0)
     train, test = data.take(~data.test), data.take(data.test)
     model = Classifier("svm_linear").fit(train, categories(data))
@@ -140,36 +153,45 @@ def order(folder: Path) -> None:
     for method in ("histogram", "isotonic", "bbq", "enir"):
         probability = calibrate(method, job)[0]
         shuffled = [
-            stored_order_errors(probability[mixed], test.label[mixed])[0]
+            row_order_error(probability[mixed], test.label[mixed])
             for mixed in (np.random.default_rng(seed).permutation(test.label.size) for seed in range(100))
         ]
         rows[method] = [
-            (stored_order_errors(probability, test.label)[0], float(np.mean(shuffled)),
+            (label_order_errors(probability, test.label)[0], float(np.mean(shuffled)),
              measures_of(probability, test.label)["ece"])
         ]  # fmt: skip
-    show("ECE, linear SVM", ("rows as stored", "rows shuffled, mean of 100", "ties shared"), rows)
+    show("ECE, linear SVM", ("ties by label", "rows shuffled, mean of 100", "ties shared"), rows)
 
 
 def by_label(folder: Path) -> None:
-    """MCE on the simulated sets in three ways; the second has test rows stored label by label."""
-    columns = ("MCE, equal width", "MCE, equal frequency, ties in the order of labels", "MCE, ties shared",
-               "ECE, equal width", "ECE, equal frequency, ties in the order of labels", "ECE, ties shared")  # fmt: skip
-    for name in ("xor", "circular"):
+    """MCE and ECE on the simulated sets in three ways; for XOR by the spread, and where it is cut diagonally."""
+    ways = ("equal width", "ties by label", "ties shared")
+    columns = (
+        *(f"{kind}, {way}" for kind in ("MCE", "ECE") for way in ways),
+        "√(ECE / 10), ties by label",
+        "ACC",
+    )
+    names = (
+        *(f"{kind}{way}" for kind in ("mce", "ece") for way in ("_width", "_label", "")),
+        "ece_root",
+        "accuracy",
+    )
+    printed = sets.XOR_SPREAD
+    for name, spread in (("circular", printed), *(("xor", spread) for spread in (0.4, 0.45, 0.5, 0.55, 0.6))):
         rows: Rows = {}
+        sets.XOR_SPREAD = spread
         for run in range(21):
             train, calibration, test = parts(sets.load(name, folder, 0, run), run, 600, 600, 600)
-            test = test.take(np.argsort(test.label, kind="stable"))
             model = Classifier("lr").fit(train, categories(train))
+            angle = np.degrees(np.arctan2(*np.abs(model.model.coef_[0])))
             job = Calibration(model.scores(calibration), calibration.label, model.scores(test))
             for method in ("base", "isotonic", "platt", "histogram", "sbb", "abb"):
-                probability = calibrate(method, job)[0]
-                found = measures_of(probability, test.label)
-                rows.setdefault(method, []).append(
-                    tuple(
-                        found[f"{kind}{way}"] for kind in ("mce", "ece") for way in ("_width", "_stored", "")
-                    )
-                )
-        show(name, columns, rows)
+                found = measured(calibrate(method, job)[0], test.label, names)
+                rows.setdefault(method, []).append(found)
+                if name == "xor" and abs(angle - 45) < 15:
+                    rows.setdefault(f"{method}, near the diagonal", []).append(found)
+        show(f"{name}, standard deviation {spread}" if name == "xor" else name, columns, rows)
+    sets.XOR_SPREAD = printed
 
 
 def acp(folder: Path) -> None:
@@ -191,13 +213,13 @@ def acp(folder: Path) -> None:
                 found = method.predict(
                     middle, middle + share * (low - middle), middle + share * (high - middle)
                 )
-                rows.setdefault(f"intervals x {share:g}", []).append(measured(found, test.label, WIDTH))
+                rows.setdefault(f"intervals x {share:g}", []).append(measured(found, test.label, BY_LABEL))
             abb = calibrate("abb", Calibration(fitted, calibration.label, tested))[0]
-            rows.setdefault("ABB", []).append(measured(abb, test.label, WIDTH))
+            rows.setdefault("ABB", []).append(measured(abb, test.label, BY_LABEL))
             angle = np.degrees(np.arctan2(*np.abs(model.model.coef_[0][::-1])))
             near = abs(angle - 45) < 15
             directions.append((near, rows["intervals x 0.1"][-1], rows["ABB"][-1]))
-        show(f"ACP, {name}", WIDTH, rows)
+        show(f"ACP, {name}", BY_LABEL, rows)
         print(f"\nmean width of the intervals, range of the scores: {np.mean(widths, axis=0).round(3)}")
         near = {
             "ACP, intervals x 0.1": [d[1] for d in directions if d[0]],
@@ -205,34 +227,57 @@ def acp(folder: Path) -> None:
         }
         show(
             f"{name}, runs where the direction is within 15 degrees of the diagonal: {len(near['ABB'])}",
-            WIDTH,
+            BY_LABEL,
             near,
         )
 
 
 def adult(folder: Path) -> None:
-    """The linear SVM with its threshold elsewhere; logistic regression on parts of the features."""
+    """Logistic regression and linear SVM on parts of the features, categories as whole numbers, margins scaled."""
     rows: Rows = {}
     for run in range(21):
         data = sets.load("adult_complete", folder, 0, run)
-        train, test = parts(data, run, 2000, 600)
-        preparation = Preparation(train, categories(data))
-        design, tested = preparation.design(train), preparation.design(test)
-        margin = LinearSVC(C=1.0, dual=False).fit(design, train.label).decision_function(tested)
-        numbers = data.numeric.shape[1]
-        kept = {"all": slice(None), "numbers": slice(numbers), "categories": slice(numbers, None)}
-        found = {
-            "linear SVM": expit(margin),
-            "linear SVM, all margins lifted above 0": expit(margin - margin.min()),
-            "linear SVM, negative margins as 0": expit(np.maximum(margin, 0)),
-            "everything positive": np.ones(test.label.size),
-        }
-        for name, columns in kept.items():
-            model = LogisticRegression(max_iter=1000).fit(design[:, columns], train.label)
-            found[f"logistic regression, {name}"] = model.predict_proba(tested[:, columns])[:, 1]
-        for name, probability in found.items():
-            rows.setdefault(name, []).append(measured(probability, test.label, WIDTH))
-    show("Adult", WIDTH, rows)
+        train, calibration, test = parts(data, run, 2000, 600, 600)
+        for name, (fitted, held, tested) in adult_features(train, calibration, test, data).items():
+            model = LogisticRegression(max_iter=1000).fit(fitted, train.label)
+            margins = model.decision_function(held), model.decision_function(tested)
+            found = {f"LR, {name}": [expit(margin) for margin in margins]}
+            if name.startswith("all"):
+                model = LinearSVC(C=1.0, dual=False).fit(fitted, train.label)
+                margins = model.decision_function(held), model.decision_function(tested)
+                low, high = margins[0].min(), margins[0].max()
+                scaled = [np.clip((margin - low) / (high - low), 0, 1) for margin in margins]
+                found[f"SVM, {name}"] = [expit(margin) for margin in margins]
+                found[f"SVM, {name}, margins scaled to [0, 1]"] = scaled
+                found[f"SVM, {name}, sigmoid of margins scaled to [0, 1]"] = [expit(m) for m in scaled]
+                found[f"SVM, {name}, sigmoid of margins lifted above 0"] = [expit(m - low) for m in margins]
+                found[f"SVM, {name}, sign turned"] = [expit(-m) for m in margins]
+            for key, (scores, probability) in found.items():
+                job = Calibration(Scores(scores, scores), calibration.label, Scores(probability, probability))
+                for method in ("base", "isotonic", "platt", "histogram", "sbb", "abb"):
+                    calibrated = measured(calibrate(method, job)[0], test.label, BY_LABEL)
+                    rows.setdefault(f"{key}: {method}", []).append(calibrated)
+    show("Adult", BY_LABEL, rows)
+
+
+def adult_features(*given: sets.Data) -> dict[str, list[Array]]:
+    *asked, whole = given
+    preparation = Preparation(asked[0], categories(whole))
+    design = [preparation.design(part) for part in asked]
+    numbers = whole.numeric.shape[1]
+    mean, spread = asked[0].codes.mean(axis=0), asked[0].codes.std(axis=0)
+    coded = [(part.codes - mean) / spread for part in asked]
+    return {
+        "all": design,
+        "numbers": [part[:, :numbers] for part in design],
+        "age, capital loss, hours": [part[:, [0, 4, 5]] for part in design],
+        "age, hours": [part[:, [0, 5]] for part in design],
+        "categories": [part[:, numbers:] for part in design],
+        "categories as whole numbers": coded,
+        "all, categories as whole numbers": [
+            np.hstack([part[:, :numbers], codes]) for part, codes in zip(design, coded, strict=True)
+        ],
+    }
 
 
 def spect(folder: Path) -> None:
@@ -244,8 +289,8 @@ def spect(folder: Path) -> None:
     for strength in (1.0, 10.0, 100.0, 1e4, 1e6):
         model = LogisticRegression(C=strength, max_iter=5000).fit(preparation.design(train), train.label)
         probability = model.predict_proba(preparation.design(test))[:, 1]
-        rows[f"C = {strength:g}"] = [measured(probability, test.label, WIDTH)]
-    show("SPECT, logistic regression", WIDTH, rows)
+        rows[f"C = {strength:g}"] = [measured(probability, test.label, BY_LABEL)]
+    show("SPECT, logistic regression", BY_LABEL, rows)
     rows = {}
     for strength in (0.001, 0.01, 0.1, 1.0):
         svm = SVC(C=strength, kernel="poly", degree=2, coef0=1.0, gamma=1.0)
@@ -257,8 +302,10 @@ def spect(folder: Path) -> None:
         right = float(np.mean((margins[0] >= 0) == train.label))
         for method in ("base", "sbb", "abb"):
             found = calibrate(method, Calibration(fitted, train.label, tested))[0]
-            rows[f"C = {strength:g}, {method}"] = [(right, *measured(found, test.label, WIDTH))]
-    show("SPECT, SVM with a quadratic kernel", ("accuracy on the training rows", *WIDTH), rows)
+            rows[f"C = {strength:g}, {method}"] = [(right, *measured(found, test.label, BY_LABEL))]
+        turned = measured(expit(-margins[1]), test.label, BY_LABEL)
+        rows[f"C = {strength:g}, sign turned"] = [(right, *turned)]
+    show("SPECT, SVM with a quadratic kernel", ("accuracy on the training rows", *BY_LABEL), rows)
 
 
 def generated(folder: Path) -> None:

@@ -125,7 +125,7 @@ def _scikit_learn(method: str, job: Calibration) -> Array:
 def measures_of(probability: Array, label: Mask) -> dict[str, Any]:
     """What is measured of probabilities, by column of the results."""
     found: Measures = measure(probability, None, label.astype(np.float64))
-    ece_stored, mce_stored = stored_order_errors(probability, label)
+    ece_label, mce_label = label_order_errors(probability, label)
     given = np.where(label, probability, 1 - probability)
     clipped = np.clip(given, CLIP, 1 - CLIP)
     return {
@@ -136,20 +136,20 @@ def measures_of(probability: Array, label: Mask) -> dict[str, Any]:
         "mce": found.mce_frequency,
         "ece_width": found.ece_width,
         "mce_width": found.mce_width,
-        "ece_stored": ece_stored,
-        "mce_stored": mce_stored,
+        "ece_label": ece_label,
+        "mce_label": mce_label,
         "log_loss": float(-np.mean(np.log(clipped))),
         "infinite": int(np.sum(given <= 0)),
     }
 
 
-def stored_order_errors(probability: Array, label: Mask, groups: int = 10) -> tuple[float, float]:
-    """ECE and MCE as the papers' released code has them: equal-frequency groups that cut ties in the order of the rows.
+def label_order_errors(probability: Array, label: Mask, groups: int = 10) -> tuple[float, float]:
+    """ECE and MCE as the papers' released code has them: equal-frequency groups of rows sorted by score, then label.
 
-    Where the rows are stored label by label, a tie's positives and negatives fall into different groups, and a method
+    The groups cut ties, and a tie's negatives come before its positives: they fall into different groups, and a method
     with few levels seems badly calibrated. To compare with the papers only.
     """
-    order = np.argsort(probability, kind="stable")
+    order = np.lexsort((label, probability))
     gaps, weights = [], []
     for rows in np.array_split(order, groups):
         if rows.size:

@@ -23,7 +23,7 @@ from pipeline.experiment_classifiers import Classifier, Scores
 from pipeline.experiment_data import Data
 from pipeline.folds import text_key
 
-FORMAT = 6
+FORMAT = 7
 """Of the result files; a new number makes old ones obsolete."""
 
 _KEY = b"logcal.experiment"
@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
             (name, pa.float64())
             for name in ("auc", "accuracy", "rmse", "ece", "mce", "ece_width", "mce_width")
         ),
-        *((name, pa.float64()) for name in ("ece_stored", "mce_stored")),
+        *((name, pa.float64()) for name in ("ece_label", "mce_label")),
         ("log_loss", pa.float64()),
         ("infinite", pa.int64()),
         ("rate", pa.float64()),
@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
     ]
 )
 """One row a method and fold. n_calibration, n_test: rows. The measures are those of `calibrators.measures`, ece and mce
-over equal-frequency groups, ece_stored and mce_stored over groups that cut ties in the order of the source's rows;
+over equal-frequency groups, ece_label and mce_label over groups that cut ties in the order of the labels;
 log_loss of clipped probabilities; infinite: test rows of which the label was given
 probability 0; rate: classification rate with the tuned threshold (null where none is); chosen: what `auto` took;
 converged: whether the classifier's training did."""

@@ -87,7 +87,7 @@ def _contents(results: pa.Table, times: list[dict[str, Any]]) -> tuple[list[Tabl
     beyond = beyond_tables.loss_table(frame)
     tables += [_with_figure(one, figures) for one in ranked]
     extra = [
-        reproduction_tables.gain_table(frame),
+        *reproduction_tables.gain_tables(frame),
         beyond_tables.time_table(times),
         None if beyond is None else _with_figure(beyond, figures),
         beyond_tables.auto_table(frame),

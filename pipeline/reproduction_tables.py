@@ -24,8 +24,9 @@ MEASURES = {
     "mce": "MCE",
     "ece_width": "ECE, equal width",
     "mce_width": "MCE, equal width",
-    "ece_stored": "ECE, ties in row order",
-    "mce_stored": "MCE, ties in row order",
+    "ece_label": "ECE, ties by label",
+    "mce_label": "MCE, ties by label",
+    "ece_root": "√(ECE / 10), ties by label",
     "log_loss": "log loss",
 }
 HIGHER = frozenset({"auc", "accuracy"})
@@ -104,6 +105,7 @@ def _values(published: dict[str, Any], results: pd.DataFrame) -> Table | None:
         return None
     extra = [AUTHORS[name] for name in published["methods"] if name in AUTHORS]
     methods = [*published["methods"], *extra]
+    found = found.assign(ece_root=np.sqrt(found.ece_label / 10))
     rows = []
     for measure, numbers in _with_variants(published["rows"]):
         cells = [
@@ -121,14 +123,19 @@ def _values(published: dict[str, Any], results: pd.DataFrame) -> Table | None:
 
 
 def _with_variants(rows: dict[str, list[float]]) -> list[tuple[str, Sequence[float | None]]]:
-    """The paper's measures, and its calibration errors as one may compute them otherwise."""
+    """The paper's measures, and its calibration errors as one may compute them otherwise.
+
+    Where the text has equal width, the paper's numbers are those of groups of equal frequency that cut ties by label,
+    and its ECE is the square root of a tenth of that.
+    """
     nothing: list[float | None] = [None] * len(next(iter(rows.values())))
     found: list[tuple[str, Sequence[float | None]]] = [*rows.items()]
     for measure in ("ece", "mce"):
         if measure in rows:
-            found += [(f"{measure}_stored", rows[measure]), (f"{measure}_width", nothing)]
+            found += [(f"{measure}_label", rows[measure]), (f"{measure}_width", nothing)]
         elif f"{measure}_width" in rows:
-            found += [(measure, nothing)]
+            fitting = "ece_root" if measure == "ece" else "mce_label"
+            found += [(fitting, rows[f"{measure}_width"]), (measure, nothing)]
     return found
 
 
@@ -246,7 +253,7 @@ def by_set(real: pd.DataFrame, classifier: str, sets: Sequence[str], measure: st
     return found.pivot_table(index="set", columns="method", values=measure, aggfunc="mean", sort=True)
 
 
-_RANKED = ("auc", "accuracy", "rmse", "ece", "mce", "ece_stored", "mce_stored", "ece_width", "mce_width")
+_RANKED = ("auc", "accuracy", "rmse", "ece", "mce", "ece_label", "mce_label", "ece_width", "mce_width")
 
 
 def _ranks(published: dict[str, Any], real: pd.DataFrame, *, variant: bool) -> RankTable | None:
@@ -285,7 +292,7 @@ def _rank_row(
     ranking: Ranking,
     target: str,
 ) -> tuple[str, tuple[Cell | str, ...]]:
-    paper_measure = measure.removesuffix("_stored")
+    paper_measure = measure.removesuffix("_label")
     numbers = published["rows"].get(paper_measure, [None] * len(methods))
     printed = published["marks"].get(paper_measure, [""] * len(methods))
     mean, error, marks = ranking.mean, ranking.standard_error, ranking.marks(target)
@@ -299,24 +306,32 @@ def _rank_row(
     return MEASURES[measure], (*cells, "<0.001" if p_value < 0.001 else f"{p_value:.3f}")
 
 
-def gain_table(results: pd.DataFrame) -> Table | None:
-    """95 % intervals of the mean relative gain over the base classifier."""
+def gain_tables(results: pd.DataFrame) -> list[Table]:
+    """95 % intervals of the mean relative gain over the base classifier; and with the authors' variant."""
+    tables = [_gains(results, variant=variant) for variant in (False, True)]
+    return [table for table in tables if table is not None]
+
+
+def _gains(results: pd.DataFrame, *, variant: bool) -> Table | None:
     published = paper_tables()["gains"]
+    method = AUTHORS[published["method"]] if variant else published["method"]
     real = results[results.experiment == "real"]
     rows = []
-    for measure, intervals in published["rows"].items():
+    intervals_of = published["rows"]
+    for measure in (*intervals_of, "ece_label", "mce_label"):
+        intervals = intervals_of[measure.removesuffix("_label")]
         cells = []
         for classifier, (low, high) in intervals.items():
             values = by_set(real, classifier, SETS[published["sets"]], measure)
             if len(values) < 2:
                 return None
-            gain, left_out = relative_gain(values[published["method"]], values["base"])
+            gain, left_out = relative_gain(values[method], values["base"])
             without = f" (without {left_out})" if left_out else ""
             cells.append(f"[{low:.3f}, {high:.3f}] / [{gain.low:.3f}, {gain.high:.3f}]{without}")
         rows.append((MEASURES[measure], tuple(cells)))
     return Table(
         name=_name(published),
-        title="Relative gain of ENIR over the classifier: 95 % intervals of the mean, paper / ours",
+        title=f"Relative gain of {METHODS[method]} over the classifier: 95 % intervals of the mean, paper / ours",
         columns=("", *(CLASSIFIERS[c] for c in published["rows"]["auc"])),
         rows=tuple(rows),
         notes=(

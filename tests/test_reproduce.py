@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from pipeline.beyond_tables import auto_table, size_tables, time_table
 from pipeline.errors import ConfigError
 from pipeline.execution import InlineExecutor
 from pipeline.experiment_classifiers import Classifier
-from pipeline.experiment_methods import Calibration, calibrate, stored_order_errors
+from pipeline.experiment_methods import Calibration, calibrate, label_order_errors
 from pipeline.experiments import EXPERIMENTS, SCHEMA, SIZES_METHODS, Settings, plan_tasks, run_task
 from pipeline.paper_tables import paper_tables
 from pipeline.reproduction_tables import value_tables
@@ -159,12 +160,16 @@ def test_the_papers_ranks_add_up():
                 assert sum(ranks) == pytest.approx(k * (k + 1) / 2, abs=0.003), (table["table"], measure)
 
 
-def test_ties_in_the_order_of_rows():
+def test_ties_in_the_order_of_labels():
     probability = np.full(100, 0.5)
-    label = np.arange(100) < 50
-    assert stored_order_errors(probability, label) == (0.5, 0.5)
-    mixed = np.arange(100) % 2 == 0
-    assert stored_order_errors(probability, mixed) == (0.0, 0.0)
+    label = np.arange(100) % 2 == 0
+    assert label_order_errors(probability, label) == (0.5, 0.5)
+    # Sorted by score, then label: 0.2 with 0 0 0, then 0.2 0.2 0.8 with 0 1 0, then 0.8 with 1 1 1, twice.
+    few = np.array([0.2] * 5 + [0.8] * 7)
+    labels = np.array([1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1], bool)
+    ece, mce = label_order_errors(few, labels, groups=4)
+    gaps = [0.2, abs((0.2 * 2 + 0.8) / 3 - 1 / 3), 0.2, 0.2]
+    assert (ece, mce) == (pytest.approx(np.mean(gaps)), pytest.approx(max(gaps)))
 
 
 def test_features_and_folds():
@@ -255,7 +260,7 @@ def test_a_resampled_set_shows_its_test_part(tmp_path):
     rows = [
         {"experiment": "binning", "set": "spect", "classifier": "lr", "run": run, "fold": 0, "method": method,
          **dict.fromkeys(("auc", "accuracy", "rmse", "ece", "mce", "ece_width", "mce_width"), value),
-         **dict.fromkeys(("ece_stored", "mce_stored"), value)}
+         **dict.fromkeys(("ece_label", "mce_label"), value)}
         for method in ("base", "isotonic", "platt", "histogram", "sbb", "abb", "acp")
         for run, value in enumerate((0.5, 0.1, 0.3))
     ]  # fmt: skip
@@ -263,6 +268,11 @@ def test_a_resampled_set_shows_its_test_part(tmp_path):
     cell = table.rows[0][1][0]
     assert (cell.published, cell.ours) == (0.744, 0.5)
     assert cell.error == pytest.approx(np.std([0.1, 0.3], ddof=1))
+    # The paper's ECE beside the two ways to compute it.
+    by_name = {name: cells[0] for name, cells in table.rows}
+    root, width = by_name["√(ECE / 10), ties by label"], by_name["ECE, equal width"]
+    assert root.published == width.published == 0.181
+    assert (root.ours, width.ours) == (pytest.approx(0.05**0.5), 0.5)
 
 
 def test_where_a_method_starts_to_win():
@@ -302,8 +312,14 @@ def test_run_times_are_measured_once(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment_times, "METHODS", ("platt", "isotonic"))
     first = experiment_times.run_times(tmp_path, 1000, 0, InlineExecutor())
     assert [(row["method"], row["n"]) for row in first] == [("platt", 1000), ("isotonic", 1000)]
-    assert all(row["fit"] > 0 and row["predict"] > 0 for row in first)
+    assert all(row[key] > 0 for row in first for key in experiment_times.KEYS)
     assert experiment_times.run_times(tmp_path, 1000, 0, InlineExecutor()) == first
+    # A file that lacks a number is measured again, the other is not.
+    (tmp_path / "platt.1000.json").write_text(json.dumps({"method": "platt", "n": 1000, "fit": 1000.0}))
+    again = experiment_times.run_times(tmp_path, 1000, 0, InlineExecutor())
+    assert again[0]["fit"] < 1000
+    assert again[0].keys() == first[0].keys()
+    assert again[1] == first[1]
     assert "Time to fit" in time_table(first).title
 
 
