@@ -77,7 +77,8 @@ class Bench:
 
     def fit(self, store: Path, *settings: str) -> list[str]:
         """A fit's command."""
-        common = (f"store.path={store}", "store.table=bench", f"scratch={self.folder}", "cluster.workers=2")
+        # Where the work runs is left to cluster.kind=auto: workers on all cores, or none where they do not pay.
+        common = (f"store.path={store}", "store.table=bench", f"scratch={self.folder}")
         return [LOGCAL, "fit", *(word for setting in (*common, *settings) for word in ("--set", setting))]
 
     def window(self, store: Path, last: int, grid: str | None) -> list[str]:
