@@ -8,7 +8,7 @@ from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.centred import centred_passes
 from calibrators.points import Pass, Passes
-from calibrators.pooling import pool_blocks, pool_points
+from calibrators.pooling import pool_blocks, pool_classes, pool_points
 
 
 class Isotonic(Calibrator):
@@ -61,7 +61,7 @@ class Isotonic(Calibrator):
     def _passes(self) -> Passes:
         if self.strict:
             return (yield from centred_passes(pool_points, pool_blocks))
-        blocks = yield Pass(chunk=pool_points, combine=pool_blocks)
+        blocks = yield Pass(chunk=pool_points, combine=pool_blocks, classes=pool_classes)
         return CalibrationMap.from_blocks(
             blocks.first, blocks.last, blocks.level, blocks.weight, blocks.positives
         )

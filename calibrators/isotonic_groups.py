@@ -43,10 +43,8 @@ def fit_groups(
     -----
     O(rows).
     """
-    blocks, sizes = pava.pool_classes(negatives, negative_starts, positives, positive_starts)
-    starts = np.cumsum(sizes) - sizes
-    # A block of several scores ends above where it begins.
-    alone = (sizes == 1) & (blocks[starts, 0] == blocks[starts, 1])
+    blocks, sizes, distinct = pava.pool_classes(negatives, negative_starts, positives, positive_starts)
+    alone = distinct == 1
     blocks = blocks[~np.repeat(alone, sizes)]
     columns, rows = _maps_of_blocks(blocks, sizes[~alone])
     found = np.zeros(sizes.size, np.int64)

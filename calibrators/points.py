@@ -61,12 +61,17 @@ class Pass:
     placed : callable, optional
         Points of a part and its `Place` to a state, for all parts instead of `chunk`: it does what `chunk` does,
         and what otherwise a further pass would be needed for. Whoever knows the places beforehand may use it.
+    classes : callable, optional
+        The scores of the rows with label 0 and those with label 1, ascending float64 arrays, of a part of rows without
+        weights, fewer than 2**26, to the state that `chunk` makes of their points, and the number of these. Whoever
+        needs no points may use it, which saves making them.
     """
 
     chunk: Callable[[Points], Any]
     combine: Callable[[list[Any]], Any]
     only: frozenset[float] | None = None
     placed: Callable[[Points, Place], Any] | None = None
+    classes: Callable[[Array, Array], tuple[Any, int]] | None = None
 
 
 Passes = Generator[Pass, Any, CalibrationMap]

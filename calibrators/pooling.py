@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrators._kernels import pava, sums
-from calibrators.points import Blocks, Points
+from calibrators.points import Array, Blocks, Points
 
 _PIECE = 1 << 22
 _LARGEST_EXACT_TOTAL = float(1 << 26)
@@ -18,6 +18,18 @@ def pool_points(points: Points) -> Blocks:
         for i in range(0, points.score.size, _PIECE)
     ]
     return pieces[0] if len(pieces) == 1 else pool_blocks(pieces)
+
+
+def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
+    """Isotonic blocks of rows without weights, and the number of distinct scores; equal to pooling their points.
+
+    negatives, positives : float64 arrays, ascending: the scores of either class, fewer than 2**26 together. O(rows).
+    """
+    ends = [np.array([0, scores.size]) for scores in (negatives, positives)]
+    blocks, _, distinct = pava.pool_classes(negatives, ends[0], positives, ends[1])
+    first, last, weight, hits = np.ascontiguousarray(blocks.T)
+    zero = np.zeros(first.size)
+    return Blocks(first, last, weight, zero, hits, zero), int(distinct[0])
 
 
 def _pool_piece(points: Points) -> Blocks:

@@ -79,18 +79,38 @@ class Source(NamedTuple):
     sizes: tuple[int, int, int]
 
 
-def read_bucket(
-    sources: list[Source], where: npt.NDArray[np.int64], low: float, high: float
-) -> tuple[Points, float]:
-    """The points with low <= score < high of all runs, and the weight below them.
+class Bucket(NamedTuple):
+    """The rows of a range of scores.
+
+    Attributes
+    ----------
+    negatives, positives : float64 arrays, ascending: scores of rows with label 0 and 1
+    entries : scores, and weights and positives as columns, in the order of the runs; None where there are none
+    before : the weight of all lower scores, but for that of entries before the brackets, which `entries_before` has;
+        exact where it is a number of rows
+    """
+
+    negatives: Array
+    positives: Array
+    entries: tuple[Array, Array] | None
+    before: float
+
+    def points(self) -> Points:
+        """The points of all of them."""
+        plain = Points(*ties.merge_classes(self.negatives, self.positives))
+        if self.entries is None:
+            return plain
+        folded = Points(*ties.sum_ties(*sort_entries(*self.entries)))
+        if plain.score.size == 0:
+            return folded
+        # A log has either weights, all in entries, or whole-number counts, which add exactly.
+        return Points(*row_kernels.merge_points(*plain, *folded))
+
+
+def read_bucket(sources: list[Source], where: npt.NDArray[np.int64], low: float, high: float) -> Bucket:
+    """The rows with low <= score < high of all runs.
 
     where : int64 array, shape (runs, sections, 2): the bucket's `brackets`.
-
-    Returns
-    -------
-    points : Points
-    before : float: the weight of all scores below `low`, but for that of entries before the brackets, which
-        `entries_before` has; exact where it is a number of rows
     """
     negatives: list[Array] = []
     positives: list[Array] = []
@@ -113,19 +133,8 @@ def read_bucket(
                 before += rest[0][:a].sum()
                 scores.append(score[a:b])
                 pairs.append(np.stack(rest, axis=1)[a:])
-    return _merge(negatives, positives, scores, pairs), float(before)
-
-
-def _merge(negatives: list[Array], positives: list[Array], scores: list[Array], pairs: list[Array]) -> Points:
-    """The points of sorted stretches of sections; the lists of scores of the two classes are emptied."""
-    plain = Points(*ties.merge_classes(_sorted(negatives), _sorted(positives)))
-    if not any(score.size for score in scores):
-        return plain
-    folded = Points(*ties.sum_ties(*sort_entries(np.concatenate(scores), np.concatenate(pairs))))
-    if plain.score.size == 0:
-        return folded
-    # A log has either weights, all in entries, or whole-number counts, which add exactly.
-    return Points(*row_kernels.merge_points(*plain, *folded))
+    entries = (np.concatenate(scores), np.concatenate(pairs)) if any(score.size for score in scores) else None
+    return Bucket(_sorted(negatives), _sorted(positives), entries, float(before))
 
 
 def _read(file: FileIO, start: int, stop: int) -> Array:

@@ -84,6 +84,10 @@ class SortPlan:
         return replace(self, bucket_bytes=bucket, run_rows=run_rows)
 
 
+_MOST_CLASSES = 1 << 26
+"""Rows below which `Pass.classes` is exact."""
+
+
 class Part(NamedTuple):
     """A part of the table: a range of scores; weight and positives as expansions, empty where not known."""
 
@@ -247,12 +251,13 @@ def _bucket_tasks(
     if plan.write is not None:
         plan.write.mkdir(parents=True, exist_ok=True)
     chunk: Callable[..., Any] | None = request.chunk if request is not None else None
+    classes = request.classes if request is not None else None
     places: list[Place | None] = [None] * len(where)
     if placed and request is not None and request.placed is not None:
         chunk = request.placed
         places = [Place(int(before), total.used) for before in buckets.entries_before(total.runs, where)]
     return [
-        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk, places[i])
+        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk, places[i], classes)
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -269,15 +274,31 @@ def _merge_bucket(
     path: str | None,
     chunk: Any,
     place: Place | None,
+    classes: Callable[[Array, Array], tuple[Any, int]] | None,
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it.
 
     place : for a pass carried out `placed`: its `before` is only what the entries before the brackets hold
+    classes : see `Pass`
     """
-    points, before = buckets.read_bucket(sources, where, low, high)
+    bucket = buckets.read_bucket(sources, where, low, high)
+    rows = bucket.negatives.size + bucket.positives.size
+    if classes is not None and path is None and bucket.entries is None and 0 < rows < _MOST_CLASSES:
+        return _pooled(bucket.negatives, bucket.positives, classes)
+    points = bucket.points()
     if place is not None:
-        chunk = partial(chunk, place=place._replace(before=place.before + int(before)))
+        chunk = partial(chunk, place=place._replace(before=place.before + int(bucket.before)))
     return merged(points, path, chunk) if points.score.size else None
+
+
+def _pooled(
+    negatives: Array, positives: Array, classes: Callable[[Array, Array], tuple[Any, int]]
+) -> tuple[Part, Any]:
+    """As `merged`, of rows without weights whose points nobody needs."""
+    state, points = classes(negatives, positives)
+    first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
+    hits = np.array([float(positives.size)])[: min(1, positives.size)]
+    return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state
 
 
 def merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:

@@ -12,7 +12,7 @@ from sklearn.isotonic import IsotonicRegression
 from calibrators import CalibrationMap, Isotonic, Points, collapse
 from calibrators._kernels import pava
 from calibrators.isotonic_groups import fit_groups
-from calibrators.pooling import pool_blocks, pool_points
+from calibrators.pooling import pool_blocks, pool_classes, pool_points
 
 
 def sample(n, seed, digits=None, weighted=False):
@@ -120,6 +120,17 @@ def test_large_groups_at_once_are_each_group_alone():
     steps = np.repeat(np.arange(2000.0), 2000)
     groups.append((steps, np.tile(np.arange(2000.0), 2000) < steps))
     check_groups(groups)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(SCORE, st.booleans()), min_size=1, max_size=60))
+def test_pooling_classes_is_pooling_their_points(rows):
+    s, z = (np.array(column) for column in zip(*rows, strict=True))
+    points = collapse(s, z)
+    blocks, distinct = pool_classes(np.sort(s[~z] + 0.0), np.sort(s[z] + 0.0))
+    assert distinct == points.score.size
+    for found, expected in zip(blocks, pool_points(points), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def check_groups(groups):

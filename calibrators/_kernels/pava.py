@@ -154,10 +154,11 @@ def pool_classes(negatives, negative_starts, positives, positive_starts):
     Returns
     -------
     blocks : float64 array, shape (blocks, 4): first, last, weight, positives of all groups' blocks
-    sizes : int64 array, shape (groups,): blocks of each
+    sizes, distinct : int64 arrays, shape (groups,): blocks and distinct scores of each
     """
     groups = negative_starts.size - 1
     sizes = np.empty(groups, np.int64)
+    distinct = np.zeros(groups, np.int64)
     stack = np.empty((1024, 4))
     score, weight, hits = np.empty(_STRIP), np.empty(_STRIP), np.empty(_STRIP)
     base = 0
@@ -186,6 +187,7 @@ def pool_classes(negatives, negative_starts, positives, positive_starts):
                 hits[m] = tie_hits
             # The last point may be tied with what comes.
             count = m if i < n or j < p else m + 1
+            distinct[g] += count
             r = 0
             if not begun and count > 0:
                 a = b = score[0]
@@ -224,4 +226,4 @@ def pool_classes(negatives, negative_starts, positives, positive_starts):
             top += 1
         sizes[g] = top - base
         base = top
-    return stack[:base].copy(), sizes
+    return stack[:base].copy(), sizes, distinct
