@@ -6,8 +6,10 @@ import importlib.metadata
 import mmap
 import os
 import platform
+import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+LOGCAL = str(Path(sys.executable).with_name("logcal"))
 INTERVAL_SECONDS = 0.05
 TOUCHED_BYTES = 4 << 30
 PACKAGES = ("dask", "distributed", "duckdb", "fsspec", "numba", "numpy", "pandas", "polars", "pyarrow")
@@ -39,6 +42,21 @@ class Contender:
     name: str
     command: Sequence[str]
     before: Callable[[], None] = lambda: None
+
+
+def logcal(job: str, *settings: str) -> list[str]:
+    """The command of a job, of the environment that runs this one."""
+    return [LOGCAL, job, *(word for setting in settings for word in ("--set", setting))]
+
+
+def clearing(folder: Path) -> Callable[[], None]:
+    """What empties a folder."""
+
+    def clear() -> None:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return clear
 
 
 def measure(command: Sequence[str]) -> Measurement:

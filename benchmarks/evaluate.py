@@ -20,9 +20,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from _measure import Contender, measure, measure_interleaved, print_machine, print_table, warm
-
-LOGCAL = str(Path(sys.executable).with_name("logcal"))
+from _measure import Contender, logcal, measure, measure_interleaved, print_machine, print_table, warm
 
 DUCKDB = """
 import duckdb, json, sys
@@ -95,14 +93,14 @@ def main(arguments: list[str]) -> None:
 
 def _compare(given: argparse.Namespace, folder: Path) -> None:
     store = [f"store.path={folder / 'store'}", "store.table=bench", "cluster.workers=2", f"scratch={folder}"]
-    measure(_logcal("fit", *store, f"log.path={given.log}", "score_table.keep=true"))
+    measure(logcal("fit", *store, f"log.path={given.log}", "score_table.keep=true"))
     (kept,) = (folder / "store").rglob("score_table")
     print(f"kept score table: {warm(kept) / 1e6:,.0f} MB")
     output = folder / "report"
     ours = {"logcal evaluate, kept score table": kept, "logcal evaluate, log": given.log}
     contenders = [
         Contender(
-            name, _logcal("evaluate", *store, f"log.path={log}", f"output.path={output}"), _removing(output)
+            name, logcal("evaluate", *store, f"log.path={log}", f"output.path={output}"), _removing(output)
         )
         for name, log in ours.items()
     ]
@@ -117,10 +115,6 @@ def _compare(given: argparse.Namespace, folder: Path) -> None:
         for measure_name, value in measures_of(folder / f"{name}.json").items():
             assert math.isclose(value, found[measure_name], rel_tol=1e-6), (name, measure_name, value)
         print(f"{name}: its Brier score, log loss, AUC and calibration error are ours")
-
-
-def _logcal(job: str, *settings: str) -> list[str]:
-    return [LOGCAL, job, *(word for setting in settings for word in ("--set", setting))]
 
 
 def _removing(path: Path) -> Callable[[], None]:

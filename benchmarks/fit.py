@@ -16,11 +16,11 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from _measure import Contender, measure_interleaved, print_machine, print_table, warm
+from _measure import Contender, clearing, logcal, measure_interleaved, print_machine, print_table, warm
 
-LOGCAL = str(Path(sys.executable).with_name("logcal"))
 SPARK_PYTHON = os.environ.get("SPARK_PYTHON", sys.executable)
 
 DUCKDB = """
@@ -73,15 +73,12 @@ def main(arguments: list[str]) -> None:
     print(f"{given.log}: {warm(given.log) / 1e6:,.0f} MB")
     folder = Path(tempfile.mkdtemp(prefix="logcal-fit-", dir=given.scratch or given.log.parent))
 
-    def clear() -> None:
-        for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    clear = clearing(folder)
 
     def ours(name: str, *settings: str, method: str = given.methods[0]) -> Contender:
         store = (f"log.path={given.log}", f"store.path={folder / 'store'}", "store.table=bench")
         common = (*store, f"scratch={folder}", "cluster.workers=2", f"calibrator.method={method}")
-        sets = [word for setting in (*common, *settings) for word in ("--set", setting)]
-        return Contender(name, [LOGCAL, "fit", *sets], clear)
+        return Contender(name, logcal("fit", *common, *settings), clear)
 
     contenders = [_peer(name, given.log, folder, clear) for name in given.peers]
     contenders += [ours(f"logcal fit {method}", method=method) for method in given.methods]
@@ -95,7 +92,7 @@ def main(arguments: list[str]) -> None:
         shutil.rmtree(folder)
 
 
-def _peer(name: str, log: Path, folder: Path, clear: object) -> Contender:
+def _peer(name: str, log: Path, folder: Path, clear: Callable[[], None]) -> Contender:
     output = str(folder / "sorted.parquet")
     engine, _, memory = name.partition("-")
     if engine == "duckdb":
@@ -104,7 +101,7 @@ def _peer(name: str, log: Path, folder: Path, clear: object) -> Contender:
         command = [SPARK_PYTHON, "-c", SPARK, str(log), output, memory, str(folder)]
     else:
         command = [sys.executable, "-c", POLARS, str(log), output]
-    return Contender(name, command, clear)  # type: ignore[arg-type]
+    return Contender(name, command, clear)
 
 
 if __name__ == "__main__":
