@@ -262,7 +262,6 @@ def test_sums_of_counts_are_the_general_ones(digits, counts):
     else:
         k = z
     edges = np.array([1e-30, 0.02, 0.1, 0.1000001, 0.5, 0.99, 1.0])
-    bounds = np.concatenate([[0], np.searchsorted(p, edges), [p.size]])
     none = np.empty(0, np.int64)
     for entries in ((p, w, k, none), count_sums.join_ties(p, w, k)):
         bounds = np.concatenate([[0], np.searchsorted(entries[0], edges), [entries[0].size]])

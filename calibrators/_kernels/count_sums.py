@@ -16,6 +16,7 @@ from calibrators._kernels.accumulators import (
 )
 from calibrators._kernels.logarithm import log_in_place
 from calibrators._kernels.measures import TINY, add_losses
+from calibrators._kernels.search import end_of_tie
 from calibrators._kernels.sums import MAX_COMPONENTS
 
 WEIGHTS, PRODUCTS, LOSSES = 0, 1, 2
@@ -85,6 +86,48 @@ def _add_losses(p, hits, factors, n, work, squared, logs, slot, bits):
 
 
 @njit(cache=True, nogil=True)
+def _end_tie(ranks):
+    rank, below, weight, hits = ranks
+    ranks[0] = rank + hits * (2 * below + weight)
+    ranks[1] = below + weight
+    ranks[2:] = 0
+
+
+@njit(cache=True, nogil=True)
+def _add_ranks(p, w, k, start, stop, ranks):
+    """Add the points start, ..., stop - 1 to `measures.rank_sum`.
+
+    ranks : int64 array: the sum, the weight below the last tie, and the weight and positives of that tie, which may
+        go on.
+    """
+    ties = others = np.int64(0)
+    # Also with what stands beside the strip.
+    for i in range(max(start, 1), min(stop + 1, p.size)):
+        ties |= np.int64(p[i] == p[i - 1])
+    for i in range(start, stop):
+        others |= np.int64(w[i] != 1.0)
+    if ties:
+        for i in range(start, stop):
+            if i == 0 or p[i] != p[i - 1]:
+                _end_tie(ranks)
+            ranks[2] += np.int64(w[i])
+            ranks[3] += np.int64(k[i])
+        return
+    _end_tie(ranks)
+    rank, below = ranks[0], ranks[1]
+    if others:
+        for i in range(start, stop):
+            a = np.int64(w[i])
+            rank += np.int64(k[i]) * (2 * below + a)
+            below += a
+    else:
+        for i in range(start, stop):
+            rank += np.int64(k[i]) * (2 * (below + i - start) + 1)
+        below += stop - start
+    ranks[0], ranks[1] = rank, below
+
+
+@njit(cache=True, nogil=True)
 def sums_of_counts(p, w, k, squares, bounds, depth):
     """The sums of `measures.segment_sums`, `loss_sums` and `rank_sum`, where w and k are counts.
 
@@ -107,54 +150,26 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
     products, squared, logs, infinite = accumulators[0], accumulators[1], accumulators[2], accumulators[3]
     slot = np.empty(1)
     bits = slot.view(np.uint64)
-    values, rest, exponents, side = np.empty(_STRIP), np.empty(_STRIP), np.empty(_STRIP), np.empty(_STRIP)
-    work = (values, values.view(np.int64), rest, exponents)
-    rank = np.int64(0)
-    below = tied_weight = tied_hits = np.int64(0)
-    m = p.size
+    values = np.empty(_STRIP)
+    work = (values, values.view(np.int64), np.empty(_STRIP), np.empty(_STRIP))
+    ranks = np.zeros(4, np.int64)
     for j in range(segments):
         total = np.zeros(3, np.int64)
         for start in range(bounds[j], bounds[j + 1], _STRIP):
             stop = min(start + _STRIP, bounds[j + 1])
             n = stop - start
             q, v, h = p[start:stop], w[start:stop], k[start:stop]
-            weight = hits = square = mixed = others = ties = np.int64(0)
+            weight = hits = square = mixed = np.int64(0)
             for i in range(n):
                 a, b = np.int64(v[i]), np.int64(h[i])
                 weight += a
                 hits += b
                 square += a * a
                 mixed |= np.int64((b != 0) & (a != b))
-                others |= np.int64(a != 1)
             if squares.size:
                 square = squares[start:stop].sum()
             total += np.array([weight, hits, square])
-            # Ties, also with what stands beside the strip.
-            for i in range(max(start, 1), min(stop + 1, m)):
-                ties |= np.int64(p[i] == p[i - 1])
-            if ties:
-                for i in range(start, stop):
-                    if i == 0 or p[i] != p[i - 1]:
-                        rank += tied_hits * (2 * below + tied_weight)
-                        below += tied_weight
-                        tied_weight = tied_hits = np.int64(0)
-                    tied_weight += np.int64(w[i])
-                    tied_hits += np.int64(k[i])
-            else:
-                rank += tied_hits * (2 * below + tied_weight)
-                below += tied_weight
-                tied_weight = tied_hits = np.int64(0)
-                if others:
-                    for i in range(n):
-                        a = np.int64(v[i])
-                        rank += np.int64(h[i]) * (2 * below + a)
-                        below += a
-                else:
-                    places = np.int64(0)
-                    for i in range(n):
-                        places += np.int64(h[i]) * i
-                    rank += hits * (2 * below + 1) + 2 * places
-                    below += n
+            _add_ranks(p, w, k, start, stop, ranks)
             if depth == WEIGHTS:
                 continue
             if q[0] < TINY or q[n - 1] >= 1.0:
@@ -168,30 +183,25 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
             if depth == PRODUCTS:
                 continue
             if mixed:
-                side[:n] = 1.0
-                _add_losses(q, side, h, n, work, squared, logs, slot, bits)
-                side[:n] = 0.0
-                for i in range(n):
-                    exponents[i] = v[i] - h[i]
-                factors = exponents.copy()
-                _add_losses(q, side, factors, n, work, squared, logs, slot, bits)
+                _add_losses(q, np.ones(n), h, n, work, squared, logs, slot, bits)
+                _add_losses(q, np.zeros(n), v - h, n, work, squared, logs, slot, bits)
             else:
                 _add_losses(q, h, v, n, work, squared, logs, slot, bits)
         whole_as_components(total[0], sums[j, 0])
         whole_as_components(total[1], sums[j, 1])
         drain(products, sums[j, 2])
         whole_as_components(total[2], sums[j, 3])
-    rank += tied_hits * (2 * below + tied_weight)
+    _end_tie(ranks)
     losses = np.zeros((3, MAX_COMPONENTS))
     drain(squared, losses[0])
     drain(logs, losses[1])
     drain(infinite, losses[2])
-    ranks = np.zeros(MAX_COMPONENTS)
-    whole_as_components(rank, ranks)
+    rank = np.zeros(MAX_COMPONENTS)
+    whole_as_components(ranks[0], rank)
     return (
         _narrow(sums.reshape(-1, MAX_COMPONENTS)).reshape(segments, 4, -1),
         _narrow(losses),
-        _narrow(ranks.reshape(1, -1))[0],
+        _narrow(rank.reshape(1, -1))[0],
     )
 
 
@@ -219,7 +229,7 @@ def join_ties(p, w, k):
     q, v, h, squares = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64)
     i = 0
     for r in range(n):
-        stop = _end_of_tie(p, i)
+        stop = end_of_tie(p, i)
         weight = hits = square = np.int64(0)
         for j in range(i, stop):
             a = np.int64(w[j])
@@ -229,22 +239,3 @@ def join_ties(p, w, k):
         q[r], v[r], h[r], squares[r] = p[i], float(weight), float(hits), square
         i = stop
     return q, v, h, squares
-
-
-@njit(cache=True, nogil=True)
-def _end_of_tie(p, start):
-    """Behind the last point that is tied with one: in steps that double, then by bisection."""
-    x = p[start]
-    low, step = start, 1
-    while low + step < p.size and p[low + step] == x:
-        low += step
-        step *= 2
-    high = min(low + step, p.size)
-    # p[low] is tied, p[high] is not.
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if p[middle] == x:
-            low = middle
-        else:
-            high = middle
-    return high

@@ -3,6 +3,8 @@
 import numpy as np
 from numba import njit
 
+from calibrators._kernels.search import first_at
+
 _TOP = np.uint64(0x8000000000000000)
 
 
@@ -77,25 +79,6 @@ def apply(scores, bits, edges, starts, low, shift, prob_lo, slope, anchor, out):
 
 
 @njit(cache=True, nogil=True)
-def _first_at(scores, start, limit):
-    """The first place from `start` on with a score of at least `limit`: in steps that double, then by bisection."""
-    if start == scores.size or scores[start] >= limit:
-        return start
-    low, step = start, 1
-    while low + step < scores.size and scores[low + step] < limit:
-        low += step
-        step *= 2
-    high = min(low + step, scores.size)
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if scores[middle] < limit:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-@njit(cache=True, nogil=True)
 def apply_ascending(scores, edges, prob_lo, slope, anchor, out):
     """As `apply`, at ascending scores without NaN."""
     if scores.size == 0:
@@ -103,7 +86,7 @@ def apply_ascending(scores, edges, prob_lo, slope, anchor, out):
     i = 0
     j = np.searchsorted(edges, scores[0], side="right")
     while i < scores.size:
-        stop = _first_at(scores, i, edges[j]) if j < edges.size else scores.size
+        stop = first_at(scores, i, edges[j]) if j < edges.size else scores.size
         if slope[j] == 0.0:
             out[i:stop] = prob_lo[j]
         else:

@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from calibrators._kernels.double_double import add_pairs, two_product
+from calibrators._kernels.ties import merge_more
 
 _CLEAR = 1e-14  # relative difference of the cross products above which double precision decides
 _EQUAL = 2.0**-98  # relative difference below which levels count as equal
@@ -97,50 +98,70 @@ def pool(first, last, weight, weight_low, positives, positives_low):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
-def pool_counts(score, weight, positives):
-    """`pool` for points with whole-number weights of a total below 2**26: plain doubles are exact there.
+_STRIP = 1024
 
-    Returns the columns of `pool`.
+
+@njit(cache=True, nogil=True)
+def _with_room(stack, top):
+    """The stack, or a larger one, with room for a block at `top`."""
+    if top < stack.shape[0]:
+        return stack
+    larger = np.empty((2 * top, 4))
+    larger[:top] = stack
+    return larger
+
+
+@njit(cache=True, nogil=True)
+def _pool_more(score, weight, positives, start, stop, block, stack, base, top):
+    """Pool the points start, ..., stop - 1 with the blocks before them.
+
+    block : float64 array, shape (4,): the last block, which is held apart since most points join it.
+    stack : the blocks before it; those of its group are stack[base:top].
+
+    Returns
+    -------
+    stack, top
     """
-    m = score.size
-    capacity = min(m, 1024)
-    stack = np.empty((capacity, 4))
-    n = 0
-    # The block on top of the stack is held apart: most points join it.
-    a = b = score[0]
-    w, k = weight[0], positives[0]
-    for i in range(1, m):
+    a, b, w, k = block
+    for i in range(start, stop):
         wi, ki = weight[i], positives[i]
         if k * wi < ki * w:
-            if n == capacity:
-                capacity = min(m, 2 * capacity)
-                larger = np.empty((capacity, 4))
-                larger[:n] = stack[:n]
-                stack = larger
-            stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3] = a, b, w, k
-            n += 1
+            if (
+                top == stack.shape[0]
+            ):  # as `_with_room` looks too: calling it for each block takes a third longer
+                stack = _with_room(stack, top)
+            stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
+            top += 1
             a = b = score[i]
             w, k = wi, ki
             continue
         b = score[i]
         w += wi
         k += ki
-        while n > 0 and stack[n - 1, 3] * w >= k * stack[n - 1, 2]:
-            n -= 1
-            a = stack[n, 0]
-            w += stack[n, 2]
-            k += stack[n, 3]
-    first = np.empty(n + 1)
-    last = np.empty(n + 1)
-    weights = np.empty(n + 1)
-    hits = np.empty(n + 1)
-    first[:n], last[:n], weights[:n], hits[:n] = stack[:n, 0], stack[:n, 1], stack[:n, 2], stack[:n, 3]
-    first[n], last[n], weights[n], hits[n] = a, b, w, k
-    return first, last, weights, np.zeros(n + 1), hits, np.zeros(n + 1)
+        while top > base and stack[top - 1, 3] * w >= k * stack[top - 1, 2]:
+            top -= 1
+            a = stack[top, 0]
+            w += stack[top, 2]
+            k += stack[top, 3]
+    block[0], block[1], block[2], block[3] = a, b, w, k
+    return stack, top
 
 
-_STRIP = 1024
+@njit(cache=True, nogil=True)
+def pool_counts(score, weight, positives):
+    """`pool` for points with whole-number weights of a total below 2**26: plain doubles are exact there.
+
+    Returns the columns of `pool`.
+    """
+    block = np.array([score[0], score[0], weight[0], positives[0]])
+    stack, top = _pool_more(score, weight, positives, 1, score.size, block, np.empty((1024, 4)), 0, 0)
+    stack = _with_room(stack, top)
+    stack[top] = block
+    n = top + 1
+    return (
+        stack[:n, 0].copy(), stack[:n, 1].copy(), stack[:n, 2].copy(), np.zeros(n),
+        stack[:n, 3].copy(), np.zeros(n),
+    )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -149,7 +170,7 @@ def pool_classes(negatives, negative_starts, positives, positive_starts):
 
     negatives, positives : float64 arrays, each group's scores of a class one after the other, ascending
     negative_starts, positive_starts : int64 arrays, shape (groups + 1,): group g has the scores from [g] to [g + 1].
-        Fewer than 2**26 rows a group.
+        Fewer than 2**26 rows a group, at least one.
 
     Returns
     -------
@@ -160,70 +181,28 @@ def pool_classes(negatives, negative_starts, positives, positive_starts):
     sizes = np.empty(groups, np.int64)
     distinct = np.zeros(groups, np.int64)
     stack = np.empty((1024, 4))
+    block = np.empty(4)
     score, weight, hits = np.empty(_STRIP), np.empty(_STRIP), np.empty(_STRIP)
     base = 0
     for g in range(groups):
         i, n = negative_starts[g], negative_starts[g + 1]
         j, p = positive_starts[g], positive_starts[g + 1]
         top = base
-        a = b = w = k = 0.0
-        begun = False
         m = -1
-        last = np.nan
-        tie_weight = tie_hits = 0.0
         while i < n or j < p:
-            # A strip of points, as in `ties.merge_classes`.
-            while m < _STRIP - 1 and (i < n or j < p):
-                negative = j == p or (i < n and negatives[i] <= positives[j])
-                s = negatives[i] if negative else positives[j]
-                i += negative
-                j += 1 - negative
-                tied = s == last
-                m += 1 - tied
-                tie_weight = 1.0 + tied * tie_weight
-                tie_hits = (1.0 - negative) + tied * tie_hits
-                score[m] = last = s
-                weight[m] = tie_weight
-                hits[m] = tie_hits
+            i, j, m = merge_more(negatives, i, n, positives, j, p, score, weight, hits, m)
             # The last point may be tied with what comes.
             count = m if i < n or j < p else m + 1
+            start = 0
+            if distinct[g] == 0:
+                block[:] = np.array([score[0], score[0], weight[0], hits[0]])
+                start = 1
+            stack, top = _pool_more(score, weight, hits, start, count, block, stack, base, top)
             distinct[g] += count
-            r = 0
-            if not begun and count > 0:
-                a = b = score[0]
-                w, k = weight[0], hits[0]
-                begun = True
-                r = 1
-            while r < count:
-                wi, ki = weight[r], hits[r]
-                if k * wi < ki * w:
-                    if top == stack.shape[0]:
-                        larger = np.empty((2 * top, 4))
-                        larger[:top] = stack
-                        stack = larger
-                    stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
-                    top += 1
-                    a = b = score[r]
-                    w, k = wi, ki
-                else:
-                    b = score[r]
-                    w += wi
-                    k += ki
-                    while top > base and stack[top - 1, 3] * w >= k * stack[top - 1, 2]:
-                        top -= 1
-                        a = stack[top, 0]
-                        w += stack[top, 2]
-                        k += stack[top, 3]
-                r += 1
             score[0], weight[0], hits[0] = score[m], weight[m], hits[m]
             m = 0
-        if begun:
-            if top == stack.shape[0]:
-                larger = np.empty((2 * top, 4))
-                larger[:top] = stack
-                stack = larger
-            stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
-            top += 1
-        sizes[g] = top - base
-        base = top
+        stack = _with_room(stack, top)
+        stack[top] = block
+        sizes[g] = top + 1 - base
+        base = top + 1
     return stack[:base].copy(), sizes, distinct

@@ -7,6 +7,36 @@ from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 
 @njit(cache=True, nogil=True)
+def merge_more(negatives, i, n, positives, j, p, score, weight, hits, m):
+    """Merge negatives[i:n] and positives[j:p] into points, as `merge_classes` does, until there is no more room.
+
+    score, weight, hits : float64 arrays of one size, are filled behind place m, or from m on where that point, which
+        was made before, is tied with what comes; m = -1: there is none.
+
+    Returns
+    -------
+    i, j : what comes next. m : the last point made; it may be tied with what comes
+    """
+    last = score[m] if m >= 0 else np.nan
+    w = weight[m] if m >= 0 else 0.0
+    h = hits[m] if m >= 0 else 0.0
+    while m < score.size - 1 and (i < n or j < p):
+        # Which class comes next cannot be predicted, so nothing here branches on it.
+        negative = j == p or (i < n and negatives[i] <= positives[j])
+        s = negatives[i] if negative else positives[j]
+        i += negative
+        j += 1 - negative
+        tied = s == last
+        m += 1 - tied
+        w = 1.0 + tied * w
+        h = (1.0 - negative) + tied * h
+        score[m] = last = s
+        weight[m] = w
+        hits[m] = h
+    return i, j, m
+
+
+@njit(cache=True, nogil=True)
 def merge_classes(negatives, positives):
     """Points of two sorted arrays of scores, one a class; every observation has weight 1.
 
@@ -24,23 +54,7 @@ def merge_classes(negatives, positives):
     score = np.empty(n + p)
     weight = np.empty(n + p)
     hits = np.empty(n + p)
-    i = j = 0
-    m = -1
-    last = np.nan
-    w = h = 0.0
-    while i < n or j < p:
-        # Which class comes next cannot be predicted, so nothing here branches on it.
-        negative = j == p or (i < n and negatives[i] <= positives[j])
-        s = negatives[i] if negative else positives[j]
-        i += negative
-        j += 1 - negative
-        tied = s == last
-        m += 1 - tied
-        w = 1.0 + tied * w
-        h = (1.0 - negative) + tied * h
-        score[m] = last = s
-        weight[m] = w
-        hits[m] = h
+    _, _, m = merge_more(negatives, 0, n, positives, 0, p, score, weight, hits, -1)
     m += 1
     if 2 * m > n + p:
         # Copying would cost more than the unused end.
