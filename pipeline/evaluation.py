@@ -272,7 +272,7 @@ def ranking(before: Measures, after: Measures) -> str:
 def points(share: float) -> str:
     """A share of 1 in percentage points, with two significant digits at least."""
     percent = 100 * share
-    if percent == 0 or percent >= 10:
+    if percent < 5e-9 or percent >= 10:
         return f"{percent:.1f}"
     return f"{percent:.{min(8, 1 - math.floor(math.log10(percent)))}f}"
 

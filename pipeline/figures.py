@@ -20,6 +20,7 @@ from calibrators.points import Array
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotParams
 
 BEFORE = "#b8501f"
 AFTER = "#1f5f99"
@@ -142,12 +143,10 @@ def histogram(side: Assessment, color: str, *, name: str, alt: str, label: str) 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         grid(axes, "y")
-        width = np.diff(edges)
-        at: dict[str, Any] = {"width": width, "align": "edge", "edgecolor": "white", "linewidth": 0.4}
-        axes.bar(edges[:-1], positive, color=color, label="label 1", **at)
-        axes.bar(
-            edges[:-1], share - positive, bottom=positive, color=color, alpha=0.32, label="label 0", **at
-        )
+        # One shape each: bars would be a hundred, and take ten times as long.
+        filled: dict[str, Any] = {"edges": edges, "fill": True, "color": color, "linewidth": 0}
+        axes.stairs(positive, label="label 1", **filled)
+        axes.stairs(share, baseline=positive, alpha=0.32, label="label 0", **filled)
         axes.set(xlim=(edges[0], edges[-1]), xlabel=label, ylabel="Share of rows")
         axes.set_ylim(0, 1.15 * share.max())
         axes.yaxis.set_major_formatter(lambda value, _: percent(value))
@@ -220,13 +219,25 @@ def render(draw: Callable[[Figure], None], size: tuple[float, float], name: str,
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size, subplotpars=_margins(*size))
         FigureCanvasSVG(figure)
         draw(figure)
+        for axes in figure.axes:
+            # Upright above the axis: that can be read, and needs no margin as wide as the widest number.
+            axes.set_title(axes.get_ylabel(), loc="left", fontsize=10)
+            axes.set_ylabel("")
         figure.savefig(
             buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
     return _inline(buffer.getvalue(), name, alt)
+
+
+def _margins(width: float, height: float) -> SubplotParams:
+    """Around one pair of axes, the same in all figures: measuring their labels would draw each figure twice."""
+    from matplotlib.gridspec import SubplotParams
+
+    left, bottom, right, top = 0.85, 0.55, 0.15, 0.35  # inches
+    return SubplotParams(left / width, bottom / height, 1 - right / width, 1 - top / height)
 
 
 def _inline(text: str, name: str, alt: str) -> str:
