@@ -1,4 +1,4 @@
-"""Where the work runs: in this process, on worker processes of this machine, or on a Dask cluster."""
+"""Where the work runs: in this process, on its threads, on processes of this machine, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jobs import worker_process
-from jobs.config import ADDRESS, AUTO, INLINE, ClusterConfig
+from jobs.config import ADDRESS, AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.execution import DaskExecutor, Executor, InlineExecutor
+from pipeline.execution import DaskExecutor, Executor, InlineExecutor, ThreadExecutor
 
 log = logging.getLogger("logcal")
-
-LITTLE_ROWS = 4_000_000
-"""Up to so many rows starting workers takes longer than they save."""
 
 _SLICE = 0.5
 """Seconds between looks at whether a cluster is still wanted."""
@@ -41,16 +38,16 @@ _STOP = 30.0
 class StartExecutor(Protocol):
     """Waits for a cluster and returns its executor."""
 
-    def __call__(self, rows: int | None = None) -> Executor:
-        """Where `rows`, if known, are to be worked on: with kind auto they decide it."""
+    def __call__(self, *, threads: bool = False) -> Executor:
+        """`threads` : whether threads serve the work as well as processes; with kind auto they are used then."""
 
 
 @contextmanager
 def starting_executor(config: ClusterConfig) -> Iterator[StartExecutor]:
     """Begin to start a cluster; yield what waits for it and returns its executor.
 
-    So that a job can be prepared meanwhile. With kind auto, and no number of workers, a cluster is started only where
-    there is work for one. Whatever was started is stopped at the end.
+    So that a job can be prepared meanwhile. With kind auto processes are started only for work that threads would not
+    serve. Whatever was started is stopped at the end.
 
     Raises
     ------
@@ -59,7 +56,6 @@ def starting_executor(config: ClusterConfig) -> Iterator[StartExecutor]:
     TemporaryError
         The cluster cannot be reached, or no worker comes.
     """
-    undecided = config.kind == AUTO and config.workers is None
     with ExitStack() as stack:
 
         def start() -> _Starting:
@@ -67,12 +63,13 @@ def starting_executor(config: ClusterConfig) -> Iterator[StartExecutor]:
             stack.callback(starting.stop)
             return starting
 
-        begun = None if undecided or config.kind == INLINE else start()
+        begun = None if config.kind in (AUTO, INLINE, THREADS) else start()
 
-        def executor(rows: int | None = None) -> Executor:
-            little = undecided and rows is not None and rows <= LITTLE_ROWS
-            if config.kind == INLINE or little:
+        def executor(*, threads: bool = False) -> Executor:
+            if config.kind == INLINE:
                 return InlineExecutor(stack.enter_context(reporting()))
+            if config.kind == THREADS or (config.kind == AUTO and threads):
+                return ThreadExecutor(_local_workers(config), stack.enter_context(reporting()))
             client, workers = (begun or start()).result()
             log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))
             return DaskExecutor(client, workers, stack.enter_context(reporting()))

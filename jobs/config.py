@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_o
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-AUTO, INLINE, LOCAL, ADDRESS, SCHEDULER_FILE = "auto", "inline", "local", "address", "scheduler_file"
-CLUSTER_KINDS = (AUTO, INLINE, LOCAL, ADDRESS, SCHEDULER_FILE)
+AUTO, INLINE, THREADS, LOCAL = "auto", "inline", "threads", "local"
+ADDRESS, SCHEDULER_FILE = "address", "scheduler_file"
+CLUSTER_KINDS = (AUTO, INLINE, THREADS, LOCAL, ADDRESS, SCHEDULER_FILE)
 
 _UNITS = {
     "B": 1,
@@ -227,21 +228,22 @@ class ClusterConfig(Section):
 
     kind: Annotated[Text, AfterValidator(_check_kind)] = Field(
         AUTO,
-        description="auto: inline where at most 4 million rows are to be worked on and workers is null, otherwise "
-        "local. inline: in this process, one task after the other, for small logs and debugging. local: worker "
-        "processes on this machine. address, scheduler_file: a Dask cluster that is running. Or the dotted path of "
-        "a cluster class, such as dask_jobqueue.SLURMCluster, dask_kubernetes.operator.KubeCluster or coiled.Cluster.",
+        description="auto: local where classifiers are trained or applied, otherwise threads. inline: in this process, "
+        "one task after the other, for debugging. threads: on threads of this process. local: on worker processes of "
+        "this machine, as a Dask cluster. address, scheduler_file: a Dask cluster that is running. Or the dotted path "
+        "of a cluster class, such as dask_jobqueue.SLURMCluster, dask_kubernetes.operator.KubeCluster or "
+        "coiled.Cluster.",
     )
     workers: int | None = Field(
         None,
         ge=1,
-        description="Number of workers. null: with auto and local, one per core as far as the memory goes; with a "
-        "class, as many as the class starts by itself. Not used with the other kinds.",
+        description="Number of workers. null: with auto, threads and local, one per core as far as the memory goes; "
+        "with a class, as many as the class starts by itself. Not used with the other kinds.",
     )
     memory: Annotated[Text, BeforeValidator(_check_memory)] = Field(
         "2GiB",
-        description="Memory of each worker, such as 2GiB or 1500MB. Tasks are sized for it, and a local worker "
-        "never gets more. Workers from elsewhere must have at least as much for each of their threads.",
+        description="Memory of each worker, such as 2GiB or 1500MB. Tasks are sized for it, and a worker process of "
+        "this machine never gets more. Workers from elsewhere must have at least as much for each of their threads.",
     )
     address: Text | None = Field(
         None, description="With kind address: the scheduler's, such as tcp://10.0.0.5:8786."

@@ -151,9 +151,9 @@ class Prepared:
         return self.segmented is None and self.lookup.facts.monotone
 
     @property
-    def rows(self) -> int:
-        """Those of the log, or the points of the score table."""
-        return self.log.rows
+    def threads(self) -> bool:
+        """Its tasks sort, merge and measure in compiled code."""
+        return True
 
     @property
     def plan(self) -> Plan:

@@ -20,7 +20,6 @@ from pipeline.logs import Columns, Log, cut, open_log
 from pipeline.lookup_table import fingerprint, lookup_bytes
 from pipeline.output import Output
 from pipeline.quarantine import RowRules, check_place, keep_parts
-from pipeline.score_grid import steps_per_unit
 from pipeline.score_table import SortPlan, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
 from pipeline.segment_fit import fit_segments
@@ -133,14 +132,9 @@ class Prepared:
     days: DayTables | None = None
 
     @property
-    def rows(self) -> int:
-        """Those of the log; with a window those of the days that are not sorted yet, where the others are counts."""
-        if self.window is None or self.days is None:
-            return self.log.rows
-        if steps_per_unit(self.config.score_table.grid) is None or self.config.log.weight is not None:
-            return self.log.rows
-        new = self.days.unsorted(self.window)
-        return sum(group.rows for day in new for _, group in self.window.groups(day))
+    def threads(self) -> bool:
+        """Its tasks sort, merge and fit in compiled code."""
+        return True
 
     @property
     def plan(self) -> Plan:

@@ -97,9 +97,9 @@ class Prepared:
     identity: str
 
     @property
-    def rows(self) -> None:
-        """Classifiers are trained: rows say little of the work."""
-        return
+    def threads(self) -> bool:
+        """Classifiers are trained, which are held to one thread by settings of the whole process."""
+        return False
 
     @property
     def plan(self) -> Plan:

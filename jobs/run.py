@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from jobs import interrupts
 from jobs.registry import Job
-from pipeline.errors import LogcalError
+from pipeline.errors import LogcalError, TemporaryError
 from pipeline.execution import Executor
 
 log = logging.getLogger("logcal")
@@ -66,8 +66,8 @@ class Prepared(Protocol):
         """What it would do."""
 
     @property
-    def rows(self) -> int | None:
-        """How many rows it would work on; None where rows say little of the work."""
+    def threads(self) -> bool:
+        """Whether threads of one process serve its tasks as well as processes of their own would."""
 
     def execute(self, executor: Executor) -> Outcome:
         """Do it."""
@@ -96,7 +96,7 @@ def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool,
     with starting_executor(config.cluster) as executor:
         prepared: Prepared = job.load_module().prepare(config)
         announce_compiling()
-        outcome = prepared.execute(executor(prepared.rows))
+        outcome = prepared.execute(executor(threads=prepared.threads))
         interrupts.ignore()
     show(outcome.summary, outcome.lines, as_json)
 
@@ -117,6 +117,9 @@ def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
         return _fail(name, str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
         return _fail(name, "interrupted; nothing was published", interrupts.exit_code(), as_json)
+    except MemoryError as error:
+        message = f"out of memory ({error}): tasks are cut for cluster.memory; lower it, or cluster.workers"
+        return _fail(name, message, TemporaryError.exit_code, as_json)
     except BrokenPipeError:
         # Whoever read stdout has gone: the job itself is done.
         sys.stderr.close()

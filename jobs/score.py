@@ -82,9 +82,9 @@ class Prepared:
     identity: str
 
     @property
-    def rows(self) -> int:
-        """Those of the log."""
-        return self.log.rows
+    def threads(self) -> bool:
+        """Not where a classifier is applied, which is held to one thread by settings of the whole process."""
+        return self.scoring.classifying is None
 
     @property
     def plan(self) -> Plan:

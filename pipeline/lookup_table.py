@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -194,7 +195,12 @@ def cached_lookup_table(path: str) -> LookupTable:
         stamp = filesystem.ukey(inner)
     except FileNotFoundError:
         raise _missing(path) from None
-    return _read_cached(path, stamp)
+    with _READING:
+        return _read_cached(path, stamp)
+
+
+_READING = threading.Lock()
+"""Threads that need the same table at the same time wait for the one that reads it."""
 
 
 @functools.lru_cache(maxsize=_CACHED_TABLES)

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import io
 import json
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -287,7 +288,12 @@ def cached_segmented_lookup(path: str) -> SegmentedLookup:
         stamp = filesystem.ukey(inner)
     except FileNotFoundError:
         stamp = ""
-    return _read_cached(path, stamp)
+    with _READING:
+        return _read_cached(path, stamp)
+
+
+_READING = threading.Lock()
+"""Threads that need the same table at the same time wait for the one that reads it."""
 
 
 @functools.lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from jobs import interrupts
@@ -212,11 +213,22 @@ def test_a_bug_has_its_traceback_and_says_that_it_is_one(capsys):
     assert json.loads(shown.out)["exit_code"] == 1
 
 
+def test_too_little_memory_is_temporary(capsys):
+    def allocate():
+        return np.empty(1 << 60, np.uint8)
+
+    assert guarded("logcal x", allocate, as_json=False) == 75
+    said = capsys.readouterr().err
+    assert "logcal x: out of memory (Unable to allocate" in said
+    assert "lower it, or cluster.workers" in said
+    assert "Traceback" not in said
+
+
 class Prepared:
     """A job that does what a test says."""
 
     plan = Plan("toy", ("count: 3 tasks",), ("a",), ("b",), {"rows": 3})
-    rows = 3
+    threads = True
 
     def __init__(self, config):
         self.config = config

@@ -7,16 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jobs import fit
-from jobs.cluster import LITTLE_ROWS, starting_executor
-from jobs.config import ClusterConfig, FitConfig
-from jobs.config_loading import load
+from jobs.cluster import starting_executor
+from jobs.config import ClusterConfig
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.execution import DaskExecutor, InlineExecutor
+from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
 
 QUICK = "cluster.timeout=1"
 
@@ -209,35 +208,67 @@ def test_a_temporary_folder_with_a_name_too_long_for_sockets(place):
     assert lookup.read_bytes() == place.lookup()
 
 
-def test_little_work_is_done_here_unless_workers_are_asked_for():
-    with starting_executor(ClusterConfig(memory="400MiB")) as executor:
-        assert isinstance(executor(LITTLE_ROWS), InlineExecutor)
-        # Only now is a cluster started.
-        many = executor(LITTLE_ROWS + 1)
-        assert isinstance(many, DaskExecutor)
-        assert many.run("stage", os.getpid, [()]) != [os.getpid()]
-    with starting_executor(ClusterConfig(memory="400MiB", workers=1)) as executor:
-        assert isinstance(executor(1), DaskExecutor)
+def on_threads(config):
+    """An executor, and whether it is one of threads."""
+    with starting_executor(config) as starting:
+        executor = starting(threads=True)
+        return executor, isinstance(executor, ThreadExecutor)
 
 
-def test_a_window_whose_other_days_are_counts_is_little_work(place):
-    day = np.repeat(np.array(["2026-01-01", "2026-01-02"], "datetime64[D]"), 3000)
-    place.write_log({**place.predictions(6000), "day": day}, files=2)
-    settings = ["window.column=day", "window.last=2d", "score_table.grid=1e-3"]
-    given = [part for part in place.arguments("fit", *settings) if part not in ("fit", "--set")]
+def test_threads_where_they_serve_as_well_as_processes():
+    executor, threads = on_threads(ClusterConfig(memory="400MiB"))
+    assert threads
+    assert executor.workers == len(os.sched_getaffinity(0))
+    assert on_threads(ClusterConfig(workers=3))[0].workers == 3
+    assert not on_threads(ClusterConfig(kind="inline"))[1]
+    with starting_executor(ClusterConfig(workers=1, memory="400MiB")) as starting:
+        assert isinstance(starting(), DaskExecutor)
+    with starting_executor(ClusterConfig(kind="threads")) as starting:
+        assert isinstance(starting(), ThreadExecutor)
 
-    def rows(*more):
-        return fit.prepare(load(FitConfig, settings=[*given, *more])).rows
 
-    assert rows() == 6000
-    place.job("fit", *settings).expect(0)
-    # Another version of the same days.
-    assert rows("calibrator.method=histogram") == 0
-    assert rows("score_table.grid=none") == rows("score_table.grid=float32") == 6000
+def test_threads_give_results_in_the_order_of_the_tasks():
+    reports = []
+    executor = ThreadExecutor(2, lambda *report: reports.append(report))
+    found = executor.run("stage", here_after, [(0.2,), (0.1,), (0,)])
+    assert [seconds for seconds, _ in found] == [0.2, 0.1, 0]
+    assert len({thread for _, thread in found} - {threading.main_thread().name}) == 2
+    assert reports[0] == ("stage", 0, 3)
+    assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)
+    assert reports[-1] == ("stage", 3, 3)
+    assert executor.run("stage", os.getpid, []) == []
+
+
+def test_what_tasks_on_threads_share_stays_as_it_is():
+    shared = [1]
+    assert ThreadExecutor(2).run("stage", list.append, [(shared, 2)] * 8) == [None] * 8
+    assert shared == [1]
+
+
+def test_an_error_on_a_thread_waits_for_the_tasks_that_run_and_begins_no_more(tmp_path):
+    tasks = [(str(tmp_path / "missing" / "file"), 0.0), *((str(tmp_path / f"{i}"), 0.3) for i in range(9))]
+    with pytest.raises(FileNotFoundError, match="missing"):
+        ThreadExecutor(2).run("stage", write_later, tasks)
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert 1 <= len(written) <= 3
+    time.sleep(0.5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == written
+
+
+def here_after(seconds):
+    """A task that says where it was."""
+    time.sleep(seconds)
+    return seconds, threading.current_thread().name
+
+
+def write_later(path, seconds):
+    """A task."""
+    time.sleep(seconds)
+    Path(path).write_text("x")
 
 
 def test_ctrl_c_is_not_the_workers():
-    with starting_executor(ClusterConfig(workers=1, memory="400MiB")) as executor:
+    with starting_executor(ClusterConfig(kind="local", workers=1, memory="400MiB")) as executor:
         (pid,) = executor().run("stage", os.getpid, [()])
         os.kill(pid, signal.SIGINT)
         assert executor().run("stage", os.getpid, [()]) == [pid]

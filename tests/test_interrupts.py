@@ -34,11 +34,13 @@ def assert_ended(place, running, code, before):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("whom", ["command", "group"])
-def test_a_signal_during_the_sort(place, start, number, whom):
+@pytest.mark.parametrize(
+    ("kind", "whom"), [(LOCAL, "command"), (LOCAL, "group"), ("cluster.kind=threads", "command")]
+)
+def test_a_signal_during_the_sort(place, start, kind, number, whom):
     place.write_long_log(files=20)
     before = without_stderr(place.tree())
-    running = start(place, "fit", LOCAL, "cluster.workers=2")
+    running = start(place, "fit", kind, "cluster.workers=2")
     await_runs(place, running)
     if whom == "group":
         running.signal_group(number)
