@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -18,6 +19,10 @@ from jobs.worker_process import ignore_interrupts
 if multiprocessing.parent_process() is not None:
     # Imported by a worker process, as its parent's main module.
     ignore_interrupts()
+
+# OpenBLAS, once in numpy and once in scipy, starts a thread a core as it is loaded, which wait at full speed. No job
+# multiplies matrices, and classifiers are held to one thread in any case.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _HELP = """Calibrate binary classifiers from their Parquet prediction logs.
 

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from jobs import worker_process
+from jobs import process_memory, worker_process
 from jobs.config import ADDRESS, AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting
 from pipeline.errors import ConfigError, TemporaryError
@@ -69,6 +69,7 @@ def starting_executor(config: ClusterConfig) -> Iterator[StartExecutor]:
             if config.kind == INLINE:
                 return InlineExecutor(stack.enter_context(reporting()))
             if config.kind == THREADS or (config.kind == AUTO and threads):
+                process_memory.keep()
                 return ThreadExecutor(_local_workers(config), stack.enter_context(reporting()))
             client, workers = (begun or start()).result()
             log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from jobs.cluster import starting_executor
@@ -220,6 +221,8 @@ def test_threads_where_they_serve_as_well_as_processes():
     assert threads
     assert executor.workers == len(os.sched_getaffinity(0))
     assert on_threads(ClusterConfig(workers=3))[0].workers == 3
+    # What their tasks free is kept for the next.
+    assert pa.default_memory_pool().backend_name == "system"
     assert not on_threads(ClusterConfig(kind="inline"))[1]
     with starting_executor(ClusterConfig(workers=1, memory="400MiB")) as starting:
         assert isinstance(starting(), DaskExecutor)
