@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,9 @@ class KeptTable:
         return Log(str(self.folder), LocalFileSystem(), tuple(found), columns, dict.fromkeys(names, "double"))
 
     def table(self, log: Log) -> ScoreTable:
-        """The score table of `files`, ready for passes."""
+        """The score table of `files`, ready for passes: a part a row group, which take little memory at a time."""
         data = self.manifest["data"]
-        parts = sorted(map(_part, log.files), key=lambda part: part.first)
+        parts = sorted((part for file in log.files for part in _parts(file)), key=lambda part: part.first)
         return ScoreTable(
             parts=tuple(parts),
             rows=data["rows_read"],
@@ -109,12 +109,14 @@ def _groups(path: Path) -> tuple[int, ...]:
     return tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
 
 
-def _part(file: LogFile) -> Part:
+def _parts(file: LogFile) -> Iterator[Part]:
     footer = _footer(Path(file.path))
     none = np.empty(0)
-    weight = np.array([float(file.rows)]) if only_weight(footer) == 1.0 else none
-    # Its first score is its least one.
-    return Part(file.path, float(footer.row_group(0).column(0).statistics.min), file.rows, weight, none)
+    for group, rows in enumerate(file.row_groups):
+        weight = np.array([float(rows)]) if only_weight(footer, [group]) == 1.0 else none
+        # Its first score is its least one.
+        first = float(footer.row_group(group).column(0).statistics.min)
+        yield Part(file.path, first, rows, weight, none, group)
 
 
 def _footer(path: Path) -> Any:
@@ -131,7 +133,7 @@ def sort_by_probability(table: ScoreTable, lookup: str, folder: Path, executor: 
     lookup : path of the lookup table that gives the probabilities
     folder : for the runs
     """
-    tasks = [(part.path, lookup, str(folder), i) for i, part in enumerate(table.parts)]
+    tasks = [(part.path, part.group, lookup, str(folder), i) for i, part in enumerate(table.parts)]
     total = RunReceipt(rows=table.rows, used=table.used, used_positive=table.used_positive, bad=BadRows())
     for receipt in executor.run("sort", _write_probabilities, tasks):
         total.runs += receipt.runs
@@ -140,8 +142,8 @@ def sort_by_probability(table: ScoreTable, lookup: str, folder: Path, executor: 
     return total
 
 
-def _write_probabilities(path: str, lookup: str, folder: str, index: int) -> RunReceipt:
-    score, weight, positives = read_points(path)
+def _write_probabilities(path: str, group: int | None, lookup: str, folder: str, index: int) -> RunReceipt:
+    score, weight, positives = read_points(path, group)
     probability = cached_lookup_table(lookup).map.predict(score)
     order = np.argsort(probability, kind="stable")
     entries = Points(*ties.expand_ties(probability[order], weight[order], positives[order]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -89,13 +89,17 @@ _MOST_CLASSES = 1 << 26
 
 
 class Part(NamedTuple):
-    """A part of the table: a range of scores; weight and positives as expansions, empty where not known."""
+    """A part of the table: a range of scores; weight and positives as expansions, empty where not known.
+
+    group : the row group of the file that it is; None: all of them.
+    """
 
     path: str | None
     first: float
     points: int
     weight: Array
     positives: Array
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,9 @@ def build_score_table(
 def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: str) -> Any:
     """Carry out a pass over written parts, or over those of them that it needs."""
     tasks = [
-        (part.path, request.chunk) for part in parts if request.only is None or part.first in request.only
+        (part.path, part.group, request.chunk)
+        for part in parts
+        if request.only is None or part.first in request.only
     ]
     return request.combine(executor.run(stage, _run_chunk, tasks))
 
@@ -346,24 +352,25 @@ def write_points(points: Points, path: Path) -> None:
     temporary.replace(path)
 
 
-def read_points(path: str) -> Points:
+def read_points(path: str, group: int | None = None) -> Points:
     """A part of a score table."""
     score, weight, positives = schema.SCORE_TABLE.names
     with pq.ParquetFile(path, pre_buffer=False) as file:
-        alike = only_weight(file.metadata)
+        groups = range(file.num_row_groups) if group is None else [group]
+        alike = only_weight(file.metadata, groups)
         names = [score, positives] if alike is not None else [score, weight, positives]
-        table = file.read(columns=names, use_threads=False)
+        table = file.read_row_groups(groups, columns=names, use_threads=False)
     columns = {name: as_numpy(table.column(name)) for name in names}
     if alike is not None:
         columns[weight] = np.full(table.num_rows, alike)
     return Points(columns[score], columns[weight], columns[positives])
 
 
-def only_weight(footer: pq.FileMetaData) -> float | None:
-    """The weight that all points of a part have, where its footer tells."""
+def only_weight(footer: pq.FileMetaData, groups: Iterable[int]) -> float | None:
+    """The weight that all points of some row groups have, where the footer tells."""
     at = schema.SCORE_TABLE.names.index("weight")
     found = set()
-    for group in range(footer.num_row_groups):
+    for group in groups:
         statistics = footer.row_group(group).column(at).statistics
         if statistics is None or not statistics.has_min_max:
             return None
@@ -371,5 +378,5 @@ def only_weight(footer: pq.FileMetaData) -> float | None:
     return float(found.pop()) if len(found) == 1 else None
 
 
-def _run_chunk(path: str, chunk: Any) -> Any:
-    return chunk(read_points(path))
+def _run_chunk(path: str, group: int | None, chunk: Any) -> Any:
+    return chunk(read_points(path, group))

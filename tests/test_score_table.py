@@ -16,6 +16,7 @@ from pipeline import runs, score_table
 from pipeline.calibration import fit_log
 from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
+from pipeline.kept_table import KeptTable
 from pipeline.logs import Columns, cut, open_log
 from pipeline.quarantine import RowRules
 from pipeline.score_table import SortPlan, build_score_table, read_points, scratch_bytes, write_points
@@ -212,6 +213,27 @@ def test_a_part_survives_a_round_trip(tmp_path):
     points = collapse([0.5, -2.0, 1e300], [1, 0, 1], [0.1, 3.0, 1e12])
     write_points(points, tmp_path / "part.parquet")
     assert_same(read_points(str(tmp_path / "part.parquet")), points)
+
+
+def test_a_row_group_of_a_part_is_a_part(tmp_path):
+    points = collapse(np.random.default_rng(0).random(1000), np.arange(1000) % 2, np.ones(1000))
+    path = tmp_path / "score_table" / "part.parquet"
+    path.parent.mkdir()
+    write_points(points, path)
+    pq.write_table(pq.read_table(path), path, row_group_size=300)
+    files = {"score_table/part.parquet": {"bytes": path.stat().st_size, "sha256": "x"}}
+    data = dict.fromkeys(
+        ("rows_read", "rows_used", "rows_positive", "distinct_scores", "weight", "positives", "lowest_score"),
+        0,
+    )
+    data |= {"highest_score": 1, "quarantined_by_reason": {}}
+    kept = KeptTable(path.parent, {"files": files, "data": data})
+    parts = kept.table(kept.files()).parts
+    assert [part.points for part in parts] == [300, 300, 300, 100]
+    assert [part.first for part in parts] == points.score[::300].tolist()
+    assert [part.weight.tolist() for part in parts] == [[300.0], [300.0], [300.0], [100.0]]
+    read = [read_points(part.path, part.group) for part in parts]
+    assert_same([np.concatenate(column) for column in zip(*read, strict=True)], points)
 
 
 @pytest.mark.parametrize(
