@@ -65,6 +65,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=["isotonic"], help="ratios are to the first of all")
     parser.add_argument("--keep", action="store_true", help="also a fit that keeps the sorted score table")
+    parser.add_argument("--processes", action="store_true", help="also a fit on worker processes")
     parser.add_argument("--weight", help="also a fit with this weight column")
     parser.add_argument("--peers", nargs="*", default=["duckdb-8GB", "duckdb-2GB", "polars"])
     parser.add_argument("--scratch", type=Path, help="where outputs go (default: beside the log)")
@@ -84,6 +85,8 @@ def main(arguments: list[str]) -> None:
     contenders += [ours(f"logcal fit {method}", method=method) for method in given.methods]
     if given.keep:
         contenders.append(ours("... and keep the score table", "score_table.keep=true"))
+    if given.processes:
+        contenders.append(ours("... on worker processes", "cluster.kind=local"))
     if given.weight:
         contenders.append(ours("... with weights", f"log.weight={given.weight}"))
     try:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _measure import Measurement, measure, print_machine, warm
+from _measure import Measurement, measure, print_machine, touch_memory, warm
 from make_log import LogSpec, write_log
 
 LOGCAL = str(Path(sys.executable).with_name("logcal"))
@@ -79,6 +79,7 @@ def _fit(log: Path, method: str, scratch: Path) -> tuple[Measurement, str]:
         }
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         tasks = _tasks(sets)
+        touch_memory()
         return measure([LOGCAL, "fit", *sets]), tasks
 
 

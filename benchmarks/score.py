@@ -78,7 +78,7 @@ def _compare(log: Path, folder: Path, runs: int) -> None:
         "--set",
         "store.table=bench",
     ]
-    local = ["--set", "cluster.kind=local", "--set", "cluster.workers=2"]
+    local = ["--set", "cluster.workers=2"]
     measure([LOGCAL, "fit", *store, *local, "--set", f"scratch={folder}"])
     outputs = {name: folder / name for name in ("ours", "floor")}
 

@@ -1,4 +1,4 @@
-"""What a run costs before it does anything: `logcal --help`, and a fit of 100,000 rows without processes.
+"""What a run costs before it does anything: `logcal --help`, and a fit of 100,000 rows with and without worker processes.
 
     python benchmarks/startup.py
 
@@ -39,8 +39,8 @@ def main() -> None:
     contenders = [
         Contender("python -c pass", [sys.executable, "-c", "pass"]),
         Contender("logcal --help", [LOGCAL, "--help"]),
-        Contender("logcal fit, 100,000 rows, cluster.kind=inline", [*fit, "cluster.kind=inline"], clear),
-        Contender("logcal fit, 100,000 rows, cluster.kind=local", [*fit, "cluster.workers=2"], clear),
+        Contender("logcal fit, 100,000 rows, as it comes", [*fit, "cluster.kind=auto"], clear),
+        Contender("logcal fit, 100,000 rows, cluster.kind=local", [*fit, "cluster={kind: local, workers: 2}"], clear),
     ]
     try:
         print_table(measure_interleaved(contenders, RUNS), against="python -c pass")
