@@ -56,7 +56,7 @@ class Prepared:
 
     @property
     def threads(self) -> bool:
-        """Those of the jobs that it runs are; the classifier is trained here."""
+        """As the jobs that it runs; its classifier is trained before them."""
         return True
 
     @property
