@@ -1,4 +1,4 @@
-"""What a run costs before it does anything: `logcal --help`, and a fit of 100,000 rows with and without worker processes.
+"""What a run costs before it does anything: `logcal --help`, and a fit of 100,000 rows on threads and on processes.
 
     python benchmarks/startup.py
 
@@ -40,7 +40,9 @@ def main() -> None:
         Contender("python -c pass", [sys.executable, "-c", "pass"]),
         Contender("logcal --help", [LOGCAL, "--help"]),
         Contender("logcal fit, 100,000 rows, as it comes", [*fit, "cluster.kind=auto"], clear),
-        Contender("logcal fit, 100,000 rows, cluster.kind=local", [*fit, "cluster={kind: local, workers: 2}"], clear),
+        Contender(
+            "logcal fit, 100,000 rows, cluster.kind=local", [*fit, "cluster={kind: local, workers: 2}"], clear
+        ),
     ]
     try:
         print_table(measure_interleaved(contenders, RUNS), against="python -c pass")
