@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -121,8 +122,8 @@ def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
         message = f"out of memory ({error}): tasks are cut for cluster.memory; lower it, or cluster.workers"
         return _fail(name, message, TemporaryError.exit_code, as_json)
     except BrokenPipeError:
-        # Whoever read stdout has gone: the job itself is done.
-        sys.stderr.close()
+        # Whoever read stdout has gone: the job itself is done. What is left in the buffer goes nowhere at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001 - the last resort: a bug
         traceback.print_exc()
