@@ -20,10 +20,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _measure import Measurement, measure, print_machine, touch_memory, warm
+from _measure import Measurement, logcal, measure, print_machine, touch_memory, warm
 from make_log import LogSpec, write_log
 
-LOGCAL = str(Path(sys.executable).with_name("logcal"))
 FILE_ROWS = 2_000_000
 
 
@@ -77,17 +76,15 @@ def _fit(log: Path, method: str, scratch: Path) -> tuple[Measurement, str]:
             "cluster.workers": 2,
             "calibrator.method": method,
         }
-        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        tasks = _tasks(sets)
+        command = logcal("fit", *(f"{key}={value}" for key, value in settings.items()))
+        tasks = _tasks(command)
         touch_memory()
-        return measure([LOGCAL, "fit", *sets]), tasks
+        return measure(command), tasks
 
 
-def _tasks(sets: list[str]) -> str:
+def _tasks(command: list[str]) -> str:
     """Of the sort and of the merge, as a dry run tells them."""
-    plan = subprocess.run(
-        [LOGCAL, "fit", "--dry-run", "--json", *sets], capture_output=True, check=True, text=True
-    )
+    plan = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, check=True, text=True)
     return " + ".join(re.findall(r"(\d+) tasks", " ".join(json.loads(plan.stdout)["stages"])))
 
 

@@ -17,9 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from _measure import Contender, measure, measure_interleaved, print_machine, print_table, warm
-
-LOGCAL = str(Path(sys.executable).with_name("logcal"))
+from _measure import Contender, logcal, measure, measure_interleaved, print_machine, print_table, warm
 
 
 def copy_log(log: Path, output: Path, processes: int) -> None:
@@ -70,16 +68,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _compare(log: Path, folder: Path, runs: int) -> None:
-    store = [
-        "--set",
-        f"log.path={log}",
-        "--set",
-        f"store.path={folder / 'store'}",
-        "--set",
-        "store.table=bench",
-    ]
-    local = ["--set", "cluster.workers=2"]
-    measure([LOGCAL, "fit", *store, *local, "--set", f"scratch={folder}"])
+    common = (f"log.path={log}", f"store.path={folder / 'store'}", "store.table=bench", "cluster.workers=2")
+    measure(logcal("fit", *common, f"scratch={folder}"))
     outputs = {name: folder / name for name in ("ours", "floor")}
 
     def clear() -> None:
@@ -95,7 +85,7 @@ def _compare(log: Path, folder: Path, runs: int) -> None:
             ),
             Contender(
                 "logcal score",
-                [LOGCAL, "score", *store, *local, "--set", f"output.path={outputs['ours']}"],
+                logcal("score", *common, f"output.path={outputs['ours']}"),
                 clear,
             ),
         ],

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _measure import Contender, measure_interleaved, print_machine, print_table
+from _measure import LOGCAL, Contender, logcal, measure_interleaved, print_machine, print_table
 
-LOGCAL = str(Path(sys.executable).with_name("logcal"))
 ROWS = 100_000
 RUNS = 5
 
@@ -30,8 +29,7 @@ def main() -> None:
     score = generator.random(ROWS)
     label = (generator.random(ROWS) < score).astype(np.int8)
     pq.write_table(pa.table({"score": score, "label": label}), folder / "log.parquet")
-    store = ["--set", f"log.path={folder / 'log.parquet'}", "--set", f"store.path={folder / 'store'}"]
-    fit = [LOGCAL, "fit", *store, "--set", "store.table=bench", "--set"]
+    store = (f"log.path={folder / 'log.parquet'}", f"store.path={folder / 'store'}", "store.table=bench")
 
     def clear() -> None:
         shutil.rmtree(folder / "store", ignore_errors=True)
@@ -39,9 +37,11 @@ def main() -> None:
     contenders = [
         Contender("python -c pass", [sys.executable, "-c", "pass"]),
         Contender("logcal --help", [LOGCAL, "--help"]),
-        Contender("logcal fit, 100,000 rows, as it comes", [*fit, "cluster.kind=auto"], clear),
+        Contender("logcal fit, 100,000 rows, as it comes", logcal("fit", *store), clear),
         Contender(
-            "logcal fit, 100,000 rows, cluster.kind=local", [*fit, "cluster={kind: local, workers: 2}"], clear
+            "logcal fit, 100,000 rows, cluster.kind=local",
+            logcal("fit", *store, "cluster={kind: local, workers: 2}"),
+            clear,
         ),
     ]
     try:

@@ -21,12 +21,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from _measure import Contender, measure_interleaved, print_machine, print_table, warm
+from _measure import Contender, logcal, measure_interleaved, print_machine, print_table, warm
 from make_log import LogSpec, write_log
 
 DAYS = 30
 FIRST = dt.date(2026, 1, 1)
-LOGCAL = str(Path(sys.executable).with_name("logcal"))
 
 DUCKDB = """
 import duckdb, sys
@@ -77,9 +76,8 @@ class Bench:
 
     def fit(self, store: Path, *settings: str) -> list[str]:
         """A fit's command."""
-        # Where the work runs is left to cluster.kind=auto: workers on all cores, or none where they do not pay.
         common = (f"store.path={store}", "store.table=bench", f"scratch={self.folder}")
-        return [LOGCAL, "fit", *(word for setting in (*common, *settings) for word in ("--set", setting))]
+        return logcal("fit", *common, *settings)
 
     def window(self, store: Path, last: int, grid: str | None) -> list[str]:
         """A fit of the 30 days up to a partition."""
