@@ -51,3 +51,17 @@ def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
     weight, positives = kernel.gather_pairs(ascending(score), pairs)
     # Sorting again is faster than looking each of them up.
     return np.sort(score), weight, positives
+
+
+def sort_pairs(pairs: Array) -> tuple[Array, Array]:
+    """Pairs in ascending order of the first number, equal ones as they came.
+
+    Parameters
+    ----------
+    pairs : float64 array, shape (n, 2), the first column finite
+
+    Returns
+    -------
+    both columns : float64 arrays, shape (n,)
+    """
+    return kernel.gather_pairs(ascending(pairs[:, 0].copy()), pairs)

@@ -82,7 +82,7 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
     settings = {**rows, "column": window.column, "keep_bad": config.log.quarantine_path is not None}
     days = DayTables(store, settings)
     new = {group for day in days.unsorted(window) for group in window.groups(day)}
-    row = 8 if config.log.weight is None else 24
+    row = 8 if config.log.weight is None else 16
     check_free(
         check_writable(days.folder, "store.path"), row * sum(group.rows for _, group in new), "store.path"
     )

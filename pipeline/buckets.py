@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from io import FileIO
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators._kernels import rows as row_kernels
 from calibrators._kernels import ties
-from calibrators.ordering import sort_entries
+from calibrators.ordering import sort_entries, sort_pairs
 from calibrators.points import Array, Points
-from pipeline import runs as sorted_runs
-from pipeline.runs import WIDTHS, Run
+from pipeline import run_files
+from pipeline.run_files import COLUMNS, WIDTHS, Integers, Run, RunFile, Words
+
+NEGATIVES, POSITIVES, ROWS, ENTRIES = range(len(COLUMNS))
 
 
 def splitters(runs: list[Run], bucket_bytes: int) -> Array:
@@ -25,7 +24,7 @@ def splitters(runs: list[Run], bucket_bytes: int) -> Array:
     sample = np.concatenate([part for run in runs for part in run.samples])
     sizes = np.concatenate(
         [
-            np.full(part.size, width * sorted_runs.SAMPLE_STRIDE)
+            np.full(part.size, width * run_files.SAMPLE_STRIDE)
             for run in runs
             for part, width in zip(run.samples, WIDTHS, strict=True)
         ]
@@ -39,44 +38,44 @@ def splitters(runs: list[Run], bucket_bytes: int) -> Array:
     return chosen[chosen > sample[order][0]]
 
 
-def brackets(runs: list[Run], edges: Array) -> npt.NDArray[np.int64]:
-    """Where in each section of each run to look for the scores between edges, from the samples alone.
-
-    Parameters
-    ----------
-    runs : list of Run
-    edges : float64 array, shape (buckets + 1,), ascending
-
-    Returns
-    -------
-    int64 array, shape (buckets, runs, sections, 2): what is looked for lies in section[start:stop], and at most a
-    stride at each end does not belong to it.
-    """
-    found = np.empty((edges.size - 1, len(runs), len(WIDTHS), 2), np.int64)
-    for r, run in enumerate(runs):
-        for s, (sample, size) in enumerate(zip(run.samples, run.sizes, strict=True)):
-            # Sample i is the section's number i * SAMPLE_STRIDE.
-            at = np.searchsorted(sample, edges)
-            found[:, r, s, 0] = np.maximum(at[:-1] - 1, 0) * sorted_runs.SAMPLE_STRIDE
-            found[:, r, s, 1] = np.minimum(at[1:] * sorted_runs.SAMPLE_STRIDE, size)
-    found[..., 1] = np.maximum(found[..., 0], found[..., 1])
-    return found
-
-
-def entries_before(runs: list[Run], where: npt.NDArray[np.int64]) -> Array:
-    """The weight of all runs' entries before the brackets of each bucket. where : `brackets`."""
-    sums = np.zeros(len(where))
+def entries_before(runs: list[Run], blocks: Integers) -> Array:
+    """The weight of all runs' entries before the blocks of each bucket. blocks : `run_files.blocks_between`."""
+    sums = np.zeros(len(blocks))
     for r, run in enumerate(runs):
         if run.before.size:
-            sums += run.before[where[:, r, 2, 0] // sorted_runs.SAMPLE_STRIDE]
+            sums += run.before[blocks[:, r, ENTRIES, 0]]
     return sums
 
 
-class Source(NamedTuple):
-    """What a bucket's task needs to know of a run: its file and the sizes of its sections."""
+class Places(NamedTuple):
+    """Where a bucket's rows are.
 
-    path: str
-    sizes: tuple[int, int, int]
+    Attributes
+    ----------
+    paths : of the runs
+    sections : those that any run has
+    words : int64 array, shape (runs, columns of these sections, 2): the words to read of each file
+    room : for how many rows of each of all sections
+    """
+
+    paths: list[str]
+    sections: tuple[int, ...]
+    words: Integers
+    room: tuple[int, ...]
+
+
+def places(runs: list[Run], blocks: Integers) -> list[Places]:
+    """Where each bucket's rows are. blocks : `run_files.blocks_between`."""
+    sizes = np.array([run.sizes for run in runs])
+    used = tuple(section for section in range(len(COLUMNS)) if sizes[:, section].any())
+    columns = [column for section in used for column in COLUMNS[section]]
+    words = np.stack(
+        [run_files.words_of(run, blocks[:, r])[:, columns] for r, run in enumerate(runs)], axis=1
+    )
+    numbers = np.minimum(blocks * run_files.SAMPLE_STRIDE, sizes[..., None])
+    room = np.diff(numbers, axis=-1)[..., 0].sum(axis=1)
+    paths = [run.path for run in runs]
+    return [Places(paths, used, words[i], tuple(room[i].tolist())) for i in range(len(blocks))]
 
 
 class Bucket(NamedTuple):
@@ -85,64 +84,78 @@ class Bucket(NamedTuple):
     Attributes
     ----------
     negatives, positives : float64 arrays, ascending: scores of rows with label 0 and 1
+    rows : float64 array, shape (rows, 2): scores and signed weights of weighted rows, in the order of the runs
     entries : scores, and weights and positives as columns, in the order of the runs; None where there are none
-    before : the weight of all lower scores, but for that of entries before the brackets, which `entries_before` has;
-        exact where it is a number of rows
+    before : the weight of all lower scores in rows of weight 1, and of those entries in the blocks of `Places`; exact
+        where it is a number of rows
     """
 
     negatives: Array
     positives: Array
+    rows: Array
     entries: tuple[Array, Array] | None
     before: float
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is nothing but scores of rows of weight 1."""
+        return self.entries is None and self.rows.size == 0
+
     def points(self) -> Points:
         """The points of all of them."""
+        if self.entries is None and self.rows.size:
+            return Points(*ties.sum_signed(*sort_pairs(self.rows)))
         plain = Points(*ties.merge_classes(self.negatives, self.positives))
         if self.entries is None:
             return plain
-        folded = Points(*ties.sum_ties(*sort_entries(*self.entries)))
+        score, pairs = self.entries
+        if self.rows.size:
+            score = np.concatenate([score, self.rows[:, 0]])
+            pairs = np.concatenate([pairs, ties.unsigned(self.rows[:, 1])])
+        folded = Points(*ties.sum_ties(*sort_entries(score, pairs)))
         if plain.score.size == 0:
             return folded
-        # A log has either weights, all in entries, or whole-number counts, which add exactly.
+        # A log has either weights or whole-number counts, which add exactly.
         return Points(*row_kernels.merge_points(*plain, *folded))
 
 
-def read_bucket(sources: list[Source], where: npt.NDArray[np.int64], low: float, high: float) -> Bucket:
-    """The rows with low <= score < high of all runs.
-
-    where : int64 array, shape (runs, sections, 2): the bucket's `brackets`.
-    """
-    negatives: list[Array] = []
-    positives: list[Array] = []
-    scores, pairs = [], []
+def read_bucket(where: Places, low: float, high: float) -> Bucket:
+    """The rows with low <= score < high of all runs."""
+    kept: list[Words] = [
+        np.empty((room, len(own)), np.uint64) for room, own in zip(where.room, COLUMNS, strict=True)
+    ]
+    filled = [0] * len(COLUMNS)
+    entries: list[Array] = []
     before = 0.0
-    for source, ((n0, n1), (p0, p1), (e0, e1)) in zip(sources, where.tolist(), strict=True):
-        n, p, m = source.sizes
-        # Not mapped into memory: the pages of all runs together would count as this process's.
-        with Path(source.path).open("rb", buffering=0) as file:
-            for kept, start, stop, own in ((negatives, n0, n1, 0), (positives, p0, p1, n)):
-                section = _read(file, own + start, own + stop)
-                a, b = np.searchsorted(section, [low, high])
-                kept.append(section[a:b])
-                before += start + a
-            start = n + p + e0
-            score = _read(file, start, n + p + e1)
-            a, b = np.searchsorted(score, [low, high])
-            if b:
-                rest = [_read(file, start + i * m, start + i * m + b) for i in (1, 2)]
-                before += rest[0][:a].sum()
-                scores.append(score[a:b])
-                pairs.append(np.stack(rest, axis=1)[a:])
-    entries = (np.concatenate(scores), np.concatenate(pairs)) if any(score.size for score in scores) else None
-    return Bucket(_sorted(negatives), _sorted(positives), entries, float(before))
+    for path, spans in zip(where.paths, where.words.tolist(), strict=True):
+        with RunFile(path) as file:
+            for section in where.sections:
+                own, spans = spans[: len(COLUMNS[section])], spans[len(COLUMNS[section]) :]
+                if own[0][0] == own[0][1]:
+                    continue
+                start = filled[section]
+                bounds = (low, high) if section != ENTRIES else (-np.inf, np.inf)
+                first, stop = file.read(own, *bounds, kept[section], start)
+                filled[section] = stop
+                if section in (NEGATIVES, POSITIVES):
+                    before += first
+                elif section == ENTRIES:
+                    block = kept[section][start:stop].view(np.float64)
+                    a, b = np.searchsorted(block[:, 0], [low, high])
+                    before += block[:a, 1].sum()
+                    entries.append(block[a:b])
+    columns = [rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)]
+    whole = np.concatenate(entries) if entries else columns[ENTRIES]
+    return Bucket(
+        _sorted(columns[NEGATIVES]),
+        _sorted(columns[POSITIVES]),
+        columns[ROWS],
+        (whole[:, 0].copy(), whole[:, 1:].copy()) if whole.size else None,
+        float(before),
+    )
 
 
-def _read(file: FileIO, start: int, stop: int) -> Array:
-    return np.fromfile(file, np.float64, stop - start, offset=8 * start - file.tell())
-
-
-def _sorted(parts: list[Array]) -> Array:
-    whole = np.concatenate(parts)
-    parts.clear()
-    whole.sort()
-    return whole
+def _sorted(scores: Array) -> Array:
+    flat = scores.reshape(-1)
+    flat.sort()
+    return flat

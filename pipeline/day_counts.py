@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from calibrators._kernels import grid as kernels
 from calibrators.points import Points
-from pipeline.runs import Run, RunReceipt, read_run, write_run
+from pipeline.run_files import Run, Sections, read_run, write_run
+from pipeline.runs import RunReceipt
 
 MOST_STEPS = 1 << 22
 """Between the extreme scores of a day, or of several that are added up in one piece: 32 MB a class."""
@@ -47,7 +48,7 @@ def write_counts(receipt: RunReceipt, path: Path, per_unit: float) -> Counts | N
         return None
     counts = np.zeros((2, steps), np.int64)
     for run in receipt.runs:
-        negatives, positives, entries = read_run(run)
+        negatives, positives, _, entries = read_run(run)
         for row, score, amount in (
             (0, negatives, np.ones(negatives.size)),
             (1, positives, np.ones(positives.size)),
@@ -82,4 +83,4 @@ def add_counts(days: tuple[Counts, ...], per_unit: float, path: str) -> Run:
     filled = np.flatnonzero(weight)
     score = (filled + first) / per_unit
     entries = Points(score, weight[filled].astype(np.float64), counts[1, filled].astype(np.float64))
-    return write_run(Path(path), np.empty(0), np.empty(0), entries)
+    return write_run(Path(path), Sections(entries=entries))

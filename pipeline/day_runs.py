@@ -14,21 +14,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators._kernels import ties
+from calibrators.ordering import sort_pairs
 from calibrators.points import Array, Points
 from pipeline import quarantine, score_grid
 from pipeline.day_counts import write_counts
 from pipeline.errors import InputRejectedError
 from pipeline.logs import DAY_INVALID, Columns, Piece, Rows, read_rows
+from pipeline.run_files import Run, Sections, SignedRows, read_run, write_run
 from pipeline.runs import (
     Buffer,
     Reading,
-    Run,
     RunReceipt,
     WeightedBuffer,
     calibration_scores,
     fold,
-    read_run,
-    write_run,
+    fold_weighted,
 )
 from pipeline.windows import days_of, shown
 
@@ -222,9 +222,8 @@ def finish_day(folder: str, receipt: RunReceipt, run_rows: int, per_unit: float 
     place = Path(folder)
     counts = None if per_unit is None else write_counts(receipt, place / "counts", per_unit)
     runs = merge_small(receipt.runs, place, 8 * run_rows) if counts is None else []
-    samples = [part for run in runs for part in (*run.samples, run.before)]
     with (place / "samples.npy").open("wb") as file:
-        np.save(file, np.concatenate([np.empty(0), *samples]))
+        np.save(file, np.concatenate([np.empty(0), *(run.index for run in runs)]))
     facts = {
         "rows": receipt.rows,
         "used": receipt.used,
@@ -271,13 +270,16 @@ def merge_small(runs: Sequence[Run], folder: Path, most_bytes: int) -> list[Run]
 
 def _merge(runs: Sequence[Run], path: Path) -> Run:
     sections = [read_run(run) for run in runs]
-    negatives, negative_ties = fold(_sorted([section[0] for section in sections]), label=0)
-    positives, positive_ties = fold(_sorted([section[1] for section in sections]), label=1)
-    entries = [*(np.stack(section[2]) for section in sections), negative_ties, positive_ties]
+    negatives, negative_ties = fold(_sorted([section.negatives for section in sections]), label=0)
+    positives, positive_ties = fold(_sorted([section.positives for section in sections]), label=1)
+    pairs = np.concatenate([np.stack(section.rows, axis=1) for section in sections])
+    rows, weighted_ties = fold_weighted(SignedRows(*sort_pairs(pairs)))
+    entries = [np.stack(section.entries) for section in sections]
+    entries += [negative_ties, positive_ties, np.stack(weighted_ties)]
     score, weight, hits = np.concatenate(entries, axis=1)
     order = np.argsort(score, kind="stable")
     folded = Points(*ties.expand_ties(score[order], weight[order], hits[order]))
-    return write_run(path, negatives, positives, folded)
+    return write_run(path, Sections(negatives, positives, rows, folded))
 
 
 def _sorted(parts: list[Array]) -> Array:

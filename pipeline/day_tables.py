@@ -1,8 +1,8 @@
 """Day tables: a log's days as sorted runs, kept in the store, so that a window is fitted without sorting it anew.
 
     <store>/<table>/days/<day>-<digest>/day.json        rows, runs and bad rows of the day; written last
-    <store>/<table>/days/<day>-<digest>/samples.npy     every so manyth score of each run, and the weight before it
-    <store>/<table>/days/<day>-<digest>/run-*           see `pipeline.runs`
+    <store>/<table>/days/<day>-<digest>/samples.npy     what is known of each run's blocks
+    <store>/<table>/days/<day>-<digest>/run-*           see `pipeline.run_files`
     <store>/<table>/days/<day>-<digest>/counts          instead of runs, on a score grid; see `pipeline.day_counts`
 
 The digest is of the files that may hold rows of the day (paths, sizes, modification) and of the settings that rows
@@ -35,13 +35,14 @@ from pipeline.execution import Executor
 from pipeline.folder_locks import hold, make, remove, remove_dead, share
 from pipeline.logs import Piece
 from pipeline.quarantine import BadRows, Example
-from pipeline.runs import SAMPLE_STRIDE, Reading, Run, RunReceipt, write_runs
+from pipeline.run_files import restored
+from pipeline.runs import Reading, RunReceipt, write_runs
 from pipeline.score_grid import steps_per_unit
 from pipeline.score_table import SortPlan, add_up
 from pipeline.store import TableStore
 from pipeline.windows import Window, day_of, parse_day
 
-FORMAT = 2
+FORMAT = 3
 FACTS, SAMPLES = "day.json", "samples.npy"
 _STAGING = ".staging-"
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-[0-9a-f]{16}")
@@ -341,19 +342,15 @@ def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
             {reason: [Example(*e) for e in found] for reason, found in facts["examples"].items()},
         ),
     )
-    at = 0
     for run, size in zip(facts["runs"], sizes, strict=True):
-        parts = []
-        n, p, m = run["sizes"]
-        for section in (n, p, m, m):
-            stop = at + -(-section // SAMPLE_STRIDE)
-            parts.append(numbers[at:stop])
-            at = stop
-        samples = (parts[0], parts[1], parts[2])
-        receipt.runs.append(Run(str(folder / run["name"]), (n, p, m), samples, parts[3]))
-        if receipt.runs[-1].bytes != size:
+        try:
+            one, numbers = restored(str(folder / run["name"]), run["sizes"], numbers)
+        except ValueError:
             return None
-    return (receipt, counts) if at == numbers.size else None
+        if one.file_bytes != size:
+            return None
+        receipt.runs.append(one)
+    return None if numbers.size else (receipt, counts)
 
 
 def _drop_unused(folder: Path) -> None:

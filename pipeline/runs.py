@@ -1,9 +1,8 @@
 """Sorted runs: what the first stage of the out-of-core sort leaves in scratch space.
 
-A run holds some millions of rows, sorted, in sections of raw float64: the scores of the rows with label 0, those
-with label 1, and *entries* (score, weight, positives) for ties of several rows and for weighted rows. Sorting
-scores alone, a class at a time, keeps numpy's vectorised sort, fifteen times faster than sorting positions; it
-works for any finite score and loses nothing.
+A run holds some millions of rows (`pipeline.run_files`). Rows without weights are scores alone, a class at a time,
+which keeps numpy's vectorised sort; it works for any finite score and loses nothing. Rows with weights are pairs of
+score and weight, the label being the weight's sign. Longer ties of either become sums.
 """
 
 from __future__ import annotations
@@ -17,20 +16,15 @@ import pyarrow as pa
 
 from calibrators._kernels import rows as row_kernels
 from calibrators._kernels import ties
-from calibrators.ordering import sort_entries
+from calibrators.ordering import sort_pairs
 from calibrators.points import Array, Points
 from pipeline import quarantine, score_grid
 from pipeline.logs import Columns, Piece, Rows, read_rows
 from pipeline.quarantine import BadRows
-
-SAMPLE_STRIDE = 1024
-"""Every so many numbers of a section go into its sample: splitters and places are found from it."""
-
-WIDTHS = (8, 8, 24)
-"""Bytes of a number of each section: scores of label 0, scores of label 1, entries."""
+from pipeline.run_files import Run, Sections, SignedRows, write_run
 
 SHORTEST_FOLDED_TIE = 4
-"""Rows from which a tie is smaller as an entry (24 bytes) than as rows (8 bytes each)."""
+"""Rows from which a tie is smaller as an entry (24 bytes) than as rows (8 or 16 bytes each)."""
 
 
 class Reading(NamedTuple):
@@ -48,26 +42,6 @@ class Reading(NamedTuple):
     transform: str = "none"
     lookup: str | None = None
     grid: str = score_grid.NONE
-
-
-@dataclass
-class Run:
-    """A run file, its sections in the order of `WIDTHS`.
-
-    sizes : of the sections. samples : every `SAMPLE_STRIDE`-th score of each.
-    before : float64 array, one number a sample of the entries: the weight of the entries before it; exact where
-        entries are counts of rows
-    """
-
-    path: str
-    sizes: tuple[int, int, int]
-    samples: tuple[Array, Array, Array]
-    before: Array
-
-    @property
-    def bytes(self) -> int:
-        """Size of the file."""
-        return sum(width * size for width, size in zip(WIDTHS, self.sizes, strict=True))
 
 
 @dataclass
@@ -182,49 +156,23 @@ class Buffer:
         self.used_positive += positives.size
         negatives, negative_ties = fold(negatives, label=0)
         positives, positive_ties = fold(positives, label=1)
-        entries = np.concatenate([negative_ties, positive_ties], axis=1)
-        self._write(
-            negatives, positives, Points(*np.take(entries, np.argsort(entries[0], kind="stable"), axis=1))
-        )
+        entries = _by_score(negative_ties, positive_ties)
+        self._write(Sections(negatives, positives, entries=entries))
 
-    def _write(self, negatives: Array, positives: Array, entries: Points) -> None:
+    def _write(self, sections: Sections) -> None:
         path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
-        self.runs.append(write_run(path, negatives, positives, entries))
+        self.runs.append(write_run(path, sections))
 
 
-def write_run(path: Path, negatives: Array, positives: Array, entries: Points) -> Run:
-    """Write a run's sections, each ascending; a repeated task writes the same file again."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        for section in (negatives, positives, *entries):
-            file.write(section.data)
-    temporary.replace(path)
-    sections = (negatives, positives, entries.score)
-    n, p, m = (section.size for section in sections)
-    # Copies: a view would keep the whole section alive.
-    samples = [section[::SAMPLE_STRIDE].copy() for section in sections]
-    return Run(str(path), (n, p, m), (samples[0], samples[1], samples[2]), _weight_before(entries))
-
-
-def _weight_before(entries: Points) -> Array:
-    """See `Run.before`."""
-    starts = np.arange(0, entries.score.size, SAMPLE_STRIDE)
-    sums = np.add.reduceat(entries.weight, starts) if starts.size else starts
-    return np.concatenate([np.zeros(min(1, starts.size)), np.cumsum(sums[:-1])])
+def _by_score(*ties_of_classes: Array) -> Points:
+    entries = np.concatenate(ties_of_classes, axis=1)
+    return Points(*np.take(entries, np.argsort(entries[0], kind="stable"), axis=1))
 
 
 def write_entries(entries: Points, folder: Path, index: int) -> RunReceipt:
     """Leave entries, sorted by score, as a run; of the receipt, the run and its extreme scores are filled in."""
-    run = write_run(folder / f"run-{index:06d}-0000", np.empty(0), np.empty(0), entries)
+    run = write_run(folder / f"run-{index:06d}-0000", Sections(entries=entries))
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
-
-
-def read_run(run: Run) -> tuple[Array, Array, Points]:
-    """A run's sections: scores of label 0, scores of label 1, entries."""
-    n, p, m = run.sizes
-    whole = np.fromfile(run.path, np.float64)
-    negatives, positives, *entries = np.split(whole, [n, n + p, n + p + m, n + p + 2 * m])
-    return negatives, positives, Points(*entries)
 
 
 def fold(values: Array, label: int) -> tuple[Array, Array]:
@@ -236,14 +184,23 @@ def fold(values: Array, label: int) -> tuple[Array, Array]:
     return values[:n], np.stack([score, count, label * count])
 
 
+def fold_weighted(rows: SignedRows) -> tuple[SignedRows, Points]:
+    """Sorted weighted rows without their longer ties, and the ties' exact sums as entries; rows are used up."""
+    score, signed = rows
+    reach = SHORTEST_FOLDED_TIE - 1
+    if not (score[reach:] == score[:-reach]).any():
+        return rows, Sections().entries
+    n, *entries = ties.fold_signed(score, signed, SHORTEST_FOLDED_TIE)
+    return SignedRows(score[:n], signed[:n]), Points(*entries)
+
+
 class WeightedBuffer(Buffer):
-    """Rows with weights: kept as entries, with sums that later sums cannot make inexact."""
+    """Rows with weights, on their way into runs."""
 
     def __init__(self, capacity: int, folder: Path, index: int) -> None:
         super().__init__(0, folder, index)
         self.capacity = capacity
-        self.score = np.empty(capacity)
-        self.pairs = np.empty((capacity, 2))
+        self.rows = np.empty((capacity, 2))
 
     def add(self, rows: Rows) -> int:
         """See `Buffer.add`."""
@@ -258,8 +215,7 @@ class WeightedBuffer(Buffer):
                 rows.score[part],
                 rows.label[part],
                 rows.weight[part],
-                self.score,
-                self.pairs,
+                self.rows,
                 self.n,
             )
             used += self.n - before
@@ -268,16 +224,13 @@ class WeightedBuffer(Buffer):
     def flush(self) -> None:
         """See `Buffer.flush`."""
         if self.n:
-            self.write_weighted(self.score[: self.n], self.pairs[: self.n])
+            self.write_weighted(self.rows[: self.n])
         self.n = 0
 
-    def write_weighted(self, score: Array, pairs: Array) -> None:
-        """Write weighted rows, at least one, as a run.
-
-        pairs : shape (rows, 2): the weight, and the weight again where the label is 1, otherwise 0.
-        """
-        score, weight, hits = sort_entries(score, pairs)
+    def write_weighted(self, rows: Array) -> None:
+        """Write weighted rows, shape (rows, 2): score and signed weight, at least one, as a run."""
+        score, signed = sort_pairs(rows)
         self.lowest, self.highest = min(self.lowest, score[0]), max(self.highest, score[-1])
-        self.used_positive += int(np.count_nonzero(hits))
-        entries = Points(*ties.expand_ties(score, weight, hits))
-        self._write(np.empty(0), np.empty(0), entries)
+        self.used_positive += int(np.count_nonzero(signed > 0))
+        kept, entries = fold_weighted(SignedRows(score, signed))
+        self._write(Sections(rows=kept, entries=entries))

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,11 +24,12 @@ from calibrators._kernels.sums import exact_sum
 from calibrators.points import Array, Pass, Place, Points
 from pipeline import buckets, quarantine, runs, schema, score_grid
 from pipeline.arrays import as_column, as_numpy
-from pipeline.buckets import Source
+from pipeline.buckets import Places
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
 from pipeline.quarantine import BadRows, RowRules
+from pipeline.run_files import blocks_between
 from pipeline.runs import Reading, RunReceipt
 
 RUN_ROWS = 1 << 21
@@ -83,6 +83,9 @@ class SortPlan:
         run_rows = min(int(self.run_rows * growth), bucket * RUN_ROWS // BUCKET_BYTES)
         return replace(self, bucket_bytes=bucket, run_rows=run_rows)
 
+
+_HEADERS = 1 << 16
+"""Bytes of scratch space beside the rows'."""
 
 _MOST_CLASSES = 1 << 26
 """Rows below which `Pass.classes` is exact."""
@@ -156,8 +159,9 @@ class ScoreTable:
 
 def scratch_bytes(log: Log, *, write: bool) -> int:
     """Scratch space that sorting a log needs at most; with `write`, the table's parts included."""
-    row = 8 if log.columns.weight is None else 24
-    return log.rows * (row + (24 if write else 0))
+    # Packed columns are no larger than this, whatever is in them.
+    row = 8 if log.columns.weight is None else 16
+    return log.rows * (row + row // 8 + (24 if write else 0)) + _HEADERS
 
 
 def build_score_table(
@@ -252,8 +256,8 @@ def _bucket_tasks(
     total: RunReceipt, plan: SortPlan, request: Pass | None, *, placed: bool
 ) -> list[tuple[Any, ...]]:
     edges = np.concatenate([[-math.inf], buckets.splitters(total.runs, plan.bucket_bytes), [math.inf]])
-    where = buckets.brackets(total.runs, edges)
-    sources = [Source(run.path, run.sizes) for run in total.runs]
+    blocks = blocks_between(total.runs, edges)
+    where = buckets.places(total.runs, blocks)
     if plan.write is not None:
         plan.write.mkdir(parents=True, exist_ok=True)
     chunk: Callable[..., Any] | None = request.chunk if request is not None else None
@@ -261,9 +265,9 @@ def _bucket_tasks(
     places: list[Place | None] = [None] * len(where)
     if placed and request is not None and request.placed is not None:
         chunk = request.placed
-        places = [Place(int(before), total.used) for before in buckets.entries_before(total.runs, where)]
+        places = [Place(int(before), total.used) for before in buckets.entries_before(total.runs, blocks)]
     return [
-        (sources, where[i], float(low), float(high), _part_path(plan.write, i), chunk, places[i], classes)
+        (where[i], float(low), float(high), _part_path(plan.write, i), chunk, places[i], classes)
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -273,8 +277,7 @@ def _part_path(folder: Path | None, index: int) -> str | None:
 
 
 def _merge_bucket(
-    sources: list[Source],
-    where: npt.NDArray[np.int64],
+    where: Places,
     low: float,
     high: float,
     path: str | None,
@@ -284,12 +287,12 @@ def _merge_bucket(
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it.
 
-    place : for a pass carried out `placed`: its `before` is only what the entries before the brackets hold
+    place : for a pass carried out `placed`: its `before` is only what the entries before the blocks hold
     classes : see `Pass`
     """
-    bucket = buckets.read_bucket(sources, where, low, high)
+    bucket = buckets.read_bucket(where, low, high)
     rows = bucket.negatives.size + bucket.positives.size
-    if classes is not None and path is None and bucket.entries is None and 0 < rows < _MOST_CLASSES:
+    if classes is not None and path is None and bucket.plain and 0 < rows < _MOST_CLASSES:
         return _pooled(bucket.negatives, bucket.positives, classes)
     points = bucket.points()
     if place is not None:

@@ -140,7 +140,7 @@ def _collect(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]], reaso
 
 def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitted:
     """Fit segments whose rows are in memory."""
-    if type(calibrator) is Isotonic and calibrator.single_pass and len(segments.sections) == 2:
+    if type(calibrator) is Isotonic and calibrator.single_pass and not segments.weighted:
         return _fit_isotonic(segments)
     found = []
     for points in segments.points():

@@ -110,7 +110,7 @@ class SegmentLevel:
         places of segments among `keys`, and the result for them; in order
         """
         sources = [run.path for run in self._runs]
-        small, large = pack(self.rows * self._width, skipped, self.plan.bucket_bytes)
+        small, large = pack(self.rows * segment_runs.width(self.weighted), skipped, self.plan.bucket_bytes)
         # One stage for all of them: none waits for the last one of another kind.
         ranges = list(self._ranges(large, visit.write))
         tasks: list[tuple[Any, ...]] = [
@@ -129,10 +129,6 @@ class SegmentLevel:
             done.append((np.array([code]), _visit_parts(parts, executor, visit)))
         return sorted(done, key=lambda item: int(item[0][0]))
 
-    @property
-    def _width(self) -> int:
-        return 24 if self.weighted else 8
-
     def _ranges(self, large: list[int], write: bool) -> Iterator[tuple[int, float, float, str | None]]:
         """The ranges of scores that large segments are cut into, and where their points go."""
         folder = self.plan.scratch / f"segments-{self.level}"
@@ -141,7 +137,7 @@ class SegmentLevel:
             samples = [
                 run.sample[own[run.sampled] == code] for run, own in zip(self._runs, self._codes, strict=True)
             ]
-            buckets = -(-int(self.rows[code]) * self._width // self.plan.bucket_bytes)
+            buckets = -(-int(self.rows[code]) * segment_runs.width(self.weighted) // self.plan.bucket_bytes)
             edges = [-math.inf, *segment_runs.splitters(samples, buckets).tolist(), math.inf]
             for i, (low, high) in enumerate(itertools.pairwise(edges)):
                 path = folder / f"part-{code:07d}-{i:05d}.parquet"

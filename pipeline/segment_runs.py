@@ -1,7 +1,7 @@
 """Runs of segments: the first stage of the out-of-core sort where a log has segments.
 
 A run holds some millions of rows, segment after segment, as raw float64: the scores with label 0 and then those with
-label 1; of weighted rows the scores, the weights and the weights of the positive rows. Long slices are sorted and
+label 1; of weighted rows the scores, and the weights, negative where the label is 0. Long slices are sorted and
 sampled, since their segment may be cut over several tasks; shorter ones are sorted where they are gathered. Each
 level, that is each number of leading segment columns, has runs of its own, and so has the log without segments: a log
 is read once for all of them.
@@ -181,7 +181,7 @@ class _Buffer:
             self.runs.append(self._write(path, level, own, sections, slices, positives))
         if self.weighted:
             assert isinstance(self.whole, WeightedBuffer)
-            self.whole.write_weighted(sections[0], np.stack(sections[1:], axis=1))
+            self.whole.write_weighted(np.stack(sections, axis=1))
         else:
             negatives = int(counts[0].sum())
             self.whole.write(sections[0][:negatives], sections[0][negatives:])
@@ -190,7 +190,7 @@ class _Buffer:
 
     def _scatter(self, codes: Integers, classes: Integers) -> list[Array]:
         """The rows' sections in the order of class and segment."""
-        sections = [np.empty(self.n) for _ in range(3 if self.weighted else 1)]
+        sections = [np.empty(self.n) for _ in range(2 if self.weighted else 1)]
         starts = (np.cumsum(classes) - classes.reshape(-1)).reshape(classes.shape)
         score, slot, weight = self.score[: self.n], self.slot[: self.n], self.weight[: self.n]
         fill = np.zeros((len(self.encoder), classes.shape[0]), np.int64)
@@ -245,8 +245,13 @@ def shortest_sorted(log: Log, plan: SortPlan) -> int:
     A segment is cut where it is larger than a task, and what is not sorted is then read once for each of its parts.
     """
     runs = len(cut(log, plan.run_rows)) + log.rows // plan.run_rows
-    numbers = plan.bucket_bytes // (8 if log.columns.weight is None else 24)
+    numbers = plan.bucket_bytes // width(log.columns.weight is not None)
     return max(SAMPLE_STRIDE, numbers // (2 * runs))
+
+
+def width(weighted: bool) -> int:
+    """Bytes of a row in memory, and in a run of segments."""
+    return 16 if weighted else 8
 
 
 def write_index(run: SegmentRun, codes: Integers) -> None:
@@ -274,12 +279,13 @@ def _index(path: str, first: int, last: int) -> Integers:
 class Slices:
     """Rows of some segments, segment after segment.
 
-    sections : of plain rows the scores of either class; of weighted rows scores, weights, and weights of positives.
+    sections : of plain rows the scores of either class; of weighted rows scores, and weights with the label's sign.
     starts : int64 arrays, shape (segments + 1,): where each segment begins in each section, and the end.
     """
 
     sections: list[Array]
     starts: list[Integers]
+    weighted: bool
 
     def each(self) -> Iterator[list[Array]]:
         """Each segment's sections."""
@@ -288,7 +294,7 @@ class Slices:
 
     def points(self) -> list[Points]:
         """Each segment's points; the sections of plain rows are sorted in place."""
-        return [points_of(sections) for sections in self.each()]
+        return [points_of(sections, self.weighted) for sections in self.each()]
 
 
 def gather(sources: list[str], wanted: Integers, weighted: bool) -> Slices:
@@ -307,7 +313,7 @@ def gather(sources: list[str], wanted: Integers, weighted: bool) -> Slices:
         own = target >= 0
         counts[:, target[own]] += np.diff(index[1:], axis=1)[:, own]
     starts = np.concatenate([np.zeros((classes, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
-    sections = [np.empty(starts[s % classes, -1]) for s in range(3 if weighted else 2)]
+    sections = [np.empty(starts[s % classes, -1]) for s in range(2)]
     for s, section in enumerate(sections):
         fill = starts[s % classes, :-1].copy()
         for path, index, target in zip(sources, indices, targets, strict=True):
@@ -315,24 +321,24 @@ def gather(sources: list[str], wanted: Integers, weighted: bool) -> Slices:
             if target.size:
                 data = _read(path, s if weighted else 0, bounds[0], bounds[-1], weighted)
                 kernels.place(data, bounds - bounds[0], target, fill, section)
-    return Slices(sections, [starts[s % classes] for s in range(len(sections))])
+    return Slices(sections, [starts[s % classes] for s in range(len(sections))], weighted)
 
 
-def points_of(sections: list[Array]) -> Points:
+def points_of(sections: list[Array], weighted: bool) -> Points:
     """Points of a segment's sections in any order; the sections of plain rows are sorted in place."""
-    if len(sections) == 2:
-        for section in sections:
-            section.sort()
-        return Points(*ties.merge_classes(*sections))
-    by_score = ascending(sections[0])
-    return Points(*ties.sum_ties(*(section[by_score] for section in sections)))
+    if weighted:
+        by_score = ascending(sections[0])
+        return Points(*ties.sum_signed(*(section[by_score] for section in sections)))
+    for section in sections:
+        section.sort()
+    return Points(*ties.merge_classes(*sections))
 
 
 def gather_range(
     sources: list[str], code: int, low: float, high: float, weighted: bool, shortest_sorted: int
 ) -> Points:
     """The points of one segment with low <= score < high."""
-    sections: list[list[Array]] = [[np.empty(0)] for _ in range(3 if weighted else 2)]
+    sections: list[list[Array]] = [[np.empty(0)] for _ in range(2)]
     for path in sources:
         index = _index(path, code, code)
         if index.shape[1] < 2:
@@ -341,11 +347,11 @@ def gather_range(
             a, b = int(index[1 + c, 0]), int(index[1 + c, 1])
             if b - a >= shortest_sorted:
                 a, b = _range(path, a, b, low, high)
-            columns = [_read(path, s, a, b, weighted) for s in ((0, 1, 2) if weighted else (0,))]
+            columns = [_read(path, s, a, b, weighted) for s in ((0, 1) if weighted else (0,))]
             inside = (columns[0] >= low) & (columns[0] < high)
             for s, column in enumerate(columns):
                 sections[s + c].append(column if inside.all() else column[inside])
-    return points_of([np.concatenate(parts) for parts in sections])
+    return points_of([np.concatenate(parts) for parts in sections], weighted)
 
 
 def _range(path: str, start: int, stop: int, low: float, high: float) -> tuple[int, int]:
@@ -357,9 +363,9 @@ def _range(path: str, start: int, stop: int, low: float, high: float) -> tuple[i
 
 
 def _read(path: str, section: int, start: int, stop: int, weighted: bool) -> Array:
-    """Numbers of a run. section : of weighted rows, 0 to 2; plain rows have their classes one after the other."""
+    """Numbers of a run. section : of weighted rows, 0 or 1; plain rows have their classes one after the other."""
     with Path(path).open("rb", buffering=0) as file:
-        rows = file.seek(0, 2) // 24 if weighted else 0
+        rows = file.seek(0, 2) // width(weighted) if weighted else 0
         file.seek(0)
         return np.fromfile(file, np.float64, int(stop - start), offset=8 * int(section * rows + start))
 

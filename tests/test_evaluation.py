@@ -14,7 +14,7 @@ import pytest
 from calibrators import CalibrationMap, Isotonic
 from calibrators.measures import Measures, assess
 from calibrators.points import collapse
-from pipeline import runs
+from pipeline import run_files
 from pipeline.evaluation import (
     MEASURE_FACTS,
     PublishedMap,
@@ -67,7 +67,7 @@ def publish(calibration_map, folder):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted, monkeypatch):
-    monkeypatch.setattr(runs, "SAMPLE_STRIDE", 16)
+    monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 16)
     score, label, weight = data
     weight = weight if weighted else None
     table, run = table_runner(log, tmp_path / "a", weight="weight" if weighted else None)
@@ -91,7 +91,7 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
 
 
 def test_the_second_sweep_reads_only_the_parts_in_which_groups_end(log, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "SAMPLE_STRIDE", 16)
+    monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 16)
     table, _ = table_runner(log, tmp_path / "a", bytes_each=1000)
     executor, tasks = InlineExecutor(), []
     executor.report = lambda stage, done, total: tasks.append(total) if done == 0 else None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calibrators import Isotonic, Points, collapse
 from calibrators.points import Pass
-from pipeline import runs, score_table
+from pipeline import run_files, score_table
 from pipeline.calibration import fit_log
 from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
@@ -65,7 +65,7 @@ logs = st.lists(
 )
 def test_equals_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_rows, bucket_bytes, stride):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "SAMPLE_STRIDE", stride)
+        patch.setattr(run_files, "SAMPLE_STRIDE", stride)
         check_equal_to_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_rows, bucket_bytes)
 
 

@@ -26,19 +26,18 @@ def split_classes(score, label, negatives, positives, n, p):
 
 
 @njit(cache=True, nogil=True)
-def keep_weighted(score, label, weight, out_score, out_pairs, n):
+def keep_weighted(score, label, weight, out, n):
     """Append usable weighted rows; return the new length. A weight is usable when finite and > 0.
 
-    out_pairs : shape (capacity, 2): the weight, and the weight again where the label is 1, otherwise 0.
+    out : shape (capacity, 2): the score; and the weight, negative where the label is 0.
     """
     for i in range(score.size):
         s = score[i] + 0.0
         w = weight[i]
         z = label[i]
         if z <= 1 and abs(s) <= _LARGEST and 0.0 < w <= _LARGEST:
-            out_score[n] = s
-            out_pairs[n, 0] = w
-            out_pairs[n, 1] = w if z == 1 else 0.0
+            out[n, 0] = s
+            out[n, 1] = w if z == 1 else -w
             n += 1
     return n
 

@@ -91,18 +91,18 @@ def scatter(score, slot, fill, out):
 
 
 @njit(cache=True, nogil=True)
-def scatter_weighted(score, weight, slot, fill, out_score, out_weight, out_positives):
+def scatter_weighted(score, weight, slot, fill, out_score, out_signed):
     """Put weighted rows in the order of their codes, which are slots without their last bit, the label.
 
     fill : int64 array: where the rows of each code begin; moved on.
+    out_signed : float64 array, weights, negative where the label is 0.
     """
     for i in range(score.size):
         code = slot[i] >> 1
         at = fill[code]
         fill[code] = at + 1
         out_score[at] = score[i]
-        out_weight[at] = weight[i]
-        out_positives[at] = weight[i] if slot[i] & 1 else 0.0
+        out_signed[at] = weight[i] if slot[i] & 1 else -weight[i]
 
 
 @njit(cache=True, nogil=True)

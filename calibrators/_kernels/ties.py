@@ -145,3 +145,97 @@ def expand_ties(score, weight, positives):
         # Copying would cost more than the unused end.
         return out_score[:m], out_weight[:m], out_positives[:m]
     return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()
+
+
+@njit(cache=True, nogil=True)
+def sum_signed(score, signed):
+    """Points of weighted rows sorted by score: as `sum_ties`, with weights that are negative where the label is 0."""
+    n = score.size
+    out_score = np.empty(n)
+    out_weight = np.empty(n)
+    out_positives = np.empty(n)
+    w = np.empty(MAX_COMPONENTS)
+    k = np.empty(MAX_COMPONENTS)
+    m = 0
+    i = 0
+    while i < n:
+        s = score[i]
+        out_score[m] = s
+        if i + 1 == n or score[i + 1] != s:
+            x = signed[i]
+            out_weight[m] = abs(x)
+            out_positives[m] = max(x, 0.0)
+            m += 1
+            i += 1
+            continue
+        nw = nk = 0
+        while i < n and score[i] == s:
+            x = signed[i]
+            nw = add(w, nw, abs(x))
+            nk = add(k, nk, max(x, 0.0))
+            i += 1
+        out_weight[m] = rounded(w, nw)
+        out_positives[m] = rounded(k, nk)
+        m += 1
+    if 2 * m > n:
+        # Copying would cost more than the unused end.
+        return out_score[:m], out_weight[:m], out_positives[:m]
+    return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()
+
+
+@njit(cache=True, nogil=True)
+def fold_signed(score, signed, shortest):
+    """Take ties of at least `shortest` rows out of weighted rows sorted by score, in place, without rounding.
+
+    A tie becomes entries, as in `expand_ties`; where these would take more memory than the rows (24 bytes each, and
+    16), it stays.
+
+    Returns
+    -------
+    n : the rows left at the front of `score` and `signed`
+    score, weight, positives : float64 arrays, the entries, ascending
+    """
+    room = 16
+    entries = np.empty((3, room))
+    w = np.empty(MAX_COMPONENTS)
+    k = np.empty(MAX_COMPONENTS)
+    m = n = i = 0
+    while i < score.size:
+        s = score[i]
+        start = i
+        while i < score.size and score[i] == s:
+            i += 1
+        nw = nk = 0
+        if i - start >= shortest:
+            for j in range(start, i):
+                x = signed[j]
+                nw = add(w, nw, abs(x))
+                nk = add(k, nk, max(x, 0.0))
+        longest = max(nw, nk)
+        if longest == 0 or 3 * longest >= 2 * (i - start):
+            for j in range(start, i):
+                score[n] = s
+                signed[n] = signed[j]
+                n += 1
+            continue
+        if m + longest > room:
+            wider = np.empty((3, 2 * room + longest))
+            wider[:, :m] = entries[:, :m]
+            entries = wider
+            room = wider.shape[1]
+        for j in range(longest):
+            entries[0, m] = s
+            entries[1, m] = w[j] if j < nw else 0.0
+            entries[2, m] = k[j] if j < nk else 0.0
+            m += 1
+    return n, entries[0, :m].copy(), entries[1, :m].copy(), entries[2, :m].copy()
+
+
+@njit(cache=True, nogil=True)
+def unsigned(signed):
+    """Weights, and weights of positives, shape (n, 2), of signed weights."""
+    out = np.empty((signed.size, 2))
+    for i in range(signed.size):
+        out[i, 0] = abs(signed[i])
+        out[i, 1] = max(signed[i], 0.0)
+    return out
