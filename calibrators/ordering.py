@@ -31,7 +31,7 @@ def ascending(values: Array) -> npt.NDArray[np.int64]:
     if values.size < _FEW:
         return np.argsort(values, kind="stable")
     bits = int(values.size - 1).bit_length()
-    keys = kernel.keys(values, bits)
+    keys = kernel.keys(values.view(np.uint64), bits)
     keys.sort()
     return kernel.places(keys, values, bits)
 
@@ -64,4 +64,4 @@ def sort_pairs(pairs: Array) -> tuple[Array, Array]:
     -------
     both columns : float64 arrays, shape (n,)
     """
-    return kernel.gather_pairs(ascending(pairs[:, 0].copy()), pairs)
+    return kernel.gather_pairs(ascending(pairs[:, 0]), pairs)

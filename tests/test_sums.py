@@ -49,6 +49,17 @@ def test_accumulators_make_the_same_expansion(values):
     assert exact_sum(accumulators.expansion_of(x)) == math.fsum(values)
 
 
+@pytest.mark.parametrize("n", [1023, 1024, 5000])
+@pytest.mark.parametrize(
+    ("lowest", "highest"), [(0, 1), (-3, 3), (-40, 40), (-324, 303), (298, 304), (-324, -310)]
+)
+def test_accumulators_add_up_strips_of_any_magnitudes(n, lowest, highest):
+    rng = np.random.default_rng(n)
+    x = 10.0 ** rng.uniform(lowest, highest, n) * (rng.random(n) < 0.7)
+    found = accumulators.expansion_of(x)
+    assert sum(map(Fraction, found.tolist())) == sum(map(Fraction, x.tolist()))
+
+
 @pytest.mark.parametrize("at", [None, 10, 1500, 4090])
 @pytest.mark.parametrize("value", [0.5, 1e-300, -3.0, 2.0**60])
 def test_long_sums_are_exact_whether_numbers_are_whole_or_not(at, value):

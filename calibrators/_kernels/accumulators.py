@@ -92,16 +92,68 @@ def merge(rows):
     return out[:, :widest].copy()
 
 
+_STRIP = 1024
+_ROOM = 11
+"""Bits that a sum of `_STRIP` numbers may have more than the largest of them."""
+_LANES = 8
+_HUGE = 2.0**1000
+
+
+@njit(cache=True, nogil=True)
+def _largest_magnitude(raw):
+    """The bits of the largest magnitude. raw : int64 array, the bits of doubles."""
+    largest = np.int64(0)
+    for i in range(raw.size):
+        largest = max(largest, raw[i] & np.int64(0x7FFFFFFFFFFFFFFF))
+    return largest
+
+
+@njit(cache=True, nogil=True)
+def _take_leading(strip, sigma, lanes):
+    """Move of every number what is a multiple of sigma's last bit into sums, which stay exact."""
+    for i in range(0, _STRIP, _LANES):
+        # As many sums as vector instructions add at a time.
+        for j in range(_LANES):
+            x = strip[i + j]
+            leading = (sigma + x) - sigma
+            lanes[j] += leading
+            strip[i + j] = x - leading
+
+
 @njit(cache=True, nogil=True)
 def expansion_of(values):
-    """The exact sum of values >= 0 as an expansion: `sums.expansion_of` for very many."""
+    """The exact sum of values >= 0 as an expansion: `sums.expansion_of` for very many.
+
+    Strips of numbers lose their leading bits, as many as can be added up without rounding, until nothing is left
+    (Rump, Ogita and Oishi 2008, "Accurate floating-point summation"); most weights take two rounds.
+    """
     components = np.empty(MAX_COMPONENTS)
     total, exact = whole_total(values)
     if exact:
         return components[: add(components, 0, total)].copy()
     accumulator = np.zeros(CHUNKS, np.int64)
     slot = np.empty(1)
-    bits = slot.view(np.uint64)
-    for i in range(values.size):
-        accumulate(accumulator, slot, bits, values[i])
+    bits, magnitude = slot.view(np.uint64), slot.view(np.int64)
+    strip = np.empty(_STRIP)
+    raw = strip.view(np.int64)
+    lanes = np.empty(_LANES)
+    for start in range(0, values.size, _STRIP):
+        n = min(_STRIP, values.size - start)
+        strip[:n] = values[start : start + n]
+        strip[n:] = 0.0
+        magnitude[0] = _largest_magnitude(raw)
+        largest = slot[0]
+        if largest > _HUGE:  # sigma would overflow
+            for i in range(n):
+                accumulate(accumulator, slot, bits, strip[i])
+            continue
+        while largest > 0.0:
+            lanes[:] = 0.0
+            _take_leading(strip, math.ldexp(1.0, math.frexp(largest)[1] + _ROOM), lanes)
+            leading = 0.0
+            for j in range(_LANES):
+                leading += lanes[j]
+            accumulate(accumulator, slot, bits, leading)
+            magnitude[0] = _largest_magnitude(raw)
+            largest = slot[0]
     return components[: drain(accumulator, components)].copy()

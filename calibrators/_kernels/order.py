@@ -8,17 +8,19 @@ _FEW = 16
 
 
 @njit(cache=True, nogil=True)
-def keys(values, bits):
+def keys(raw, bits):
     """Whole numbers in the order of finite doubles up to their lowest bits, where the place stands instead.
 
+    raw : uint64 array: the bits of doubles.
     bits : so many of the lowest bits; 2 ** bits places at most. Zeros of either sign are equal.
     """
-    raw = (values + 0.0).view(np.uint64)
-    out = np.empty(values.size, np.uint64)
+    out = np.empty(raw.size, np.uint64)
     shift = np.uint64(bits)
     top = np.uint64(1) << np.uint64(63)
-    for i in range(values.size):
+    for i in range(raw.size):
         u = raw[i]
+        if u == top:
+            u = np.uint64(0)
         # The bits of negative numbers ascend as the numbers descend.
         u = ~u if u & top else u | top
         out[i] = ((u >> shift) << shift) | np.uint64(i)

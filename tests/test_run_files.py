@@ -1,0 +1,149 @@
+"""Packed run files against the arrays that went in, and folded ties against exact fractions."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrators._kernels import ties
+from calibrators.points import Points
+from pipeline import run_files
+from pipeline.run_files import COLUMNS, RunFile, Sections, SignedRows, read_run, restored, write_run
+from pipeline.runs import fold_weighted
+
+SCORES = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)
+# Often the same, often a float's, so that there are ties and bits that all numbers lack.
+FEW = st.one_of(st.sampled_from([0.0, 0.25, 0.5, -3.0]), st.floats(0, 1, width=32), SCORES)
+WEIGHTS = st.one_of(st.sampled_from([0.1, 1.0, 3.0]), st.floats(1e-300, 1e300))
+STRIDES = st.sampled_from([1, 2, 7, 1024])
+
+
+def column(values):
+    return np.array(values, dtype=np.float64)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(FEW, max_size=40),
+    st.lists(FEW, max_size=40),
+    st.lists(st.tuples(FEW, WEIGHTS, st.booleans()), max_size=40),
+    st.lists(st.tuples(FEW, SCORES, SCORES), max_size=40),
+    STRIDES,
+)
+def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives, rows, entries, stride):
+    rows = sorted((score, weight if hit else -weight) for score, weight, hit in rows)
+    entries = sorted(entries)
+    written = Sections(
+        np.sort(column(negatives)),
+        np.sort(column(positives)),
+        SignedRows(*column(rows).reshape(-1, 2).T),
+        Points(*column(entries).reshape(-1, 3).T),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_files, "SAMPLE_STRIDE", stride)
+        path = tmp_path_factory.mktemp("run") / "run"
+        run = write_run(path, written)
+        assert path.stat().st_size == run.file_bytes
+        again, rest = restored(str(path), run.sizes, np.append(run.index, [7.0]))
+        assert rest.tolist() == [7.0]
+        for found in (run, again):
+            assert found.sizes == (len(negatives), len(positives), len(rows), len(entries))
+            for one, other in zip(read_run(found).columns, written.columns, strict=True):
+                # Bit for bit.
+                assert one.tobytes() == np.ascontiguousarray(other).tobytes()
+        with pytest.raises(ValueError, match="numbers, found"):
+            restored(str(path), run.sizes, run.index[:-1])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(FEW, WEIGHTS), min_size=1, max_size=60), st.lists(FEW, min_size=2, max_size=2), STRIDES
+)
+def test_any_range_of_scores_is_read(tmp_path_factory, rows, bounds, stride):
+    rows = column(sorted(rows))
+    low, high = sorted(bounds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_files, "SAMPLE_STRIDE", stride)
+        sections = Sections(rows=SignedRows(*rows.T))
+        run = write_run(tmp_path_factory.mktemp("run") / "run", sections)
+        blocks = run_files.blocks_between([run], column([-np.inf, low, high, np.inf]))
+        words = run_files.words_of(run, blocks[:, 0])
+        edges = [-np.inf, low, high, np.inf]
+        for i in range(3):
+            own = words[i, list(COLUMNS[2])].tolist()
+            out = np.zeros((len(rows) + 1, 2), np.uint64)
+            below, above = edges[i : i + 2]
+            inside = (rows[:, 0] >= below) & (rows[:, 0] < above)
+            if own[0][0] == own[0][1]:
+                assert not inside.any()
+                continue
+            with RunFile(run.path) as file:
+                first, stop = file.read(own, below, above, out, 1)
+            assert first == np.count_nonzero(rows[:, 0] < below)
+            assert out[1:stop].view(np.float64).tolist() == rows[inside].tolist()
+
+
+def test_sorted_scores_and_weights_take_few_bytes(tmp_path):
+    rng = np.random.default_rng(0)
+    n = 200_000
+    doubles = write_run(tmp_path / "doubles", Sections(np.sort(rng.random(n)))).file_bytes
+    floats = write_run(tmp_path / "floats", Sections(np.sort(rng.random(n, np.float32)).astype(float)))
+    weights = rng.choice([1.0, 10.0], n) * rng.choice([-1, 1], n)
+    weighted = write_run(tmp_path / "w", Sections(rows=SignedRows(np.sort(rng.random(n)), weights)))
+    assert doubles < 5.6 * n
+    assert floats.file_bytes < 2.5 * n
+    assert weighted.file_bytes < doubles + 1.8 * n
+
+
+def test_what_cannot_be_packed_takes_little_more_than_its_size(tmp_path):
+    raw = np.random.default_rng(0).integers(0, 2**63, 100_000, np.uint64).view(np.float64)
+    values = np.sort(raw[np.isfinite(raw)])
+    run = write_run(tmp_path / "run", Sections(values))
+    assert run.file_bytes <= 8.05 * values.size
+
+
+def test_a_file_that_was_cut_off_is_noticed(tmp_path):
+    run = write_run(tmp_path / "run", Sections(np.arange(5000.0)))
+    (tmp_path / "run").write_bytes((tmp_path / "run").read_bytes()[:-8])
+    with pytest.raises(OSError, match=r"expected [0-9,]+ bytes, found"):
+        read_run(run)
+
+
+def sums(score, weight, positives):
+    found = {}
+    for s, w, k in zip(score.tolist(), weight.tolist(), positives.tolist(), strict=True):
+        before = found.get(s, (0, 0))
+        found[s] = (before[0] + Fraction(w), before[1] + Fraction(k))
+    return found
+
+
+SIGNED_ROWS = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.25, 0.5]), WEIGHTS, st.booleans()), min_size=1, max_size=60
+)
+
+
+@settings(deadline=None)
+@given(SIGNED_ROWS)
+def test_folding_weighted_ties_changes_no_sum(rows):
+    score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
+    exact = sums(score, abs(signed), np.maximum(signed, 0))
+    kept, entries = fold_weighted(SignedRows(score.copy(), signed.copy()))
+    pairs = ties.unsigned(kept.signed)
+    both = (np.concatenate([own, more]) for own, more in zip((kept.score, *pairs.T), entries, strict=True))
+    assert sums(*both) == exact
+    # Shorter than the rows, or the rows.
+    assert 16 * kept.score.size + 24 * entries.score.size <= 16 * score.size
+    assert (np.diff(entries.score) >= 0).all()
+
+
+@settings(deadline=None)
+@given(SIGNED_ROWS)
+def test_points_of_weighted_rows_are_rounded_once(rows):
+    score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
+    exact = sums(score, abs(signed), np.maximum(signed, 0))
+    points = Points(*ties.sum_signed(score, signed))
+    assert points.score.tolist() == list(exact)
+    assert points.weight.tolist() == [float(weight) for weight, _ in exact.values()]
+    assert points.positives.tolist() == [float(positives) for _, positives in exact.values()]
