@@ -44,6 +44,10 @@ class Place(NamedTuple):
     total: int
 
 
+Classes = Callable[[Array, Array], tuple[Any, int]]
+"""See `Pass.classes`."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """One sweep over the parts of a score table.
@@ -71,7 +75,7 @@ class Pass:
     combine: Callable[[list[Any]], Any]
     only: frozenset[float] | None = None
     placed: Callable[[Points, Place], Any] | None = None
-    classes: Callable[[Array, Array], tuple[Any, int]] | None = None
+    classes: Classes | None = None
 
 
 Passes = Generator[Pass, Any, CalibrationMap]

@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from calibrators._kernels.accumulators import expansion_of
 from calibrators._kernels.sums import exact_sum
-from calibrators.points import Array, Pass, Place, Points
+from calibrators.points import Array, Classes, Pass, Place, Points
 from pipeline import buckets, quarantine, runs, schema, score_grid
 from pipeline.arrays import as_column, as_numpy
-from pipeline.buckets import Places
+from pipeline.buckets import Bucket, Places
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
@@ -283,7 +283,7 @@ def _merge_bucket(
     path: str | None,
     chunk: Any,
     place: Place | None,
-    classes: Callable[[Array, Array], tuple[Any, int]] | None,
+    classes: Classes | None,
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it.
 
@@ -291,27 +291,34 @@ def _merge_bucket(
     classes : see `Pass`
     """
     bucket = buckets.read_bucket(where, low, high)
+    if place is not None:
+        chunk = partial(chunk, place=place._replace(before=place.before + int(bucket.before)))
+    return merge(bucket, path, chunk, classes)
+
+
+def merge(
+    bucket: Bucket, path: str | None, chunk: Callable[[Points], Any] | None, classes: Classes | None
+) -> tuple[Part, Any] | None:
+    """Rows of a range of scores as a part, written where there is a path, and what a pass makes of them.
+
+    Returns None where there are no rows.
+    """
     rows = bucket.negatives.size + bucket.positives.size
     if classes is not None and path is None and bucket.plain and 0 < rows < _MOST_CLASSES:
         return _pooled(bucket.negatives, bucket.positives, classes)
     points = bucket.points()
-    if place is not None:
-        chunk = partial(chunk, place=place._replace(before=place.before + int(bucket.before)))
-    return merged(points, path, chunk) if points.score.size else None
+    return _merged(points, path, chunk) if points.score.size else None
 
 
-def _pooled(
-    negatives: Array, positives: Array, classes: Callable[[Array, Array], tuple[Any, int]]
-) -> tuple[Part, Any]:
-    """As `merged`, of rows without weights whose points nobody needs."""
+def _pooled(negatives: Array, positives: Array, classes: Classes) -> tuple[Part, Any]:
+    """As `_merged`, of rows without weights whose points nobody needs."""
     state, points = classes(negatives, positives)
     first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
     hits = np.array([float(positives.size)])[: min(1, positives.size)]
     return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state
 
 
-def merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
-    """Points of a range of scores as a part, written where there is a path, and what a pass makes of them."""
+def _merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
     if path is not None:
         write_points(points, Path(path))
     part = Part(

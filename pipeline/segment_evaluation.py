@@ -109,7 +109,7 @@ def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int) -> Sid
     passes = partial(_passes, bins, None if log.columns.weight is None else 0)
     visit = Visit(
         small=partial(_measure_small, passes),
-        first=next(passes()).chunk,
+        first=next(passes()),
         large=partial(_measure_large, passes),
         write=True,
     )

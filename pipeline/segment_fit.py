@@ -116,7 +116,7 @@ def _fit_level(
     reasons = [rules.reason(n, k) for n, k in zip(level.rows.tolist(), level.positives.tolist(), strict=True)]
     visit = Visit(
         small=functools.partial(_fit_small, calibrator, monotone),
-        first=calibrator.first_pass().chunk,
+        first=calibrator.first_pass(),
         large=functools.partial(_fit_large, calibrator, monotone),
         write=not calibrator.single_pass,
     )

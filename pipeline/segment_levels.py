@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.points import Pass, Points
+from calibrators.points import Classes, Pass, Points
 from pipeline import segment_runs, segment_values
 from pipeline.execution import Executor
 from pipeline.logs import Log
 from pipeline.runs import RunReceipt
-from pipeline.score_table import Part, SortPlan, merged, run_parts, sort_log
+from pipeline.score_table import Part, SortPlan, merge, run_parts, sort_log
 from pipeline.segment_runs import SegmentRun, Slices
 from pipeline.segment_values import Key
 
@@ -41,8 +41,8 @@ class Visit(Generic[R]):
     ----------
     small : callable
         The rows of some segments to a result for all of them; picklable, runs in a task.
-    first : callable
-        The chunk of the first pass over a large segment's parts; picklable.
+    first : Pass
+        Over a large segment's parts.
     large : callable
         The number of a large segment's points, and what carries out passes over them, to a result for it.
     write : bool
@@ -50,7 +50,7 @@ class Visit(Generic[R]):
     """
 
     small: Callable[[Slices], R]
-    first: Callable[[Points], Any]
+    first: Pass
     large: Callable[[int, Callable[[Pass], Any]], R]
     write: bool
 
@@ -113,9 +113,9 @@ class SegmentLevel:
         small, large = pack(self.rows * segment_runs.width(self.weighted), skipped, self.plan.bucket_bytes)
         # One stage for all of them: none waits for the last one of another kind.
         ranges = list(self._ranges(large, visit.write))
+        first = (visit.first.chunk, visit.first.classes)
         tasks: list[tuple[Any, ...]] = [
-            (_merge_range, sources, *task, self.weighted, self.shortest_sorted, visit.first)
-            for task in ranges
+            (_merge_range, sources, *task, self.weighted, self.shortest_sorted, *first) for task in ranges
         ]
         tasks += [(_visit_bucket, sources, wanted, self.weighted, visit.small) for wanted in small]
         results = executor.run("merge", _call, tasks) if tasks else []
@@ -186,10 +186,11 @@ def _merge_range(
     weighted: bool,
     shortest_sorted: int,
     chunk: Callable[[Points], Any],
+    classes: Classes | None,
 ) -> tuple[Part, Any] | None:
     """Gather a range of a large segment's scores, write it if wanted, and carry out the first pass on it."""
-    points = segment_runs.gather_range(sources, code, low, high, weighted, shortest_sorted)
-    return merged(points, path, chunk) if points.score.size else None
+    rows = segment_runs.gather_range(sources, code, low, high, weighted, shortest_sorted)
+    return merge(rows, path, chunk, classes)
 
 
 def _number(runs: list[SegmentRun]) -> tuple[list[Key], list[npt.NDArray[np.int64]]]:

@@ -22,6 +22,7 @@ from calibrators._kernels import ties
 from calibrators.ordering import ascending
 from calibrators.points import Array, Points
 from pipeline import quarantine, score_grid, segment_values
+from pipeline.buckets import Bucket
 from pipeline.logs import Log, Piece, Rows, cut, read_rows
 from pipeline.runs import Buffer, Reading, RunReceipt, WeightedBuffer, calibration_scores
 from pipeline.score_table import SortPlan
@@ -30,6 +31,8 @@ from pipeline.segment_lookup import CodedMaps, cached_segmented_lookup
 SAMPLE_STRIDE = 1024
 
 Integers = npt.NDArray[np.int64]
+
+_NONE = np.empty(0)
 
 
 @dataclass
@@ -336,8 +339,8 @@ def points_of(sections: list[Array], weighted: bool) -> Points:
 
 def gather_range(
     sources: list[str], code: int, low: float, high: float, weighted: bool, shortest_sorted: int
-) -> Points:
-    """The points of one segment with low <= score < high."""
+) -> Bucket:
+    """The rows of one segment with low <= score < high; `Bucket.before` is not known."""
     sections: list[list[Array]] = [[np.empty(0)] for _ in range(2)]
     for path in sources:
         index = _index(path, code, code)
@@ -351,7 +354,12 @@ def gather_range(
             inside = (columns[0] >= low) & (columns[0] < high)
             for s, column in enumerate(columns):
                 sections[s + c].append(column if inside.all() else column[inside])
-    return points_of([np.concatenate(parts) for parts in sections], weighted)
+    first, second = (np.concatenate(parts) for parts in sections)
+    if weighted:
+        return Bucket(_NONE, _NONE, np.stack([first, second], axis=1), None, 0.0)
+    first.sort()
+    second.sort()
+    return Bucket(first, second, np.empty((0, 2)), None, 0.0)
 
 
 def _range(path: str, start: int, stop: int, low: float, high: float) -> tuple[int, int]:

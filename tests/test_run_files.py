@@ -29,7 +29,7 @@ def column(values):
     st.lists(FEW, max_size=40),
     st.lists(FEW, max_size=40),
     st.lists(st.tuples(FEW, WEIGHTS, st.booleans()), max_size=40),
-    st.lists(st.tuples(FEW, SCORES, SCORES), max_size=40),
+    st.lists(st.tuples(FEW, st.floats(-1e300, 1e300), SCORES), max_size=40),
     STRIDES,
 )
 def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives, rows, entries, stride):
