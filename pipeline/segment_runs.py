@@ -268,12 +268,12 @@ def write_index(run: SegmentRun, codes: Integers) -> None:
     index[0, :-1], index[0, -1] = codes, np.iinfo(np.int64).max
     index[1:, 1:] = ends
     index[1:, 0] = np.concatenate([[0], ends[:-1, -1]])
-    np.save(f"{run.path}.index.npy", index)
+    index.tofile(f"{run.path}.index")
 
 
-def _index(path: str, first: int, last: int) -> Integers:
+def _index(path: str, weighted: bool, first: int, last: int) -> Integers:
     """The part of a run's index for the codes first, ..., last; shape (1 + classes, segments found + 1)."""
-    index = np.load(f"{path}.index.npy", mmap_mode="r")
+    index = np.memmap(f"{path}.index", np.int64, "r").reshape(2 if weighted else 3, -1)
     a, b = np.searchsorted(index[0, :-1], [first, last + 1])
     return np.array(index[:, a : b + 1])
 
@@ -305,7 +305,7 @@ def gather(sources: list[str], wanted: Integers, weighted: bool) -> Slices:
 
     wanted : codes, ascending, near each other: what lies between them is read too.
     """
-    indices = [_index(path, int(wanted[0]), int(wanted[-1])) for path in sources]
+    indices = [_index(path, weighted, int(wanted[0]), int(wanted[-1])) for path in sources]
     targets = []
     classes = 1 if weighted else 2
     counts = np.zeros((classes, wanted.size), np.int64)
@@ -343,7 +343,7 @@ def gather_range(
     """The rows of one segment with low <= score < high; `Bucket.before` is not known."""
     sections: list[list[Array]] = [[np.empty(0)] for _ in range(2)]
     for path in sources:
-        index = _index(path, code, code)
+        index = _index(path, weighted, code, code)
         if index.shape[1] < 2:
             continue
         for c in range(index.shape[0] - 1):

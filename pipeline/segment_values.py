@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from calibrators._kernels import segments as kernels
 from pipeline.arrays import as_numpy, null_mask
@@ -77,7 +78,7 @@ class Encoder:
         """The segment of each code."""
         members = self._members(np.arange(len(self)))
         values = [
-            [coder.values[i] for i in column.tolist()]
+            coder.values.take(pa.array(column)).to_pylist()
             for coder, column in zip(self._coders, members, strict=True)
         ]
         return list(zip(*values, strict=True))
@@ -96,8 +97,7 @@ class Encoder:
         ranks = [np.argsort(places)[column] for places, column in zip(orders, members, strict=True)]
         by_segment = np.lexsort(ranks[::-1])
         values = [
-            pa.array([coder.values[i] for i in places.tolist()], coder.type)
-            for coder, places in zip(self._coders, orders, strict=True)
+            coder.values.take(pa.array(places)) for coder, places in zip(self._coders, orders, strict=True)
         ]
         return present[by_segment], [column[by_segment] for column in ranks], values
 
@@ -154,13 +154,12 @@ class _Coder:
 
     Attributes
     ----------
-    values : of each code, as Python has it. type : of the column, known after the first batch, without dictionary.
+    type : of the column, known after the first batch, without dictionary.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.type: pa.DataType = pa.null()
-        self.values: list[Any] = []
         self._array: pa.Array | None = None
         self._dictionary: pa.Array | None = None
         self._known = np.empty(0, np.int32)
@@ -209,24 +208,34 @@ class _Coder:
 
     def _codes_of(self, values: pa.Array) -> npt.NDArray[np.int32]:
         """The codes of values that need not be distinct; those of new ones follow."""
-        before = len(self.values)
         known = values.slice(0, 0) if self._array is None else self._array
         # Values in the order of their first appearance: the known ones keep their codes.
         both = pa.concat_arrays([known, values]).dictionary_encode(null_encoding="encode")
         self._array = both.dictionary
         try:
-            self.values += self._array.slice(before).to_pylist()
+            self._array.validate(full=True)
+        except pa.ArrowInvalid:
+            self._refuse_text()
+            raise
+        return as_numpy(both.indices)[len(known) :]
+
+    def _refuse_text(self) -> None:
+        try:
+            self.values.to_pylist()
         except UnicodeDecodeError as error:
             raise InputRejectedError(
                 f"column '{self.name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
             ) from None
-        return as_numpy(both.indices)[before:]
+
+    @property
+    def values(self) -> pa.Array:
+        """Of each code."""
+        return pa.nulls(0) if self._array is None else self._array
 
     def in_order(self) -> Integers:
         """The codes in the order of their values, null first."""
-        null = [code for code, value in enumerate(self.values) if value is None]
-        others = (code for code, value in enumerate(self.values) if value is not None)
-        return np.array([*null, *sorted(others, key=self.values.__getitem__)], np.int64)
+        # Text in UTF-8 has the order of its code points.
+        return as_numpy(pc.array_sort_indices(self.values, null_placement="at_start")).astype(np.int64)
 
 
 def number(columns: Sequence[pa.Array]) -> tuple[list[Key], Integers]:
