@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from calibrators._kernels import segments as kernels
 from pipeline.arrays import as_numpy, null_mask
@@ -234,6 +233,9 @@ class _Coder:
 
     def in_order(self) -> Integers:
         """The codes in the order of their values, null first."""
+        # Takes some hundredths of a second to import, and only segments need it.
+        import pyarrow.compute as pc
+
         # Text in UTF-8 has the order of its code points.
         return as_numpy(pc.array_sort_indices(self.values, null_placement="at_start")).astype(np.int64)
 

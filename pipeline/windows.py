@@ -19,7 +19,6 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.arrays import as_numpy, null_mask
 from pipeline.errors import InputRejectedError, examples, listing
@@ -316,6 +315,9 @@ def days_of(column: pa.Array) -> npt.NDArray[np.int32]:
 def _parsed(column: pa.Array) -> npt.NDArray[np.int32]:
     """The days of text or integers: few are different."""
     if not pa.types.is_integer(column.type):
+        # Takes some hundredths of a second to import, and only these windows need it.
+        import pyarrow.compute as pc
+
         column = pc.utf8_slice_codeunits(column, 0, 11)
     encoded = column.dictionary_encode()
     found = [parse_day(str(value)) for value in encoded.dictionary.to_pylist()]
