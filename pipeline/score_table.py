@@ -84,7 +84,7 @@ class SortPlan:
         return replace(self, bucket_bytes=bucket, run_rows=run_rows)
 
 
-_HEADERS = 1 << 16
+_HEADERS = 1 << 13
 """Bytes of scratch space beside the rows'."""
 
 _MOST_CLASSES = 1 << 26

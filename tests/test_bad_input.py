@@ -319,7 +319,7 @@ SMALL_DISK = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c")
 
 @pytest.mark.parametrize("kind", ["inline", "local"])
 def test_scratch_that_fills_up(place, kind):
-    place.write_log(place.predictions(200_000))
+    place.write_log(place.predictions(400_000))
     before = place.tree()
     result = place.job("fit", f"cluster.kind={kind}", "cluster.workers=1", within=SMALL_FILES)
     result.expect(75, f"scratch: no space left in {place.scratch}", "nothing was published")
@@ -343,7 +343,7 @@ def test_too_little_space(published):
     before = published.tree()
     paths = {"log__path": published.root / "more"}
     result = published.job("fit", within=small_disk, **paths)
-    phrases = ("scratch: expected about 176.0 kB of free space, found 65.5 kB", "a place with more")
+    phrases = ("scratch: expected about 207.0 kB of free space, found 65.5 kB", "a place with more")
     refused(published, result, 75, *phrases, before=before)
     paths["output__path"] = published.scratch / "output"
     result = published.job("score", within=small_disk, **paths)
