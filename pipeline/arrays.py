@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,3 +41,26 @@ def as_column(values: npt.NDArray[Any]) -> pa.Array:
         return as_column(values.view(np.uint8)).cast(pa.bool_())
     own = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(own.dtype), own.size, [None, pa.py_buffer(own)])
+
+
+def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Python's text, numbers, booleans or dates as a column of that type, null where they are None."""
+    there = np.array([value is not None for value in values], np.bool_)
+    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    if pa.types.is_string(kind):
+        texts = [b"" if value is None else value.encode() for value in values]
+        ends = np.cumsum([0, *map(len, texts)])
+        buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts))]
+        return pa.Array.from_buffers(kind, len(texts), buffers)
+    if pa.types.is_boolean(kind):
+        bits = np.array([bool(value) for value in values], np.bool_)
+        return pa.Array.from_buffers(
+            kind, bits.size, [valid, pa.py_buffer(np.packbits(bits, bitorder="little"))]
+        )
+    if pa.types.is_date32(kind):
+        values = [None if value is None else (value - dt.date(1970, 1, 1)).days for value in values]
+        width = np.dtype(np.int32)
+    else:
+        width = np.dtype(kind.to_pandas_dtype())
+    numbers = np.array([0 if value is None else value for value in values], width)
+    return pa.Array.from_buffers(kind, numbers.size, [valid, pa.py_buffer(numbers)])

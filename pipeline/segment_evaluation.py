@@ -21,6 +21,7 @@ from calibrators.assessment import MEASURES, Assessment
 from calibrators.measures import assessment_passes, run_passes
 from calibrators.points import Array, Pass, Points
 from pipeline import schema, segment_values
+from pipeline.arrays import as_column, column_of
 from pipeline.evaluation import Evaluation, evaluate
 from pipeline.execution import Executor
 from pipeline.logs import Log
@@ -181,16 +182,16 @@ class SegmentedEvaluation:
         level = self.before.level
         columns: list[pa.Array] = [
             *segment_values.arrays(level.keys, level.types),
-            pa.array(level.rows),
-            pa.array(level.positives),
-            pa.array(self.fitted_on, pa.string()),
+            as_column(level.rows),
+            as_column(level.positives),
+            column_of(self.fitted_on, pa.string()),
         ]
         for name in schema.SEGMENT_MEASURES:
             for side in (self.before, self.after):
                 values = self._beyond(side) if name == BEYOND else side.column(name)
-                columns.append(pa.array(values, mask=np.isnan(values)))
+                columns.append(column_of([None if np.isnan(v) else v for v in values.tolist()], pa.float64()))
         fields = zip(self.columns, level.types, strict=True)
-        return pa.table(columns, schema=schema.evaluated_segments(fields))
+        return pa.Table.from_arrays(columns, schema=schema.evaluated_segments(fields))
 
     def _beyond(self, side: Side) -> Array:
         """The calibration error of each segment that chance cannot explain."""
@@ -205,7 +206,7 @@ class SegmentedEvaluation:
         table = self.table()
         error = self._beyond(self.after)
         order = np.lexsort((np.arange(error.size), -self.before.level.rows, -error))[:WORST]
-        rows = table.take(pa.array(order)).to_pylist()
+        rows = table.take(as_column(order)).to_pylist()
         keys = [self.before.level.keys[i] for i in order.tolist()]
         measured = table.schema.names[len(self.columns) :]
         return [

@@ -25,10 +25,10 @@ from calibrators._kernels import segments as kernels
 from calibrators.calibration_map import CalibrationMap
 from calibrators.points import Array
 from pipeline import lookup_table, schema, segment_values
-from pipeline.arrays import as_numpy
+from pipeline.arrays import as_column, as_numpy, column_of
 from pipeline.errors import InputRejectedError
 from pipeline.lookup_table import LookupFacts
-from pipeline.segment_values import Encoder, Key
+from pipeline.segment_values import Encoder, Integers, Key
 
 if TYPE_CHECKING:
     from pipeline.segment_maps import SegmentedFit
@@ -79,15 +79,18 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     facts : method, parameters, score_transform, data, as in `LookupFacts`
     """
     facts = {**facts, "monotone": fit.monotone, "segments": list(columns)}
-    table = _maps_table(fit, columns)
+    keys = [key + (None,) * (len(columns) - level.level) for level in fit.levels for key in level.keys]
+    rows = np.array([size for level in fit.levels for size in level.maps.sizes])
+    table = _maps_table(fit, columns, keys, rows)
     segments, sources, reasons = _segments_table(fit, columns)
     digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{lookup_table.as_json(facts)}\n".encode())
-    for part in (table, segments):
-        for name, column in zip(part.schema.names, part.columns, strict=True):
-            if name in _MAP and part is table:
-                digest.update(np.asarray(as_numpy(column), "<f8").tobytes())
-            else:
-                digest.update(json.dumps([name, column.to_pylist()], default=str).encode())
+    # Whose rows they are, once a segment and not once a row.
+    types = [str(kind) for kind in fit.types]
+    digest.update(json.dumps([types, keys, rows.tolist()], default=str).encode())
+    for name in _MAP:
+        digest.update(np.asarray(as_numpy(table.column(name)), "<f8").tobytes())
+    for name, column in zip(segments.schema.names, segments.columns, strict=True):
+        digest.update(json.dumps([name, column.to_pylist()], default=str).encode())
     buffer = io.BytesIO()
     pq.write_table(segments, buffer, compression="zstd")
     return SegmentedFiles(
@@ -95,14 +98,14 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     )
 
 
-def _maps_table(fit: SegmentedFit, columns: tuple[str, ...]) -> pa.Table:
-    keys = [key + (None,) * (len(columns) - level.level) for level in fit.levels for key in level.keys]
+def _maps_table(fit: SegmentedFit, columns: tuple[str, ...], keys: list[Key], rows: Integers) -> pa.Table:
+    """The maps of all levels. keys, rows : of each map its segment, None for columns behind its level, and its rows."""
     levels = np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in fit.levels])
-    owner = np.repeat(np.arange(len(keys)), [size for level in fit.levels for size in level.maps.sizes])
-    segment = [column.take(pa.array(owner)) for column in segment_values.arrays(keys, fit.types)]
+    owner = np.repeat(np.arange(len(keys)), rows)
+    segment = [column.take(as_column(owner)) for column in segment_values.arrays(keys, fit.types)]
     maps = zip(*(level.maps.arrays() for level in fit.levels), strict=True)
-    return pa.table(
-        [*segment, pa.array(levels[owner]), *(np.concatenate(parts) for parts in maps)],
+    return pa.Table.from_arrays(
+        [*segment, as_column(levels[owner]), *(as_column(np.concatenate(parts)) for parts in maps)],
         schema=schema.segmented_lookup(zip(columns, fit.types, strict=True)),
     )
 
@@ -113,14 +116,14 @@ def _segments_table(
     own = fit.levels[-1]
     found = [fit.source(key) for key in own.keys]
     sources, reasons = _count([kind for kind, _ in found]), _count([r for r in own.reasons if r is not None])
-    table = pa.table(
+    table = pa.Table.from_arrays(
         [
             *segment_values.arrays(own.keys, fit.types),
-            pa.array(own.rows),
-            pa.array(own.positives),
-            pa.array([kind for kind, _ in found], pa.string()),
-            pa.array([level for _, level in found], pa.int32()),
-            pa.array(own.reasons, pa.string()),
+            as_column(own.rows),
+            as_column(own.positives),
+            column_of([kind for kind, _ in found], pa.string()),
+            column_of([level for _, level in found], pa.int32()),
+            column_of(own.reasons, pa.string()),
         ],
         schema=schema.segments(zip(columns, fit.types, strict=True)),
     )

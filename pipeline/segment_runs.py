@@ -22,6 +22,7 @@ from calibrators._kernels import ties
 from calibrators.ordering import ascending
 from calibrators.points import Array, Points
 from pipeline import quarantine, score_grid, segment_values
+from pipeline.arrays import as_column
 from pipeline.buckets import Bucket
 from pipeline.logs import Log, Piece, Rows, cut, read_rows
 from pipeline.runs import Buffer, Reading, RunReceipt, WeightedBuffer, calibration_scores
@@ -175,7 +176,7 @@ class _Buffer:
         for level in range(self.levels, self.lowest - 1, -1):
             first = np.flatnonzero(borders[level - 1])
             own = [
-                column.take(pa.array(rank[first]))
+                column.take(as_column(rank[first]))
                 for column, rank in zip(values[:level], ranks[:level], strict=True)
             ]
             path = self.folder / f"run-{self.index:06d}-{flushed:04d}-level-{level}"

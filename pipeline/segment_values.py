@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators._kernels import segments as kernels
-from pipeline.arrays import as_numpy, null_mask
+from pipeline.arrays import as_column, as_numpy, column_of, null_mask
 from pipeline.errors import InputRejectedError
 
 Integers = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ class Encoder:
         """The segment of each code."""
         members = self._members(np.arange(len(self)))
         values = [
-            coder.values.take(pa.array(column)).to_pylist()
+            coder.values.take(as_column(column)).to_pylist()
             for coder, column in zip(self._coders, members, strict=True)
         ]
         return list(zip(*values, strict=True))
@@ -96,7 +96,7 @@ class Encoder:
         ranks = [np.argsort(places)[column] for places, column in zip(orders, members, strict=True)]
         by_segment = np.lexsort(ranks[::-1])
         values = [
-            coder.values.take(pa.array(places)) for coder, places in zip(self._coders, orders, strict=True)
+            coder.values.take(as_column(places)) for coder, places in zip(self._coders, orders, strict=True)
         ]
         return present[by_segment], [column[by_segment] for column in ranks], values
 
@@ -196,7 +196,7 @@ class _Coder:
         new = self._numbers.found[self._of_numbers.size :]
         if new.size:
             # Through the column's own type: the largest unsigned numbers are negative here.
-            values = pa.array(new.astype(kind.to_pandas_dtype()), kind).cast(column.type)
+            values = as_column(new.astype(kind.to_pandas_dtype())).cast(column.type)
             self._of_numbers = np.concatenate([self._of_numbers, self._codes_of(values)])
         codes = self._of_numbers[places]
         if missing is None:
@@ -260,7 +260,7 @@ def number(columns: Sequence[pa.Array]) -> tuple[list[Key], Integers]:
 
 def arrays(keys: Sequence[Key], types: Sequence[pa.DataType]) -> list[pa.Array]:
     """Keys as Arrow columns."""
-    return [pa.array([key[i] for key in keys], kind) for i, kind in enumerate(types)]
+    return [column_of([key[i] for key in keys], kind) for i, kind in enumerate(types)]
 
 
 def keys_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[Key]:
