@@ -1,6 +1,6 @@
 """`python -m jobs` is `logcal`."""
 
-from jobs.cli import main
+from jobs.cli import run
 
 if __name__ == "__main__":
-    main(prog_name="logcal")
+    run()
