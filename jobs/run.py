@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -103,10 +104,31 @@ def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool,
 
 
 def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
-    """Print a result to stdout."""
+    """Print a result to stdout, unless whoever started the command has closed it.
+
+    Raises
+    ------
+    TemporaryError
+        It cannot be written there, though somebody reads it.
+    """
     text = json.dumps(summary, indent=2, allow_nan=False, default=str) if as_json else "\n".join(lines)
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _silence_stdout()
+        raise TemporaryError(
+            f"stdout: expected a place to write to, found an error ({error.strerror}); all but showing the result is done"
+        ) from None
+
+
+def _silence_stdout() -> None:
+    """What is left in the buffer goes nowhere at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
@@ -122,8 +144,8 @@ def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
         message = f"out of memory ({error}): tasks are cut for cluster.memory; lower it, or cluster.workers"
         return _fail(name, message, TemporaryError.exit_code, as_json)
     except BrokenPipeError:
-        # Whoever read stdout has gone: the job itself is done. What is left in the buffer goes nowhere at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read stdout has gone: the job itself is done.
+        _silence_stdout()
         return 0
     except Exception as error:  # noqa: BLE001 - the last resort: a bug
         traceback.print_exc()
@@ -135,5 +157,6 @@ def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
 def _fail(name: str, message: str, code: int, as_json: bool) -> int:
     sys.stderr.write(f"{name}: {message}\n")
     if as_json:
-        show({"error": message, "exit_code": code}, [], as_json)
+        with contextlib.suppress(TemporaryError):
+            show({"error": message, "exit_code": code}, [], as_json)
     return code

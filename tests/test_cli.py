@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,6 +184,26 @@ def test_a_reader_of_stdout_that_goes_away_is_no_error(place):
         said = stderr.read()
     assert process.wait(timeout=60) == 0, said
     assert "Traceback" not in said
+    assert len(place.versions) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
+@pytest.mark.parametrize("how", [(), ("--json",), ("--json", "--dry-run")])
+def test_a_stdout_that_is_full_costs_only_what_is_shown(place, how):
+    place.write_log()
+    full = ("bash", "-c", 'exec "$@" > /dev/full', "bash")
+    result = place.job("fit", *how, within=full)
+    result.expect(
+        75, "logcal fit: stdout: expected a place to write to, found an error (No space left on device)"
+    )
+    assert "Traceback" not in result.stderr
+    if "--dry-run" not in how:
+        assert len(place.versions) == 1
+
+
+def test_a_closed_stdout_shows_nothing(place):
+    place.write_log()
+    place.job("fit", within=("bash", "-c", 'exec "$@" >&-', "bash")).expect(0)
     assert len(place.versions) == 1
 
 
