@@ -122,7 +122,8 @@ def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
     except OSError as error:
         _silence_stdout()
         raise TemporaryError(
-            f"stdout: expected a place to write to, found an error ({error.strerror}); all but showing the result is done"
+            f"stdout: expected a place to write to, found an error ({error.strerror}); "
+            "all but showing the result is done"
         ) from None
 
 
