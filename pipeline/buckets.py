@@ -24,27 +24,21 @@ def splitters(runs: list[Run], bucket_bytes: int) -> Array:
     sample = np.concatenate([part for run in runs for part in run.samples])
     sizes = np.concatenate(
         [
-            np.full(part.size, width * run_files.SAMPLE_STRIDE)
+            np.full(part.size, width * run_files.SAMPLE_STRIDE, np.int32)
             for run in runs
             for part, width in zip(run.samples, WIDTHS, strict=True)
         ]
     )
     order = np.argsort(sample, kind="stable")
-    before = np.cumsum(sizes[order]) - sizes[order]
+    sample, sizes = sample[order], sizes[order]
+    before = np.cumsum(sizes, dtype=np.int64)
+    whole = before[-1]
+    before -= sizes
     buckets = max(1, -(-sum(run.bytes for run in runs) // bucket_bytes))
-    targets = np.arange(1, buckets) * (before[-1] + sizes[order][-1]) / buckets
-    chosen = np.unique(sample[order][np.searchsorted(before, targets).clip(max=sample.size - 1)])
+    targets = np.arange(1, buckets) * whole / buckets
+    chosen = np.unique(sample[np.searchsorted(before, targets).clip(max=sample.size - 1)])
     # Nothing lies below the lowest score.
-    return chosen[chosen > sample[order][0]]
-
-
-def entries_before(runs: list[Run], blocks: Integers) -> Array:
-    """The weight of all runs' entries before the blocks of each bucket. blocks : `run_files.blocks_between`."""
-    sums = np.zeros(len(blocks))
-    for r, run in enumerate(runs):
-        if run.before.size:
-            sums += run.before[blocks[:, r, ENTRIES, 0]]
-    return sums
+    return chosen[chosen > sample[0]]
 
 
 class Places(NamedTuple):
@@ -56,26 +50,39 @@ class Places(NamedTuple):
     sections : those that any run has
     words : int64 array, shape (runs, columns of these sections, 2): the words to read of each file
     room : for how many rows of each of all sections
+    entries_before : the weight of all runs' entries before those to read
     """
 
     paths: list[str]
     sections: tuple[int, ...]
     words: Integers
     room: tuple[int, ...]
+    entries_before: float
 
 
-def places(runs: list[Run], blocks: Integers) -> list[Places]:
-    """Where each bucket's rows are. blocks : `run_files.blocks_between`."""
-    sizes = np.array([run.sizes for run in runs])
-    used = tuple(section for section in range(len(COLUMNS)) if sizes[:, section].any())
-    columns = [column for section in used for column in COLUMNS[section]]
-    words = np.stack(
-        [run_files.words_of(run, blocks[:, r])[:, columns] for r, run in enumerate(runs)], axis=1
-    )
-    numbers = np.minimum(blocks * run_files.SAMPLE_STRIDE, sizes[..., None])
-    room = np.diff(numbers, axis=-1)[..., 0].sum(axis=1)
+def places(runs: list[Run], edges: Array) -> list[Places]:
+    """Where the rows of each bucket between edges are. edges : float64 array, shape (buckets + 1,), ascending."""
+    sections = tuple(s for s in range(len(COLUMNS)) if any(run.sizes[s] for run in runs))
+    buckets = edges.size - 1
+    words = np.empty((buckets, len(runs), sum(len(COLUMNS[s]) for s in sections), 2), np.int64)
+    room = np.zeros((buckets, len(COLUMNS)), np.int64)
+    before = np.zeros(buckets)
+    for r, run in enumerate(runs):
+        c = 0
+        for section in sections:
+            start, stop = run_files.blocks_between(run, section, edges)
+            # The last block may be shorter.
+            last = np.minimum(stop * run_files.SAMPLE_STRIDE, run.sizes[section])
+            room[:, section] += np.maximum(last - start * run_files.SAMPLE_STRIDE, 0)
+            for column in COLUMNS[section]:
+                words[:, r, c, 0], words[:, r, c, 1] = run.ends[column][start], run.ends[column][stop]
+                c += 1
+            if section == ENTRIES and run.before.size:
+                before += run.before[start]
     paths = [run.path for run in runs]
-    return [Places(paths, used, words[i], tuple(room[i].tolist())) for i in range(len(blocks))]
+    return [
+        Places(paths, sections, words[i], tuple(room[i].tolist()), float(before[i])) for i in range(buckets)
+    ]
 
 
 class Bucket(NamedTuple):
@@ -86,8 +93,7 @@ class Bucket(NamedTuple):
     negatives, positives : float64 arrays, ascending: scores of rows with label 0 and 1
     rows : float64 array, shape (rows, 2): scores and signed weights of weighted rows, in the order of the runs
     entries : scores, and weights and positives as columns, in the order of the runs; None where there are none
-    before : the weight of all lower scores in rows of weight 1, and of those entries in the blocks of `Places`; exact
-        where it is a number of rows
+    before : the weight of all lower scores but those of weighted rows; exact where it is a number of rows
     """
 
     negatives: Array
@@ -126,7 +132,7 @@ def read_bucket(where: Places, low: float, high: float) -> Bucket:
     ]
     filled = [0] * len(COLUMNS)
     entries: list[Array] = []
-    before = 0.0
+    before = where.entries_before
     for path, spans in zip(where.paths, where.words.tolist(), strict=True):
         with RunFile(path) as file:
             for section in where.sections:

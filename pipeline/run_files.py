@@ -225,8 +225,8 @@ def _key(bound: float) -> np.uint64:
     return np.uint64(raw ^ ((1 << 64) - 1) if raw >> 63 else raw | 1 << 63)
 
 
-def blocks_between(runs: Sequence[Run], edges: Array) -> Integers:
-    """Which blocks of each section of each run may hold scores between edges, from the samples alone.
+def blocks_between(run: Run, section: int, edges: Array) -> tuple[Integers, Integers]:
+    """Which blocks of a section of a run may hold scores between edges, from the samples alone.
 
     Parameters
     ----------
@@ -234,19 +234,7 @@ def blocks_between(runs: Sequence[Run], edges: Array) -> Integers:
 
     Returns
     -------
-    int64 array, shape (buckets, runs, sections, 2): what is looked for lies in blocks start, ..., stop - 1.
+    start, stop : int64 arrays, shape (buckets,): what is looked for lies in blocks start, ..., stop - 1.
     """
-    found = np.empty((edges.size - 1, len(runs), len(COLUMNS), 2), np.int64)
-    for r, run in enumerate(runs):
-        for s, sample in enumerate(run.samples):
-            at = np.searchsorted(sample, edges)
-            found[:, r, s, 0] = np.maximum(at[:-1] - 1, 0)
-            found[:, r, s, 1] = at[1:]
-    return found
-
-
-def words_of(run: Run, blocks: Integers) -> npt.NDArray[np.int64]:
-    """Where in a run's file the blocks are. blocks, shape (..., sections, 2); returns shape (..., columns, 2)."""
-    return np.stack(
-        [run.ends[column][blocks[..., s, :]] for s, own in enumerate(COLUMNS) for column in own], axis=-2
-    )
+    at = np.searchsorted(run.samples[section], edges)
+    return np.maximum(at[:-1] - 1, 0), at[1:]

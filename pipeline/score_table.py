@@ -29,7 +29,6 @@ from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
 from pipeline.quarantine import BadRows, RowRules
-from pipeline.run_files import blocks_between
 from pipeline.runs import Reading, RunReceipt
 
 RUN_ROWS = 1 << 21
@@ -256,18 +255,16 @@ def _bucket_tasks(
     total: RunReceipt, plan: SortPlan, request: Pass | None, *, placed: bool
 ) -> list[tuple[Any, ...]]:
     edges = np.concatenate([[-math.inf], buckets.splitters(total.runs, plan.bucket_bytes), [math.inf]])
-    blocks = blocks_between(total.runs, edges)
-    where = buckets.places(total.runs, blocks)
     if plan.write is not None:
         plan.write.mkdir(parents=True, exist_ok=True)
     chunk: Callable[..., Any] | None = request.chunk if request is not None else None
     classes = request.classes if request is not None else None
-    places: list[Place | None] = [None] * len(where)
+    rows = None
     if placed and request is not None and request.placed is not None:
-        chunk = request.placed
-        places = [Place(int(before), total.used) for before in buckets.entries_before(total.runs, blocks)]
+        chunk, rows = request.placed, total.used
+    where = buckets.places(total.runs, edges)
     return [
-        (where[i], float(low), float(high), _part_path(plan.write, i), chunk, places[i], classes)
+        (where[i], float(low), float(high), _part_path(plan.write, i), chunk, rows, classes)
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -282,17 +279,17 @@ def _merge_bucket(
     high: float,
     path: str | None,
     chunk: Any,
-    place: Place | None,
+    rows: int | None,
     classes: Classes | None,
 ) -> tuple[Part, Any] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it.
 
-    place : for a pass carried out `placed`: its `before` is only what the entries before the blocks hold
+    rows : for a pass carried out `placed`: of all buckets
     classes : see `Pass`
     """
     bucket = buckets.read_bucket(where, low, high)
-    if place is not None:
-        chunk = partial(chunk, place=place._replace(before=place.before + int(bucket.before)))
+    if rows is not None:
+        chunk = partial(chunk, place=Place(int(bucket.before), rows))
     return merge(bucket, path, chunk, classes)
 
 

@@ -68,11 +68,10 @@ def test_any_range_of_scores_is_read(tmp_path_factory, rows, bounds, stride):
         patch.setattr(run_files, "SAMPLE_STRIDE", stride)
         sections = Sections(rows=SignedRows(*rows.T))
         run = write_run(tmp_path_factory.mktemp("run") / "run", sections)
-        blocks = run_files.blocks_between([run], column([-np.inf, low, high, np.inf]))
-        words = run_files.words_of(run, blocks[:, 0])
         edges = [-np.inf, low, high, np.inf]
+        start, stop = run_files.blocks_between(run, 2, column(edges))
         for i in range(3):
-            own = words[i, list(COLUMNS[2])].tolist()
+            own = [(run.ends[c][start[i]], run.ends[c][stop[i]]) for c in COLUMNS[2]]
             out = np.zeros((len(rows) + 1, 2), np.uint64)
             below, above = edges[i : i + 2]
             inside = (rows[:, 0] >= below) & (rows[:, 0] < above)
@@ -80,9 +79,9 @@ def test_any_range_of_scores_is_read(tmp_path_factory, rows, bounds, stride):
                 assert not inside.any()
                 continue
             with RunFile(run.path) as file:
-                first, stop = file.read(own, below, above, out, 1)
+                first, end = file.read(own, below, above, out, 1)
             assert first == np.count_nonzero(rows[:, 0] < below)
-            assert out[1:stop].view(np.float64).tolist() == rows[inside].tolist()
+            assert out[1:end].view(np.float64).tolist() == rows[inside].tolist()
 
 
 def test_sorted_scores_and_weights_take_few_bytes(tmp_path):
