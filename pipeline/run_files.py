@@ -24,6 +24,9 @@ from calibrators.points import Array, Points
 SAMPLE_STRIDE = 1024
 """Numbers of a block. The first score of each is kept: splitters and places are found from them."""
 
+MOST_ROWS = 1 << 30
+"""Of a run: places in it are numbers of 32 bits."""
+
 WIDTHS = (8, 8, 16, 24)
 """Bytes of a row of each section in memory."""
 
@@ -62,7 +65,7 @@ class Run:
     """A run file.
 
     sizes : rows of each section. samples : the first score of each block, of each section.
-    ends : int64 arrays, one a column: the word that each block begins at, and the end.
+    ends : uint32 arrays, one a column: the word of the file that each block begins at, and the end.
     before : float64 array, one number a block of the entries: the weight of the entries before it; exact where entries
         are counts of rows
     """
@@ -70,7 +73,7 @@ class Run:
     path: str
     sizes: tuple[int, ...]
     samples: tuple[Array, ...]
-    ends: tuple[Integers, ...]
+    ends: tuple[npt.NDArray[np.uint32], ...]
     before: Array
 
     @property
@@ -102,7 +105,7 @@ def write_run(path: Path, sections: Sections) -> Run:
             write = packing.pack_ascending if ascending else packing.pack
             write(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, words, own)
             _write_all(file, words[: own[-1]])
-            ends.append(own + at)
+            ends.append((own + at).astype(np.uint32))
             at += int(own[-1])
     temporary.replace(path)
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
@@ -131,7 +134,7 @@ def restored(path: str, sizes: Sequence[int], numbers: Array) -> tuple[Run, Arra
         raise ValueError(f"expected {sum(lengths):,} numbers, found {numbers.size:,}")
     *parts, rest = np.split(numbers, np.cumsum(lengths))
     samples, own, before = parts[: len(blocks)], parts[len(blocks) : -1], parts[-1]
-    places = tuple(part.astype(np.int64) for part in own)
+    places = tuple(part.astype(np.uint32) for part in own)
     return Run(path, tuple(sizes), tuple(samples), places, before), rest
 
 

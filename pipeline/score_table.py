@@ -29,6 +29,7 @@ from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
 from pipeline.quarantine import BadRows, RowRules
+from pipeline.run_files import MOST_ROWS
 from pipeline.runs import Reading, RunReceipt
 
 RUN_ROWS = 1 << 21
@@ -79,7 +80,7 @@ class SortPlan:
         fits = max(_SMALLEST_BUCKET, (memory - _WORKER_BYTES) // _WORK_FACTOR)
         growth = max(1.0, rows / (MOST_RUNS * self.run_rows))
         bucket = min(int(self.bucket_bytes * growth), fits)
-        run_rows = min(int(self.run_rows * growth), bucket * RUN_ROWS // BUCKET_BYTES)
+        run_rows = min(int(self.run_rows * growth), bucket * RUN_ROWS // BUCKET_BYTES, MOST_ROWS)
         return replace(self, bucket_bytes=bucket, run_rows=run_rows)
 
 
