@@ -156,17 +156,13 @@ class Buffer:
         self.used_positive += positives.size
         negatives, negative_ties = fold(negatives, label=0)
         positives, positive_ties = fold(positives, label=1)
-        entries = _by_score(negative_ties, positive_ties)
-        self._write(Sections(negatives, positives, entries=entries))
+        entries = np.concatenate([negative_ties, positive_ties], axis=1)
+        entries = np.take(entries, np.argsort(entries[0], kind="stable"), axis=1)
+        self._write(Sections(negatives, positives, entries=Points(*entries)))
 
     def _write(self, sections: Sections) -> None:
         path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
         self.runs.append(write_run(path, sections))
-
-
-def _by_score(*ties_of_classes: Array) -> Points:
-    entries = np.concatenate(ties_of_classes, axis=1)
-    return Points(*np.take(entries, np.argsort(entries[0], kind="stable"), axis=1))
 
 
 def write_entries(entries: Points, folder: Path, index: int) -> RunReceipt:
@@ -175,10 +171,14 @@ def write_entries(entries: Points, folder: Path, index: int) -> RunReceipt:
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
 
 
+def _has_longer_ties(score: Array) -> bool:
+    reach = SHORTEST_FOLDED_TIE - 1
+    return bool((score[reach:] == score[:-reach]).any())
+
+
 def fold(values: Array, label: int) -> tuple[Array, Array]:
     """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
-    reach = SHORTEST_FOLDED_TIE - 1
-    if not (values[reach:] == values[:-reach]).any():
+    if not _has_longer_ties(values):
         return values, np.empty((3, 0))
     n, score, count = row_kernels.fold_ties(values, SHORTEST_FOLDED_TIE)
     return values[:n], np.stack([score, count, label * count])
@@ -187,8 +187,7 @@ def fold(values: Array, label: int) -> tuple[Array, Array]:
 def fold_weighted(rows: SignedRows) -> tuple[SignedRows, Points]:
     """Sorted weighted rows without their longer ties, and the ties' exact sums as entries; rows are used up."""
     score, signed = rows
-    reach = SHORTEST_FOLDED_TIE - 1
-    if not (score[reach:] == score[:-reach]).any():
+    if not _has_longer_ties(score):
         return rows, Sections().entries
     n, *entries = ties.fold_signed(score, signed, SHORTEST_FOLDED_TIE)
     return SignedRows(score[:n], signed[:n]), Points(*entries)
