@@ -4,7 +4,7 @@ A block is two words and what they say of the numbers that follow: what to count
 of them lack. Ascending doubles are written as steps between the whole numbers that their bits are; others as their
 distance from the smallest magnitude (frame of reference), with a bit for the sign where there are two (see Lemire and
 Boytsov 2015, "Decoding billions of integers per second through vectorization"). Nothing is rounded. Two million sorted
-scores take 4.7 bytes each, weights of ordinary precision 6.8; counts and doubles that were floats once take less.
+scores take 4 to 5 bytes each, weights with all their bits some 7; counts and doubles that were floats once take less.
 """
 
 import numpy as np
