@@ -20,6 +20,7 @@ from pipeline.logs import Columns, Log, cut, open_log
 from pipeline.lookup_table import fingerprint, lookup_bytes
 from pipeline.output import Output
 from pipeline.quarantine import RowRules, check_place, keep_parts
+from pipeline.run_files import most_bytes
 from pipeline.score_table import SortPlan, scratch_bytes
 from pipeline.scratch import check_space, scratch_folder
 from pipeline.segment_fit import fit_segments
@@ -82,10 +83,8 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
     settings = {**rows, "column": window.column, "keep_bad": config.log.quarantine_path is not None}
     days = DayTables(store, settings)
     new = {group for day in days.unsorted(window) for group in window.groups(day)}
-    row = 8 if config.log.weight is None else 16
-    check_free(
-        check_writable(days.folder, "store.path"), row * sum(group.rows for _, group in new), "store.path"
-    )
+    needed = most_bytes(sum(group.rows for _, group in new), config.log.weight is not None)
+    check_free(check_writable(days.folder, "store.path"), needed, "store.path")
     return days
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import packing
+from calibrators._kernels.order import ordinal
 from calibrators.points import Array, Points
 
 SAMPLE_STRIDE = 1024
@@ -33,10 +34,24 @@ WIDTHS = (8, 8, 16, 24)
 COLUMNS = ((0,), (1,), (2, 3), (4, 5, 6))
 """The columns of each section, the scores first."""
 
+_HEADERS = 1 << 13
+"""Bytes of short blocks at the ends of a small log's runs."""
+
 _EMPTY = np.empty(0)
 
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
+
+
+def row_width(weighted: bool) -> int:
+    """Bytes of a row of a log in memory."""
+    return WIDTHS[2] if weighted else WIDTHS[0]
+
+
+def most_bytes(rows: int, weighted: bool) -> int:
+    """Of the run files of so many rows of a log, whatever is in them."""
+    width = row_width(weighted)
+    return rows * (width + width // 8) + _HEADERS
 
 
 class SignedRows(NamedTuple):
@@ -223,9 +238,8 @@ class RunFile:
 
 
 def _key(bound: float) -> np.uint64:
-    """The whole number that stands for a score; see `packing`."""
-    raw = int(np.array([bound + 0.0]).view(np.uint64)[0])
-    return np.uint64(raw ^ ((1 << 64) - 1) if raw >> 63 else raw | 1 << 63)
+    """The whole number that stands for a score in a packed column."""
+    return np.uint64(ordinal(np.array([bound + 0.0]).view(np.uint64)[0]))
 
 
 def blocks_between(run: Run, section: int, edges: Array) -> tuple[Integers, Integers]:

@@ -29,7 +29,7 @@ from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.logs import Log, cut
 from pipeline.quarantine import BadRows, RowRules
-from pipeline.run_files import MOST_ROWS
+from pipeline.run_files import MOST_ROWS, most_bytes
 from pipeline.runs import Reading, RunReceipt
 
 RUN_ROWS = 1 << 21
@@ -83,9 +83,6 @@ class SortPlan:
         run_rows = min(int(self.run_rows * growth), bucket * RUN_ROWS // BUCKET_BYTES, MOST_ROWS)
         return replace(self, bucket_bytes=bucket, run_rows=run_rows)
 
-
-_HEADERS = 1 << 13
-"""Bytes of scratch space beside the rows'."""
 
 _MOST_CLASSES = 1 << 26
 """Rows below which `Pass.classes` is exact."""
@@ -159,9 +156,7 @@ class ScoreTable:
 
 def scratch_bytes(log: Log, *, write: bool) -> int:
     """Scratch space that sorting a log needs at most; with `write`, the table's parts included."""
-    # Packed columns are no larger than this, whatever is in them.
-    row = 8 if log.columns.weight is None else 16
-    return log.rows * (row + row // 8 + (24 if write else 0)) + _HEADERS
+    return most_bytes(log.rows, log.columns.weight is not None) + (24 * log.rows if write else 0)
 
 
 def build_score_table(

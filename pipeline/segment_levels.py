@@ -22,6 +22,7 @@ from calibrators.points import Classes, Pass, Points
 from pipeline import segment_runs, segment_values
 from pipeline.execution import Executor
 from pipeline.logs import Log
+from pipeline.run_files import row_width
 from pipeline.runs import RunReceipt
 from pipeline.score_table import Part, SortPlan, merge, run_parts, sort_log
 from pipeline.segment_runs import SegmentRun, Slices
@@ -110,7 +111,7 @@ class SegmentLevel:
         places of segments among `keys`, and the result for them; in order
         """
         sources = [run.path for run in self._runs]
-        small, large = pack(self.rows * segment_runs.width(self.weighted), skipped, self.plan.bucket_bytes)
+        small, large = pack(self.rows * row_width(self.weighted), skipped, self.plan.bucket_bytes)
         # One stage for all of them: none waits for the last one of another kind.
         ranges = list(self._ranges(large, visit.write))
         first = (visit.first.chunk, visit.first.classes)
@@ -137,7 +138,7 @@ class SegmentLevel:
             samples = [
                 run.sample[own[run.sampled] == code] for run, own in zip(self._runs, self._codes, strict=True)
             ]
-            buckets = -(-int(self.rows[code]) * segment_runs.width(self.weighted) // self.plan.bucket_bytes)
+            buckets = -(-int(self.rows[code]) * row_width(self.weighted) // self.plan.bucket_bytes)
             edges = [-math.inf, *segment_runs.splitters(samples, buckets).tolist(), math.inf]
             for i, (low, high) in enumerate(itertools.pairwise(edges)):
                 path = folder / f"part-{code:07d}-{i:05d}.parquet"

@@ -18,13 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators._kernels import segments as kernels
-from calibrators._kernels import ties
 from calibrators.ordering import ascending
 from calibrators.points import Array, Points
 from pipeline import quarantine, score_grid, segment_values
 from pipeline.arrays import as_column
 from pipeline.buckets import Bucket
 from pipeline.logs import Log, Piece, Rows, cut, read_rows
+from pipeline.run_files import row_width
 from pipeline.runs import Buffer, Reading, RunReceipt, WeightedBuffer, calibration_scores
 from pipeline.score_table import SortPlan
 from pipeline.segment_lookup import CodedMaps, cached_segmented_lookup
@@ -249,13 +249,8 @@ def shortest_sorted(log: Log, plan: SortPlan) -> int:
     A segment is cut where it is larger than a task, and what is not sorted is then read once for each of its parts.
     """
     runs = len(cut(log, plan.run_rows)) + log.rows // plan.run_rows
-    numbers = plan.bucket_bytes // width(log.columns.weight is not None)
+    numbers = plan.bucket_bytes // row_width(log.columns.weight is not None)
     return max(SAMPLE_STRIDE, numbers // (2 * runs))
-
-
-def width(weighted: bool) -> int:
-    """Bytes of a row in memory, and in a run of segments."""
-    return 16 if weighted else 8
 
 
 def write_index(run: SegmentRun, codes: Integers) -> None:
@@ -298,7 +293,7 @@ class Slices:
 
     def points(self) -> list[Points]:
         """Each segment's points; the sections of plain rows are sorted in place."""
-        return [points_of(sections, self.weighted) for sections in self.each()]
+        return [bucket_of(first, second, self.weighted).points() for first, second in self.each()]
 
 
 def gather(sources: list[str], wanted: Integers, weighted: bool) -> Slices:
@@ -328,14 +323,13 @@ def gather(sources: list[str], wanted: Integers, weighted: bool) -> Slices:
     return Slices(sections, [starts[s % classes] for s in range(len(sections))], weighted)
 
 
-def points_of(sections: list[Array], weighted: bool) -> Points:
-    """Points of a segment's sections in any order; the sections of plain rows are sorted in place."""
+def bucket_of(first: Array, second: Array, weighted: bool) -> Bucket:
+    """The rows of a segment's sections in any order; those of plain rows are sorted in place."""
     if weighted:
-        by_score = ascending(sections[0])
-        return Points(*ties.sum_signed(*(section[by_score] for section in sections)))
-    for section in sections:
-        section.sort()
-    return Points(*ties.merge_classes(*sections))
+        return Bucket(_NONE, _NONE, np.stack([first, second], axis=1), None, 0.0)
+    first.sort()
+    second.sort()
+    return Bucket(first, second, np.empty((0, 2)), None, 0.0)
 
 
 def gather_range(
@@ -356,11 +350,7 @@ def gather_range(
             for s, column in enumerate(columns):
                 sections[s + c].append(column if inside.all() else column[inside])
     first, second = (np.concatenate(parts) for parts in sections)
-    if weighted:
-        return Bucket(_NONE, _NONE, np.stack([first, second], axis=1), None, 0.0)
-    first.sort()
-    second.sort()
-    return Bucket(first, second, np.empty((0, 2)), None, 0.0)
+    return bucket_of(first, second, weighted)
 
 
 def _range(path: str, start: int, stop: int, low: float, high: float) -> tuple[int, int]:
@@ -374,7 +364,7 @@ def _range(path: str, start: int, stop: int, low: float, high: float) -> tuple[i
 def _read(path: str, section: int, start: int, stop: int, weighted: bool) -> Array:
     """Numbers of a run. section : of weighted rows, 0 or 1; plain rows have their classes one after the other."""
     with Path(path).open("rb", buffering=0) as file:
-        rows = file.seek(0, 2) // width(weighted) if weighted else 0
+        rows = file.seek(0, 2) // row_width(weighted) if weighted else 0
         file.seek(0)
         return np.fromfile(file, np.float64, int(stop - start), offset=8 * int(section * rows + start))
 

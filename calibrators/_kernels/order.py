@@ -7,6 +7,22 @@ _FEW = 16
 """Numbers that insertion sorts faster."""
 
 
+_TOP = np.uint64(1) << np.uint64(63)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def ordinal(bits):
+    """The bits of a double as a whole number in the order of the doubles."""
+    # The bits of negative numbers ascend as the numbers descend.
+    return ~bits if bits & _TOP else bits | _TOP
+
+
+@njit(cache=True, nogil=True, inline="always")
+def bits_of(number):
+    """The bits of the double that `ordinal` made a number of."""
+    return number ^ _TOP if number & _TOP else ~number
+
+
 @njit(cache=True, nogil=True)
 def keys(raw, bits):
     """Whole numbers in the order of finite doubles up to their lowest bits, where the place stands instead.
@@ -16,14 +32,11 @@ def keys(raw, bits):
     """
     out = np.empty(raw.size, np.uint64)
     shift = np.uint64(bits)
-    top = np.uint64(1) << np.uint64(63)
     for i in range(raw.size):
         u = raw[i]
-        if u == top:
+        if u == _TOP:
             u = np.uint64(0)
-        # The bits of negative numbers ascend as the numbers descend.
-        u = ~u if u & top else u | top
-        out[i] = ((u >> shift) << shift) | np.uint64(i)
+        out[i] = ((ordinal(u) >> shift) << shift) | np.uint64(i)
     return out
 
 

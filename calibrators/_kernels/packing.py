@@ -10,6 +10,8 @@ scores take 4 to 5 bytes each, weights with all their bits some 7; counts and do
 import numpy as np
 from numba import njit
 
+from calibrators._kernels.order import bits_of, ordinal
+
 _TOP = np.uint64(1) << np.uint64(63)
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
@@ -98,16 +100,13 @@ def pack_ascending(raw, stride, words, ends):
     for b in range(ends.size - 1):
         start = b * stride
         n = min(stride, raw.size - start)
-        before = raw[start]
-        before = ~before if before & _TOP else before | _TOP
-        reference = before
+        reference = before = ordinal(raw[start])
         either = _ZERO
         for i in range(n):
-            u = raw[start + i]
-            u = ~u if u & _TOP else u | _TOP
-            steps[i] = u - before
+            number = ordinal(raw[start + i])
+            steps[i] = number - before
             either |= steps[i]
-            before = u
+            before = number
         at = _put(steps, n, reference, either, False, start, words, at)
         ends[b + 1] = at
 
@@ -144,7 +143,7 @@ def unpack_ascending(words, stop, low, high, out, column, m):
     Parameters
     ----------
     words : uint64 array, shape (stop + PADDING,) or longer: blocks that `pack_ascending` wrote
-    low, high : `key` of either bound
+    low, high : `ordinal` of the bits of either bound
     out : uint64 array, shape (room, columns): the bits of doubles; out[m:, column] is filled. There must be room for
         all of the blocks' numbers.
 
@@ -168,7 +167,7 @@ def unpack_ascending(words, stop, low, high, out, column, m):
         for i in range(m, m + n):
             x += (_number(words, at, bit) & mask) << left_out
             bit += width
-            out[i, column] = x ^ _TOP if x & _TOP else ~x
+            out[i, column] = bits_of(x)
         at += np.int64((bit + _LAST) >> np.uint64(6))
         if reference >= low and x < high:
             m += n
@@ -176,7 +175,7 @@ def unpack_ascending(words, stop, low, high, out, column, m):
         start, end = m, m + n
         for i in range(start, end):
             u = out[i, column]
-            x = ~u if u & _TOP else u | _TOP
+            x = ordinal(u)
             if x >= low and x < high:
                 out[m, column] = u
                 m += 1

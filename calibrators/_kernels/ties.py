@@ -37,6 +37,15 @@ def merge_more(negatives, i, n, positives, j, p, score, weight, hits, m):
 
 
 @njit(cache=True, nogil=True)
+def _filled(score, weight, positives, m):
+    """The first m of each."""
+    if 2 * m > score.size:
+        # Copying would cost more than the unused end.
+        return score[:m], weight[:m], positives[:m]
+    return score[:m].copy(), weight[:m].copy(), positives[:m].copy()
+
+
+@njit(cache=True, nogil=True)
 def merge_classes(negatives, positives):
     """Points of two sorted arrays of scores, one a class; every observation has weight 1.
 
@@ -56,10 +65,7 @@ def merge_classes(negatives, positives):
     hits = np.empty(n + p)
     _, _, m = merge_more(negatives, 0, n, positives, 0, p, score, weight, hits, -1)
     m += 1
-    if 2 * m > n + p:
-        # Copying would cost more than the unused end.
-        return score[:m], weight[:m], hits[:m]
-    return score[:m].copy(), weight[:m].copy(), hits[:m].copy()
+    return _filled(score, weight, hits, m)
 
 
 @njit(cache=True, nogil=True)
@@ -92,10 +98,7 @@ def sum_ties(score, weight, positives):
         out_weight[m] = rounded(w, nw)
         out_positives[m] = rounded(k, nk)
         m += 1
-    if 2 * m > n:
-        # Copying would cost more than the unused end.
-        return out_score[:m], out_weight[:m], out_positives[:m]
-    return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()
+    return _filled(out_score, out_weight, out_positives, m)
 
 
 @njit(cache=True, nogil=True)
@@ -141,10 +144,7 @@ def expand_ties(score, weight, positives):
             out_weight[m] = w[j] if j < nw else 0.0
             out_positives[m] = k[j] if j < nk else 0.0
             m += 1
-    if 2 * m > n:
-        # Copying would cost more than the unused end.
-        return out_score[:m], out_weight[:m], out_positives[:m]
-    return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()
+    return _filled(out_score, out_weight, out_positives, m)
 
 
 @njit(cache=True, nogil=True)
@@ -177,10 +177,7 @@ def sum_signed(score, signed):
         out_weight[m] = rounded(w, nw)
         out_positives[m] = rounded(k, nk)
         m += 1
-    if 2 * m > n:
-        # Copying would cost more than the unused end.
-        return out_score[:m], out_weight[:m], out_positives[:m]
-    return out_score[:m].copy(), out_weight[:m].copy(), out_positives[:m].copy()
+    return _filled(out_score, out_weight, out_positives, m)
 
 
 @njit(cache=True, nogil=True)
