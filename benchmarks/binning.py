@@ -39,8 +39,8 @@ from calibrators.bbq import BBQ, select_models
 from calibrators.binnings import Edges, Family
 from calibrators.cumulative import Layout, layout_of, part_totals
 from calibrators.histogram import HistogramBinning
+from calibrators.passes import Points
 from calibrators.platt import Platt
-from calibrators.points import Points
 
 NETCAL = """
 import sys, time, warnings

@@ -32,9 +32,10 @@ from sklearn.isotonic import isotonic_regression as sklearn_isotonic
 
 from calibrators.enir import ENIR
 from calibrators.isotonic import Isotonic
-from calibrators.near_isotonic import NearIsotonic, NearIsotonicPath
-from calibrators.points import Points
-from calibrators.runs import join_runs, part_runs
+from calibrators.label_runs import join_runs, part_runs
+from calibrators.near_isotonic import NearIsotonic
+from calibrators.near_isotonic_path import NearIsotonicPath
+from calibrators.passes import Points
 
 SKLEARN = "scikit-learn isotonic_regression"
 SLOWEST_NETCAL_SECONDS = 20

@@ -20,10 +20,10 @@ from sklearn.svm import SVC, LinearSVC
 from calibrators.acp import ACP
 from calibrators.isotonic import Isotonic
 from calibrators.ranks import rank_methods, relative_gain
-from pipeline import experiment_data as sets
-from pipeline.experiment_classifiers import Classifier, Preparation, Scores
-from pipeline.experiment_generated import generate
-from pipeline.experiment_methods import Calibration, calibrate, label_order_errors, measures_of
+from pipeline.reproduce import experiment_data as sets
+from pipeline.reproduce.experiment_classifiers import Classifier, Preparation, Scores
+from pipeline.reproduce.experiment_generated import generate
+from pipeline.reproduce.experiment_methods import Calibration, calibrate, label_order_errors, measures_of
 
 FREQUENCY = ("auc", "accuracy", "rmse", "ece", "mce")
 BY_LABEL = ("auc", "accuracy", "rmse", "mce_label", "ece_root")

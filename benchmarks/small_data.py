@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 from scipy.stats import ttest_ind
 from sklearn.naive_bayes import GaussianNB
 
-from calibrators.grouped import DGG
+from calibrators.dgg import DGG
 from calibrators.isotonic import Isotonic
 from calibrators.threshold import best_threshold
 from jobs import generate
 from jobs.config_generate import GenerateConfig
 from jobs.config_loading import load
 from pipeline.execution import InlineExecutor
-from pipeline.folds import SCORED, TRAINED, Folds, RowKeys
+from pipeline.generate.folds import SCORED, TRAINED, Folds, RowKeys
 
 METHODS = ("raw", "held-out tenth", "DG", "DGG")
 MEASURES = ("classification rate", "log loss", "MSE")

@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     from calibrators.bbq import BBQ
     from calibrators.calibration_map import CalibrationMap
     from calibrators.classifier import CalibratedClassifier
+    from calibrators.dgg import DGG, Grouped
     from calibrators.enir import ENIR
-    from calibrators.grouped import DGG, Grouped
     from calibrators.histogram import HistogramBinning
     from calibrators.isotonic import Isotonic
     from calibrators.monotone import project_isotonic
-    from calibrators.near_isotonic import NearIsotonic, near_isotonic_path
+    from calibrators.near_isotonic import NearIsotonic
+    from calibrators.near_isotonic_path import near_isotonic_path
+    from calibrators.passes import Points, collapse
     from calibrators.platt import Platt
-    from calibrators.points import Points, collapse
 
 __all__ = [
     "ABB",
@@ -47,17 +48,17 @@ _MODULES = {
     "CalibratedClassifier": "calibrators.classifier",
     "CalibrationMap": "calibrators.calibration_map",
     "Calibrator": "calibrators.base",
-    "DGG": "calibrators.grouped",
+    "DGG": "calibrators.dgg",
     "ENIR": "calibrators.enir",
-    "Grouped": "calibrators.grouped",
+    "Grouped": "calibrators.dgg",
     "HistogramBinning": "calibrators.histogram",
     "Isotonic": "calibrators.isotonic",
     "NearIsotonic": "calibrators.near_isotonic",
     "Platt": "calibrators.platt",
-    "Points": "calibrators.points",
+    "Points": "calibrators.passes",
     "SBB": "calibrators.bayesian_binning",
-    "collapse": "calibrators.points",
-    "near_isotonic_path": "calibrators.near_isotonic",
+    "collapse": "calibrators.passes",
+    "near_isotonic_path": "calibrators.near_isotonic_path",
     "project_isotonic": "calibrators.monotone",
 }
 

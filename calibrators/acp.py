@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from calibrators.cumulative import Counts, Layout, all_counts_pass, layout_pass
-from calibrators.points import Pass, Points, collapse
+from calibrators.passes import Pass, Points, collapse
 
 Array = npt.NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Layout, layout_pass
 from calibrators.folded import FoldedPoints
 from calibrators.measures import side_by_side
-from calibrators.points import Array, Pass, Passes, Points
+from calibrators.passes import Array, Pass, Passes, Points
 
 CANDIDATES = {
     "platt": "calibrators.platt:Platt",

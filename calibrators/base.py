@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.parameters import Parameters
-from calibrators.points import Array, Pass, Passes, Points, collapse
+from calibrators.passes import Array, Pass, Passes, Points, collapse
 
 
 class Calibrator(Parameters, ABC):

@@ -19,7 +19,7 @@ from calibrators.cumulative import (
     gather_pass,
     layout_pass,
 )
-from calibrators.points import Passes
+from calibrators.passes import Passes
 
 Array = npt.NDArray[np.float64]
 

@@ -20,8 +20,8 @@ from calibrators.binnings import (
     score_sum_pass,
 )
 from calibrators.cumulative import Layout, layout_pass
+from calibrators.passes import Passes
 from calibrators.placed_edges import layout_and_edges_pass
-from calibrators.points import Passes
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

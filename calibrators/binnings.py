@@ -16,7 +16,7 @@ from calibrators._kernels import binnings as kernel
 from calibrators._kernels import cumulative
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Counts, Layout, bin_counts, cuts_after
-from calibrators.points import Pass, Points
+from calibrators.passes import Pass, Points
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import cumulative, sums
 from calibrators.calibration_map import midpoints
-from calibrators.points import Pass, Points
+from calibrators.passes import Pass, Points
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

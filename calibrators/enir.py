@@ -16,10 +16,10 @@ from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import sums
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
-from calibrators.near_isotonic import NearIsotonicPath, Solution
+from calibrators.label_runs import Runs, runs_pass
+from calibrators.near_isotonic_path import NearIsotonicPath, Solution
 from calibrators.near_isotonic_start import KEEP, blocks_pass, least_criterion, path_from
-from calibrators.points import Pass, Passes
-from calibrators.runs import Runs, runs_pass
+from calibrators.passes import Pass, Passes
 
 Array = npt.NDArray[np.float64]
 Penalty = Callable[[npt.NDArray[np.int64]], Array]

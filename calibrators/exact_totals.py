@@ -18,7 +18,7 @@ import numpy.typing as npt
 from calibrators._kernels import count_sums
 from calibrators._kernels import measures as kernels
 from calibrators._kernels.accumulators import merge
-from calibrators.points import Array, Points
+from calibrators.passes import Array, Points
 
 Predict = Callable[[Array], Array]
 """Scores to probabilities in [0, 1] that do not decrease with the score; picklable."""

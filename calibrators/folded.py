@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from calibrators.cumulative import Layout
-from calibrators.points import Array, Pass, Points
+from calibrators.passes import Array, Pass, Points
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -9,7 +9,7 @@ import numpy as np
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import bin_counts, cuts_pass, equal_frequency_targets, layout_pass
-from calibrators.points import Passes
+from calibrators.passes import Passes
 
 
 class HistogramBinning(Calibrator):

@@ -6,8 +6,8 @@ import numpy as np
 
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
-from calibrators.centred import centred_passes
-from calibrators.points import Pass, Passes
+from calibrators.centred_isotonic import centred_passes
+from calibrators.passes import Pass, Passes
 from calibrators.pooling import pool_blocks, pool_classes, pool_points
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import pava
 from calibrators.calibration_map import gap_slopes
-from calibrators.points import Array
+from calibrators.passes import Array
 
 Integers = npt.NDArray[np.int64]
 

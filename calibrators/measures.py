@@ -25,7 +25,7 @@ from calibrators.assessment import (
     wilson_interval,
 )
 from calibrators.exact_totals import NOTHING, Predict, Sums, Totals
-from calibrators.points import Array, Pass, Points
+from calibrators.passes import Array, Pass, Points
 
 __all__ = [
     "MEASURES",

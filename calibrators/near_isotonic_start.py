@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators._kernels import label_runs as run_kernel
 from calibrators._kernels import near_isotonic as kernel
 from calibrators._kernels import near_isotonic_tree as tree
-from calibrators._kernels import runs as run_kernel
-from calibrators.near_isotonic import NearIsotonicPath, are_whole, scaled
-from calibrators.points import Pass, Points
-from calibrators.runs import Border, PartRuns, Runs, join_runs, part_runs
+from calibrators.label_runs import Border, PartRuns, Runs, join_runs, part_runs
+from calibrators.near_isotonic_path import NearIsotonicPath, are_whole, scaled
+from calibrators.passes import Pass, Points
 
 Array = npt.NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from calibrators._kernels import placed_edges
 from calibrators.binnings import MOST_EDGES, Edges, Family
 from calibrators.calibration_map import midpoints
 from calibrators.cumulative import Layout, PartTotals, layout_of, part_totals
-from calibrators.points import Array, Pass, Place, Points
+from calibrators.passes import Array, Pass, Place, Points
 
 FamilyOf = Callable[[float], Family]
 """The family of binnings for a total weight."""

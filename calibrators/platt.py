@@ -14,7 +14,7 @@ import numpy.typing as npt
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Layout, bin_counts, counts_below_pass, layout_pass
-from calibrators.points import Pass, Passes
+from calibrators.passes import Pass, Passes
 from calibrators.sigmoid import Evaluation, Scale, Sigmoid, evaluation_pass
 from calibrators.tabulate import tabulate_sigmoid
 

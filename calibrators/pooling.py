@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrators._kernels import pava, sums
-from calibrators.points import Array, Blocks, Points
+from calibrators.passes import Array, Blocks, Points
 
 _PIECE = 1 << 22
 _LARGEST_EXACT_TOTAL = float(1 << 26)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import sigmoid as kernel
 from calibrators.cumulative import Layout
-from calibrators.points import Pass, Points
+from calibrators.passes import Pass, Points
 
 Array = npt.NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.points import collapse
+from calibrators.passes import collapse
 
 Array = npt.NDArray[np.float64]
 

@@ -64,7 +64,7 @@ def _calibrator_problems(model: type[Section], values: Values) -> list[str]:
     section = values.values.get("calibrator")
     if "calibrator" not in model.model_fields or not isinstance(section, dict):
         return []
-    from pipeline.calibration import make_calibrator
+    from pipeline.fit.calibration import make_calibrator
 
     try:
         config = CalibratorConfig.model_validate(section)

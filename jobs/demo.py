@@ -16,7 +16,7 @@ from jobs.config import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config_loading import load
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError
-from pipeline.evaluation import MEASURE_FACTS
+from pipeline.evaluate.evaluation import MEASURE_FACTS
 from pipeline.execution import Executor
 
 MARKER = "demo.json"

@@ -19,7 +19,7 @@ from calibrators.calibration_map import CalibrationMap
 from jobs.config import EvaluateConfig
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError
-from pipeline.evaluation import (
+from pipeline.evaluate.evaluation import (
     Evaluation,
     PublishedMap,
     changes,
@@ -29,19 +29,19 @@ from pipeline.evaluation import (
     run_document,
     to_json,
 )
+from pipeline.evaluate.kept_table import KeptTable, kept_table, sort_by_probability
+from pipeline.evaluate.report import import_meanwhile, render_report
+from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, evaluate_segments
 from pipeline.execution import Executor
-from pipeline.identity import run_id, software
-from pipeline.kept_table import KeptTable, kept_table, sort_by_probability
-from pipeline.logs import Columns, Log, cut, open_log
-from pipeline.lookup_table import LookupTable, read_lookup_table
-from pipeline.output import Output
-from pipeline.quarantine import RowRules, check_place, keep_parts
-from pipeline.report import import_meanwhile, render_report
-from pipeline.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
-from pipeline.scratch import check_space, scratch_folder
-from pipeline.segment_evaluation import SegmentedEvaluation, evaluate_segments
-from pipeline.segment_lookup import SEGMENTS_FILE, SegmentedLookup, read_segmented_lookup
-from pipeline.store import TableStore, Version, segments_of
+from pipeline.files.output import Output
+from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.log.logs import Columns, Log, cut, open_log
+from pipeline.log.quarantine import RowRules, check_place, keep_parts
+from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
+from pipeline.table.identity import run_id, software
+from pipeline.table.lookup_table import LookupTable, read_lookup_table
+from pipeline.table.segment_lookup import SEGMENTS_FILE, SegmentedLookup, read_segmented_lookup
+from pipeline.table.store import TableStore, Version, segments_of
 
 REPORT, RUN = "report.html", "run.json"
 FITTED = ("every_boundary_considered", "models_averaged", "slope", "intercept", "largest_monotone_repair")
@@ -82,12 +82,12 @@ def prepare(config: EvaluateConfig) -> Prepared:
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
     output = Output(config.output.path)
-    output.check_apart(log)
+    output.check_apart(log.filesystem, log.places())
     output.check(identity)
     quarantine = None
     if config.log.quarantine_path is not None:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
-        quarantine.check_apart(log)
+        quarantine.check_apart(log.filesystem, log.places())
         check_place(quarantine, identity)
     needed = _scratch_needed(log, kept, monotone=lookup.facts.monotone)
     check_space(config.scratch, needed)

@@ -11,24 +11,24 @@ from typing import Any
 from calibrators.base import Calibrator
 from jobs.config import FitConfig
 from jobs.run import Outcome, Plan
-from pipeline.calibration import Fit, fit_log, keep_monotone, make_calibrator, needs_table
-from pipeline.day_tables import DayTables, add_up_days, planned_facts, window_facts
 from pipeline.errors import ConfigError, NothingToDoError
 from pipeline.execution import Executor
-from pipeline.identity import run_id, software
-from pipeline.logs import Columns, Log, cut, open_log
-from pipeline.lookup_table import fingerprint, lookup_bytes
-from pipeline.output import Output
-from pipeline.quarantine import RowRules, check_place, keep_parts
-from pipeline.run_files import most_bytes
-from pipeline.score_table import SortPlan, scratch_bytes
-from pipeline.scratch import check_space, scratch_folder
-from pipeline.segment_fit import fit_segments
-from pipeline.segment_lookup import RESERVED, SEGMENTS_FILE, segmented_files
-from pipeline.segment_maps import SegmentRules
-from pipeline.store import TableStore, Version
-from pipeline.windows import Window, choose_window
-from pipeline.writable import check_free, check_writable
+from pipeline.files.output import Output
+from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.writable import check_free, check_writable
+from pipeline.fit.calibration import Fit, fit_log, keep_monotone, make_calibrator, needs_table
+from pipeline.fit.segment_fit import fit_segments
+from pipeline.log.logs import Columns, Log, cut, open_log
+from pipeline.log.quarantine import RowRules, check_place, keep_parts
+from pipeline.log.windows import Window, choose_window
+from pipeline.sort.day_tables import DayTables, add_up_days, planned_facts, window_facts
+from pipeline.sort.run_files import most_bytes
+from pipeline.sort.score_table import SortPlan, scratch_bytes
+from pipeline.table.identity import run_id, software
+from pipeline.table.lookup_table import fingerprint, lookup_bytes
+from pipeline.table.segment_lookup import RESERVED, SEGMENTS_FILE, segmented_files
+from pipeline.table.segment_maps import SegmentRules
+from pipeline.table.store import TableStore, Version
 
 
 def prepare(config: FitConfig) -> Prepared:
@@ -41,7 +41,7 @@ def prepare(config: FitConfig) -> Prepared:
     if window is not None:
         log = window.log
     store = TableStore(config.store.path, config.store.table)
-    Output(config.store.path, "store.path").check_apart(log)
+    Output(config.store.path, "store.path").check_apart(log.filesystem, log.places())
     store.check_writable()
     store.current()
     # The log's files count, not how they were named.
@@ -57,7 +57,7 @@ def prepare(config: FitConfig) -> Prepared:
     quarantine = None
     if config.log.quarantine_path is not None:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
-        quarantine.check_apart(log)
+        quarantine.check_apart(log.filesystem, log.places())
         check_place(quarantine, identity)
     days = None if window is None else _day_tables(config, store, window)
     write = config.score_table.keep or needs_table(calibrator, config.log.weight is not None)
@@ -236,10 +236,10 @@ class Prepared:
     ) -> Outcome:
         config = self.config
         rules = SegmentRules(config.segments.min_rows, config.segments.min_positives)
-        fit = fit_segments(calibrator, self.log, sort, executor, rules, config.calibrator.monotone)
-        self._keep_bad(scratch, fit.table.bad.total)
+        fit, table = fit_segments(calibrator, self.log, sort, executor, rules, config.calibrator.monotone)
+        self._keep_bad(scratch, table.bad.total)
         _free_runs(scratch)
-        content = self._content({**fit.table.facts(), "largest_monotone_repair": fit.repair})
+        content = self._content({**table.facts(), "largest_monotone_repair": fit.repair})
         files = segmented_files(fit, config.log.segment, content)
         segments = {
             "columns": list(config.log.segment),
@@ -248,11 +248,11 @@ class Prepared:
             "fitted_on": files.sources,
             "reasons": files.reasons,
         }
-        manifest = self._manifest(content, fit.table.bad.total, time.perf_counter() - started)
+        manifest = self._manifest(content, table.bad.total, time.perf_counter() - started)
         manifest |= {"monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
         beside = {SEGMENTS_FILE: files.segments}
         version = self.store.publish(files.fingerprint, files.lookup_bytes, manifest, beside=beside)
-        return _outcome(fit.table.facts(), version)
+        return _outcome(table.facts(), version)
 
     def _content(self, data: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -11,30 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from calibrators.calibration_map import CalibrationMap
-from calibrators.points import Points
+from calibrators.passes import Points
 from jobs.config_generate import GenerateConfig
 from jobs.run import Outcome, Plan
-from pipeline.calibration import fit_log, make_calibrator
-from pipeline.errors import InputRejectedError
-from pipeline.estimators import Recipe, check_columns, check_recipe
-from pipeline.execution import Executor
-from pipeline.feature_facts import DataFacts, gather_facts
-from pipeline.features import Roles, open_features
-from pipeline.folds import Folds
-from pipeline.generated_log import (
-    GeneratedLog,
-    Task,
-    generate,
-    log_schema,
-    part_path,
-    plan_repeats,
-)
-from pipeline.identity import run_id, software
-from pipeline.logs import Columns, open_log
-from pipeline.output import Output, Staging
-from pipeline.score_table import SortPlan
-from pipeline.scratch import scratch_folder
-from pipeline.shipped_classifier import (
+from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
+from pipeline.classifier.features import Roles, open_features
+from pipeline.classifier.shipped_classifier import (
     FOLDER,
     FORMAT,
     METADATA,
@@ -42,7 +24,25 @@ from pipeline.shipped_classifier import (
     TRAINING_SCORES,
     threshold_of,
 )
-from pipeline.training import Training, memory_needed
+from pipeline.errors import InputRejectedError
+from pipeline.execution import Executor
+from pipeline.files.output import Output, Staging
+from pipeline.files.scratch import scratch_folder
+from pipeline.fit.calibration import fit_log, make_calibrator
+from pipeline.generate.feature_facts import DataFacts, gather_facts
+from pipeline.generate.folds import Folds
+from pipeline.generate.generated_log import (
+    GeneratedLog,
+    Task,
+    generate,
+    log_schema,
+    part_path,
+    plan_repeats,
+)
+from pipeline.generate.training import Training, memory_needed
+from pipeline.log.logs import Columns, open_log
+from pipeline.sort.score_table import SortPlan
+from pipeline.table.identity import run_id, software
 
 log = logging.getLogger("logcal")
 
@@ -62,7 +62,7 @@ def prepare(config: GenerateConfig) -> Prepared:
     settings = config.model_dump(mode="json", exclude={"output", "scratch", "cluster"})
     identity = run_id("generate", table.log, settings)
     output = Output(config.output.path)
-    output.check_apart(table.log)
+    output.check_apart(table.log.filesystem, table.log.places())
     output.check(identity)
     training = Training(
         table, recipe, config.generate.training, config.generate.batch_rows, config.generate.seed

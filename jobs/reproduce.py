@@ -13,10 +13,18 @@ from jobs.config_reproduce import ReproduceConfig
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor
-from pipeline.experiment_times import METHODS, run_times
-from pipeline.experiments import EXPERIMENTS, Settings, Task, done, plan_tasks, read_results, run_tasks
-from pipeline.reproduction import write_report
-from pipeline.writable import check_writable
+from pipeline.files.writable import check_writable
+from pipeline.reproduce.experiment_times import METHODS, run_times
+from pipeline.reproduce.experiments import (
+    EXPERIMENTS,
+    Settings,
+    Task,
+    done,
+    plan_tasks,
+    read_results,
+    run_tasks,
+)
+from pipeline.reproduce.reproduction import write_report
 
 SHIPPED = Path(__file__).parent / "data"
 MARKER = "reproduce.json"

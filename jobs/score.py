@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from jobs.config import ScoreConfig
 from jobs.run import Outcome, Plan
+from pipeline.classifier.features import Roles, open_features
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor
-from pipeline.features import Roles, open_features
-from pipeline.identity import run_id
-from pipeline.logs import Columns, Log, open_log
-from pipeline.lookup_table import cached_lookup_table
-from pipeline.output import Output
-from pipeline.scored import check_output, score_log
-from pipeline.scored_file import Classifying, Scoring
-from pipeline.store import TableStore, Version, segments_of
+from pipeline.files.output import Output
+from pipeline.log.logs import Columns, Log, open_log
+from pipeline.score.scored import check_output, score_log
+from pipeline.score.scored_file import Classifying, Scoring
+from pipeline.table.identity import run_id
+from pipeline.table.lookup_table import cached_lookup_table
+from pipeline.table.store import TableStore, Version, segments_of
 
 
 def prepare(config: ScoreConfig) -> Prepared:
@@ -63,7 +63,7 @@ def _classifying(config: ScoreConfig, version: Version) -> Classifying | None:
             "classifier.path: expected a table without segments, found one with the segments "
             f"{', '.join(segments_of(version))}: score the log with the classifier first, and calibrate then"
         )
-    from pipeline.shipped_classifier import find_classifier
+    from pipeline.classifier.shipped_classifier import find_classifier
 
     classifier = find_classifier(config.classifier.path, config.classifier.packages)
     lookup = cached_lookup_table(version.lookup_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.run import Outcome
-from pipeline.store import TableStore, Version
+from pipeline.table.store import TableStore, Version
 
 _SHOWN = (
     "table", "version", "created", "method", "parameters", "monotone", "lookup_rows", "score_transform",

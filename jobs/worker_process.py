@@ -60,7 +60,12 @@ def ignore_interrupts() -> None:
 
 def load() -> None:
     """Import what tasks need, and let numba load what its compiled functions need."""
-    for module in ("distributed.worker", "jobs.cli", "pipeline.score_table", "pipeline.scored_file"):
+    for module in (
+        "distributed.worker",
+        "jobs.cli",
+        "pipeline.sort.score_table",
+        "pipeline.score.scored_file",
+    ):
         importlib.import_module(module)
     import numpy as np
 

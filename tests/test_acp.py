@@ -7,7 +7,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
 from calibrators.acp import ACP, coefficient_covariance, confidence_intervals
-from calibrators.points import Points, collapse
+from calibrators.passes import Points, collapse
 
 
 def brute_force(scores, labels, weight, at, lower, upper):

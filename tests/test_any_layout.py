@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from jobs import fit
 from jobs.config import FitConfig
 from jobs.config_loading import load
-from pipeline.calibration import make_calibrator
 from pipeline.execution import InlineExecutor
-from pipeline.lookup_table import read_lookup_table
-from pipeline.score_table import SortPlan
+from pipeline.fit.calibration import make_calibrator
+from pipeline.sort.score_table import SortPlan
+from pipeline.table.lookup_table import read_lookup_table
 
 METHODS = {
     "isotonic": {},

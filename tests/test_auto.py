@@ -8,7 +8,7 @@ import pytest
 from calibrators.auto import CANDIDATES, Auto
 from calibrators.cumulative import layout_of, part_totals
 from calibrators.folded import FoldedPoints
-from calibrators.points import Points, collapse
+from calibrators.passes import Points, collapse
 
 
 def wavy(n, seed=0):

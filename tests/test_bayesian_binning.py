@@ -7,7 +7,7 @@ import pytest
 from scipy.special import gammaln, logsumexp
 
 from calibrators.bayesian_binning import ABB, SBB
-from calibrators.points import Points, collapse
+from calibrators.passes import Points, collapse
 
 
 def all_binnings(points, expected_cuts):

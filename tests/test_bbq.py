@@ -14,8 +14,8 @@ from calibrators import placed_edges
 from calibrators._kernels import binnings
 from calibrators.bbq import BBQ
 from calibrators.cumulative import layout_of, part_totals
+from calibrators.passes import Place, Points, collapse
 from calibrators.placed_edges import layout_and_edges_pass
-from calibrators.points import Place, Points, collapse
 
 
 def bins_of_rows(s, ends):

@@ -14,13 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 from calibrators.acp import ACP
 from calibrators.bayesian_binning import ABB, SBB
 from calibrators.bbq import BBQ
+from calibrators.dgg import DGG, Grouped
 from calibrators.enir import ENIR
-from calibrators.grouped import DGG, Grouped
 from calibrators.histogram import HistogramBinning
 from calibrators.isotonic import Isotonic
 from calibrators.near_isotonic import NearIsotonic
+from calibrators.passes import Points, collapse
 from calibrators.platt import Platt
-from calibrators.points import Points, collapse
 
 
 class FixedWidthACP(ACP):

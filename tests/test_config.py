@@ -10,8 +10,8 @@ from jobs.config import ClusterConfig, EvaluateConfig, FitConfig, ScoreConfig, p
 from jobs.config_loading import known_keys, load
 from jobs.config_rendering import OVERLAYS, conf_files
 from jobs.registry import JOBS
-from pipeline.calibration import METHODS
 from pipeline.errors import ConfigError
+from pipeline.fit.calibration import METHODS
 
 FIT = ("log.path=log", "store.path=store", "store.table=ads")
 SCORE = (*FIT, "output.path=scored")

@@ -13,9 +13,9 @@ from calibrators import enir
 from calibrators._kernels import near_isotonic_tree as tree
 from calibrators.enir import ENIR
 from calibrators.isotonic import Isotonic
-from calibrators.near_isotonic import NearIsotonicPath, near_isotonic_path
-from calibrators.points import Points, collapse
-from calibrators.runs import join_runs, part_runs
+from calibrators.label_runs import join_runs, part_runs
+from calibrators.near_isotonic_path import NearIsotonicPath, near_isotonic_path
+from calibrators.passes import Points, collapse
 
 CRITERIA = ["bic", "aic", "aicc"]
 

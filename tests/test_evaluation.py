@@ -13,9 +13,8 @@ import pytest
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.measures import Measures, assess
-from calibrators.points import collapse
-from pipeline import run_files
-from pipeline.evaluation import (
+from calibrators.passes import collapse
+from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,
     PublishedMap,
     changes,
@@ -28,9 +27,10 @@ from pipeline.evaluation import (
     to_json,
 )
 from pipeline.execution import InlineExecutor
-from pipeline.logs import Columns, open_log
-from pipeline.lookup_table import write_lookup_table
-from pipeline.score_table import SortPlan, build_score_table
+from pipeline.log.logs import Columns, open_log
+from pipeline.sort import run_files
+from pipeline.sort.score_table import SortPlan, build_score_table
+from pipeline.table.lookup_table import write_lookup_table
 
 
 @pytest.fixture(scope="module")

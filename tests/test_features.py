@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.classifier.features import Feature, Roles, as_frame, open_features
 from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
-from pipeline.feature_facts import MOST_CATEGORIES, gather_facts, keys_of, times_of
-from pipeline.features import Feature, Roles, as_frame, open_features
+from pipeline.generate.feature_facts import MOST_CATEGORIES, gather_facts, keys_of, times_of
 
 LABEL = [0, 1] * 6
 

@@ -10,10 +10,10 @@ import pytest
 from jobs import fit
 from jobs.config import FitConfig
 from jobs.config_loading import load
-from pipeline import score_table
-from pipeline.calibration import METHODS, make_calibrator
 from pipeline.execution import InlineExecutor
-from pipeline.lookup_table import read_lookup_table
+from pipeline.fit.calibration import METHODS, make_calibrator
+from pipeline.sort import score_table
+from pipeline.table.lookup_table import read_lookup_table
 
 # What these look at besides scores and labels comes with a generated log.
 WITH_SCORES_ALONE = sorted(set(METHODS) - {"dg", "dgg", "auto"})

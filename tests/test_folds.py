@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputRejectedError
-from pipeline.folds import (
+from pipeline.generate.folds import (
     SCORED,
     TRAINED,
     UNUSED,

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators.grouped import DGG, Grouped
-from calibrators.groups import groups_pass, start_pass
+from calibrators.dgg import DGG, Grouped
 from calibrators.histogram import HistogramBinning
 from calibrators.isotonic import Isotonic
-from calibrators.points import Points, collapse
-from pipeline.calibration import make_calibrator
+from calibrators.passes import Points, collapse
+from calibrators.score_groups import groups_pass, start_pass
 from pipeline.errors import ConfigError
+from pipeline.fit.calibration import make_calibrator
 
 
 def groups_of(points, size):

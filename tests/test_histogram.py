@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from calibrators.histogram import HistogramBinning
-from calibrators.points import Points, collapse
+from calibrators.passes import Points, collapse
 
 
 def bins_of_rows(scores, labels, bins):

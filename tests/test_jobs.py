@@ -16,7 +16,7 @@ from jobs.config import FitConfig, ScoreConfig
 from jobs.config_loading import load
 from jobs.registry import JOBS
 from jobs.run import run_job
-from pipeline.score_table import SortPlan
+from pipeline.sort.score_table import SortPlan
 
 
 class Done:

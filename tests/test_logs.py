@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import InputRejectedError
-from pipeline.logs import Columns, open_log, read_rows
+from pipeline.log.logs import Columns, open_log, read_rows
 
 GOOD = pa.table({"score": [0.1, 0.2, 0.3], "label": [0, 1, 1], "other": ["a", "b", None]})
 BOTH = Columns("score", "label")
@@ -66,7 +66,7 @@ def test_a_url():
 
 
 def test_only_the_used_columns_are_read(folder):
-    from pipeline.logs import Piece
+    from pipeline.log.logs import Piece
 
     log = open_log(str(folder), BOTH)
     [rows] = read_rows(log.filesystem, Piece(log.files[0].path, (0,), 0, 3), BOTH)
@@ -151,7 +151,7 @@ def test_a_file_without_rows_is_no_problem_among_others(tmp_path):
 
 
 def test_a_file_whose_pages_are_damaged_is_named(tmp_path):
-    from pipeline.logs import Piece
+    from pipeline.log.logs import Piece
 
     path = write(
         tmp_path / "log.parquet", pa.table({"score": np.arange(9000.0), "label": np.arange(9000) % 2})

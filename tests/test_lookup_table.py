@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrators.calibration_map import CalibrationMap
-from pipeline import lookup_table, schema
+from pipeline import schema
 from pipeline.errors import InputRejectedError
-from pipeline.lookup_table import (
+from pipeline.table import lookup_table
+from pipeline.table.lookup_table import (
     cached_lookup_table,
     fingerprint,
     lookup_bytes,

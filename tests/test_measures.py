@@ -25,7 +25,7 @@ from calibrators.measures import (
     side_by_side,
     wilson_interval,
 )
-from calibrators.points import Pass, Points, collapse
+from calibrators.passes import Pass, Points, collapse
 
 PROBABILITY = st.one_of(
     st.sampled_from([0.0, 0.1, 0.3, 0.5, np.nextafter(0.5, 0), 0.7, 1.0, 1e-300, 1e-12, 1 - 2**-53]),

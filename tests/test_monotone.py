@@ -6,8 +6,8 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ENIR, CalibrationMap, HistogramBinning, Isotonic, Platt, project_isotonic
 from calibrators.monotone import largest_fall
-from pipeline.calibration import keep_monotone
 from pipeline.errors import CheckFailedError
+from pipeline.fit.calibration import keep_monotone
 
 
 def fitted(calibrator, n=400, weighted=False):

@@ -11,9 +11,10 @@ from sklearn.base import clone
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators.isotonic import Isotonic
-from calibrators.near_isotonic import NearIsotonic, NearIsotonicPath, near_isotonic_path
-from calibrators.points import Points, collapse
-from calibrators.runs import join_runs, part_runs
+from calibrators.label_runs import join_runs, part_runs
+from calibrators.near_isotonic import NearIsotonic
+from calibrators.near_isotonic_path import NearIsotonicPath, near_isotonic_path
+from calibrators.passes import Points, collapse
 
 HEAP_ONLY = 10**9
 SWEEPS_ONLY = 1

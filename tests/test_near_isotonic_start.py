@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from calibrators import enir
 from calibrators._kernels import near_isotonic_tree as tree
 from calibrators.enir import ENIR, penalty_of
-from calibrators.near_isotonic import NearIsotonic, NearIsotonicPath
+from calibrators.label_runs import join_runs, part_runs
+from calibrators.near_isotonic import NearIsotonic
+from calibrators.near_isotonic_path import NearIsotonicPath
 from calibrators.near_isotonic_start import join_blocks, least_criterion, part_blocks, path_from
-from calibrators.points import Points, collapse
-from calibrators.runs import join_runs, part_runs
-from pipeline.calibration import fit_log
+from calibrators.passes import Points, collapse
 from pipeline.execution import InlineExecutor
-from pipeline.logs import Columns, open_log
-from pipeline.score_table import SortPlan
+from pipeline.fit.calibration import fit_log
+from pipeline.log.logs import Columns, open_log
+from pipeline.sort.score_table import SortPlan
 
 
 @st.composite

@@ -14,8 +14,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError
-from pipeline.output import MANIFEST, Output
-from pipeline.parquet.append import open_target
+from pipeline.files.output import MANIFEST, Output
+from pipeline.score.parquet.append import open_target
 
 NAMES = ["day=1/a.parquet", "b.parquet"]
 
@@ -148,7 +148,7 @@ def test_a_task_that_outlives_its_run_cannot_bring_the_folder_back(tmp_path):
 
 KILLED = """
 import sys, time
-from pipeline.output import Output
+from pipeline.files.output import Output
 with Output(sys.argv[1]).writing("run", ["day=1/a.parquet"]) as staging:
     open(staging.target("day=1/a.parquet"), "wb").close()
     print("writing", flush=True)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrators._kernels import distinct
-from pipeline.parquet import thrift
-from pipeline.parquet.append import append_columns
-from pipeline.parquet.footer import NewColumn, NotExtensibleError, extended_footer, read_footer
-from pipeline.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, codec_number
+from pipeline._kernels import distinct
+from pipeline.score.parquet import thrift
+from pipeline.score.parquet.append import append_columns
+from pipeline.score.parquet.footer import NewColumn, NotExtensibleError, extended_footer, read_footer
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, codec_number
 
 PAGE = 1000
 

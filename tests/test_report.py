@@ -11,11 +11,11 @@ import pytest
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.measures import assess, measure
-from calibrators.points import collapse
-from pipeline import figures, map_figure
-from pipeline.evaluation import MEASURE_FACTS, Evaluation
-from pipeline.map_figure import EXACT_ROWS, View, curve, logit_view
-from pipeline.report import render_report, write_report
+from calibrators.passes import collapse
+from pipeline.evaluate import figures, map_figure
+from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation
+from pipeline.evaluate.map_figure import EXACT_ROWS, View, curve, logit_view
+from pipeline.evaluate.report import render_report, write_report
 
 FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_used": 12345, "parts": []}}
 
@@ -235,5 +235,5 @@ def test_logit_views_hold_what_is_to_be_seen(case):
 
 
 def test_matplotlib_is_imported_when_a_report_is_written():
-    code = "import sys, pipeline.report; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
+    code = "import sys, pipeline.evaluate.report; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

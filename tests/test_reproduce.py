@@ -17,16 +17,16 @@ from jobs import reproduce
 from jobs.config_loading import load
 from jobs.config_reproduce import ReproduceConfig
 from jobs.reproduce import SHIPPED
-from pipeline import experiment_data as sets
-from pipeline import experiment_times
-from pipeline.beyond_tables import auto_table, size_tables, time_table
 from pipeline.errors import ConfigError
 from pipeline.execution import InlineExecutor
-from pipeline.experiment_classifiers import Classifier
-from pipeline.experiment_methods import Calibration, calibrate, label_order_errors
-from pipeline.experiments import EXPERIMENTS, SCHEMA, SIZES_METHODS, Settings, plan_tasks, run_task
-from pipeline.paper_tables import paper_tables
-from pipeline.reproduction_tables import value_tables
+from pipeline.reproduce import experiment_data as sets
+from pipeline.reproduce import experiment_times
+from pipeline.reproduce.beyond_tables import auto_table, size_tables, time_table
+from pipeline.reproduce.experiment_classifiers import Classifier
+from pipeline.reproduce.experiment_methods import Calibration, calibrate, label_order_errors
+from pipeline.reproduce.experiments import EXPERIMENTS, SCHEMA, SIZES_METHODS, Settings, plan_tasks, run_task
+from pipeline.reproduce.paper_tables import paper_tables
+from pipeline.reproduce.reproduction_tables import value_tables
 
 TINY = Settings(seed=0, runs=1, folds=2, max_rows=150)
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators._kernels import ties
-from calibrators.points import Points
-from pipeline import run_files
-from pipeline.run_files import COLUMNS, RunFile, Sections, SignedRows, read_run, restored, write_run
-from pipeline.runs import fold_weighted
+from calibrators.passes import Points
+from pipeline.sort import run_files
+from pipeline.sort.run_files import COLUMNS, RunFile, Sections, SignedRows, read_run, restored, write_run
+from pipeline.sort.runs import fold_weighted
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)
 # Often the same, often a float's, so that there are ties and bits that all numbers lack.

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import Isotonic, Points, collapse
-from calibrators.points import Pass
-from pipeline import run_files, score_table
-from pipeline.calibration import fit_log
+from calibrators.passes import Pass
 from pipeline.errors import InputRejectedError
+from pipeline.evaluate.kept_table import KeptTable
 from pipeline.execution import InlineExecutor
-from pipeline.kept_table import KeptTable
-from pipeline.logs import Columns, cut, open_log
-from pipeline.quarantine import RowRules
-from pipeline.score_table import SortPlan, build_score_table, read_points, scratch_bytes, write_points
+from pipeline.fit.calibration import fit_log
+from pipeline.log.logs import Columns, cut, open_log
+from pipeline.log.quarantine import RowRules
+from pipeline.sort import run_files, score_table
+from pipeline.sort.score_table import SortPlan, build_score_table, read_points, scratch_bytes, write_points
 
 
 def write_log(folder: Path, columns: dict, files: int = 1, row_group_size: int = 1 << 20) -> str:

@@ -15,14 +15,14 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.calibration_map import CalibrationMap
-from pipeline import scored_file
 from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import DaskExecutor, InlineExecutor
-from pipeline.logs import Columns, open_log
-from pipeline.lookup_table import lookup_bytes
-from pipeline.scored import ScoredFile, check_output, score_log
-from pipeline.scored_file import Scoring, score_file
-from pipeline.transforms import apply_transform
+from pipeline.log.logs import Columns, open_log
+from pipeline.log.transforms import apply_transform
+from pipeline.score import scored_file
+from pipeline.score.scored import ScoredFile, check_output, score_log
+from pipeline.score.scored_file import Scoring, score_file
+from pipeline.table.lookup_table import lookup_bytes
 
 STEPS = CalibrationMap.from_bins(
     np.array([0.2, 0.5, 0.8]), np.array([0.01, 0.3, 0.6, 0.9]), np.ones(4), np.full(4, 0.5)

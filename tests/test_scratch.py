@@ -8,11 +8,11 @@ import stat
 
 import pytest
 
-from pipeline import writable
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.folder_locks import hold, make, remove, remove_dead
-from pipeline.scratch import check_space, scratch_folder
-from pipeline.writable import check_free, check_writable, size
+from pipeline.files import writable
+from pipeline.files.locks import hold, make, remove, remove_dead
+from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.writable import check_free, check_writable, size
 
 
 def test_scratch_is_made_where_it_is_wanted_and_removed_after(tmp_path):

@@ -18,17 +18,18 @@ from hypothesis import strategies as st
 from calibrators import CalibrationMap
 from calibrators.assessment import MEASURES
 from calibrators.measures import assess
-from pipeline import segment_levels, segment_runs, segment_values
-from pipeline.calibration import make_calibrator
 from pipeline.errors import InputRejectedError
+from pipeline.evaluate.segment_evaluation import beyond_chance, evaluate_segments
 from pipeline.execution import InlineExecutor
-from pipeline.logs import Columns, open_log
-from pipeline.score_table import SortPlan
-from pipeline.segment_evaluation import beyond_chance, evaluate_segments
-from pipeline.segment_fit import fit_segments
-from pipeline.segment_levels import pack
-from pipeline.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
-from pipeline.segment_maps import SegmentRules
+from pipeline.fit.calibration import make_calibrator
+from pipeline.fit.segment_fit import fit_segments
+from pipeline.log import segment_values
+from pipeline.log.logs import Columns, open_log
+from pipeline.sort import segment_levels, segment_runs
+from pipeline.sort.score_table import SortPlan
+from pipeline.sort.segment_levels import pack
+from pipeline.table.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
+from pipeline.table.segment_maps import SegmentRules
 
 NAMES = tuple(CalibrationMap.__dataclass_fields__)
 FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}

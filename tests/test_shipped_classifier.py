@@ -20,15 +20,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.isotonic import Isotonic
-from calibrators.points import collapse
-from pipeline.errors import ConfigError, InputRejectedError
-from pipeline.estimators import Recipe, make_model
-from pipeline.execution import InlineExecutor
-from pipeline.features import Feature, Roles, as_frame, open_features
-from pipeline.lookup_table import lookup_bytes
-from pipeline.scored import score_log
-from pipeline.scored_file import Classifying, Scoring
-from pipeline.shipped_classifier import (
+from calibrators.passes import collapse
+from pipeline.classifier.estimators import Recipe, make_model
+from pipeline.classifier.features import Feature, Roles, as_frame, open_features
+from pipeline.classifier.shipped_classifier import (
     METADATA,
     MODEL,
     TRAINING_SCORES,
@@ -39,6 +34,11 @@ from pipeline.shipped_classifier import (
     threshold_of,
     training_scores_bytes,
 )
+from pipeline.errors import ConfigError, InputRejectedError
+from pipeline.execution import InlineExecutor
+from pipeline.score.scored import score_log
+from pipeline.score.scored_file import Classifying, Scoring
+from pipeline.table.lookup_table import lookup_bytes
 
 FEATURES = (Feature("a", "number"), Feature("b", "number"), Feature("c", "category"))
 

@@ -9,8 +9,8 @@ import fsspec
 import pytest
 
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
-from pipeline.folder_locks import hold
-from pipeline.store import TableStore
+from pipeline.files.locks import hold
+from pipeline.table.store import TableStore
 
 DATA = {"rows_used": 3}
 

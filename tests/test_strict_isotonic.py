@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from calibrators.isotonic import Isotonic
-from calibrators.points import Points, collapse
+from calibrators.passes import Points, collapse
 
 
 def centred(points):

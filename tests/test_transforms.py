@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.transforms import apply_transform
+from pipeline.log.transforms import apply_transform
 
 GRID = np.arange(-800 * 64, 800 * 64 + 1) / 64
 

@@ -19,8 +19,8 @@ from jobs import fit
 from jobs.config import FitConfig, ScoreTableConfig
 from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
-from pipeline.score_grid import round_scores
-from pipeline.store import TableStore
+from pipeline.log.score_grid import round_scores
+from pipeline.table.store import TableStore
 
 FIRST = dt.date(2026, 1, 1)
 
@@ -378,7 +378,9 @@ def test_dates_that_are_none_between_dates_are_bad_rows(tmp_path):
 
 def test_many_small_runs_of_a_day_are_merged(tmp_path, monkeypatch):
     column_log(tmp_path / "log", "us")
-    monkeypatch.setattr("pipeline.score_table.SortPlan.within", lambda plan, *_: replace(plan, run_rows=100))
+    monkeypatch.setattr(
+        "pipeline.sort.score_table.SortPlan.within", lambda plan, *_: replace(plan, run_rows=100)
+    )
     found = run(tmp_path, tmp_path / "log", window=window("6d"))
     for folder in (tmp_path / "store" / "ads" / "days").iterdir():
         assert 1 < len(list(folder.glob("run-*"))) < 10

@@ -1,0 +1,1 @@
+"""Measuring a table on a log, and the report of it."""

@@ -1,0 +1,304 @@
+"""The evaluation: the measures of a log's predictions before and after calibration, and what changed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import partial
+from typing import Any
+
+from calibrators.calibration_map import CalibrationMap
+from calibrators.measures import (
+    Assessment,
+    Measures,
+    Predict,
+    assessment_passes,
+    run_passes,
+    side_by_side,
+)
+from calibrators.passes import Array, Pass
+from pipeline.table.lookup_table import cached_lookup_table
+
+Run = Callable[[Pass], Any]
+"""Carries out a pass over the parts of a score table: `ScoreTable.run` with its executor."""
+
+SAME_ROWS = 1e-9
+"""Relative difference up to which the totals of two tables of the same rows may differ: ties round sums."""
+
+UNCHANGED = 5e-5
+"""A change below it shows as 0 in four decimals."""
+
+
+@dataclass(frozen=True)
+class PublishedMap:
+    """The map of a lookup table, to predict with on any worker: tasks carry the path, not the map."""
+
+    path: str
+
+    def __call__(self, scores: Array) -> Array:
+        """Probabilities of ascending scores; the table is read once a process."""
+        return cached_lookup_table(self.path).map.predict_ascending(scores)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Predictions before and after calibration, on the same rows.
+
+    Attributes
+    ----------
+    rows : int or None: rows behind the weights, where known
+    before, after : Assessment
+    """
+
+    rows: int | None
+    before: Assessment
+    after: Assessment
+
+    @property
+    def weight(self) -> float:
+        """Total weight."""
+        return self.before.weight
+
+    @property
+    def positives(self) -> float:
+        """Weight of the rows with label 1."""
+        return self.before.positives
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: finite numbers, strings, lists and None."""
+        return {
+            "rows": self.rows,
+            "weight": self.weight,
+            "positives": self.positives,
+            "headline": headline(self.before.measures, self.after.measures),
+            "before": self.before.as_dict(),
+            "after": self.after.as_dict(),
+        }
+
+
+def evaluate(
+    run: Run,
+    predict: CalibrationMap | Predict | None = None,
+    *,
+    run_after: Run | None = None,
+    rows: int | None = None,
+    bins: int = 10,
+    histogram_bins: int = 50,
+    parts: Sequence[tuple[float, Array]] = (),
+    parts_after: Sequence[tuple[float, Array]] = (),
+) -> Evaluation:
+    """Measure a score table's predictions before and after calibration.
+
+    Parameters
+    ----------
+    run : callable
+        Carries passes out over the score table of the raw scores.
+    predict : CalibrationMap or callable, optional
+        A map that does not decrease, or its `predict`: both sides are then measured in the same two sweeps.
+        Prefer a `PublishedMap` on a cluster: it travels with every task.
+    run_after : callable, optional
+        Instead of predict, for any map: carries passes out over a table of the same rows whose scores are the
+        calibrated probabilities.
+    rows : int, optional
+        Rows behind the weights: tells weights from counts (see `calibrators.measures.assess`).
+    bins : int >= 1
+        Of the reliability tables and calibration errors.
+    histogram_bins : int >= 1
+    parts, parts_after : sequences of (float, array), optional
+        Of the parts of the tables, where known: see `calibrators.measures.assessment_passes`.
+
+    Returns
+    -------
+    Evaluation
+        The same to the last bit however the tables are cut into parts.
+
+    Raises
+    ------
+    ValueError
+        Unless exactly one of predict and run_after is given; for a map that decreases; for tables of different
+        rows.
+    """
+    if (predict is None) == (run_after is None):
+        raise ValueError("expected either predict or run_after, found both or neither")
+    passes_of = partial(assessment_passes, bins=bins, histogram_bins=histogram_bins, rows=rows)
+    if run_after is None:
+        function = predict.predict_ascending if isinstance(predict, CalibrationMap) else predict
+        passes = side_by_side(passes_of(parts=parts), passes_of(function, parts=parts))
+        before, after = run_passes(passes, run)
+    else:
+        before = run_passes(passes_of(parts=parts), run)
+        after = run_passes(passes_of(parts=parts_after), run_after)
+        _check_same_rows(before, after)
+    return Evaluation(rows, before, after)
+
+
+def _check_same_rows(before: Assessment, after: Assessment) -> None:
+    for name in ("weight", "positives"):
+        one, other = getattr(before, name), getattr(after, name)
+        if not math.isclose(one, other, rel_tol=SAME_ROWS):
+            raise ValueError(
+                f"expected two tables of the same rows, found {name} {one!r} before and {other!r} after: "
+                "build both from the same log"
+            )
+
+
+@dataclass(frozen=True)
+class MeasureFacts:
+    """What a measure is called, and how to read it."""
+
+    label: str
+    higher_is_better: bool
+    meaning: str
+
+
+MEASURE_FACTS: dict[str, MeasureFacts] = {
+    "ece_frequency": MeasureFacts(
+        "Calibration error (ECE), equal-count groups",
+        False,
+        "Average distance between predicted probability and observed frequency, over groups of equally many rows",
+    ),
+    "mce_frequency": MeasureFacts(
+        "Largest calibration error (MCE), equal-count groups",
+        False,
+        "The same distance in the worst of those groups",
+    ),
+    "ece_width": MeasureFacts(
+        "Calibration error (ECE), equal-width bins",
+        False,
+        "Average distance between predicted probability and observed frequency, over bins such as 0.1 to 0.2",
+    ),
+    "mce_width": MeasureFacts(
+        "Largest calibration error (MCE), equal-width bins",
+        False,
+        "The same distance in the worst of those bins, however few rows it holds",
+    ),
+    "log_loss": MeasureFacts(
+        "Log loss",
+        False,
+        "Price paid for what happened; confident mistakes cost most, certain ones infinitely",
+    ),
+    "brier": MeasureFacts(
+        "Brier score", False, "Mean squared distance between probability and outcome (0 or 1)"
+    ),
+    "rmse": MeasureFacts("RMSE", False, "Root of the Brier score"),
+    "auc": MeasureFacts(
+        "AUC",
+        True,
+        "Chance that a positive ranks above a negative, ties counting half: the quality of the ranking",
+    ),
+    "accuracy": MeasureFacts(
+        "Accuracy at 0.5", True, "Share of rows whose label is predicted, 1 from a probability of 0.5 on"
+    ),
+}
+"""Every measure, in the order in which to show them."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A measure before and after.
+
+    Attributes
+    ----------
+    name : attribute of Measures. facts : what it is called, and how to read it.
+    before, after : float or None (infinite for some log losses)
+    difference : float or None: after - before, where both are finite
+    verdict : "better", "worse", "unchanged", or "" where it cannot be said
+    """
+
+    name: str
+    facts: MeasureFacts
+    before: float | None
+    after: float | None
+    difference: float | None
+    verdict: str
+
+
+def changes(before: Measures, after: Measures) -> list[Change]:
+    """Every measure's change, in the order of `MEASURE_FACTS`."""
+    return [_change(name, getattr(before, name), getattr(after, name)) for name in MEASURE_FACTS]
+
+
+def _change(name: str, before: float | None, after: float | None) -> Change:
+    facts = MEASURE_FACTS[name]
+    if before is None or after is None:
+        return Change(name, facts, before, after, None, "")
+    # Two infinite losses differ by NaN, which is neither finite nor below or above 0.
+    difference = after - before
+    if before == after or abs(difference) < UNCHANGED:
+        verdict = "unchanged"
+    else:
+        verdict = "better" if (difference > 0) == facts.higher_is_better else "worse"
+    return Change(name, facts, before, after, difference if math.isfinite(difference) else None, verdict)
+
+
+def headline(before: Measures, after: Measures) -> str:
+    """What calibration changed, in one plain sentence."""
+    if after.ece_frequency is None:
+        return "The calibrated predictions are not probabilities."
+    now = f"{points(after.ece_frequency)} percentage points"
+    if before.ece_frequency is None:
+        return (
+            "The scores are not probabilities; calibrated, they are probabilities that lie "
+            f"{now} from the observed frequencies on average."
+        )
+    was = f"{points(before.ece_frequency)} percentage points"
+    if _change("ece_frequency", before.ece_frequency, after.ece_frequency).verdict == "unchanged":
+        return f"Calibration changed little: the probabilities lie {now} from the observed frequencies on average."
+    if after.ece_frequency > before.ece_frequency:
+        return (
+            "Calibration made the probabilities worse: they lie "
+            f"{now} from the observed frequencies on average, {was} before."
+        )
+    return (
+        f"Before calibration the predicted probabilities were off by {was} on average; "
+        f"after calibration, by {points(after.ece_frequency)}."
+    )
+
+
+def ranking(before: Measures, after: Measures) -> str:
+    """What calibration did to the ranking, in one plain sentence; empty where there is none."""
+    if before.auc is None or after.auc is None:
+        return ""
+    verdict = _change("auc", before.auc, after.auc).verdict
+    if verdict == "unchanged":
+        return f"How well the rows are ranked did not change (AUC {after.auc:.3f})."
+    way = "rose" if verdict == "better" else "fell"
+    digits = 3 if f"{before.auc:.3f}" != f"{after.auc:.3f}" else 4
+    return f"The quality of the ranking (AUC) {way} from {before.auc:.{digits}f} to {after.auc:.{digits}f}."
+
+
+def points(share: float) -> str:
+    """A share of 1 in percentage points, with two significant digits at least."""
+    percent = 100 * share
+    if percent < 5e-9 or percent >= 10:
+        return f"{percent:.1f}"
+    return f"{percent:.{min(8, 1 - math.floor(math.log10(percent)))}f}"
+
+
+def run_document(evaluation: Evaluation, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine-readable account of a run: `json.dumps(..., allow_nan=False)` takes it."""
+    return {"facts": jsonable(facts), "evaluation": evaluation.as_dict()}
+
+
+def jsonable(value: Any) -> Any:
+    """A value as JSON can say it: what JSON has no word for (paths, dates, infinities) as a string."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return jsonable(value.item())
+    return str(value)
+
+
+def to_json(document: Any) -> str:
+    """Strict JSON, in the same order every time."""
+    return json.dumps(jsonable(document), allow_nan=False, indent=2) + "\n"

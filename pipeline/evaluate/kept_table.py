@@ -1,0 +1,150 @@
+"""The score table that a version kept: a log that is sorted already, to evaluate any version on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from calibrators._kernels import ties
+from calibrators.passes import Points
+from pipeline import schema
+from pipeline.errors import InputRejectedError, examples
+from pipeline.execution import Executor
+from pipeline.log.logs import Columns, Log, LogFile
+from pipeline.log.quarantine import BadRows
+from pipeline.sort.runs import RunReceipt, write_entries
+from pipeline.sort.score_table import Part, ScoreTable, only_weight, read_points
+from pipeline.table.lookup_table import cached_lookup_table
+from pipeline.table.store import MANIFEST, SCORE_TABLE
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """A version's score table, and the manifest of the version."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def transform(self) -> str:
+        """What was applied to the scores of the log."""
+        return str(self.manifest["score_transform"])
+
+    def files(self) -> Log:
+        """The parts as a log, for those who look at files; its rows are points.
+
+        Raises
+        ------
+        InputRejectedError
+            A part is gone, or is not the file that the version published.
+        """
+        found, wrong = [], []
+        for name, facts in sorted(self.manifest["files"].items()):
+            if not name.startswith(f"{SCORE_TABLE}/"):
+                continue
+            path = self.folder.parent / name
+            size = path.stat().st_size if path.is_file() else None
+            if size != facts["bytes"]:
+                wrong.append(f"{path.name} ({'no file' if size is None else f'{size:,} bytes'})")
+                continue
+            groups = _groups(path)
+            # Published files never change: their checksum stands for them.
+            found.append(LogFile(str(path), path.name, size, facts["sha256"], groups))
+        if wrong or not found:
+            raise InputRejectedError(
+                f"{self.folder}: expected the parts that {MANIFEST} names, found other sizes of "
+                f"{examples(wrong) or 'all'}: the version is damaged; evaluate on the log, or fit again"
+            )
+        score, weight, positives = names = schema.SCORE_TABLE.names
+        columns = Columns(score, positives, weight)
+        return Log(str(self.folder), LocalFileSystem(), tuple(found), columns, dict.fromkeys(names, "double"))
+
+    def table(self, log: Log) -> ScoreTable:
+        """The score table of `files`, ready for passes: a part a row group, which take little memory at a time."""
+        data = self.manifest["data"]
+        parts = sorted((part for file in log.files for part in _parts(file)), key=lambda part: part.first)
+        return ScoreTable(
+            parts=tuple(parts),
+            rows=data["rows_read"],
+            used=data["rows_used"],
+            used_positive=data["rows_positive"],
+            points=data["distinct_scores"],
+            weight=data["weight"],
+            positives=data["positives"],
+            lowest=data["lowest_score"],
+            highest=data["highest_score"],
+            bad=BadRows(dict(data["quarantined_by_reason"])),
+        )
+
+
+def kept_table(paths: Sequence[str]) -> KeptTable | None:
+    """The kept score table at a log's path, or None where a log is.
+
+    Raises
+    ------
+    InputRejectedError
+        The version's manifest cannot be read.
+    """
+    if len(paths) != 1:
+        return None
+    folder = Path(paths[0].removeprefix("file://"))
+    manifest = folder.parent / MANIFEST
+    if folder.name != SCORE_TABLE or not manifest.is_file():
+        return None
+    try:
+        return KeptTable(folder.absolute(), json.loads(manifest.read_text()))
+    except ValueError as error:
+        raise InputRejectedError(f"{manifest}: expected JSON, found a damaged file ({error})") from None
+
+
+def _groups(path: Path) -> tuple[int, ...]:
+    footer = _footer(path)
+    return tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+
+
+def _parts(file: LogFile) -> Iterator[Part]:
+    footer = _footer(Path(file.path))
+    none = np.empty(0)
+    for group, rows in enumerate(file.row_groups):
+        weight = np.array([float(rows)]) if only_weight(footer, [group]) == 1.0 else none
+        # Its first score is its least one.
+        first = float(footer.row_group(group).column(0).statistics.min)
+        yield Part(file.path, first, rows, weight, none, group)
+
+
+def _footer(path: Path) -> Any:
+    try:
+        return pq.read_metadata(path)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputRejectedError(f"{path}: expected a part of a score table, found ({reason})") from None
+
+
+def sort_by_probability(table: ScoreTable, lookup: str, folder: Path, executor: Executor) -> RunReceipt:
+    """The points as runs in the order of their calibrated probabilities, for `build_score_table`.
+
+    lookup : path of the lookup table that gives the probabilities
+    folder : for the runs
+    """
+    tasks = [(part.path, part.group, lookup, str(folder), i) for i, part in enumerate(table.parts)]
+    total = RunReceipt(rows=table.rows, used=table.used, used_positive=table.used_positive, bad=BadRows())
+    for receipt in executor.run("sort", _write_probabilities, tasks):
+        total.runs += receipt.runs
+        total.lowest = min(total.lowest, receipt.lowest)
+        total.highest = max(total.highest, receipt.highest)
+    return total
+
+
+def _write_probabilities(path: str, group: int | None, lookup: str, folder: str, index: int) -> RunReceipt:
+    score, weight, positives = read_points(path, group)
+    probability = cached_lookup_table(lookup).map.predict(score)
+    order = np.argsort(probability, kind="stable")
+    entries = Points(*ties.expand_ties(probability[order], weight[order], positives[order]))
+    return write_entries(entries, Path(folder), index)

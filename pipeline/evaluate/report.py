@@ -1,0 +1,424 @@
+"""The report: an evaluation as one self-contained HTML page, to be read by people who calibrate nothing."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrators.assessment import Assessment, Measures, ReliabilityBin
+from calibrators.calibration_map import CalibrationMap
+from pipeline.evaluate import figures
+from pipeline.evaluate.evaluation import (
+    MEASURE_FACTS,
+    Change,
+    Evaluation,
+    changes,
+    headline,
+    jsonable,
+    points,
+    ranking,
+)
+from pipeline.evaluate.figures import AFTER, BEFORE
+from pipeline.evaluate.map_figure import EXACT_ROWS, View, logit_view, map_figure
+
+TEMPLATE = "report.html.j2"
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A number in a table, as text; `best` sets it off."""
+
+    text: str
+    best: bool = False
+
+
+def import_meanwhile() -> None:
+    """Begin to import what a report is drawn with, in a thread: this process waits while workers measure."""
+    threading.Thread(target=_import, name="logcal-imports", daemon=True).start()
+
+
+def _import() -> None:
+    for module in ("matplotlib.backends.backend_svg", "matplotlib.figure", "jinja2"):
+        importlib.import_module(module)
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    evaluation: Evaluation,
+    calibration_map: CalibrationMap,
+    facts: Mapping[str, Any],
+    *,
+    title: str = "Calibration report",
+    method: str = "calibration map",
+    curves: Mapping[str, CalibrationMap] | None = None,
+    comparison: Mapping[str, Measures] | None = None,
+    notes: Sequence[str] = (),
+) -> None:
+    """Write the report of an evaluation to a local path; a file there is replaced as a whole.
+
+    Parameters
+    ----------
+    path : path of the HTML file
+    evaluation, calibration_map, facts, title, method, curves, comparison, notes
+        See `render_report`.
+    """
+    text = render_report(
+        evaluation,
+        calibration_map,
+        facts,
+        title=title,
+        method=method,
+        curves=curves,
+        comparison=comparison,
+        notes=notes,
+    )
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(target)
+
+
+def render_report(
+    evaluation: Evaluation,
+    calibration_map: CalibrationMap,
+    facts: Mapping[str, Any],
+    *,
+    title: str = "Calibration report",
+    method: str = "calibration map",
+    curves: Mapping[str, CalibrationMap] | None = None,
+    comparison: Mapping[str, Measures] | None = None,
+    notes: Sequence[str] = (),
+    segments: Mapping[str, Any] | None = None,
+) -> str:
+    """The page as text.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+    calibration_map : CalibrationMap
+        The map that was evaluated.
+    facts : mapping
+        What the run was: names to values, or names of groups to such mappings, shown in this order.
+    title : heading of the page
+    method : name of the map in figures with several
+    curves : further maps by name, to draw beside it
+    comparison : measures of further methods by name, to compare in a table with before and after
+    notes : sentences of warning, to show below the headline
+    segments : of a log with segments, `SegmentedEvaluation.facts`; calibration_map is then that of all rows
+
+    Returns
+    -------
+    str
+        HTML without references to anything outside; the same text for the same arguments.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("pipeline.evaluate"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    before, after = evaluation.before, evaluation.after
+    return environment.get_template(TEMPLATE).render(
+        missing=MISSING,
+        title=title,
+        headline=headline(before.measures, after.measures),
+        notes=list(notes),
+        size=f"{ranking(before.measures, after.measures)} {_size(evaluation)}".strip(),
+        tiles=_tiles(changes(before.measures, after.measures), after.measures.reasons),
+        changes=[_change_row(change) for change in changes(before.measures, after.measures)],
+        reasons=_reasons(before.measures, after.measures),
+        figures=_figures(evaluation, {method: calibration_map, **(curves or {})}),
+        map=_map_facts(calibration_map, before),
+        comparison=_comparison(evaluation, method, comparison or {}),
+        segments=_segments(segments),
+        width_rows=_paired(before.by_width, after.by_width),
+        frequency_rows=_paired(before.by_frequency, after.by_frequency),
+        weighted=after.weighted,
+        probabilities=before.probabilities,
+        facts=_fact_groups(facts),
+    )
+
+
+def _size(evaluation: Evaluation) -> str:
+    share = f"{100 * evaluation.positives / evaluation.weight:.3g} %"
+    rows = evaluation.rows
+    if rows is None:
+        return f"Total weight {_number(evaluation.weight)}, of which {share} have label 1."
+    weight = f" of total weight {_number(evaluation.weight)}" if evaluation.before.weighted else ""
+    return f"Measured on {rows:,} rows{weight}, of which {share} have label 1."
+
+
+# Measures.
+
+
+def _measure(name: str, value: float | None) -> str:
+    if value is None:
+        return MISSING
+    if math.isinf(value):
+        return "∞"
+    return f"{value:.4f}" if value == 0 or abs(value) >= 5e-4 else f"{value:.2g}"
+
+
+def _tiles(rows: list[Change], reasons: Mapping[str, str]) -> list[dict[str, str]]:
+    by_name = {change.name: change for change in rows}
+    error, loss, auc = (by_name[name] for name in ("ece_frequency", "log_loss", "auc"))
+    return [
+        {
+            "label": "Calibration error (ECE)",
+            "before": MISSING if error.before is None else f"{points(error.before)} %",
+            "after": MISSING if error.after is None else f"{points(error.after)} %",
+            "hint": "how far probabilities are from what happens; 0 is perfect",
+            "verdict": error.verdict,
+        },
+        {
+            "label": "Log loss",
+            "before": _measure("log_loss", loss.before),
+            "after": _measure("log_loss", loss.after),
+            "hint": reasons.get("log_loss", "price of confident mistakes; lower is better"),
+            "verdict": loss.verdict,
+        },
+        {
+            "label": "Ranking (AUC)",
+            "before": _measure("auc", auc.before),
+            "after": _measure("auc", auc.after),
+            "hint": "calibration is not meant to change it; higher is better",
+            "verdict": auc.verdict,
+        },
+    ]
+
+
+def _change_row(change: Change) -> dict[str, str]:
+    difference = MISSING
+    if change.difference is not None:
+        difference = f"{change.difference:+.4f}".replace("-", "−")
+        if change.verdict == "unchanged":
+            difference = "0.0000"
+    return {
+        "label": change.facts.label,
+        "meaning": change.facts.meaning,
+        "better": "higher" if change.facts.higher_is_better else "lower",
+        "before": _measure(change.name, change.before),
+        "after": _measure(change.name, change.after),
+        "difference": difference,
+        "verdict": change.verdict,
+    }
+
+
+def _reasons(before: Measures, after: Measures) -> list[str]:
+    """Why measures are missing or infinite, each reason once."""
+    lines: dict[str, list[str]] = {}
+    for side, measures in (("before", before), ("after", after)):
+        for name, reason in measures.reasons.items():
+            lines.setdefault(f"{side} calibration: {reason}.", []).append(MEASURE_FACTS[name].label)
+    return [
+        f"{labels[0] if len(labels) == 1 else f'{len(labels)} measures'} {reason}"
+        for reason, labels in lines.items()
+    ]
+
+
+def _comparison(
+    evaluation: Evaluation, method: str, others: Mapping[str, Measures]
+) -> list[dict[str, Any]] | None:
+    """A row a method, with the best of each measure set off; None without others."""
+    if not others:
+        return None
+    rows = {"before calibration": evaluation.before.measures, method: evaluation.after.measures, **others}
+    table = []
+    best = {name: _best(name, list(rows.values())) for name in MEASURE_FACTS}
+    for label, measures in rows.items():
+        values = [(name, getattr(measures, name)) for name in MEASURE_FACTS]
+        cells = [
+            _Cell(_measure(name, value), value is not None and value == best[name]) for name, value in values
+        ]
+        table.append({"label": label, "cells": cells})
+    return table
+
+
+def _best(name: str, rows: list[Measures]) -> float | None:
+    values = [value for value in (getattr(measures, name) for measures in rows) if value is not None]
+    if not values:
+        return None
+    return max(values) if MEASURE_FACTS[name].higher_is_better else min(values)
+
+
+def _segments(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the section on segments says; None without segments."""
+    if facts is None:
+        return None
+    worst = [
+        {
+            "name": ", ".join("null" if value is None else value for value in row["segment"]),
+            "rows": f"{row['rows']:,}",
+            "positives": f"{row['rows_positive']:,}",
+            "fitted_on": row["fitted_on"],
+            "cells": [
+                _measure(name, row[f"{name}_{side}"])
+                for name in ("ece_frequency", "beyond_chance", "log_loss")
+                for side in ("before", "after")
+            ],
+        }
+        for row in facts["worst"]
+    ]
+    numbers = {
+        name: f"{facts[name]:,}"
+        for name in ("count", "unseen_rows", "beyond_chance_before", "beyond_chance_after")
+    }
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in facts["fitted_on"].items())
+    return {**numbers, "columns": ", ".join(facts["columns"]), "fitted_on": kinds, "worst": worst}
+
+
+# Figures.
+
+
+def _figures(evaluation: Evaluation, curves: Mapping[str, CalibrationMap]) -> dict[str, Any]:
+    before, after = evaluation.before, evaluation.after
+    sides = [("before", before, BEFORE), ("after", after, AFTER)]
+    limits = figures.logit_limits([before, after])
+    found: dict[str, Any] = {"reliability": [], "logit": [], "histograms": [], "map": []}
+    for name, side, color in sides:
+        if side.probabilities:
+            alt = f"Reliability diagram {name} calibration: observed frequency against predicted probability"
+            found["reliability"].append(
+                (name, figures.reliability_diagram(side.by_width, color, name=f"rel-{name}", alt=alt))
+            )
+            found["logit"].append(
+                (
+                    name,
+                    figures.logit_diagram(
+                        side.by_frequency, color, limits, name=f"log-{name}", alt=f"{alt}, logit axes"
+                    ),
+                )
+            )
+        label = "Predicted probability" if side.probabilities else "Score"
+        alt = f"Histogram of the predictions {name} calibration"
+        found["histograms"].append(
+            (name, figures.histogram(side, color, name=f"hist-{name}", alt=alt, label=label))
+        )
+    found["beyond"] = figures.any_beyond([before, after], limits)
+    found["map"] = _map_figures(before, curves)
+    return found
+
+
+def _map_figures(before: Assessment, curves: Mapping[str, CalibrationMap]) -> list[str]:
+    alt = "The calibration map: calibrated probability against score"
+    edges = before.histogram.edges
+    drawn = [map_figure(curves, View(edges[0], edges[-1]), name="map", alt=alt)]
+    if before.probabilities:
+        view = logit_view(next(iter(curves.values())))
+        drawn.append(map_figure(curves, view, name="map-logit", alt=f"{alt}, logit axes"))
+    return drawn
+
+
+def _map_facts(calibration_map: CalibrationMap, before: Assessment) -> dict[str, Any]:
+    """What the caption of the map says."""
+    constant = int(((calibration_map.slope == 0) & (calibration_map.weight > 0)).sum())
+    lowest, highest = calibration_map.predict([before.lowest, before.highest]).tolist()
+    return {
+        "rows": f"{len(calibration_map):,}",
+        "blocks": f"{constant:,}" if constant else None,
+        "monotone": calibration_map.monotone,
+        "from": f"{_number(before.lowest)} to {_number(before.highest)}",
+        "ends": f"{_share(lowest)} to {_share(highest)}",
+        "thinned": len(calibration_map) > EXACT_ROWS,
+    }
+
+
+# Tables.
+
+
+def _paired(before: Sequence[ReliabilityBin], after: Sequence[ReliabilityBin]) -> list[dict[str, Any]]:
+    """Rows of the reliability table, before beside after."""
+    pairs = zip(before, after, strict=True) if before else ((None, group) for group in after)
+    return [
+        {"number": i, "range": _range(group_after), "before": _bin(group), "after": _bin(group_after)}
+        for i, (group, group_after) in enumerate(pairs, 1)
+    ]
+
+
+def _range(group: ReliabilityBin) -> str:
+    return _interval(group.lower, group.upper)
+
+
+def _bin(group: ReliabilityBin | None) -> dict[str, str] | None:
+    if group is None:
+        return None
+    if group.frequency is None or group.mean_prediction is None:
+        return {"weight": "0", "range": "", "predicted": "", "observed": "", "interval": "", "outside": ""}
+    assert group.interval_low is not None
+    assert group.interval_high is not None
+    inside = group.interval_low <= group.mean_prediction <= group.interval_high
+    return {
+        "weight": _number(group.weight),
+        "range": _range(group),
+        "predicted": _share(group.mean_prediction),
+        "observed": _share(group.frequency),
+        "interval": _interval(group.interval_low, group.interval_high),
+        "outside": "" if inside else "outside",
+    }
+
+
+def _interval(low: float, high: float) -> str:
+    low_text, high_text = _percent(low), _percent(high)
+    return f"{low_text} %" if low_text == high_text else f"{low_text} – {high_text} %"
+
+
+def _share(value: float) -> str:
+    return f"{_percent(value)} %"
+
+
+def _percent(value: float) -> str:
+    """A share of 1 in percent, with more digits close to 0 and 100."""
+    percent = 100 * value
+    rest = min(percent, 100 - percent)
+    if rest <= 0 or round(percent, 9) == round(percent):
+        return f"{percent:.0f}"
+    if rest < 0.001:
+        return "<0.001" if percent < 50 else ">99.999"
+    return f"{percent:.{1 if rest >= 1 else 1 - math.floor(math.log10(rest))}f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:,.4g}"
+
+
+def _fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Groups of facts as (heading, rows); facts outside groups come first, without a heading."""
+    loose = [(_spaced(name), _fact(value)) for name, value in facts.items() if not isinstance(value, Mapping)]
+    groups = [
+        (_spaced(name), [(_spaced(key), _fact(item)) for key, item in value.items()])
+        for name, value in facts.items()
+        if isinstance(value, Mapping)
+    ]
+    return ([("", loose)] if loose else []) + groups
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _fact(value: Any) -> str:
+    value = jsonable(value)
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {_fact(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(_fact(item) for item in value) or "none"
+    return str(value)

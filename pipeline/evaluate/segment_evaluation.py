@@ -1,0 +1,254 @@
+"""The evaluation of a log with segments: measures of all rows, and of each segment, before and after calibration.
+
+Which segments are worst is said with chance allowed for: of many segments, thin ones have the largest calibration
+errors even where every probability is right. The error *beyond chance* is what is left of a segment's calibration error
+when that is taken off which chance can explain; see `beyond_chance`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from calibrators._kernels.accumulators import expansion_of
+from calibrators.assessment import MEASURES, Assessment
+from calibrators.measures import assessment_passes, run_passes
+from calibrators.passes import Array, Pass, Points
+from pipeline import schema
+from pipeline.arrow_columns import as_column, column_of
+from pipeline.evaluate.evaluation import Evaluation, evaluate
+from pipeline.execution import Executor
+from pipeline.log import segment_values
+from pipeline.log.logs import Log
+from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
+from pipeline.sort.segment_levels import SegmentLevel, Visit, sort_segments
+from pipeline.sort.segment_runs import Slices
+from pipeline.table.segment_lookup import SegmentedLookup
+
+WORST = 10
+"""Segments that a report lists."""
+
+BEYOND = "beyond_chance"
+
+UNSEEN = "unseen"
+"""What a segment is fitted on that the table does not know: its rows go through a parent's map, or that of all rows."""
+
+DOUBT = 0.05
+"""The chance that any segment at all, each of them calibrated, has an error beyond chance."""
+
+_FIELDS = (*MEASURES, "mean_prediction", "weight", "gap", "variance", "largest")
+
+
+def beyond_chance(gap: Array, variance: Array, largest: Array, groups: int) -> Array:
+    """How much of summed calibration gaps chance cannot explain.
+
+    Parameters
+    ----------
+    gap : float64 array, shape (segments,): of each segment the sum over its groups of |positives - sum of p|.
+    variance : of each, of its sum of the labels if every probability is right: the sum of p * (1 - p).
+    largest : of each, the largest weight of a row.
+    groups : of a segment, at most
+
+    Returns
+    -------
+    float64 array, shape (segments,), >= 0; NaN where gap is.
+        What lies above the bound that the gaps of calibrated segments pass, any of them, with a chance of `DOUBT` at
+        most. The predictions and the groups are taken as given, the labels as independent: rows that the maps were
+        fitted to look better than they are.
+
+    Notes
+    -----
+    The sum of absolute gaps is the largest of the 2**groups sums with signs, and each of them is a sum of independent
+    terms of mean 0, none above `largest`: Bernstein's inequality, and the union of them and of all segments. It holds
+    for rare positives too, where a normal approximation does not.
+
+    References
+    ----------
+    Boucheron, Lugosi & Massart (2013), "Concentration inequalities", theorem 2.10,
+    doi:10.1093/acprof:oso/9780199535255.001.0001.
+    """
+    c = groups * math.log(2) + math.log(max(1, gap.size) / DOUBT)
+    bound = largest * c / 3 + np.sqrt((largest * c / 3) ** 2 + 2 * variance * c)
+    return np.asarray(np.where(np.isnan(gap), np.nan, np.maximum(gap - bound, 0.0)))
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is measured of the segments' predictions, before or after calibration.
+
+    table : of all rows. level : the segments.
+    values : float64 array, shape (segments, fields): measures, mean prediction, and what `beyond_chance` takes.
+    """
+
+    table: ScoreTable
+    level: SegmentLevel
+    values: Array
+
+    def column(self, name: str) -> Array:
+        """A measure of each segment; NaN where it does not exist."""
+        return self.values[:, _FIELDS.index(name)]
+
+
+def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int) -> Side:
+    """Sort a log's predictions, write the table of all rows to `plan.write`, and measure each segment.
+
+    The measures are exact, and so the same to the last bit however the work is cut.
+
+    Raises
+    ------
+    InputRejectedError
+        As `build_score_table`; too many segments.
+    """
+    total, [level] = sort_segments(log, plan, executor, lowest=len(log.columns.segments))
+    table, _ = build_score_table(log, plan, executor, None, total)
+    # No total weight is 0: weights, where a log has them, are not taken for counts.
+    passes = partial(_passes, bins, None if log.columns.weight is None else 0)
+    visit = Visit(
+        small=partial(_measure_small, passes),
+        first=next(passes()),
+        large=partial(_measure_large, passes),
+        write=True,
+    )
+    values = np.empty((len(level.keys), len(_FIELDS)))
+    for codes, found in level.visit(executor, visit, np.zeros(len(level.keys), np.bool_)):
+        values[codes] = found
+    return Side(table, level, values)
+
+
+def _passes(bins: int, rows: int | None, parts: Sequence[tuple[float, Array]] = ()) -> Any:
+    return assessment_passes(bins=bins, histogram_bins=1, rows=rows, parts=parts)
+
+
+def _measure_small(passes: Callable[..., Any], segments: Slices) -> Array:
+    return np.array([_measure_points(passes, points) for points in segments.points()])
+
+
+def _measure_points(passes: Callable[..., Any], points: Points) -> list[float]:
+    # The weight is known: one pass may be enough.
+    parts = [(float(points.score[0]), expansion_of(points.weight))]
+    return _numbers(run_passes(passes(parts=parts), partial(_run, points)))
+
+
+def _run(points: Points, request: Pass) -> Any:
+    return request.combine([request.chunk(points)])
+
+
+def _measure_large(passes: Callable[[], Any], points: int, run: Callable[[Pass], Any]) -> Array:
+    return np.array([_numbers(run_passes(passes(), run))])
+
+
+def _numbers(found: Assessment) -> list[float]:
+    """An assessment in the order of `_FIELDS`."""
+    measures = [getattr(found.measures, name) for name in MEASURES]
+    groups = [
+        (group.weight, group.frequency, group.mean_prediction, group.weight / group.effective_size)
+        for group in found.by_frequency
+        if group.frequency is not None and group.mean_prediction is not None
+    ]
+    values = [*measures, found.mean_prediction, found.weight]
+    numbers = [math.nan if value is None else value for value in values]
+    if not groups:
+        return [*numbers, math.nan, math.nan, math.nan]
+    gap = math.fsum(weight * abs(frequency - p) for weight, frequency, p, _ in groups)
+    # The variance within a group is largest if all its probabilities are the mean.
+    variance = math.fsum(weight * row * p * (1 - p) for weight, _, p, row in groups)
+    return [*numbers, gap, variance, max(row for *_, row in groups)]
+
+
+@dataclass(frozen=True)
+class SegmentedEvaluation:
+    """Measures of a log with segments.
+
+    Attributes
+    ----------
+    whole : of all rows. columns : names of the segment columns. fitted_on : what each segment's map was fitted to.
+    before, after : of the segments, which are the same on both sides. bins : of the calibration errors.
+    """
+
+    whole: Evaluation
+    columns: tuple[str, ...]
+    fitted_on: tuple[str, ...]
+    before: Side
+    after: Side
+    bins: int
+
+    def table(self) -> pa.Table:
+        """A row a segment, in the order of `segment_values.order`."""
+        level = self.before.level
+        columns: list[pa.Array] = [
+            *segment_values.arrays(level.keys, level.types),
+            as_column(level.rows),
+            as_column(level.positives),
+            column_of(self.fitted_on, pa.string()),
+        ]
+        for name in schema.SEGMENT_MEASURES:
+            for side in (self.before, self.after):
+                values = self._beyond(side) if name == BEYOND else side.column(name)
+                columns.append(column_of([None if np.isnan(v) else v for v in values.tolist()], pa.float64()))
+        fields = zip(self.columns, level.types, strict=True)
+        return pa.Table.from_arrays(columns, schema=schema.evaluated_segments(fields))
+
+    def _beyond(self, side: Side) -> Array:
+        """The calibration error of each segment that chance cannot explain."""
+        gap, variance, largest = (side.column(name) for name in ("gap", "variance", "largest"))
+        return beyond_chance(gap, variance, largest, self.bins) / side.column("weight")
+
+    def worst(self) -> list[dict[str, Any]]:
+        """The segments, at most `WORST`, with the largest errors beyond chance after calibration; then by rows.
+
+        As in `table`, with the columns' values as text under "segment".
+        """
+        table = self.table()
+        error = self._beyond(self.after)
+        order = np.lexsort((np.arange(error.size), -self.before.level.rows, -error))[:WORST]
+        rows = table.take(as_column(order)).to_pylist()
+        keys = [self.before.level.keys[i] for i in order.tolist()]
+        measured = table.schema.names[len(self.columns) :]
+        return [
+            {"segment": [_text(value) for value in key], **{name: row[name] for name in measured}}
+            for key, row in zip(keys, rows, strict=True)
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """How many segments there are, of what kind, and the worst of them."""
+        level = self.before.level
+        unseen = np.array([kind == UNSEEN for kind in self.fitted_on], np.bool_)
+        return {
+            "columns": list(self.columns),
+            "count": len(level.keys),
+            "fitted_on": {kind: self.fitted_on.count(kind) for kind in sorted(set(self.fitted_on))},
+            "unseen_rows": int(level.rows[unseen].sum()),
+            "beyond_chance_before": int(np.count_nonzero(self._beyond(self.before) > 0)),
+            "beyond_chance_after": int(np.count_nonzero(self._beyond(self.after) > 0)),
+            "worst": self.worst(),
+        }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def evaluate_segments(
+    log: Log, lookup: SegmentedLookup, plans: tuple[SortPlan, SortPlan], executor: Executor, bins: int
+) -> SegmentedEvaluation:
+    """Measure a log's predictions before and after calibration, of all rows and of each segment.
+
+    Parameters
+    ----------
+    log : whose segment columns are the table's
+    lookup : the segmented table
+    plans : how to sort the scores, and the calibrated probabilities (with `lookup`, in a scratch folder of its own);
+        both with `write`
+    bins : of the calibration errors
+    """
+    before, after = (measure_side(log, plan, executor, bins) for plan in plans)
+    run, run_after = (partial(side.table.run, executor=executor, stage="measure") for side in (before, after))
+    whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins)
+    fitted_on = tuple(lookup.known.get(key, UNSEEN) for key in before.level.keys)
+    return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, bins)

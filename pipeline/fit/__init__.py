@@ -1,0 +1,1 @@
+"""Fitting calibrators to logs and to their segments."""

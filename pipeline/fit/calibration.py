@@ -1,0 +1,184 @@
+"""Fitting a calibrator to a log: the sort and the calibrator's passes, in one flow."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from calibrators.base import Calibrator
+from calibrators.calibration_map import CalibrationMap
+from calibrators.monotone import largest_fall, project_isotonic
+from calibrators.passes import Pass
+from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
+from pipeline.execution import Executor
+from pipeline.log.logs import Log
+from pipeline.sort.runs import RunReceipt, write_runs
+from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, sort_log
+
+METHODS = {
+    "isotonic": "calibrators.isotonic:Isotonic",
+    "histogram": "calibrators.histogram:HistogramBinning",
+    "platt": "calibrators.platt:Platt",
+    "near_isotonic": "calibrators.near_isotonic:NearIsotonic",
+    "enir": "calibrators.enir:ENIR",
+    "bbq": "calibrators.bbq:BBQ",
+    "sbb": "calibrators.bayesian_binning:SBB",
+    "abb": "calibrators.bayesian_binning:ABB",
+    "dg": "calibrators.isotonic:Isotonic",
+    "dgg": "calibrators.dgg:DGG",
+}
+"""Names of methods in configurations, and where their classes are: imported when used."""
+
+
+def make_calibrator(method: str, parameters: dict[str, Any]) -> Calibrator:
+    """The calibrator of a method, its parameters checked by name and range.
+
+    Raises
+    ------
+    ConfigError
+        An unknown method or parameter, with the nearest known one; a parameter out of range.
+    """
+    if method == "acp":
+        raise ConfigError(
+            "calibrator.method: acp needs an interval for each prediction, so it cannot become a lookup table: "
+            "use calibrators.ACP from Python, or choose another method"
+        )
+    if method not in METHODS:
+        raise ConfigError(
+            f"calibrator.method: expected one of {', '.join(METHODS)}, found {method!r}{_nearest(method, METHODS)}"
+        )
+    module, _, name = METHODS[method].partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    known = list(inspect.signature(cls).parameters)
+    unknown = [p for p in parameters if p not in known]
+    if unknown:
+        raise ConfigError(
+            f"calibrator.params.{unknown[0]}: {method} has no such parameter{_nearest(unknown[0], known)}; "
+            f"it has {', '.join(known) or 'none'}"
+        )
+    calibrator: Calibrator = cls(**parameters)
+    try:
+        calibrator.check_parameters()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"calibrator.params: {error}") from None
+    return calibrator
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted calibrator, and the score table that it was fitted to."""
+
+    calibrator: Calibrator
+    table: ScoreTable
+
+
+def needs_table(calibrator: Calibrator, weighted: bool) -> bool:
+    """Whether a fit to a log, with a weight column or without one, has passes after the first."""
+    return not (calibrator.single_pass or (calibrator.single_placed_pass and not weighted))
+
+
+def fit_log(
+    calibrator: Calibrator,
+    log: Log,
+    plan: SortPlan,
+    executor: Executor,
+    *,
+    keep: Path | None,
+    total: RunReceipt | None = None,
+) -> Fit:
+    """Fit a calibrator to a log, out of core.
+
+    The first pass runs inside the sort, and `placed` where rows have no weights, so that they need only be counted.
+    The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
+    is not there, and the calibrator asks for another pass all the same, the runs are merged again. total : see
+    `build_score_table`.
+
+    Raises
+    ------
+    InputRejectedError
+        Unusable rows beyond the rules; one class only; one score only.
+    ConfigError
+        The scores do not suit the calibrator.
+    """
+    write = keep
+    if keep is None and needs_table(calibrator, log.columns.weight is not None):
+        write = plan.scratch / "score_table"
+    plan = replace(plan, write=write)
+    table: ScoreTable | None = None
+
+    if total is None:
+        total, _ = sort_log(log, plan, executor, write_runs)
+
+    def run(request: Pass) -> Any:
+        nonlocal table
+        if table is None or plan.write is None:
+            table, result = build_score_table(log, plan, executor, request, total)
+            check_table(table)
+            return result
+        return table.run(request, executor, "fit")
+
+    try:
+        calibrator.fit_passes(run)
+    except ValueError as error:
+        raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
+    assert table is not None
+    return Fit(calibrator, table)
+
+
+def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[CalibrationMap, float]:
+    """What becomes of a map that decreases somewhere.
+
+    Parameters
+    ----------
+    calibration_map : CalibrationMap
+    policy : 'allow' (it stays), 'repair' (its isotonic projection) or 'require' (it is refused)
+
+    Returns
+    -------
+    map, largest change of a level that the repair made
+
+    Raises
+    ------
+    CheckFailedError
+        With 'require'.
+    """
+    if calibration_map.monotone or policy == "allow":
+        return calibration_map, 0.0
+    if policy == "require":
+        falls = largest_fall(calibration_map)
+        raise CheckFailedError(
+            f"calibrator.monotone=require, but the fitted map decreases (by {falls:.3g} at most): nothing was "
+            "published; set calibrator.monotone to repair or allow, or choose a method that never decreases (isotonic, "
+            "platt)"
+        )
+    return project_isotonic(calibration_map)
+
+
+def check_table(table: ScoreTable) -> None:
+    """Check that a score table can be calibrated.
+
+    Raises
+    ------
+    InputRejectedError
+        One class only, or one score only.
+    """
+    if table.used_positive in (0, table.used):
+        label = 0 if table.used_positive == 0 else 1
+        raise InputRejectedError(
+            f"expected labels of both classes, found {table.used:,} rows that all have label {label}: "
+            "a calibrator fitted to one class says nothing; check log.label and the log's window"
+        )
+    if table.points == 1:
+        raise InputRejectedError(
+            f"expected different scores, found {table.used:,} rows that all have score {table.lowest:g}: "
+            "check log.score and the model that wrote it"
+        )

@@ -1,0 +1,203 @@
+"""Fitting a calibrator to each segment of a log, out of core.
+
+One read of the log leaves runs of every level, and then each level's segments are fitted (see
+`pipeline.sort.segment_levels`). Thin segments have no map of their own and fall back to the level below: the
+segment of one column less, then all rows, then the score as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.base import Calibrator
+from calibrators.calibration_map import CalibrationMap
+from calibrators.isotonic import Isotonic
+from calibrators.isotonic_groups import fit_groups
+from calibrators.passes import Pass, Points
+from pipeline.errors import InputRejectedError
+from pipeline.execution import Executor
+from pipeline.fit.calibration import fit_log, keep_monotone
+from pipeline.log.logs import Log
+from pipeline.sort.score_table import ScoreTable, SortPlan
+from pipeline.sort.segment_levels import SegmentLevel, Visit, sort_segments
+from pipeline.sort.segment_runs import Slices
+from pipeline.table.segment_maps import (
+    NOT_SUITED,
+    ONE_SCORE,
+    Fitted,
+    LevelFit,
+    Maps,
+    SegmentedFit,
+    SegmentRules,
+)
+
+
+def fit_segments(
+    calibrator: Calibrator,
+    log: Log,
+    plan: SortPlan,
+    executor: Executor,
+    rules: SegmentRules,
+    monotone: str = "allow",
+) -> tuple[SegmentedFit, ScoreTable]:
+    """Fit a calibrator to each segment of a log, to each segment of its leading columns, and to all rows.
+
+    The result depends neither on the order of the rows nor on files, sizes of tasks, or workers, and equals
+    fitting each segment's rows in memory.
+
+    Parameters
+    ----------
+    calibrator : with checked parameters
+    log : whose `columns.segments` are the segment columns
+    plan, executor : how to sort and where
+    rules : which segments are fitted
+    monotone : see `pipeline.fit.calibration.keep_monotone`; it holds for each map
+
+    Returns
+    -------
+    the maps, and the score table of all rows
+
+    Raises
+    ------
+    InputRejectedError
+        As `fit_log` for all rows; too many segments; too few rows for any map where scores are not in [0, 1].
+    CheckFailedError
+        With monotone='require'.
+    """
+    total, sorted_levels = sort_segments(log, plan, executor)
+    fit = fit_log(calibrator, log, plan, executor, keep=None, total=total)
+    whole, identity, repair = _whole(calibrator, fit.table, rules, monotone)
+    levels, results = [whole], []
+    for level in sorted_levels:
+        found, parts = _fit_level(level, calibrator, executor, rules, monotone)
+        levels.append(found)
+        results += parts
+    first = identity or _map_of(whole).monotone
+    fitted = SegmentedFit(
+        tuple(levels),
+        sorted_levels[-1].types,
+        identity,
+        first and all(result.monotone for result in results),
+        max([repair, *(result.repair for result in results)]),
+    )
+    return fitted, fit.table
+
+
+def _whole(
+    calibrator: Calibrator, table: ScoreTable, rules: SegmentRules, monotone: str
+) -> tuple[LevelFit, bool, float]:
+    """Level 0: the map of all rows, or the score as it is where they are too few."""
+    reason = rules.reason(table.used, table.used_positive)
+    if reason is None:
+        calibration_map, repair = keep_monotone(calibrator.calibration_map_, monotone)
+    else:
+        calibration_map, repair = _identity(table, reason), 0.0
+    maps = Maps()
+    maps.add(calibration_map)
+    rows, positives = np.array([table.used]), np.array([table.used_positive])
+    return LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, repair
+
+
+def _map_of(fit: LevelFit) -> CalibrationMap:
+    return CalibrationMap(*fit.maps.arrays())
+
+
+def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
+    if table.lowest < 0 or table.highest > 1:
+        raise InputRejectedError(
+            f"segments.{reason}: expected at least as much in all rows together, found {table.used:,} rows, "
+            f"{table.used_positive:,} of them positive; and scores from {table.lowest:g} to {table.highest:g} are no "
+            f"probabilities to fall back to: lower segments.{reason}, or set log.score_transform"
+        )
+    zero = np.zeros(3)
+    edges = np.array([-np.inf, 0.0, 1.0, np.inf])
+    return CalibrationMap(
+        edges[:3], edges[1:], np.array([0.0, 0.0, 1.0]), np.array([0.0, 1.0, 0.0]), zero, zero, zero
+    )
+
+
+def _fit_level(
+    level: SegmentLevel, calibrator: Calibrator, executor: Executor, rules: SegmentRules, monotone: str
+) -> tuple[LevelFit, list[Fitted]]:
+    """Fit all segments of a level that are not thin."""
+    reasons = [rules.reason(n, k) for n, k in zip(level.rows.tolist(), level.positives.tolist(), strict=True)]
+    visit = Visit(
+        small=functools.partial(_fit_small, calibrator, monotone),
+        first=calibrator.first_pass(),
+        large=functools.partial(_fit_large, calibrator, monotone),
+        write=not calibrator.single_pass,
+    )
+    done = level.visit(executor, visit, np.array([reason is not None for reason in reasons]))
+    maps = _collect(len(level.keys), done, reasons)
+    fit = LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps)
+    return fit, [result for _, result in done]
+
+
+def _collect(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]) -> Maps:
+    """All maps in the order of the segments; reasons that were found while fitting are added."""
+    maps = Maps([0] * count)
+    for codes, result in done:
+        for code, size, reason in zip(codes.tolist(), result.maps.sizes, result.reasons, strict=True):
+            maps.sizes[code] = size
+            reasons[code] = reason
+        for column, more in zip(maps.columns, result.maps.columns, strict=True):
+            column.extend(more)
+    return maps
+
+
+def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitted:
+    """Fit segments whose rows are in memory."""
+    if type(calibrator) is Isotonic and calibrator.single_pass and not segments.weighted:
+        return _fit_isotonic(segments)
+    found = []
+    for points in segments.points():
+        run = functools.partial(_run, points)
+        found.append(_fit_one(calibrator, monotone, points.score.size, run))
+    return _fitted(found)
+
+
+def _fit_isotonic(segments: Slices) -> Fitted:
+    """The same for isotonic regression of plain rows: its maps never decrease."""
+    for sections in segments.each():
+        for section in sections:
+            section.sort()
+    (negatives, positives), (negative_starts, positive_starts) = segments.sections, segments.starts
+    columns, sizes = fit_groups(negatives, negative_starts, positives, positive_starts)
+    rows = sizes.tolist()
+    reasons = [ONE_SCORE if size == 0 else None for size in rows]
+    return Fitted(Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0)
+
+
+def _run(points: Points, request: Pass) -> Any:
+    return request.combine([request.chunk(points)])
+
+
+def _fit_large(calibrator: Calibrator, monotone: str, points: int, run: Callable[[Pass], Any]) -> Fitted:
+    return _fitted([_fit_one(calibrator, monotone, points, run)])
+
+
+def _fitted(found: list[tuple[CalibrationMap | str, float]]) -> Fitted:
+    maps = Maps()
+    for one, _ in found:
+        maps.add(None if isinstance(one, str) else one)
+    reasons = [one if isinstance(one, str) else None for one, _ in found]
+    monotone = all(isinstance(one, str) or one.monotone for one, _ in found)
+    return Fitted(maps.packed(), reasons, monotone, max(repair for _, repair in found))
+
+
+def _fit_one(
+    calibrator: Calibrator, monotone: str, points: int, run: Callable[[Pass], Any]
+) -> tuple[CalibrationMap | str, float]:
+    """A segment's map and how far it was repaired; or why it has none."""
+    if points == 1:
+        return ONE_SCORE, 0.0
+    try:
+        calibrator.fit_passes(run)
+    except ValueError:
+        return NOT_SUITED, 0.0
+    return keep_monotone(calibrator.calibration_map_, monotone)

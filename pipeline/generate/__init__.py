@@ -1,0 +1,1 @@
+"""Cross-validated prediction logs of labelled data."""

@@ -1,0 +1,270 @@
+"""What must be known of labelled data before a classifier is trained on it: one look at all rows, piece by piece.
+
+The coordinator receives labels and 64-bit keys of rows, groups and times, and a few facts a column: no feature matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.arrow_columns import as_numpy
+from pipeline.classifier.features import CATEGORY, Feature, FeatureTable, as_text, read_batches
+from pipeline.errors import InputRejectedError, examples, listing
+from pipeline.execution import Executor
+from pipeline.generate.folds import Keys, RowKeys, text_key
+from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, Piece, cut, label_codes, numbers
+
+FEWEST_ROWS = 10
+MOST_CATEGORIES = 1000
+"""Of one feature: beyond, a column is rather an identifier."""
+
+_TASK_ROWS = 1 << 20
+_EXAMPLES = 5
+
+
+class ColumnFacts(NamedTuple):
+    """A feature's nulls (NaN too), infinite numbers, and categories (at most one more than `MOST_CATEGORIES`)."""
+
+    nulls: int
+    infinite: int
+    categories: frozenset[str]
+
+    def plus(self, other: ColumnFacts) -> ColumnFacts:
+        """Of both."""
+        return ColumnFacts(
+            self.nulls + other.nulls, self.infinite + other.infinite, self.categories | other.categories
+        )
+
+
+class PieceFacts(NamedTuple):
+    """Of some rows: label codes, keys (None where positions serve), other labels, nulls by role, facts by feature."""
+
+    label: npt.NDArray[np.uint8]
+    row: Keys | None
+    group: Keys | None
+    time: npt.NDArray[Any] | None
+    others: tuple[str, ...]
+    nulls: dict[str, int]
+    columns: dict[str, ColumnFacts]
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is known of all rows.
+
+    Attributes
+    ----------
+    keys : of all rows, in their order
+    columns : facts by feature
+    """
+
+    keys: RowKeys
+    columns: dict[str, ColumnFacts]
+
+    @property
+    def positives(self) -> int:
+        """Rows with label 1."""
+        return int(np.count_nonzero(self.keys.label))
+
+    def has_nulls(self, names: Sequence[str]) -> list[str]:
+        """Those of the features that have nulls."""
+        return [name for name in names if self.columns[name].nulls]
+
+
+def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
+    """Look at all rows, and check what only they can tell.
+
+    Raises
+    ------
+    InputRejectedError
+        All problems at once: fewer than 10 rows; labels that are null, not 0 or 1, or all equal; a feature that is null
+        throughout or has infinite numbers or too many categories; row ids that repeat; nulls among row ids, groups or
+        times; a single group.
+    """
+    tasks = [(table, piece) for pieces in cut(table.log, _TASK_ROWS) for piece in pieces]
+    found: list[PieceFacts] = executor.run("check", piece_facts, tasks)
+    label = np.concatenate([part.label for part in found])
+    columns = {f.name: _added([part.columns[f.name] for part in found]) for f in table.features}
+    problems = [
+        *_label_problems(table, label, [text for part in found for text in part.others]),
+        *_feature_problems(table.features, columns, label.size),
+    ]
+    nulls = {role: sum(part.nulls.get(role, 0) for part in found) for role in ("row_id", "group", "time")}
+    problems += [
+        f"column '{getattr(table.roles, role)}' (data.{role}): expected values, found {count:,} nulls"
+        for role, count in nulls.items()
+        if count
+    ]
+    row = _joined([part.row for part in found])
+    if row is None:
+        row = np.arange(label.size, dtype=np.uint64)
+    keys = RowKeys(row, label == 1, _joined([p.group for p in found]), _joined([p.time for p in found]))
+    problems += _key_problems(table, keys)
+    if problems:
+        raise InputRejectedError(f"the data cannot be used.\n{listing(problems)}")
+    return DataFacts(keys, columns)
+
+
+def _joined(parts: list[Any]) -> Any:
+    return None if parts[0] is None else np.concatenate(parts)
+
+
+def _added(facts: list[ColumnFacts]) -> ColumnFacts:
+    total = facts[0]
+    for part in facts[1:]:
+        total = total.plus(part)
+    return total
+
+
+def _label_problems(table: FeatureTable, label: npt.NDArray[np.uint8], others: list[str]) -> list[str]:
+    name = table.roles.label
+    problems = []
+    if label.size < FEWEST_ROWS:
+        problems.append(f"expected at least {FEWEST_ROWS} rows, found {label.size}")
+    nulls = int(np.count_nonzero(label == LABEL_NULL))
+    if nulls:
+        problems.append(
+            f"column '{name}' (data.label): expected labels, found {nulls:,} nulls: leave those rows out"
+        )
+    other = int(np.count_nonzero(label == LABEL_OTHER))
+    if other:
+        distinct = list(dict.fromkeys(others))
+        problems.append(
+            f"column '{name}' (data.label): expected two classes, 0 and 1, found {other:,} rows with other labels, "
+            f"such as {examples(distinct)}: name a column with one class against the rest"
+        )
+    if label.size and label[0] < LABEL_NULL and np.all(label == label[0]):
+        problems.append(
+            f"column '{name}' (data.label): expected labels of both classes, found {label.size:,} rows that all "
+            f"have label {label[0]}"
+        )
+    return problems
+
+
+def _feature_problems(features: Sequence[Feature], columns: dict[str, ColumnFacts], rows: int) -> list[str]:
+    problems = []
+    for name, kind in features:
+        facts = columns[name]
+        if facts.nulls == rows:
+            problems.append(
+                f"column '{name}': expected values, found nulls alone: leave it out (data.exclude)"
+            )
+        if facts.infinite:
+            problems.append(
+                f"column '{name}': expected finite numbers, found {facts.infinite:,} infinite ones: replace them by "
+                "nulls or leave the column out (data.exclude)"
+            )
+        if kind == CATEGORY and len(facts.categories) > MOST_CATEGORIES:
+            problems.append(
+                f"column '{name}': expected at most {MOST_CATEGORIES:,} categories, found more, such as "
+                f"{examples(sorted(facts.categories), 3)}: leave it out (data.exclude) or join categories"
+            )
+    return problems
+
+
+def _key_problems(table: FeatureTable, keys: RowKeys) -> list[str]:
+    roles, problems = table.roles, []
+    if roles.row_id is not None:
+        repeated = keys.row.size - np.unique(keys.row).size
+        if repeated:
+            problems.append(
+                f"column '{roles.row_id}' (data.row_id): expected a different value in each row, found {repeated:,} "
+                "that were there before: name another column, or none to count rows"
+            )
+    if keys.group is not None and np.unique(keys.group).size < 2:
+        problems.append(
+            f"column '{roles.group}' (data.group): expected at least two groups, found one: no part would be left "
+            "to score; choose another column or generate.split=row"
+        )
+    return problems
+
+
+def piece_facts(table: FeatureTable, piece: Piece) -> PieceFacts:
+    """The facts of a piece."""
+    parts = [_batch_facts(table, batch) for batch in read_batches(table, piece.path, piece.row_groups)]
+    return PieceFacts(
+        np.concatenate([part.label for part in parts]),
+        _joined([part.row for part in parts]),
+        _joined([part.group for part in parts]),
+        _joined([part.time for part in parts]),
+        tuple(dict.fromkeys(text for part in parts for text in part.others))[:_EXAMPLES],
+        {role: sum(part.nulls[role] for part in parts) for role in parts[0].nulls},
+        {name: _added([part.columns[name] for part in parts]) for name in parts[0].columns},
+    )
+
+
+def _batch_facts(table: FeatureTable, batch: pa.RecordBatch) -> PieceFacts:
+    roles = table.roles
+    assert roles.label is not None
+    label = label_codes(batch.column(roles.label))
+    odd = np.flatnonzero(label == LABEL_OTHER)
+    values = batch.column(roles.label).take(pa.array(odd)).unique() if odd.size else []
+    named = {role: getattr(roles, role) for role in ("row_id", "group", "time")}
+    nulls = {role: batch.column(name).null_count for role, name in named.items() if name is not None}
+    time = times_of(batch, roles.time)
+    if time is not None:
+        nulls["time"] += int(np.count_nonzero(np.isnan(time)))
+    return PieceFacts(
+        label,
+        keys_of(batch, roles.row_id),
+        keys_of(batch, roles.group),
+        time,
+        tuple(str(value) for value in list(values)[:_EXAMPLES]),
+        nulls,
+        {f.name: _column_facts(batch.column(f.name), f.kind) for f in table.features},
+    )
+
+
+def _column_facts(column: pa.Array, kind: str) -> ColumnFacts:
+    if kind == CATEGORY:
+        distinct = as_text(column).unique().drop_null().to_pylist()
+        return ColumnFacts(column.null_count, 0, frozenset(distinct[: MOST_CATEGORIES + 1]))
+    values = numbers(column)
+    return ColumnFacts(
+        int(np.count_nonzero(np.isnan(values))), int(np.count_nonzero(np.isinf(values))), frozenset()
+    )
+
+
+def keys_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> Keys | None:
+    """64-bit keys of a column of whole numbers, text or booleans; None without a column."""
+    if name is None:
+        return None
+    column = plain(batch.column(name))
+    if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
+        wide = column.fill_null(0) if column.null_count else column
+        return as_numpy(wide).astype(np.int64 if _signed(wide.type) else np.uint64).view(np.uint64)
+    encoded = column.cast(pa.string()).fill_null("").dictionary_encode()
+    distinct = np.array([text_key(text) for text in encoded.dictionary.to_pylist()], np.uint64)
+    keys: Keys = distinct[as_numpy(encoded.indices)]
+    return keys
+
+
+def _signed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(kind) or pa.types.is_boolean(kind))
+
+
+def times_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> npt.NDArray[Any] | None:
+    """A column of times as numbers that keep its order: int64, or float64 for floats; None without a column."""
+    if name is None:
+        return None
+    column = plain(batch.column(name))
+    if pa.types.is_temporal(column.type):
+        width = {32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
+        column = column.view(width)
+    if column.null_count:
+        column = column.fill_null(0)
+    values = as_numpy(column)
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+
+
+def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array, without a dictionary."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

@@ -1,0 +1,437 @@
+"""The prediction log: which files, which columns, which rows are usable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.core import has_magic
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.arrow_columns import as_numpy, null_mask
+from pipeline.errors import InputRejectedError, examples, listing
+from pipeline.log import segment_values
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+BATCH_ROWS = 1 << 18
+"""Rows decoded at a time: what a task holds beside its buffers."""
+
+_FOOTER_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of a log's columns that a job uses; None where it uses none."""
+
+    score: str
+    label: str | None = None
+    weight: str | None = None
+    segments: tuple[str, ...] = ()
+    date: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The columns to read."""
+        own = (self.score, self.label, self.weight, *self.segments, self.date)
+        return list(dict.fromkeys(name for name in own if name is not None))
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A Parquet file of a log.
+
+    Attributes
+    ----------
+    path : as `Log.filesystem` understands it.
+    relative : path below the log's root, with its hive directories; a lone file's name.
+    size : bytes. stamp : modification time or entity tag: changes when the content does.
+    row_groups : rows of each row group.
+    """
+
+    path: str
+    relative: str
+    size: int
+    stamp: str
+    row_groups: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows in the file."""
+        return sum(self.row_groups)
+
+
+@dataclass(frozen=True)
+class Log:
+    """A prediction log whose footers have been read and checked."""
+
+    root: str
+    filesystem: Any
+    files: tuple[LogFile, ...]
+    columns: Columns
+    types: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def local(self) -> bool:
+        """Whether the files lie on a mounted file system."""
+        return isinstance(self.filesystem, LocalFileSystem)
+
+    def places(self) -> set[str]:
+        """The folders that it is, or its files where they do not make up whole ones."""
+        if len(self.files) == 1 and self.root == self.files[0].path:
+            return {self.root}
+        if has_magic(self.root) and not self.filesystem.exists(self.root):
+            # A glob reads what it matches, not all that lies beside it.
+            return {file.path for file in self.files}
+        return {file.path.removesuffix(file.relative).rstrip("/") for file in self.files}
+
+
+class Piece(NamedTuple):
+    """Some row groups of a file: what a task reads."""
+
+    path: str
+    row_groups: tuple[int, ...]
+    first_row: int
+    rows: int
+
+
+def find_files(paths: str | Sequence[str], setting: str = "log.path") -> tuple[str, Any, tuple[LogFile, ...]]:
+    """The Parquet files at a path, directory, glob or fsspec URL, or several of one file system, sorted.
+
+    Directories are searched whole; names that start with "_" or "." are passed over, as Spark and Dask do. `setting`
+    is the one that holds the paths, for messages.
+
+    Returns
+    -------
+    root, filesystem, files
+        Files without row groups: no footer has been read.
+
+    Raises
+    ------
+    InputRejectedError
+        No such path, or nothing there that looks like Parquet.
+    """
+    patterns = [paths] if isinstance(paths, str) else list(paths)
+    problems: list[str] = []
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    filesystem: Any = None
+    root = ""
+    for pattern in patterns:
+        try:
+            filesystem, path = fsspec.core.url_to_fs(pattern)
+        except (ImportError, ValueError) as error:
+            raise InputRejectedError(f"{setting}: cannot open {pattern}: {error}") from None
+        root = root or path
+        entries = _entries(filesystem, path)
+        if isinstance(entries, str):
+            problems.append(f"{pattern}: {entries}")
+        else:
+            found.update(entries)
+    if problems:
+        raise InputRejectedError(f"{setting} names no Parquet files.\n{listing(problems)}")
+    files = [
+        LogFile(path, relative, int(info["size"] or 0), _stamp(info))
+        for path, (relative, info) in sorted(found.items())
+    ]
+    return root, filesystem, tuple(files)
+
+
+def _entries(filesystem: Any, path: str) -> dict[str, tuple[str, dict[str, Any]]] | str:
+    """Files at a path with their relative names, or what is wrong with it."""
+    if fsspec.core.has_magic(path) and not filesystem.exists(path):
+        base = path[: min(path.find(c) for c in "*?[" if c in path)].rpartition("/")[0]
+        matches = filesystem.glob(path, detail=True)
+        files = {p: info for p, info in matches.items() if info["type"] == "file"}
+        for folder in [p for p, info in matches.items() if info["type"] == "directory"]:
+            below = _entries(filesystem, folder)
+            if isinstance(below, dict):
+                files.update({p: info for p, (_, info) in below.items()})
+        if not files:
+            return "no files match"
+        return {p: (_relative(p, base), info) for p, info in files.items() if _shown(_relative(p, base))}
+    if not filesystem.exists(path):
+        return "no such file or directory"
+    if filesystem.isfile(path):
+        return {path: (path.rpartition("/")[2], filesystem.info(path))}
+    below = filesystem.find(path, detail=True)
+    shown = {p: info for p, info in below.items() if _shown(_relative(p, path))}
+    files = {p: info for p, info in shown.items() if p.lower().endswith(SUFFIXES)}
+    if not files:
+        others = [_relative(p, path) for p in sorted(shown)]
+        what = f"{len(others)} other files ({examples(others, 3)})" if others else "nothing"
+        return f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {what}"
+    return {p: (_relative(p, path), info) for p, info in files.items()}
+
+
+def _relative(path: str, root: str) -> str:
+    return path[len(root.rstrip("/")) :].lstrip("/") if root else path
+
+
+def _shown(relative: str) -> bool:
+    return not any(part.startswith(("_", ".")) for part in relative.split("/"))
+
+
+def _stamp(info: dict[str, Any]) -> str:
+    for key in ("ETag", "etag", "mtime", "LastModified", "last_modified", "created"):
+        if info.get(key) is not None:
+            return str(info[key])
+    return ""
+
+
+def open_parquet(filesystem: Any, path: str, coded: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a Parquet file for reading piece by piece; local files are mapped into memory.
+
+    coded : columns whose strings are read as dictionaries: once a row group, and not once a row.
+    """
+    options: dict[str, Any] = {"pre_buffer": False, "read_dictionary": list(coded) or None}
+    if isinstance(filesystem, LocalFileSystem):
+        return pq.ParquetFile(path, memory_map=True, **options)
+    return pq.ParquetFile(filesystem.open(path, "rb"), **options)
+
+
+def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
+    """Find a log's files, read their footers, and check everything that footers can tell.
+
+    Parameters
+    ----------
+    paths : path, directory, glob or fsspec URL, or several
+    columns : names of the columns that the job uses
+
+    Raises
+    ------
+    InputRejectedError
+        All problems at once: no files; a file that is not Parquet; a column that is missing, has a type that
+        cannot be used, or differs in type between files; no rows.
+    """
+    root, filesystem, found = find_files(paths)
+    good, problems = read_footers(filesystem, found)
+    types, column_problems = _check_columns([(file.relative, schema) for file, schema in good], columns)
+    problems += column_problems
+    files = tuple(file for file, _ in good)
+    if not problems and sum(file.rows for file in files) == 0:
+        problems.append(f"expected rows, found none in {len(files)} files")
+    if problems:
+        raise InputRejectedError(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
+    return Log(root, filesystem, files, columns, types)
+
+
+def read_footers(
+    filesystem: Any, found: Sequence[LogFile]
+) -> tuple[list[tuple[LogFile, pa.Schema]], list[str]]:
+    """The files with their row groups and schemas, and what is wrong with those that cannot be read."""
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        footers = list(pool.map(lambda file: _read_footer(filesystem, file), found))
+    problems = [footer for footer in footers if isinstance(footer, str)]
+    return [footer for footer in footers if not isinstance(footer, str)], problems
+
+
+def _shown_paths(paths: str | Sequence[str]) -> str:
+    return paths if isinstance(paths, str) else examples(list(paths), 3)
+
+
+def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | str:
+    if file.size == 0:
+        return (
+            f"{file.path}: expected a Parquet file, found an empty one (0 bytes): remove it or write it again"
+        )
+    try:
+        with open_parquet(filesystem, file.path) as parquet:
+            footer = parquet.metadata
+            groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+            schema = parquet.schema_arrow
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        return (
+            f"{file.path}: expected a Parquet file, found one that cannot be read ({reason}): "
+            "remove it or write it again"
+        )
+    return LogFile(file.path, file.relative, file.size, file.stamp, groups), schema
+
+
+def _check_columns(
+    schemas: list[tuple[str, pa.Schema]], columns: Columns
+) -> tuple[dict[str, str], list[str]]:
+    """The type of each used column, and what is wrong with them."""
+    types: dict[str, str] = {}
+    problems = []
+    roles = [("score", columns.score), ("label", columns.label), ("weight", columns.weight)]
+    for role, name in [*roles, *(("segment", name) for name in columns.segments)]:
+        if name is None or not schemas:
+            continue
+        missing = [path for path, schema in schemas if name not in schema.names]
+        if missing and role == "segment" and all(f"{name}=" in path for path in missing):
+            problems.append(
+                f"column '{name}' (log.segment): expected a column in the files, found it in the names of the folders "
+                f"only ({examples(missing, 2)}): write it as a column too"
+            )
+            continue
+        if missing:
+            problems.append(_missing(role, name, missing, schemas))
+            continue
+        by_type: dict[str, list[str]] = {}
+        for path, schema in schemas:
+            by_type.setdefault(str(schema.field(name).type), []).append(path)
+        if len(by_type) > 1:
+            counts = "; ".join(f"{kind} in {len(f)} files ({examples(f, 2)})" for kind, f in by_type.items())
+            problems.append(
+                f"column '{name}' (log.{role}): expected one type in all files, found {counts}: "
+                "write the files with one schema"
+            )
+            continue
+        kind = schemas[0][1].field(name).type
+        types[name] = str(kind)
+        if not _usable(role, kind):
+            wanted = {
+                "label": "booleans, or numbers 0 and 1 (a float or integer type)",
+                "segment": "strings, integers, booleans or dates (date32)",
+            }.get(role, "numbers (a float or integer type)")
+            problems.append(
+                f"column '{name}' (log.{role}): expected {wanted}, found {kind}: "
+                f"set log.{role} to another column or convert this one"
+            )
+    return types, problems
+
+
+def _missing(role: str, name: str, missing: list[str], schemas: list[tuple[str, pa.Schema]]) -> str:
+    names = dict(schemas)[missing[0]].names
+    where = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
+    return (
+        f"column '{name}' (log.{role}) is not in {where} ({examples(missing, 3)}), which have the columns "
+        f"{examples(names, 12)}: set log.{role}"
+    )
+
+
+def _usable(role: str, kind: pa.DataType) -> bool:
+    if role == "segment":
+        return segment_values.usable(kind)
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+    return number or (role == "label" and pa.types.is_boolean(kind))
+
+
+def cut(log: Log, rows: int) -> list[tuple[Piece, ...]]:
+    """Cut a log into tasks of about `rows` rows: runs of row groups, of several files where they are small.
+
+    A row group is never cut: a task that holds a larger one reads it batch by batch.
+    """
+    tasks: list[tuple[Piece, ...]] = []
+    pending: list[Piece] = []
+    held = 0
+    for file in log.files:
+        start = 0
+        groups: list[int] = []
+        size = 0
+        for index, count in enumerate(file.row_groups):
+            if held + size and held + size + count > rows:
+                if groups:
+                    pending.append(Piece(file.path, tuple(groups), start - size, size))
+                tasks.append(tuple(pending))
+                pending, held, groups, size = [], 0, [], 0
+            groups.append(index)
+            size += count
+            start += count
+        if size:
+            pending.append(Piece(file.path, tuple(groups), start - size, size))
+            held += size
+    if pending:
+        tasks.append(tuple(pending))
+    return tasks
+
+
+class Rows(NamedTuple):
+    """A batch of rows as arrays, with what is unusable marked.
+
+    score : float64 array, NaN where null. label : uint8 array: 0, 1, or one of the codes below.
+    weight : float64 array, NaN where null; or None. batch : the Arrow batch, for a second look.
+    day : int32 array, days since 1970-01-01 or one of the codes below; None where all rows are of one day.
+    """
+
+    first_row: int
+    score: npt.NDArray[np.float64]
+    label: npt.NDArray[np.uint8]
+    weight: npt.NDArray[np.float64] | None
+    batch: pa.RecordBatch
+    day: npt.NDArray[np.int32] | None = None
+
+
+LABEL_NULL = 2
+LABEL_OTHER = 3
+
+DAY_NULL = -(1 << 31)
+DAY_INVALID = DAY_NULL + 1
+
+
+def read_rows(filesystem: Any, piece: Piece, columns: Columns) -> Iterator[Rows]:
+    """The rows of a piece, batch by batch, with only the used columns read.
+
+    Raises
+    ------
+    InputRejectedError
+        If the file breaks off or its pages do not decode.
+    """
+    try:
+        with open_parquet(filesystem, piece.path, columns.segments) as parquet:
+            row = piece.first_row
+            batches = parquet.iter_batches(
+                batch_size=BATCH_ROWS,
+                row_groups=list(piece.row_groups),
+                columns=columns.names,
+                use_threads=False,
+            )
+            for batch in batches:
+                yield _as_arrays(batch, columns, row)
+                row += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputRejectedError(
+            f"{piece.path}: the file's footer is good but its rows cannot be read ({reason}): write it again"
+        ) from None
+
+
+def _as_arrays(batch: pa.RecordBatch, columns: Columns, first_row: int) -> Rows:
+    score = numbers(batch.column(columns.score))
+    label = label_codes(batch.column(columns.label)) if columns.label else np.zeros(score.size, np.uint8)
+    weight = numbers(batch.column(columns.weight)) if columns.weight else None
+    return Rows(first_row, score, label, weight, batch)
+
+
+def numbers(column: pa.Array) -> npt.NDArray[np.float64]:
+    """A column of numbers as float64, NaN where null; without a copy where it is float64 and has no nulls."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    values = as_numpy(column).astype(np.float64, copy=False)
+    return np.where(null_mask(column), np.nan, values) if column.null_count else values
+
+
+def label_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """Labels as 0, 1, LABEL_NULL or LABEL_OTHER."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.null_count == 0 and pa.types.is_boolean(column.type):
+        return as_numpy(column).view(np.uint8)
+    plain = column.null_count == 0 and not pa.types.is_boolean(column.type)
+    values = as_numpy(column) if plain else numbers(column)
+    codes = (values == 1).astype(np.uint8)
+    other = (values != 0) & (values != 1)
+    if other.any():
+        codes[other] = LABEL_OTHER
+    if column.null_count:
+        codes[null_mask(column)] = LABEL_NULL
+    return codes

@@ -1,0 +1,207 @@
+"""Rows that cannot be used: their reasons, counts and examples, and where they are kept."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline import schema
+from pipeline.errors import InputRejectedError, NothingToDoError
+from pipeline.files.output import Output
+from pipeline.log.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Columns, Rows
+
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """What to do with rows that cannot be used.
+
+    Parameters
+    ----------
+    quarantine : whether to go on without them; otherwise one bad row rejects the log.
+    max_fraction : of all rows, in [0, 1]: more bad rows than this reject the log all the same.
+    keep : whether to write the bad rows as Parquet.
+    """
+
+    quarantine: bool = False
+    max_fraction: float = 0.01
+    keep: bool = False
+
+
+class Example(NamedTuple):
+    """A bad row."""
+
+    file: str
+    row: int
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.value} at {self.file} row {self.row}"
+
+
+@dataclass
+class BadRows:
+    """Counts and examples by reason code; those of disjoint rows add up with `merge`."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Bad rows in all."""
+        return sum(self.counts.values())
+
+    def merge(self, other: BadRows) -> None:
+        """Add the bad rows of rows that come after these."""
+        for reason, count in other.counts.items():
+            self.counts[reason] = self.counts.get(reason, 0) + count
+            kept = self.examples.setdefault(reason, [])
+            kept += other.examples[reason][: EXAMPLES - len(kept)]
+
+    def in_order(self) -> dict[str, int]:
+        """Counts in the order of the reason codes."""
+        return {reason: self.counts[reason] for reason in schema.REASONS if reason in self.counts}
+
+
+def find_bad(
+    rows: Rows, columns: Columns, file: str, among: npt.NDArray[np.bool_] | None = None
+) -> tuple[BadRows, pa.Table]:
+    """The rows of a batch that cannot be used, each under its first reason, and as a quarantine table.
+
+    among : the rows to look at; None: all.
+    """
+    score_null = rows.batch.column(columns.score).is_null().to_numpy(zero_copy_only=False)
+    tests = [
+        ("score_null", score_null),
+        ("score_nan", np.isnan(rows.score)),
+        ("score_infinite", np.isinf(rows.score)),
+        ("label_null", rows.label == LABEL_NULL),
+        ("label_not_0_or_1", rows.label == LABEL_OTHER),
+    ]
+    if rows.weight is not None and columns.weight is not None:
+        weight_null = rows.batch.column(columns.weight).is_null().to_numpy(zero_copy_only=False)
+        tests += [
+            ("weight_null", weight_null),
+            ("weight_nan", np.isnan(rows.weight)),
+            ("weight_infinite", np.isinf(rows.weight)),
+            ("weight_not_positive", rows.weight <= 0),
+        ]
+    if rows.day is not None:
+        tests += [("date_null", rows.day == DAY_NULL), ("date_invalid", rows.day == DAY_INVALID)]
+    reason = np.full(rows.score.size, -1, np.int8)
+    for code, (_, hit) in enumerate(tests):
+        reason[(reason < 0) & hit] = code
+    if among is not None:
+        reason[~among] = -1
+    bad = np.flatnonzero(reason >= 0)
+    found = BadRows()
+    for code, (name, _) in enumerate(tests):
+        hits = np.flatnonzero(reason == code)
+        if hits.size:
+            found.counts[name] = int(hits.size)
+            column = _column_of(name, columns)
+            found.examples[name] = [
+                Example(file, rows.first_row + int(i), f"{column}={rows.batch.column(column)[int(i)]}")
+                for i in hits[:EXAMPLES]
+            ]
+    return found, _table(rows, columns, file, bad, [tests[c][0] for c in reason[bad]])
+
+
+def _column_of(reason: str, columns: Columns) -> str:
+    role = reason.partition("_")[0]
+    name: str = getattr(columns, role)
+    return name
+
+
+def _table(rows: Rows, columns: Columns, file: str, bad: Any, reasons: list[str]) -> pa.Table:
+    def taken(name: str | None) -> pa.Array:
+        if name is None:
+            return pa.nulls(bad.size, pa.float64())
+        column = rows.batch.column(name).take(pa.array(bad))
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        return column.cast(pa.float64(), safe=False)
+
+    data = [
+        pa.array([file] * bad.size, pa.string()),
+        pa.array(rows.first_row + bad, pa.int64()),
+        pa.array(reasons, pa.string()),
+        taken(columns.score),
+        taken(columns.label),
+        taken(columns.weight),
+    ]
+    return pa.Table.from_arrays(data, schema=schema.QUARANTINE)
+
+
+def check(bad: BadRows, rows: int, rules: RowRules) -> None:
+    """Reject the log if its bad rows are more than the rules allow.
+
+    Raises
+    ------
+    InputRejectedError
+        With the count and examples of each reason, and what to do.
+    """
+    if bad.total == 0 or (rules.quarantine and bad.total <= rules.max_fraction * rows):
+        return
+    lines = [
+        f"- {reason}: {count:,} rows, such as {'; '.join(map(str, bad.examples[reason]))}"
+        for reason, count in bad.in_order().items()
+    ]
+    if rules.quarantine:
+        head = (
+            f"{bad.total:,} of {rows:,} rows cannot be used, more than log.max_bad_fraction = "
+            f"{rules.max_fraction:g} allows: correct the log or raise the limit."
+        )
+    else:
+        head = (
+            f"{bad.total:,} of {rows:,} rows cannot be used: expected finite scores, labels 0 or 1, and weights "
+            "> 0. Correct the log, or set log.on_bad_rows=quarantine to go on without these rows."
+        )
+    raise InputRejectedError("\n".join([head, *lines]))
+
+
+def write_part(tables: list[pa.Table], path: Path) -> None:
+    """Write a task's bad rows; a repeated task writes the same file again."""
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(pa.concat_tables(tables), temporary)
+    temporary.replace(path)
+
+
+def check_place(output: Output, run_id: str) -> None:
+    """Check that a run's bad rows can be kept in `output`; nothing is changed.
+
+    Raises
+    ------
+    ConfigError
+        Something else is there, or it cannot be written to.
+    """
+    with suppress(NothingToDoError):
+        output.check(run_id)
+
+
+def keep_parts(scratch: Path, output: Output, run_id: str) -> int:
+    """Move the bad rows that tasks left in scratch to their place; return the number of files.
+
+    They stay where an earlier attempt at the same run, which failed later on, has already left them.
+
+    Raises
+    ------
+    ConfigError, TemporaryError
+        The place cannot be written to.
+    """
+    parts = sorted(scratch.glob("bad-*.parquet"))
+    names = [f"part-{i:05d}.parquet" for i in range(len(parts))]
+    with suppress(NothingToDoError), output.writing(run_id, names) as staging:
+        for part, name in zip(parts, names, strict=True):
+            staging.filesystem.put_file(str(part), staging.target(name))
+        staging.files += names
+        staging.facts = {"files": names}
+    return len(parts)

@@ -1,0 +1,43 @@
+"""The score grid: scores rounded when they are read, so that a day has a bounded number of different ones."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from calibrators.passes import Array
+from pipeline._kernels import grid as kernels
+
+NONE, FLOAT32 = "none", "float32"
+_STEP = re.compile(r"1e-([1-9])")
+
+
+def usable(grid: str) -> bool:
+    """Whether a text names a grid: none, float32, or a power of ten from 1e-1 to 1e-9."""
+    return grid in (NONE, FLOAT32) or _STEP.fullmatch(grid) is not None
+
+
+def steps_per_unit(grid: str) -> float | None:
+    """Of a power of ten 1e-k: 10 ** k; None for the other grids."""
+    match = _STEP.fullmatch(grid)
+    return None if match is None else 10.0 ** int(match[1])
+
+
+def round_scores(score: Array, grid: str) -> tuple[Array, float]:
+    """Scores on a grid, and how far the one that moved the most has moved.
+
+    Parameters
+    ----------
+    score : float64 array, shape (n,); infinities and NaN stay
+    grid : 'none'; 'float32': the nearest float32; '1e-k': the nearest multiple of 10 ** -k. Halves go to the even one.
+        Scores too large for the grid (float32's range, 2 ** 52 steps) stay.
+    """
+    if grid == NONE:
+        return score, 0.0
+    out = np.empty(score.size)
+    score = np.ascontiguousarray(score)
+    per_unit = steps_per_unit(grid)
+    if per_unit is None:
+        return out, float(kernels.round_to_float32(score, out))
+    return out, float(kernels.round_to_step(score, per_unit, out))

@@ -1,0 +1,268 @@
+"""Values of segment columns: which types they may have, their order, and rows to small codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline._kernels import segments as kernels
+from pipeline.arrow_columns import as_column, as_numpy, column_of, null_mask
+from pipeline.errors import InputRejectedError
+
+Integers = npt.NDArray[np.int64]
+Key = tuple[Any, ...]
+"""A segment: a value a column (str, int, bool, datetime.date), None where it is null."""
+
+MAX_SEGMENTS = 1_000_000
+_DENSE = 1 << 22
+
+
+def usable(kind: pa.DataType) -> bool:
+    """Whether a column of this type can tell segments apart: strings, integers, booleans, dates."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
+
+
+def order(key: Key) -> tuple[Any, ...]:
+    """Sorts keys: null first, then strings by code points, numbers by size, false before true, dates by time."""
+    return tuple((value is not None, value) for value in key)
+
+
+class Encoder:
+    """Gives the rows of one batch after the other codes: 0, 1, ... in the order in which segments appear.
+
+    Attributes
+    ----------
+    types : of the columns, known after the first batch, without dictionaries.
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        self.types: tuple[pa.DataType, ...] = ()
+        self._coders = [_Coder(name) for name in columns]
+        # Of the pairs (code of the columns before, code of the column), for the second column and those after it.
+        self._pairs = [_Numbering() for _ in columns[1:]]
+
+    def encode(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        """The codes of a batch's rows.
+
+        Raises
+        ------
+        InputRejectedError
+            More than `MAX_SEGMENTS` segments, or text that is not UTF-8.
+        """
+        columns = [batch.column(name) for name in self.columns]
+        codes = self._coders[0].encode(columns[0])
+        for coder, pairs, column in zip(self._coders[1:], self._pairs, columns[1:], strict=True):
+            codes = pairs.encode((codes.astype(np.int64) << 32) | coder.encode(column))
+        self.types = tuple(coder.type for coder in self._coders)
+        if len(self) > MAX_SEGMENTS:
+            raise InputRejectedError(
+                f"log.segment: expected at most {MAX_SEGMENTS:,} segments, found {len(self):,} or more: leave out the "
+                "column that tells rows apart and not groups of them"
+            )
+        return codes
+
+    def __len__(self) -> int:
+        return len(self._pairs[-1]) if self._pairs else len(self._coders[0].values)
+
+    @property
+    def keys(self) -> list[Key]:
+        """The segment of each code."""
+        members = self._members(np.arange(len(self)))
+        values = [
+            coder.values.take(as_column(column)).to_pylist()
+            for coder, column in zip(self._coders, members, strict=True)
+        ]
+        return list(zip(*values, strict=True))
+
+    def sort(self, present: Integers) -> tuple[Integers, list[Integers], list[pa.Array]]:
+        """Codes in the order of their segments.
+
+        Returns
+        -------
+        codes : `present`, sorted
+        ranks : of each column, for each of the codes: where its value stands among the column's
+        values : of each column, by rank
+        """
+        members = self._members(present)
+        orders = [coder.in_order() for coder in self._coders]
+        ranks = [np.argsort(places)[column] for places, column in zip(orders, members, strict=True)]
+        by_segment = np.lexsort(ranks[::-1])
+        values = [
+            coder.values.take(as_column(places)) for coder, places in zip(self._coders, orders, strict=True)
+        ]
+        return present[by_segment], [column[by_segment] for column in ranks], values
+
+    def _members(self, codes: Integers) -> list[Integers]:
+        """The code of each column's value."""
+        members = []
+        for pairs in reversed(self._pairs):
+            both = pairs.found[codes]
+            members.append(both & 0xFFFFFFFF)
+            codes = both >> 32
+        return [codes, *reversed(members)]
+
+
+class _Numbering:
+    """Whole numbers to codes: a hash table that grows."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._found = np.empty(1 << 10, np.int64)
+        self._hash()
+
+    def _hash(self) -> None:
+        size = 4 * self._found.size
+        self._shift = np.uint64(65 - size.bit_length())
+        self._slots = np.full(size, -1, np.int32)
+
+    @property
+    def found(self) -> Integers:
+        """The number of each code."""
+        return self._found[: self._count]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def encode(self, values: Integers) -> npt.NDArray[np.int32]:
+        """The codes of numbers; new ones get the next codes in the order of their appearance."""
+        codes = np.empty(values.size, np.int32)
+        done, self._count = kernels.number(
+            values, 0, self._slots, self._shift, self._found, self._count, codes
+        )
+        while done < values.size:
+            known = self.found
+            self._found = np.concatenate([known, np.empty(3 * known.size, np.int64)])
+            self._hash()
+            kernels.number(known, 0, self._slots, self._shift, self._found, 0, np.empty(known.size, np.int32))
+            done, self._count = kernels.number(
+                values, done, self._slots, self._shift, self._found, self._count, codes
+            )
+        return codes
+
+
+class _Coder:
+    """Values of one column to codes, in the order of their appearance.
+
+    Attributes
+    ----------
+    type : of the column, known after the first batch, without dictionary.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.type: pa.DataType = pa.null()
+        self._array: pa.Array | None = None
+        self._dictionary: pa.Array | None = None
+        self._known = np.empty(0, np.int32)
+        self._numbers = _Numbering()
+        self._of_numbers = np.empty(0, np.int32)
+
+    def encode(self, column: pa.Array) -> npt.NDArray[np.int32]:
+        """The codes of a column's values."""
+        if pa.types.is_dictionary(column.type):
+            return self._encode_dictionary(column)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return self._encode_dictionary(column.dictionary_encode(null_encoding="mask"))
+        self.type = column.type
+        return self._encode_numbers(column)
+
+    def _encode_dictionary(self, column: pa.DictionaryArray) -> npt.NDArray[np.int32]:
+        dictionary = column.dictionary
+        # The batches of a row group share one dictionary, each a copy of it.
+        if self._dictionary is None or not dictionary.equals(self._dictionary):
+            plain = dictionary.cast(pa.string()) if pa.types.is_large_string(dictionary.type) else dictionary
+            self.type = plain.type
+            self._known = self._codes_of(plain)
+            self._dictionary = dictionary
+        if column.indices.null_count == 0:
+            return self._known[as_numpy(column.indices)]
+        missing = null_mask(column.indices)
+        indices = np.where(missing, len(self._known), as_numpy(column.indices).astype(np.int64))
+        return np.concatenate([self._known, self._codes_of(pa.nulls(1, self.type))])[indices]
+
+    def _encode_numbers(self, column: pa.Array) -> npt.NDArray[np.int32]:
+        kind = pa.int32() if pa.types.is_date32(column.type) else column.type
+        numbers = as_numpy(column.cast(kind)).astype(np.int64)
+        missing = null_mask(column) if column.null_count else None
+        places = self._numbers.encode(numbers if missing is None else numbers[~missing])
+        new = self._numbers.found[self._of_numbers.size :]
+        if new.size:
+            # Through the column's own type: the largest unsigned numbers are negative here.
+            values = as_column(new.astype(kind.to_pandas_dtype())).cast(column.type)
+            self._of_numbers = np.concatenate([self._of_numbers, self._codes_of(values)])
+        codes = self._of_numbers[places]
+        if missing is None:
+            return codes
+        out = np.full(missing.size, self._codes_of(pa.nulls(1, self.type))[0], np.int32)
+        out[~missing] = codes
+        return out
+
+    def _codes_of(self, values: pa.Array) -> npt.NDArray[np.int32]:
+        """The codes of values that need not be distinct; those of new ones follow."""
+        known = values.slice(0, 0) if self._array is None else self._array
+        # Values in the order of their first appearance: the known ones keep their codes.
+        both = pa.concat_arrays([known, values]).dictionary_encode(null_encoding="encode")
+        self._array = both.dictionary
+        try:
+            self._array.validate(full=True)
+        except pa.ArrowInvalid:
+            self._refuse_text()
+            raise
+        return as_numpy(both.indices)[len(known) :]
+
+    def _refuse_text(self) -> None:
+        try:
+            self.values.to_pylist()
+        except UnicodeDecodeError as error:
+            raise InputRejectedError(
+                f"column '{self.name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
+            ) from None
+
+    @property
+    def values(self) -> pa.Array:
+        """Of each code."""
+        return pa.nulls(0) if self._array is None else self._array
+
+    def in_order(self) -> Integers:
+        """The codes in the order of their values, null first."""
+        # Takes some hundredths of a second to import, and only segments need it.
+        import pyarrow.compute as pc
+
+        # Text in UTF-8 has the order of its code points.
+        return as_numpy(pc.array_sort_indices(self.values, null_placement="at_start")).astype(np.int64)
+
+
+def number(columns: Sequence[pa.Array]) -> tuple[list[Key], Integers]:
+    """The distinct keys of Arrow columns, in order, and the place of each row's among them.
+
+    Raises
+    ------
+    InputRejectedError
+        More than `MAX_SEGMENTS`.
+    """
+    names = [str(i) for i in range(len(columns))]
+    encoder = Encoder(names)
+    codes = encoder.encode(pa.RecordBatch.from_arrays(list(columns), names))
+    in_order, _, _ = encoder.sort(np.arange(len(encoder)))
+    places = np.empty(in_order.size, np.int64)
+    places[in_order] = np.arange(in_order.size)
+    keys = encoder.keys
+    return [keys[code] for code in in_order.tolist()], places[codes]
+
+
+def arrays(keys: Sequence[Key], types: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Keys as Arrow columns."""
+    return [column_of([key[i] for key in keys], kind) for i, kind in enumerate(types)]
+
+
+def keys_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[Key]:
+    """Arrow columns as keys."""
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))

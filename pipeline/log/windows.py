@@ -1,0 +1,332 @@
+"""Windows: which days of a log are used, and which row groups hold rows of which day.
+
+A row group's days are known without reading it: from its file's hive folder (`date=2026-01-31/`), or from the
+smallest and largest value that the footer has for the column. Only row groups of several days are divided while
+they are read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.arrow_columns import as_numpy, null_mask
+from pipeline.errors import InputRejectedError, examples, listing
+from pipeline.log.logs import DAY_INVALID, DAY_NULL, Log, LogFile, open_parquet
+
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
+_PLAIN = re.compile(r"(\d{4})(\d\d)(\d\d)")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_UNITS_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_STORED_UNITS = {
+    "milliseconds": 86_400_000,
+    "microseconds": 86_400_000_000,
+    "nanoseconds": 86_400_000_000_000,
+}
+_FOOTER_THREADS = 16
+_KINDS = "dates, timestamps, integers such as 20260131 or text such as 2026-01-31"
+
+
+def day_number(day: dt.date) -> int:
+    """Days since 1970-01-01."""
+    return day.toordinal() - _EPOCH
+
+
+def day_of(number: int) -> dt.date:
+    """The day with a number."""
+    return dt.date.fromordinal(number + _EPOCH)
+
+
+def parse_day(text: str) -> dt.date | None:
+    """The day of a text: 2026-01-31, 20260131, or an ISO date and time, whose day is the one that is written."""
+    match = _ISO.fullmatch(text) or _PLAIN.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        return dt.date(int(match[1]), int(match[2]), int(match[3]))
+    except ValueError:
+        return None
+
+
+class GroupDays(NamedTuple):
+    """A row group, and the days of its rows.
+
+    place : among the file's row groups. start : number of its first row in the file.
+    first, last : days since 1970-01-01.
+    mixed : whether its rows must be read to know the day of each.
+    """
+
+    place: int
+    start: int
+    rows: int
+    first: int
+    last: int
+    mixed: bool
+
+
+class DatedFile(NamedTuple):
+    """A file of a log, and the days of its row groups. Row groups without rows are left out."""
+
+    file: LogFile
+    groups: tuple[GroupDays, ...]
+
+    @property
+    def first(self) -> int:
+        """The first day."""
+        return min(group.first for group in self.groups)
+
+    @property
+    def last(self) -> int:
+        """The last day."""
+        return max(group.last for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Days of a log.
+
+    Attributes
+    ----------
+    column : of the log, or key of its hive folders
+    first, last : the days, both included, as days since 1970-01-01
+    log : the log's files that may have rows of these days
+    files : the same, with the days of their row groups
+    """
+
+    column: str
+    first: int
+    last: int
+    log: Log
+    files: tuple[DatedFile, ...]
+
+    @property
+    def days(self) -> range:
+        """All days."""
+        return range(self.first, self.last + 1)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the column must be read for some rows."""
+        return any(group.mixed for file in self.files for group in file.groups)
+
+    def groups(self, day: int) -> Iterator[tuple[LogFile, GroupDays]]:
+        """The row groups that may have rows of a day."""
+        for file, groups in self.files:
+            for group in groups:
+                if group.first <= day <= group.last:
+                    yield file, group
+
+
+def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> Window:
+    """The last days of a log.
+
+    Parameters
+    ----------
+    log : Log
+    column : a column with dates, timestamps (those with a time zone count in UTC), integers such as 20260131 or
+        text such as 2026-01-31; or the key of hive folders
+    length : number of days
+    until : the last day; None: the latest day of the log
+
+    Raises
+    ------
+    InputRejectedError
+        All problems at once: no such column; not dates; a file whose days cannot be known from its footer.
+        No row in the window.
+    """
+    files = _dated(log, column)
+    log_first, log_last = min(file.first for file in files), max(file.last for file in files)
+    last = log_last if until is None else day_number(until)
+    first = last - length + 1
+    inside = []
+    for file in files:
+        groups = tuple(group for group in file.groups if group.last >= first and group.first <= last)
+        if groups:
+            inside.append(DatedFile(file.file, groups))
+    if not inside:
+        raise InputRejectedError(
+            f"window: expected rows from {day_of(first)} to {day_of(last)}, found none: the log's days go from "
+            f"{day_of(log_first)} to {day_of(log_last)}; set window.until or window.last"
+        )
+    own = replace(log, files=tuple(file.file for file in inside))
+    window = Window(column, first, last, own, tuple(inside))
+    if not window.mixed:
+        return window
+    return replace(window, log=replace(own, columns=replace(own.columns, date=column)))
+
+
+def _dated(log: Log, column: str) -> list[DatedFile]:
+    filled = [file for file in log.files if file.rows]
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        found = list(pool.map(lambda file: _dated_file(log.filesystem, file, column), filled))
+    problems = [file for file in found if isinstance(file, str)]
+    if problems:
+        raise InputRejectedError(f"window.column={column} cannot be used.\n{listing(problems)}")
+    return [file for file in found if not isinstance(file, str)]
+
+
+def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
+    """A file with its days, or what is wrong with it."""
+    value = _hive_value(file.path, column)
+    if value is None:
+        return _from_footer(filesystem, file, column)
+    day = parse_day(value)
+    if day is None:
+        hint = (
+            "leave it out of log.path"
+            if value == _NO_VALUE
+            else "name folders such as 2026-01-31 or 20260131"
+        )
+        return f"{file.path}: expected a date in the folder's name, found {column}={value}: {hint}"
+    number = day_number(day)
+    starts = np.cumsum([0, *file.row_groups]).tolist()
+    return DatedFile(
+        file,
+        tuple(
+            GroupDays(i, starts[i], rows, number, number, mixed=False)
+            for i, rows in enumerate(file.row_groups)
+            if rows
+        ),
+    )
+
+
+def _hive_value(path: str, column: str) -> str | None:
+    for part in path.split("/")[-2::-1]:
+        name, equals, value = part.partition("=")
+        if equals and unquote(name) == column:
+            return unquote(value)
+    return None
+
+
+def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
+    with open_parquet(filesystem, file.path) as parquet:
+        footer, schema = parquet.metadata, parquet.schema_arrow
+    if column not in schema.names:
+        return (
+            f"{file.path}: expected a column '{column}' or folders named {column}=..., found neither; its columns are "
+            f"{examples(schema.names, 12)}"
+        )
+    kind = schema.field(column).type
+    if not usable(kind):
+        return f"{file.path}: expected {_KINDS} in column '{column}', found {kind}"
+    leaf = next(i for i in range(footer.num_columns) if footer.schema.column(i).path == column)
+    logical = footer.schema.column(leaf).logical_type
+    groups: list[GroupDays | None] = []
+    start = 0
+    for index, rows in enumerate(file.row_groups):
+        if rows:
+            group = _group_days(footer.row_group(index).column(leaf), kind, logical, index, start, rows)
+            if isinstance(group, str):
+                return f"{file.path}: {group}"
+            groups.append(group)
+        start += rows
+    known = [group for group in groups if group is not None]
+    if not known:
+        return f"{file.path}: expected dates in column '{column}', found nulls only: write them, or leave the file out"
+    return DatedFile(file, tuple(_all_groups(file, groups, min(group.first for group in known))))
+
+
+def _all_groups(file: LogFile, groups: list[GroupDays | None], first: int) -> Iterator[GroupDays]:
+    """Row groups of nulls only count in the file's first day."""
+    filled = [i for i, rows in enumerate(file.row_groups) if rows]
+    for index, group in zip(filled, groups, strict=True):
+        start, rows = sum(file.row_groups[:index]), file.row_groups[index]
+        yield group or GroupDays(index, start, rows, first, first, mixed=True)
+
+
+def _group_days(
+    chunk: Any, kind: pa.DataType, logical: Any, index: int, start: int, rows: int
+) -> GroupDays | str | None:
+    """A row group's days, what is wrong with it, or None where it has nulls only."""
+    statistics = chunk.statistics
+    if statistics is not None and statistics.has_null_count and statistics.null_count == rows:
+        return None
+    stored = json.loads(logical.to_json())
+    known = not pa.types.is_temporal(kind) or stored["Type"] in ("Date", "Timestamp")
+    if statistics is None or not statistics.has_min_max or not known:
+        return (
+            "expected the smallest and the largest value of the column in the footer, found none (as with Spark's "
+            "INT96 timestamps): write the file with statistics, or the log in folders by day"
+        )
+    nulls = not statistics.has_null_count or statistics.null_count > 0
+    if pa.types.is_temporal(kind):
+        unit = 1 if stored["Type"] == "Date" else _STORED_UNITS[stored["timeUnit"]]
+        first, last = statistics.min_raw // unit, statistics.max_raw // unit
+        return GroupDays(index, start, rows, first, last, mixed=nulls or first < last)
+    ends = [_text(statistics.min), _text(statistics.max)]
+    days = [parse_day(text) for text in ends]
+    if days[0] is None or days[1] is None:
+        return f"expected dates such as 2026-01-31 or 20260131, found {ends[0]} to {ends[1]}"
+    first, last = day_number(days[0]), day_number(days[1])
+    # Text between two texts that begin with the same date begins with it too.
+    same = first == last and ends[0][:8] == ends[1][:8]
+    return GroupDays(index, start, rows, min(first, last), max(first, last), mixed=nulls or not same)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def usable(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold days."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return text or pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def days_of(column: pa.Array) -> npt.NDArray[np.int32]:
+    """The day of each row, as days since 1970-01-01; DAY_NULL or DAY_INVALID where there is none.
+
+    Parameters
+    ----------
+    column : dates, timestamps (days in UTC if they have a time zone, otherwise as written), integers yyyymmdd, or text
+        that begins with a date
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    nulls = null_mask(column) if column.null_count else None
+    if pa.types.is_temporal(kind):
+        if pa.types.is_date32(kind):
+            days = as_numpy(column.cast(pa.int32()).fill_null(0)).astype(np.int32)
+        else:
+            unit = "ms" if pa.types.is_date64(kind) else kind.unit
+            ticks = as_numpy(column.cast(pa.int64()).fill_null(0))
+            days = np.floor_divide(ticks, _UNITS_A_DAY[unit]).astype(np.int32)
+    else:
+        days = _parsed(column)
+    if nulls is not None:
+        days = np.where(nulls, np.int32(DAY_NULL), days)
+    return days
+
+
+def _parsed(column: pa.Array) -> npt.NDArray[np.int32]:
+    """The days of text or integers: few are different."""
+    if not pa.types.is_integer(column.type):
+        # Takes some hundredths of a second to import, and only these windows need it.
+        import pyarrow.compute as pc
+
+        column = pc.utf8_slice_codeunits(column, 0, 11)
+    encoded = column.dictionary_encode()
+    found = [parse_day(str(value)) for value in encoded.dictionary.to_pylist()]
+    numbers = np.array([DAY_INVALID if day is None else day_number(day) for day in found], np.int32)
+    if numbers.size == 0:
+        return np.full(len(column), DAY_NULL, np.int32)
+    return numbers[as_numpy(encoded.indices.fill_null(0))]
+
+
+def shown(days: Sequence[int]) -> list[str]:
+    """Days as text."""
+    return [day_of(day).isoformat() for day in days]

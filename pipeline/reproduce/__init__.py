@@ -1,0 +1,1 @@
+"""The experiments of the methods' papers; imported by their job only."""

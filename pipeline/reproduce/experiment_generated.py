@@ -1,0 +1,80 @@
+"""DG and DGG, as their paper compares them: calibration data from repeated splits of the training rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.dgg import DGG
+from calibrators.isotonic import Isotonic
+from calibrators.threshold import best_threshold
+from pipeline.generate.folds import TRAINED, Folds, RowKeys
+from pipeline.reproduce.experiment_classifiers import Classifier
+from pipeline.reproduce.experiment_data import Data, Mask
+from pipeline.reproduce.experiment_methods import measures_of
+
+Array = npt.NDArray[np.float64]
+
+KIND = "nb_plain"
+"""The classifier."""
+TARGET = 5000
+"""Rows of calibration data to generate at least."""
+HELD_OUT = 0.1
+"""Share of the training rows that isotonic regression alone is calibrated with."""
+
+
+class _Scheme(NamedTuple):
+    model: Classifier
+    calibrate: Callable[[Array], Array]
+    rows: int
+
+
+def generated_rows(
+    seed: int, train: Data, test: Data, categories: npt.NDArray[np.int64]
+) -> Iterator[tuple[str, int, Classifier, dict[str, Any]]]:
+    """Name, number of calibration rows, classifier and measures of each scheme.
+
+    The threshold of the classification rate is the best one on the calibrated training scores.
+    """
+    for name, scheme in _schemes(seed, train, categories).items():
+        threshold = best_threshold(_predict(scheme, train), train.label).value
+        probability = _predict(scheme, test)
+        rate = float(np.mean((probability >= threshold) == test.label))
+        yield name, scheme.rows, scheme.model, {**measures_of(probability, test.label), "rate": rate}
+
+
+def _predict(scheme: _Scheme, data: Data) -> Array:
+    return scheme.calibrate(scheme.model.scores(data).probability)
+
+
+def _schemes(seed: int, train: Data, categories: npt.NDArray[np.int64]) -> dict[str, _Scheme]:
+    whole = Classifier(KIND).fit(train, categories)
+    held_out = round(HELD_OUT * train.label.size)
+    order = np.random.default_rng([seed, held_out]).permutation(train.label.size)
+    aside, rest = train.take(order[:held_out]), train.take(order[held_out:])
+    part = Classifier(KIND).fit(rest, categories)
+    ir = Isotonic().fit(part.scores(aside).probability, aside.label)
+    scores, label = generate(seed, train, categories)
+    return {
+        "raw": _Scheme(whole, np.asarray, 0),
+        "ir": _Scheme(part, ir.predict, held_out),
+        "dg": _Scheme(whole, Isotonic().fit(scores, label).predict, label.size),
+        "dgg_generated": _Scheme(whole, DGG().fit(scores, label).predict, label.size),
+    }
+
+
+def generate(seed: int, train: Data, categories: npt.NDArray[np.int64]) -> tuple[Array, Mask]:
+    """Scores and labels of rows that the classifier was not trained on, from repeated 70/30 splits."""
+    keys = RowKeys(row=np.arange(train.label.size, dtype=np.uint64), label=train.label)
+    folds = Folds(train_fraction=0.7, seed=seed)
+    scores: list[Array] = []
+    labels: list[Mask] = []
+    while sum(label.size for label in labels) < TARGET:
+        trained = folds.fold(len(labels), keys).parts(keys) == TRAINED
+        scored = train.take(~trained)
+        scores.append(Classifier(KIND).fit(train.take(trained), categories).scores(scored).probability)
+        labels.append(scored.label)
+    return np.concatenate(scores), np.concatenate(labels)

@@ -1,0 +1,158 @@
+"""The calibration methods of the experiments: scores of calibration data and of test data to probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from calibrators.acp import ACP
+from calibrators.auto import Auto
+from calibrators.bayesian_binning import ABB, SBB
+from calibrators.bbq import BBQ
+from calibrators.dgg import DGG
+from calibrators.enir import ENIR
+from calibrators.histogram import HistogramBinning
+from calibrators.isotonic import Isotonic
+from calibrators.measures import Measures, measure
+from calibrators.near_isotonic import NearIsotonic
+from calibrators.platt import Platt
+from pipeline.reproduce.experiment_classifiers import Scores
+from pipeline.reproduce.experiment_data import Mask
+
+Array = npt.NDArray[np.float64]
+
+CLIP = 1e-15
+"""Probabilities are kept so far from 0 and 1 before the log loss is taken, so that its means exist; rows of which
+the label was given probability 0 are counted."""
+
+CALIBRATORS: dict[str, Callable[[], Any]] = {
+    "isotonic": Isotonic,
+    "centred": lambda: Isotonic(strict=True),
+    "near_isotonic": NearIsotonic,
+    "histogram": HistogramBinning,
+    "platt": Platt,
+    "bbq": BBQ,
+    "bbq_authors": lambda: BBQ(reference="authors"),
+    "enir": ENIR,
+    "enir_authors": lambda: ENIR(reference="authors"),
+    "sbb": SBB,
+    "abb": ABB,
+    "dgg": DGG,
+    "auto": Auto,
+}
+"""Methods of this project that see the score alone."""
+
+NAMES = {
+    "base": "base",
+    "isotonic": "IsoReg",
+    "centred": "centred isotonic",
+    "near_isotonic": "near-isotonic, lambda 1",
+    "histogram": "Hist",
+    "platt": "Platt",
+    "bbq": "BBQ",
+    "bbq_authors": "BBQ (authors)",
+    "enir": "ENIR",
+    "enir_authors": "ENIR (authors)",
+    "sbb": "SBB",
+    "abb": "ABB",
+    "acp": "ACP",
+    "dgg": "grouped isotonic",
+    "auto": "auto",
+    "sklearn_isotonic": "scikit-learn isotonic",
+    "sklearn_sigmoid": "scikit-learn sigmoid",
+    "raw": "Raw",
+    "ir": "IR",
+    "dg": "DG",
+    "dgg_generated": "DGG",
+}
+"""What the tables call them."""
+
+
+class Calibration(NamedTuple):
+    """Scores with labels to calibrate with, and scores to calibrate."""
+
+    scores: Scores
+    label: Mask
+    test: Scores
+
+
+def calibrate(method: str, job: Calibration) -> tuple[Array, str]:
+    """The calibrated probabilities of the test scores, and what `auto` chose ('' for other methods)."""
+    if method == "base":
+        return job.test.probability, ""
+    if method == "acp":
+        assert job.test.lower is not None
+        assert job.test.upper is not None
+        fitted = ACP().fit(job.scores.probability, job.label)
+        return fitted.predict(job.test.probability, job.test.lower, job.test.upper), ""
+    if method.startswith("sklearn_"):
+        return _scikit_learn(method.removeprefix("sklearn_"), job), ""
+    calibrator = CALIBRATORS[method]().fit(job.scores.probability, job.label)
+    return calibrator.predict(job.test.probability), getattr(calibrator, "chosen_", "")
+
+
+class _Identity(ClassifierMixin, BaseEstimator):
+    """A classifier whose only feature is its score: scikit-learn calibrates classifiers, not scores."""
+
+    def fit(self, X: Array, y: Mask) -> _Identity:
+        self.classes_ = np.array([False, True])
+        return self
+
+    def decision_function(self, X: Array) -> Array:
+        return X[:, 0]
+
+    def predict(self, X: Array) -> Mask:
+        return X[:, 0] > 0
+
+
+def _scikit_learn(method: str, job: Calibration) -> Array:
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.frozen import FrozenEstimator
+
+    column, test = job.scores.margin[:, None], job.test.margin[:, None]
+    frozen = FrozenEstimator(_Identity().fit(column, job.label))
+    rows = np.arange(job.label.size)
+    # Nothing is trained, so one "fold" with all rows in it.
+    fitted = CalibratedClassifierCV(frozen, method=method, ensemble=False, cv=[(rows, rows)])
+    fitted.fit(column, job.label)
+    return np.asarray(fitted.predict_proba(test)[:, 1])
+
+
+def measures_of(probability: Array, label: Mask) -> dict[str, Any]:
+    """What is measured of probabilities, by column of the results."""
+    found: Measures = measure(probability, None, label.astype(np.float64))
+    ece_label, mce_label = label_order_errors(probability, label)
+    given = np.where(label, probability, 1 - probability)
+    clipped = np.clip(given, CLIP, 1 - CLIP)
+    return {
+        "auc": found.auc if found.auc is not None else np.nan,
+        "accuracy": found.accuracy,
+        "rmse": found.rmse,
+        "ece": found.ece_frequency,
+        "mce": found.mce_frequency,
+        "ece_width": found.ece_width,
+        "mce_width": found.mce_width,
+        "ece_label": ece_label,
+        "mce_label": mce_label,
+        "log_loss": float(-np.mean(np.log(clipped))),
+        "infinite": int(np.sum(given <= 0)),
+    }
+
+
+def label_order_errors(probability: Array, label: Mask, groups: int = 10) -> tuple[float, float]:
+    """ECE and MCE as the papers' released code has them: equal-frequency groups of rows sorted by score, then label.
+
+    The groups cut ties, and a tie's negatives come before its positives: they fall into different groups, and a method
+    with few levels seems badly calibrated. To compare with the papers only.
+    """
+    order = np.lexsort((label, probability))
+    gaps, weights = [], []
+    for rows in np.array_split(order, groups):
+        if rows.size:
+            gaps.append(abs(float(np.mean(label[rows])) - float(np.mean(probability[rows]))))
+            weights.append(rows.size)
+    return float(np.average(gaps, weights=weights)), max(gaps)

@@ -1,0 +1,82 @@
+"""Measured run times of the calibrators against the number of observations."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.execution import Executor
+
+METHODS = ("platt", "histogram", "isotonic", "abb", "bbq", "enir", "sbb", "auto")
+REPEATS = 5
+KEYS = frozenset({"fit", "elapsed", "predict"})
+"""Of a measured time. fit, predict: seconds of processor time over all threads, to fit and for each score: other load
+on the machine changes these little; elapsed: seconds by the clock, to fit."""
+TESTED = 100_000
+
+
+def sizes(largest: int) -> list[int]:
+    """Powers of ten from 1,000 to the largest."""
+    return [10**i for i in range(3, 9) if 10**i <= largest]
+
+
+def run_times(folder: Path, largest: int, seed: int, executor: Executor) -> list[dict[str, Any]]:
+    """Times of all methods and sizes, one file each; what is there is not measured again.
+
+    Parameters
+    ----------
+    folder : of the files
+    largest : number of observations
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = [(method, n, seed, str(folder)) for n in sizes(largest) for method in METHODS]
+    left = [task for task in tasks if not _measured(_path(folder, task[0], task[1]))]
+    if left:
+        executor.run("times", _time, left)
+    return [json.loads(_path(folder, method, n).read_text()) for method, n, *_ in tasks]
+
+
+def _path(folder: Path, method: str, n: int) -> Path:
+    return folder / f"{method}.{n}.json"
+
+
+def _measured(path: Path) -> bool:
+    try:
+        return bool(json.loads(path.read_text()).keys() >= KEYS)
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def _time(method: str, n: int, seed: int, folder: str) -> None:
+    from pipeline.reproduce.experiment_methods import CALIBRATORS
+
+    random = np.random.default_rng([seed, n])
+    scores = random.random(n)
+    labels = random.random(n) < 0.15 + 0.6 * scores + 0.2 * np.sin(12 * scores)
+    tested = random.random(TESTED)
+    fits, predictions = [], []  # each: elapsed and processor seconds
+    # Once more than is measured: the first compiles.
+    for _ in range(REPEATS + 1):
+        calibrator = CALIBRATORS[method]()
+        start = _clocks()
+        calibrator.fit(scores, labels)
+        fits.append(_clocks() - start)
+        start = _clocks()
+        calibrator.predict(tested)
+        predictions.append((_clocks() - start) / TESTED)
+    elapsed, processor = np.min(fits[1:], axis=0).tolist()
+    predicted = np.min(predictions[1:], axis=0)[1].item()
+    found = {"method": method, "n": n, "fit": processor, "elapsed": elapsed, "predict": predicted}
+    target = _path(Path(folder), method, n)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    partial.write_text(json.dumps(found))
+    partial.replace(target)
+
+
+def _clocks() -> np.ndarray:
+    return np.array([time.perf_counter(), time.process_time()])

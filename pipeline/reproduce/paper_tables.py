@@ -1,0 +1,29 @@
+"""The numbers that the papers print, typed in from their tables (paper_tables.json)."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from pipeline.reproduce.experiment_data import BBQ_SETS, ENIR_SETS
+
+SETS = {"enir": ENIR_SETS, "bbq": BBQ_SETS}
+"""The data sets of the rank tables, by what the file calls them."""
+
+
+@cache
+def paper_tables() -> dict[str, Any]:
+    """The file's content.
+
+    `papers`: titles. `values`: measures of one data set, a row a measure, a column a method. `generated`: rate, log
+    loss and MSE of Raw, IR, DG and DGG, where log loss and MSE count both classes. `ranks`: average ranks over data
+    sets with the marks of Holm's procedure ('*': the target is better); null where the paper prints no number.
+    `gains`: intervals of the relative gain. Each with its table and its place: the page, or the section where the text
+    has no pages.
+    """
+    found: dict[str, Any] = json.loads(
+        resources.files("pipeline.reproduce").joinpath("paper_tables.json").read_text("utf-8")
+    )
+    return found

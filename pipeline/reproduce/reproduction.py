@@ -1,0 +1,213 @@
+"""The report of a reproduction: the papers' tables beside ours as Markdown and HTML; the results as Parquet."""
+
+from __future__ import annotations
+
+import html
+import math
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.reproduce import beyond_tables, reproduction_tables
+from pipeline.reproduce.experiment_methods import NAMES as METHODS
+from pipeline.reproduce.experiments import LARGE, Settings
+from pipeline.reproduce.paper_tables import paper_tables
+from pipeline.reproduce.rank_figure import draw_ranks
+from pipeline.reproduce.reproduction_tables import MEASURES, Cell, RankTable, Table
+
+REPORT_MARKDOWN, REPORT_HTML = "reproduction.md", "reproduction.html"
+RESULTS, CELLS = "results.parquet", "tables.parquet"
+FIGURES = "figures"
+
+_STYLE = (
+    "body{font:15px/1.45 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "table{border-collapse:collapse;margin:.6rem 0;display:block;overflow-x:auto}"
+    "th,td{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}"
+    "th:first-child,td:first-child{text-align:left}p.note{color:#555;margin:.2rem 0;font-size:.9em}"
+    "svg{max-width:100%;height:auto}"
+)
+
+
+def write_report(
+    results: pa.Table,
+    settings: Settings,
+    missing: Sequence[str],
+    folder: Path,
+    times: Sequence[dict[str, Any]] = (),
+) -> Path:
+    """Write results.parquet, tables.parquet, reproduction.md, reproduction.html and figures/.
+
+    Parameters
+    ----------
+    results : `pipeline.reproduce.experiments.SCHEMA`, of all experiments
+    settings : of the experiments
+    missing : data sets that were not there
+    folder : which exists
+    times : measured run times
+
+    Returns
+    -------
+    path of the page
+    """
+    tables, figures = _contents(results, list(times))
+    (folder / FIGURES).mkdir(exist_ok=True)
+    _write(folder / RESULTS, lambda path: pq.write_table(results, path, compression="zstd"))
+    _write(folder / CELLS, lambda path: pq.write_table(cells_of(tables), path, compression="zstd"))
+    for name, content in figures.items():
+        _write(folder / FIGURES / name, _writer(content))
+    intro = _introduction(settings, missing)
+    _write(folder / REPORT_MARKDOWN, _writer(markdown(intro, tables).encode()))
+    _write(folder / REPORT_HTML, _writer(page(intro, tables, figures).encode()))
+    return folder / REPORT_HTML
+
+
+def _writer(content: bytes) -> Callable[[Path], Any]:
+    return lambda path: path.write_bytes(content)
+
+
+def _write(target: Path, write: Callable[[Path], Any]) -> None:
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        write(partial)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _contents(results: pa.Table, times: list[dict[str, Any]]) -> tuple[list[Table], dict[str, bytes]]:
+    frame = results.to_pandas()
+    figures: dict[str, bytes] = {}
+    tables = reproduction_tables.value_tables(frame)
+    tables += reproduction_tables.generated_tables(frame)
+    ranked = reproduction_tables.rank_tables(frame)
+    beyond = beyond_tables.loss_table(frame)
+    tables += [_with_figure(one, figures) for one in ranked]
+    extra = [
+        *reproduction_tables.gain_tables(frame),
+        beyond_tables.time_table(times),
+        None if beyond is None else _with_figure(beyond, figures),
+        beyond_tables.auto_table(frame),
+        *beyond_tables.size_tables(frame),
+        beyond_tables.data_table(frame),
+    ]
+    return [*tables, *(table for table in extra if table is not None and table.rows)], figures
+
+
+def _with_figure(ranked: RankTable, figures: dict[str, bytes]) -> Table:
+    table = ranked.table
+    name = f"ranks-{len(figures) + 1:02d}.svg"
+    labelled = {MEASURES[measure]: ranking for measure, ranking in ranked.rankings.items()}
+    figures[name] = draw_ranks(
+        labelled, ranked.target, METHODS, f"{table.name.partition(' (section')[0]}: {table.title}"
+    )
+    return Table(table.name, table.title, table.columns, table.rows, table.notes, table.digits, (name,))
+
+
+def _introduction(settings: Settings, missing: Sequence[str]) -> list[str]:
+    cut = "no set is cut" if settings.max_rows is None else f"sets are cut to {settings.max_rows:,} rows"
+    large = ""
+    if settings.large_runs is not None:
+        runs = min(settings.runs, settings.large_runs)
+        large = f" Sets with more than {LARGE:,} rows, and the experiment on sizes: {runs} runs."
+    lines = [
+        "A cell with two numbers is the paper's / ours ± standard error; where the paper prints none, ours alone.",
+        f"Cross-validation: {settings.runs} runs of {settings.folds} folds, {cut}; seed {settings.seed}.{large}",
+        *(f"{key}: {title}." for key, title in paper_tables()["papers"].items()),
+    ]
+    if missing:
+        lines.append(f"Not there, and therefore left out: {', '.join(missing)}.")
+    return lines
+
+
+def text_of(cell: Cell | str, digits: int) -> str:
+    """A cell for people."""
+    if isinstance(cell, str):
+        return cell
+    ours = "–" if _nothing(cell.ours) else f"{cell.ours:.{digits}f}{cell.mark}"
+    if not _nothing(cell.error) and not _nothing(cell.ours):
+        ours += f" ± {cell.error:.{digits}f}"
+    if cell.published is not None:
+        return f"{_published(cell.published)}{cell.published_mark} / {ours}"
+    return f"({cell.published_mark}) / {ours}" if cell.published_mark else ours
+
+
+def _nothing(number: float | None) -> bool:
+    return number is None or math.isnan(number)
+
+
+def _published(number: float) -> str:
+    return f"{number:.3f}".removesuffix("0")
+
+
+def markdown(intro: Sequence[str], tables: Sequence[Table]) -> str:
+    """The report as Markdown."""
+    lines = ["# The papers' tables beside ours", "", *(f"{line}  " for line in intro)]
+    for table in tables:
+        lines += ["", f"## {table.name}", "", table.title, ""]
+        lines += [f"| {' | '.join(table.columns)} |", "|---" * len(table.columns) + "|"]
+        for name, cells in table.rows:
+            shown = [name, *(text_of(cell, table.digits) for cell in cells)]
+            lines.append(f"| {' | '.join(text.replace('*', chr(92) + '*') for text in shown)} |")
+        lines += ["", *(f"{note.replace('*', chr(92) + '*')}  " for note in table.notes)]
+        lines += [f"![{table.name}]({FIGURES}/{figure})" for figure in table.figures]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def page(intro: Sequence[str], tables: Sequence[Table], figures: dict[str, bytes]) -> str:
+    """The report as one HTML page that needs no other file."""
+    parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers' tables beside ours</title>",
+        f"<style>{_STYLE}</style></head><body><h1>The papers' tables beside ours</h1>",
+        *(f"<p class='note'>{html.escape(line)}</p>" for line in intro),
+    ]
+    for table in tables:
+        parts.append(f"<h2>{html.escape(table.name)}</h2><p>{html.escape(table.title)}</p><table><tr>")
+        parts += [f"<th>{html.escape(column)}</th>" for column in table.columns]
+        parts.append("</tr>")
+        for name, cells in table.rows:
+            shown = [name, *(text_of(cell, table.digits) for cell in cells)]
+            parts.append("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in shown) + "</tr>")
+        parts.append("</table>")
+        parts += [f"<p class='note'>{html.escape(note)}</p>" for note in table.notes]
+        parts += [_inline(figures[figure]) for figure in table.figures]
+    return "\n".join([*parts, "</body></html>"]) + "\n"
+
+
+def _inline(svg: bytes) -> str:
+    text = svg.decode()
+    return text[text.index("<svg") :]
+
+
+def cells_of(tables: Sequence[Table]) -> pa.Table:
+    """All numbers of the tables, a row a cell: table, row, column, published, ours, standard error, marks."""
+    rows = [
+        {
+            "table": table.name,
+            "title": table.title,
+            "row": name,
+            "column": column,
+            "published": cell.published,
+            "ours": cell.ours,
+            "standard_error": cell.error,
+            "published_mark": cell.published_mark,
+            "mark": cell.mark,
+        }
+        for table in tables
+        for name, cells in table.rows
+        for column, cell in zip(table.columns[1:], cells, strict=True)
+        if isinstance(cell, Cell)
+    ]
+    texts, numbers = ("table", "title", "row", "column"), ("published", "ours", "standard_error")
+    schema = pa.schema(
+        [
+            *((name, pa.string()) for name in texts),
+            *((name, pa.float64()) for name in numbers),
+            ("published_mark", pa.string()),
+            ("mark", pa.string()),
+        ]
+    )
+    return pa.Table.from_pylist(rows, schema)

@@ -1,0 +1,1 @@
+"""Adding calibrated probabilities to a log's own files."""

@@ -1,0 +1,179 @@
+"""A Parquet file's footer, extended by columns.
+
+A footer names the bytes of every column chunk by their offset in the file. So a file may keep its bytes where they
+are, take new chunks at its end, and a new footer after them: all that was there stays as it was written, with its
+types, encodings, statistics, page indexes and Bloom filters. Source: the Apache Parquet format's parquet.thrift.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from pipeline.score.parquet import thrift
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk
+from pipeline.score.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
+
+MAGIC = b"PAR1"
+TAIL_BYTES = 8
+"""At the end of a file: the footer's length and the magic number."""
+
+_OPTIONAL = 1
+_UTF8 = 0
+_ARROW_SCHEMA = b"ARROW:schema"
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_AVRO_SCHEMAS = (b"parquet.avro.schema", b"avro.schema")
+
+
+_ARROW_TYPES = {BOOLEAN: pa.bool_(), DOUBLE: pa.float64(), BYTE_ARRAY: pa.string()}
+_TYPE_NAMES = {BOOLEAN: "boolean", DOUBLE: "double", BYTE_ARRAY: "string"}
+"""For Spark and Avro alike."""
+
+
+class NotExtensibleError(ValueError):
+    """The footer is not one that columns can be added to."""
+
+
+@dataclass(frozen=True)
+class NewColumn:
+    """A nullable top-level column of booleans, doubles or strings, with one chunk a row group."""
+
+    name: str
+    physical_type: int
+    chunks: Sequence[Chunk]
+
+    @property
+    def schema_element(self) -> bytes:
+        """Its SchemaElement struct."""
+        fields: thrift.Fields = {
+            1: (I32, thrift.integer(self.physical_type)),
+            3: (I32, thrift.integer(_OPTIONAL)),
+            4: (BINARY, thrift.binary(self.name.encode())),
+        }
+        if self.physical_type == BYTE_ARRAY:
+            fields[6] = (I32, thrift.integer(_UTF8))
+            fields[10] = (STRUCT, thrift.struct({1: (STRUCT, thrift.struct({}))}))
+        return thrift.struct(fields)
+
+
+def read_footer(source: BinaryIO) -> tuple[bytes, int]:
+    """A file's footer and the offset at which it starts.
+
+    Raises
+    ------
+    NotExtensibleError
+        The file ends otherwise: it is not Parquet, or it is encrypted.
+    """
+    size = source.seek(0, os.SEEK_END)
+    source.seek(max(0, size - TAIL_BYTES))
+    tail = source.read(TAIL_BYTES)
+    length = int.from_bytes(tail[:4], "little")
+    if tail[4:] != MAGIC or length > size - TAIL_BYTES:
+        raise NotExtensibleError(f"expected a plain Parquet file, found one that ends in {tail[4:]!r}")
+    start = size - TAIL_BYTES - length
+    source.seek(start)
+    return source.read(length), start
+
+
+def extended_footer(footer: bytes, columns: Sequence[NewColumn]) -> bytes:
+    """The footer of the same file with columns added after all others, and the tail that ends the file.
+
+    Descriptions of the schema that Arrow, Spark and Avro leave in the key-value metadata are extended too, or
+    these readers would not see the new columns.
+
+    Raises
+    ------
+    NotExtensibleError
+        The footer does not read as one.
+    """
+    try:
+        fields, _ = thrift.read_struct(footer)
+        fields[2] = (LIST, _extended_schema(fields[2][1], columns))
+        fields[4] = (LIST, _extended_row_groups(fields[4][1], columns))
+        if 5 in fields:
+            fields[5] = (LIST, _extended_metadata(fields[5][1], columns))
+        if 7 in fields:
+            order = thrift.struct({1: (STRUCT, thrift.struct({}))})
+            fields[7] = (LIST, thrift.extended_list(fields[7][1], [order for _ in columns]))
+    except (LookupError, ValueError) as error:
+        raise NotExtensibleError(f"its footer does not read as Parquet's: {error!r}") from None
+    if 8 in fields:
+        raise NotExtensibleError("expected a plain Parquet file, found an encrypted one")
+    new = thrift.struct(fields)
+    return new + len(new).to_bytes(4, "little") + MAGIC
+
+
+def _extended_schema(elements: bytes, columns: Sequence[NewColumn]) -> bytes:
+    root, *others = thrift.read_list(elements)
+    fields, _ = thrift.read_struct(root)
+    children = thrift.read_integer(fields[5][1])
+    fields[5] = (I32, thrift.integer(children + len(columns)))
+    new = [column.schema_element for column in columns]
+    return thrift.list_of(STRUCT, [thrift.struct(fields), *others, *new])
+
+
+def _extended_row_groups(row_groups: bytes, columns: Sequence[NewColumn]) -> bytes:
+    extended = []
+    for index, row_group in enumerate(thrift.read_list(row_groups)):
+        fields, _ = thrift.read_struct(row_group)
+        chunks = [column.chunks[index] for column in columns]
+        encoded = [column.chunks[index].encode(column.name) for column in columns]
+        fields[1] = (LIST, thrift.extended_list(fields[1][1], encoded))
+        for number, more in (
+            (2, sum(c.uncompressed for c in chunks)),
+            (6, sum(c.compressed for c in chunks)),
+        ):
+            if number in fields:
+                fields[number] = (I64, thrift.integer(thrift.read_integer(fields[number][1]) + more))
+        extended.append(thrift.struct(fields))
+    return thrift.list_of(STRUCT, extended)
+
+
+def _extended_metadata(entries: bytes, columns: Sequence[NewColumn]) -> bytes:
+    extended = []
+    for entry in thrift.read_list(entries):
+        fields, _ = thrift.read_struct(entry)
+        key = thrift.read_binary(fields[1][1])
+        if 2 in fields and key in (_ARROW_SCHEMA, _SPARK_SCHEMA, *_AVRO_SCHEMAS):
+            value = _extended_description(key, thrift.read_binary(fields[2][1]), columns)
+            if value is None:
+                continue
+            fields[2] = (BINARY, thrift.binary(value))
+        extended.append(thrift.struct(fields))
+    return thrift.list_of(STRUCT, extended)
+
+
+def _extended_description(key: bytes, value: bytes, columns: Sequence[NewColumn]) -> bytes | None:
+    """A description of the schema with the new columns; None when it does not parse and is better left out."""
+    try:
+        if key == _ARROW_SCHEMA:
+            return _extended_arrow_schema(value, columns)
+        description: dict[str, Any] = json.loads(value)
+        make = _spark_field if key == _SPARK_SCHEMA else _avro_field
+        description["fields"] += [make(column) for column in columns]
+        return json.dumps(description, separators=(",", ":"), ensure_ascii=False).encode()
+    except (ValueError, TypeError, KeyError, pa.ArrowException, OSError):
+        return None
+
+
+def _extended_arrow_schema(value: bytes, columns: Sequence[NewColumn]) -> bytes:
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
+    for column in columns:
+        schema = schema.append(pa.field(column.name, _ARROW_TYPES[column.physical_type]))
+    return base64.b64encode(schema.serialize().to_pybytes())
+
+
+def _spark_field(column: NewColumn) -> dict[str, Any]:
+    kind = _TYPE_NAMES[column.physical_type]
+    return {"name": column.name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _avro_field(column: NewColumn) -> dict[str, Any]:
+    kind = _TYPE_NAMES[column.physical_type]
+    return {"name": column.name, "type": ["null", kind], "default": None}

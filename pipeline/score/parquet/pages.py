@@ -1,0 +1,321 @@
+"""Column chunks of new columns: doubles, booleans and constant strings as Parquet data pages (version 1).
+
+Written page by page, so that a row group of any size needs little memory. A column of doubles is dictionary-encoded
+where that shortens it: calibrated probabilities often take a few thousand values. Source: the Apache Parquet format
+specification (Encodings.md, parquet.thrift).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline._kernels import distinct
+from pipeline.score.parquet import thrift
+from pipeline.score.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
+
+Array = npt.NDArray[np.float64]
+
+BOOLEAN, DOUBLE, BYTE_ARRAY = 0, 5, 6
+"""Physical types."""
+
+_PLAIN, _RLE, _RLE_DICTIONARY = 0, 3, 8
+_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+_CODEC_NUMBERS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
+_SNAPPY = 1
+_LEVELS = {"gzip": 6, "brotli": 5}
+_DICTIONARY_LIMIT = 1 << 16
+_SLOT_BITS = 17
+
+
+class Chunk(NamedTuple):
+    """What the footer says of a column chunk. Offsets and sizes are in bytes."""
+
+    physical_type: int
+    codec: int
+    values: int
+    nulls: int
+    lowest: bytes
+    highest: bytes
+    uncompressed: int
+    compressed: int
+    data_page_offset: int
+    dictionary_page_offset: int | None
+
+    def encode(self, name: str) -> bytes:
+        """The ColumnChunk struct of a top-level column."""
+        encodings = [_PLAIN, _RLE] if self.dictionary_page_offset is None else [_PLAIN, _RLE, _RLE_DICTIONARY]
+        meta: thrift.Fields = {
+            1: (I32, thrift.integer(self.physical_type)),
+            2: (LIST, thrift.list_of(I32, [thrift.integer(e) for e in encodings])),
+            3: (LIST, thrift.list_of(BINARY, [thrift.binary(name.encode())])),
+            4: (I32, thrift.integer(self.codec)),
+            5: (I64, thrift.integer(self.values)),
+            6: (I64, thrift.integer(self.uncompressed)),
+            7: (I64, thrift.integer(self.compressed)),
+            9: (I64, thrift.integer(self.data_page_offset)),
+            12: (STRUCT, self._statistics()),
+        }
+        if self.dictionary_page_offset is not None:
+            meta[11] = (I64, thrift.integer(self.dictionary_page_offset))
+        return thrift.struct({2: (I64, thrift.integer(0)), 3: (STRUCT, thrift.struct(meta))})
+
+    def _statistics(self) -> bytes:
+        fields: thrift.Fields = {3: (I64, thrift.integer(self.nulls))}
+        if self.nulls < self.values:
+            fields[5] = (BINARY, thrift.binary(self.highest))
+            fields[6] = (BINARY, thrift.binary(self.lowest))
+        return thrift.struct(fields)
+
+
+def codec_number(compression: str) -> int:
+    """Parquet's number of a codec named as in `pyarrow.parquet.ColumnChunkMetaData.compression`.
+
+    LZ4 is LZ4_RAW, and a codec that pyarrow does not have (LZO) becomes snappy.
+    """
+    return _CODEC_NUMBERS.get(compression, _SNAPPY)
+
+
+@dataclass
+class ChunkWriter:
+    """Writes column chunks one after the other.
+
+    Parameters
+    ----------
+    target : binary file, open for writing; only its `write` is used
+    position : bytes that it holds already
+    """
+
+    target: BinaryIO
+    position: int = 0
+    _chunk_start: int = field(default=0, init=False)
+    _uncompressed: int = field(default=0, init=False)
+
+    def write_doubles(self, batches: Iterable[Array], rows: int, codec: int) -> Chunk:
+        """Write a chunk of doubles that are null where they are NaN.
+
+        Parameters
+        ----------
+        batches : float64 arrays, each a page; `rows` values in all
+        codec : as `codec_number` gives it
+        """
+        self._start_chunk()
+        pages = _DoublePages(self, codec, min(_DICTIONARY_LIMIT, rows // 2))
+        for batch in batches:
+            pages.add(batch)
+        dictionary_offset = pages.finish()
+        # The sign of a zero is not part of the order of doubles: bounds must cover both.
+        lowest = -0.0 if pages.lowest == 0.0 else pages.lowest
+        highest = 0.0 if pages.highest == 0.0 else pages.highest
+        return Chunk(
+            DOUBLE,
+            codec,
+            rows,
+            pages.nulls,
+            np.array([lowest], "<f8").tobytes(),
+            np.array([highest], "<f8").tobytes(),
+            self._uncompressed,
+            self.position - self._chunk_start,
+            pages.first_data_page,
+            dictionary_offset,
+        )
+
+    def write_booleans(
+        self, batches: Iterable[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]], rows: int, codec: int
+    ) -> Chunk:
+        """Write a chunk of booleans, each batch a page of values and of where they are null; `rows` in all."""
+        self._start_chunk()
+        first = self.position
+        nulls, seen = 0, set[bool]()
+        for values, null in batches:
+            levels, hidden = _definition_levels(null)
+            present = values[~null] if hidden else values
+            nulls += hidden
+            seen.update(np.unique(present).tolist())
+            bits = np.packbits(present, bitorder="little").tobytes()
+            self.write_page(levels + bits, values.size, _PLAIN, codec)
+        if first == self.position:
+            self.write_page(_all_present(0), 0, _PLAIN, codec)
+        return Chunk(
+            BOOLEAN,
+            codec,
+            rows,
+            nulls,
+            bytes([min(seen, default=False)]),
+            bytes([max(seen, default=False)]),
+            self._uncompressed,
+            self.position - self._chunk_start,
+            first,
+            None,
+        )
+
+    def write_constant(self, value: bytes, rows: int, codec: int) -> Chunk:
+        """Write a chunk of a string that is the same in every row: a few bytes whatever the rows."""
+        self._start_chunk()
+        dictionary_offset = self.position
+        self.write_dictionary(len(value).to_bytes(4, "little") + value, 1, codec)
+        first = self.position
+        # The codes' width of one bit, then one run of code 0.
+        self.write_page(_all_present(rows) + b"\x01" + _run(rows, 0), rows, _RLE_DICTIONARY, codec)
+        return Chunk(
+            BYTE_ARRAY,
+            codec,
+            rows,
+            0,
+            value,
+            value,
+            self._uncompressed,
+            self.position - self._chunk_start,
+            first,
+            dictionary_offset,
+        )
+
+    def _start_chunk(self) -> None:
+        self._chunk_start = self.position
+        self._uncompressed = 0
+
+    def write_page(self, body: bytes, rows: int, encoding: int, codec: int) -> None:
+        """Write a data page whose body is levels and values."""
+        header: thrift.Fields = {
+            1: (I32, thrift.integer(rows)),
+            2: (I32, thrift.integer(encoding)),
+            3: (I32, thrift.integer(_RLE)),
+            4: (I32, thrift.integer(_RLE)),
+        }
+        self._write(_DATA_PAGE, body, {5: (STRUCT, thrift.struct(header))}, codec)
+
+    def write_dictionary(self, body: bytes, entries: int, codec: int) -> None:
+        """Write a dictionary page."""
+        header: thrift.Fields = {1: (I32, thrift.integer(entries)), 2: (I32, thrift.integer(_PLAIN))}
+        self._write(_DICTIONARY_PAGE, body, {7: (STRUCT, thrift.struct(header))}, codec)
+
+    def _write(self, kind: int, body: bytes, header: thrift.Fields, codec: int) -> None:
+        packed = _compress(body, codec)
+        header[1] = (I32, thrift.integer(kind))
+        header[2] = (I32, thrift.integer(len(body)))
+        header[3] = (I32, thrift.integer(len(packed)))
+        head = thrift.struct(header)
+        self.target.write(head)
+        self.target.write(packed)
+        self.position += len(head) + len(packed)
+        self._uncompressed += len(head) + len(body)
+
+
+def _compress(body: bytes, codec: int) -> bytes | memoryview:
+    if codec == 0:
+        return body
+    name = _CODECS[codec]
+    packed = pa.Codec(name, compression_level=_LEVELS.get(name)).compress(body)
+    # The view spans all that was allocated, more than was filled.
+    return memoryview(packed)[: packed.size]
+
+
+class _DoublePages:
+    """Pages of one chunk of doubles: codes into a dictionary, until it grows too long to pay."""
+
+    def __init__(self, writer: ChunkWriter, codec: int, limit: int) -> None:
+        self.writer = writer
+        self.codec = codec
+        self.nulls = 0
+        self.lowest, self.highest = np.inf, -np.inf
+        self.first_data_page = writer.position
+        self._limit = limit
+        self._used = 0
+        self._dictionary = np.empty(limit, np.uint64)
+        self._slots = np.full(1 << _SLOT_BITS, -1, np.int32)
+        self._held: list[tuple[bytes, int, npt.NDArray[np.uint16]]] | None = []
+        self._written = 0
+
+    def add(self, values: Array) -> None:
+        """Add a page."""
+        levels, present = self._levels(values)
+        if present.size:
+            self.lowest = min(self.lowest, float(present.min()))
+            self.highest = max(self.highest, float(present.max()))
+        if self._held is not None:
+            codes = np.empty(present.size, np.uint16)
+            used = distinct.encode(
+                present.view(np.uint64),
+                self._slots,
+                np.uint64(64 - _SLOT_BITS),
+                self._dictionary,
+                self._used,
+                self._limit,
+                codes,
+            )
+            if used >= 0:
+                self._used = used
+                self._held.append((levels, values.size, codes))
+                return
+            self._give_up()
+        self._write_plain(levels, values.size, present)
+
+    def finish(self) -> int | None:
+        """Write what is held; return the dictionary page's offset, if there is one."""
+        if not self._held or self._used == 0:
+            self._give_up()
+            if self._written == 0:
+                self._write_plain(_all_present(0), 0, np.empty(0))
+            return None
+        offset = self.writer.position
+        self.writer.write_dictionary(self._dictionary[: self._used].tobytes(), self._used, self.codec)
+        self.first_data_page = self.writer.position
+        width = max(1, (self._used - 1).bit_length())
+        for levels, rows, codes in self._held:
+            body = levels + bytes([width]) + _bit_packed(codes, width)
+            self.writer.write_page(body, rows, _RLE_DICTIONARY, self.codec)
+        return offset
+
+    def _levels(self, values: Array) -> tuple[bytes, Array]:
+        """Definition levels (1 where a value is, 0 where null), and the values that are."""
+        null = np.isnan(values)
+        levels, nulls = _definition_levels(null)
+        self.nulls += nulls
+        return levels, values[~null] if nulls else values
+
+    def _give_up(self) -> None:
+        for levels, rows, codes in self._held or []:
+            self._write_plain(levels, rows, self._dictionary[codes].view(np.float64))
+        self._held = None
+
+    def _write_plain(self, levels: bytes, rows: int, present: Array) -> None:
+        body = b"".join([levels, present.astype("<f8", copy=False).tobytes()])
+        self.writer.write_page(body, rows, _PLAIN, self.codec)
+        self._written += 1
+
+
+def _definition_levels(null: npt.NDArray[np.bool_]) -> tuple[bytes, int]:
+    """Definition levels (1 where a value is, 0 where null), and the number of nulls."""
+    nulls = int(np.count_nonzero(null))
+    if nulls == 0:
+        return _all_present(null.size), 0
+    bits = np.packbits(~null, bitorder="little").tobytes()
+    return _sized(thrift.varint(len(bits) << 1 | 1) + bits), nulls
+
+
+def _all_present(rows: int) -> bytes:
+    """Definition levels of a page without nulls."""
+    return _sized(_run(rows, 1))
+
+
+def _sized(levels: bytes) -> bytes:
+    return len(levels).to_bytes(4, "little") + levels
+
+
+def _run(length: int, value: int) -> bytes:
+    """A run of a value of at most 8 bits."""
+    return thrift.varint(length << 1) + bytes([value])
+
+
+def _bit_packed(codes: npt.NDArray[np.uint16], width: int) -> bytes:
+    """Codes as one bit-packed run, padded with zeros to a multiple of eight."""
+    groups = -(-codes.size // 8)
+    out = np.zeros(-(-groups * width // 4), "<u4")
+    distinct.pack(codes, width, out)
+    return thrift.varint(groups << 1 | 1) + out.tobytes()[: groups * width]

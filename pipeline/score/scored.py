@@ -1,0 +1,137 @@
+"""The scored log: the log's own files with two columns more, the probability and the lookup table's version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipeline.errors import ConfigError, examples
+from pipeline.execution import Executor
+from pipeline.files.output import Output
+from pipeline.log.logs import Log
+from pipeline.score.scored_file import Scoring, score_file
+from pipeline.table.lookup_table import read_lookup_facts
+
+_NEW_BYTES_PER_ROW = 9
+
+
+class ScoredFile(NamedTuple):
+    """A file of a scored log.
+
+    `path` is relative; `null_rows` have no probability: no score, or NaN; `unseen_rows` are of segments that the
+    table does not know, and got the probability of a fallback.
+    """
+
+    path: str
+    rows: int
+    null_rows: int
+    unseen_rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ScoredLog:
+    """A scored log that has been written."""
+
+    path: str
+    table: str
+    version: str
+    files: tuple[ScoredFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def null_rows(self) -> int:
+        """Rows without a probability."""
+        return sum(file.null_rows for file in self.files)
+
+    @property
+    def unseen_rows(self) -> int:
+        """Rows of segments that the table does not know; 0 for a table without segments."""
+        return sum(file.unseen_rows for file in self.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all files."""
+        return sum(file.bytes for file in self.files)
+
+
+def check_output(log: Log, output: str, run_id: str) -> None:
+    """Check what can be checked before anything is read or written.
+
+    Raises
+    ------
+    ConfigError
+        The output lies in the log or the log in the output; it holds something else; it cannot be written to; two
+        files of the log would get one name.
+    NothingToDoError
+        This run has finished here before.
+    TemporaryError
+        Too little space.
+    """
+    place = Output(output)
+    place.check_apart(log.filesystem, log.places())
+    counts = Counter(file.relative for file in log.files)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"log.path: expected files with different relative paths, found several named {examples(twice, 3)}: "
+            "score the folders one by one, each to an output of its own"
+        )
+    place.check(run_id, log.size + _NEW_BYTES_PER_ROW * log.rows)
+
+
+def score_log(
+    log: Log, scoring: Scoring, output: str, executor: Executor, *, run_id: str, table: str = ""
+) -> ScoredLog:
+    """Write a log with the probability of each row.
+
+    Files keep their relative paths, hive directories included. A row whose score is null or NaN gets a null
+    probability and is counted; an infinite score gets the constant level at its end of the map.
+
+    Parameters
+    ----------
+    log : as `open_log` gives it; only its score column is used, or with `scoring.classifying` its features
+    scoring : how
+    output : folder or fsspec URL, new or empty; it appears complete or not at all, with a manifest
+    executor : runs one task a file; the output's bytes do not depend on it
+    run_id : tells a repeated run from another
+    table : the lookup table's name, for the manifest
+
+    Raises
+    ------
+    ConfigError, NothingToDoError, TemporaryError
+        As `check_output`.
+    InputRejectedError
+        A file cannot be read, or has a column that is named like a new one; the lookup table is not one.
+    """
+    check_output(log, output, run_id)
+    version = read_lookup_facts(scoring.lookup).version
+    place = Output(output)
+    with place.writing(run_id, [file.relative for file in log.files]) as staging:
+        tasks = [
+            (log.filesystem, file.path, file.rows, place.filesystem, staging.target(file.relative), scoring)
+            for file in log.files
+        ]
+        counts = executor.run("score", score_file, tasks)
+        files = tuple(
+            ScoredFile(file.relative, file.rows, null_rows, unseen_rows, size)
+            for file, (null_rows, unseen_rows, size) in zip(log.files, counts, strict=True)
+        )
+        scored = ScoredLog(place.root, table, version, files)
+        staging.files += [file.path for file in files]
+        staging.facts = {
+            "table": table,
+            "table_version": version,
+            "score": scoring.score,
+            "columns": [name for _, name in scoring.new_columns()],
+            "rows": scored.rows,
+            "null_rows": scored.null_rows,
+            "unseen_rows": scored.unseen_rows,
+            "files": [file._asdict() for file in files],
+        }
+    return scored

@@ -1,0 +1,296 @@
+"""One file of a scored log.
+
+Scoring decodes no column but the score. A file is copied as it is, the new columns' pages follow its own, and its
+footer is extended (see `pipeline.score.parquet`): so the log's columns keep their bytes, with every type, encoding,
+codec, statistic and row group, and scoring costs little more than copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from calibrators.calibration_map import CalibrationMap
+from pipeline.errors import ConfigError, InputRejectedError, examples
+from pipeline.log.logs import numbers
+from pipeline.log.segment_values import Encoder
+from pipeline.log.transforms import apply_transform
+from pipeline.schema import TABLE_VERSION_COLUMN
+from pipeline.score.parquet.append import append_columns, open_target
+from pipeline.score.parquet.footer import NewColumn, NotExtensibleError
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_number
+from pipeline.table.lookup_table import LookupFacts, cached_lookup_table
+from pipeline.table.segment_lookup import CodedMaps, SegmentedLookup, cached_segmented_lookup
+
+if TYPE_CHECKING:
+    from pipeline.classifier.shipped_classifier import ShippedClassifier
+
+Array = npt.NDArray[np.float64]
+
+PAGE_ROWS = 1 << 17
+"""Rows scored at a time, and values a page: what a task holds is some tens of bytes times this."""
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Classifying:
+    """How scores are made where a log has features in their place.
+
+    Attributes
+    ----------
+    classifier : makes the score, which is added as a column.
+    threshold : probabilities from here on are decided positive.
+    decision : name of the boolean column that is added.
+    """
+
+    classifier: ShippedClassifier
+    threshold: float
+    decision: str = "decision"
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a log is scored.
+
+    Attributes
+    ----------
+    score : name of the log's score column; with `classifying`, of the one that is added.
+    lookup : path or URL of a lookup table; its score transform is applied first.
+    probability, table_version : names of the columns that are added.
+    classifying : where the log has features and no score.
+    segments : names of the segment columns; empty for a table without segments.
+
+    Raises
+    ------
+    ConfigError
+        Two new columns have one name.
+    """
+
+    score: str
+    lookup: str
+    probability: str = "probability"
+    table_version: str = TABLE_VERSION_COLUMN
+    classifying: Classifying | None = None
+    segments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        seen: dict[str, str] = {}
+        for setting, name in self.new_columns():
+            other = seen.setdefault(name.casefold(), setting)
+            if other != setting:
+                raise ConfigError(
+                    f"{other}: expected another name than that of {setting}, found '{name}' for both"
+                )
+
+    def new_columns(self) -> list[tuple[str, str]]:
+        """The columns that are added, in order, each with the setting that names it."""
+        calibrated = [("output.column", self.probability), ("output.version_column", self.table_version)]
+        if self.classifying is None:
+            return calibrated
+        decision = ("output.decision_column", self.classifying.decision)
+        return [("log.score", self.score), calibrated[0], decision, calibrated[1]]
+
+
+def score_file(
+    filesystem: Any, path: str, rows: int, target_filesystem: Any, target: str, scoring: Scoring
+) -> tuple[int, int, int]:
+    """Write one file with its probabilities, whole or not at all. May run again.
+
+    Parameters
+    ----------
+    filesystem, path : the file
+    rows : that it had when the log was opened
+    target_filesystem, target : where the result goes
+    scoring : how
+
+    Returns
+    -------
+    rows without a probability, rows of segments that the table does not know, bytes written
+
+    Raises
+    ------
+    InputRejectedError
+        The file cannot be read, was changed, or has a column that is named like a new one.
+    """
+    try:
+        with _open_source(filesystem, path) as source, _open_parquet(filesystem, path) as parquet:
+            _check_file(path, parquet, rows, scoring)
+            file = _open_file(parquet, scoring)
+            with open_target(target_filesystem, target) as copy:
+                written = append_columns(source, copy, file.write_columns)
+            return file.null_rows, file.unseen_rows, written
+    except (pa.ArrowException, NotExtensibleError) as error:
+        raise _unreadable(path, error) from None
+    except OSError as error:
+        if error.errno is None:  # so Arrow reports what does not decode
+            raise _unreadable(path, error) from None
+        raise
+
+
+def _open_source(filesystem: Any, path: str) -> Any:
+    return Path(path).open("rb") if isinstance(filesystem, LocalFileSystem) else filesystem.open(path, "rb")
+
+
+def _open_parquet(filesystem: Any, path: str) -> pq.ParquetFile:
+    """Open for reading a column piece by piece. Not mapped: mapped pages count as the worker's memory."""
+    source = path if isinstance(filesystem, LocalFileSystem) else filesystem.open(path, "rb")
+    return pq.ParquetFile(source, pre_buffer=False, buffer_size=_READ_BYTES)
+
+
+def _check_file(path: str, parquet: pq.ParquetFile, rows: int, scoring: Scoring) -> None:
+    if parquet.metadata.num_rows != rows:
+        raise InputRejectedError(
+            f"{path}: expected {rows:,} rows as when the log was opened, found {parquet.metadata.num_rows:,}: "
+            "the log is being written to; run again when it is complete"
+        )
+    names = parquet.schema_arrow.names
+    partitions = [part.partition("=")[0] for part in path.split("/")[:-1] if "=" in part]
+    # Many readers take no notice of case.
+    taken = {name.casefold() for name in [*names, *partitions]}
+    for setting, name in scoring.new_columns():
+        if name.casefold() in taken:
+            raise InputRejectedError(
+                f"{path}: expected no column '{name}', found the columns {examples([*names, *partitions], 12)}: "
+                f"set {setting} to another name"
+            )
+    for name in scoring.segments:
+        if name not in names:
+            raise InputRejectedError(
+                f"{path}: expected a column '{name}', which the table's segments are of, found {examples(names, 12)}"
+            )
+    if scoring.classifying is None and scoring.score not in names:
+        raise InputRejectedError(
+            f"{path}: expected a column '{scoring.score}' (log.score), found {examples(names, 12)}"
+        )
+
+
+def _open_file(parquet: pq.ParquetFile, scoring: Scoring) -> _File:
+    if scoring.segments:
+        segmented = cached_segmented_lookup(scoring.lookup)
+        return _SegmentedFile(parquet, segmented, scoring)
+    lookup = cached_lookup_table(scoring.lookup)
+    return _File(parquet, lookup.facts, scoring, lookup.map)
+
+
+def _unreadable(path: str, error: Exception) -> InputRejectedError:
+    reason = " ".join(str(error).split())[:200]
+    return InputRejectedError(f"{path}: cannot be scored ({reason}): write the file again")
+
+
+class _File:
+    """The new columns of one file."""
+
+    def __init__(
+        self,
+        parquet: pq.ParquetFile,
+        facts: LookupFacts,
+        scoring: Scoring,
+        calibration_map: CalibrationMap | None,
+    ) -> None:
+        self.parquet = parquet
+        self.facts = facts
+        self.map = calibration_map
+        self.scoring = scoring
+        self.null_rows = 0
+        self.unseen_rows = 0
+
+    def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
+        """Write the chunks of all row groups."""
+        write = self._write_calibrated if self.scoring.classifying is None else self._write_classified
+        chunks = [write(writer, index) for index in range(self.parquet.num_row_groups)]
+        kinds = (
+            [DOUBLE, BYTE_ARRAY]
+            if self.scoring.classifying is None
+            else [DOUBLE, DOUBLE, BOOLEAN, BYTE_ARRAY]
+        )
+        columns = zip(*chunks, strict=True) if chunks else ([] for _ in kinds)
+        return [
+            NewColumn(name, kind, list(column))
+            for (_, name), kind, column in zip(self.scoring.new_columns(), kinds, columns, strict=True)
+        ]
+
+    def _write_calibrated(self, writer: ChunkWriter, index: int) -> list[Chunk]:
+        group = self.parquet.metadata.row_group(index)
+        codec = self._codec(group, self.scoring.score)
+        chunk = writer.write_doubles(self._probabilities(index), group.num_rows, codec)
+        self.null_rows += chunk.nulls
+        return [chunk, writer.write_constant(self._version, group.num_rows, codec)]
+
+    def _write_classified(self, writer: ChunkWriter, index: int) -> list[Chunk]:
+        """The columns of a row group whose scores, 8 bytes a row, are all held: each is needed three times."""
+        classifying = self.scoring.classifying
+        assert classifying is not None
+        group = self.parquet.metadata.row_group(index)
+        rows, codec = group.num_rows, self._codec(group, classifying.classifier.features[0].name)
+        scores = self._classified(index, classifying.classifier)
+        pages = [scores[start : start + PAGE_ROWS] for start in range(0, rows, PAGE_ROWS)]
+        score = writer.write_doubles(pages, rows, codec)
+        probability = writer.write_doubles(map(self._calibrated, pages), rows, codec)
+        self.null_rows += probability.nulls
+        return [
+            score,
+            probability,
+            writer.write_booleans(map(self._decided, pages), rows, codec),
+            writer.write_constant(self._version, rows, codec),
+        ]
+
+    @property
+    def _version(self) -> bytes:
+        return self.facts.version.encode()
+
+    def _codec(self, group: pq.RowGroupMetaData, name: str) -> int:
+        """A column's codec, which the new columns take over."""
+        for index in range(group.num_columns):
+            column = group.column(index)
+            if column.path_in_schema == name:
+                return codec_number(column.compression)
+        raise AssertionError(f"no column {name}")
+
+    def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        return self.parquet.iter_batches(
+            batch_size=PAGE_ROWS, row_groups=[row_group], columns=names, use_threads=False
+        )
+
+    def _probabilities(self, row_group: int) -> Iterator[Array]:
+        for batch in self._batches(row_group, [self.scoring.score]):
+            yield self._calibrated(numbers(batch.column(self.scoring.score)))
+
+    def _classified(self, row_group: int, classifier: ShippedClassifier) -> Array:
+        names = [feature.name for feature in classifier.features]
+        found = [classifier.scores(batch) for batch in self._batches(row_group, names)]
+        return np.concatenate([np.empty(0), *found])
+
+    def _calibrated(self, scores: Array) -> Array:
+        assert self.map is not None
+        return self.map.predict(apply_transform(scores, self.facts.score_transform))
+
+    def _decided(self, scores: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        assert self.scoring.classifying is not None
+        p = self._calibrated(scores)
+        return p >= self.scoring.classifying.threshold, np.isnan(p)
+
+
+class _SegmentedFile(_File):
+    """The new columns where each segment has its own map."""
+
+    def __init__(self, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
+        super().__init__(parquet, lookup.facts, scoring, None)
+        self.encoder = Encoder(scoring.segments)
+        self.maps = CodedMaps(lookup, self.encoder)
+
+    def _probabilities(self, row_group: int) -> Iterator[Array]:
+        for batch in self._batches(row_group, [self.scoring.score, *self.scoring.segments]):
+            codes = self.encoder.encode(batch)
+            scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
+            probability, unseen = self.maps.predict(scores, codes)
+            self.unseen_rows += int(np.count_nonzero(unseen))
+            yield probability

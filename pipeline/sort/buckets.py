@@ -1,0 +1,167 @@
+"""Buckets: ranges of scores, each gathered from all sorted runs; the second stage of the out-of-core sort."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrators._kernels import ties
+from calibrators.ordering import sort_entries, sort_pairs
+from calibrators.passes import Array, Points
+from pipeline._kernels import rows as row_kernels
+from pipeline.sort import run_files
+from pipeline.sort.run_files import COLUMNS, WIDTHS, Integers, Run, RunFile, Words
+
+NEGATIVES, POSITIVES, ROWS, ENTRIES = range(len(COLUMNS))
+
+
+def splitters(runs: list[Run], bucket_bytes: int) -> Array:
+    """Scores that cut all runs into buckets of about `bucket_bytes`; never inside a tie.
+
+    Bucket b holds splitters[b - 1] <= score < splitters[b]. The error is at most one stride a section a run.
+    """
+    sample = np.concatenate([part for run in runs for part in run.samples])
+    sizes = np.concatenate(
+        [
+            np.full(part.size, width * run_files.SAMPLE_STRIDE, np.int32)
+            for run in runs
+            for part, width in zip(run.samples, WIDTHS, strict=True)
+        ]
+    )
+    order = np.argsort(sample, kind="stable")
+    sample, sizes = sample[order], sizes[order]
+    before = np.cumsum(sizes, dtype=np.int64)
+    whole = before[-1]
+    before -= sizes
+    buckets = max(1, -(-sum(run.bytes for run in runs) // bucket_bytes))
+    targets = np.arange(1, buckets) * whole / buckets
+    chosen = np.unique(sample[np.searchsorted(before, targets).clip(max=sample.size - 1)])
+    # Nothing lies below the lowest score.
+    return chosen[chosen > sample[0]]
+
+
+class Places(NamedTuple):
+    """Where a bucket's rows are.
+
+    Attributes
+    ----------
+    paths : of the runs
+    sections : those that any run has
+    words : int64 array, shape (runs, columns of these sections, 2): the words to read of each file
+    room : for how many rows of each of all sections
+    entries_before : the weight of all runs' entries before those to read
+    """
+
+    paths: list[str]
+    sections: tuple[int, ...]
+    words: Integers
+    room: tuple[int, ...]
+    entries_before: float
+
+
+def places(runs: list[Run], edges: Array) -> list[Places]:
+    """Where the rows of each bucket between edges are. edges : float64 array, shape (buckets + 1,), ascending."""
+    sections = tuple(s for s in range(len(COLUMNS)) if any(run.sizes[s] for run in runs))
+    buckets = edges.size - 1
+    words = np.empty((buckets, len(runs), sum(len(COLUMNS[s]) for s in sections), 2), np.int64)
+    room = np.zeros((buckets, len(COLUMNS)), np.int64)
+    before = np.zeros(buckets)
+    for r, run in enumerate(runs):
+        c = 0
+        for section in sections:
+            start, stop = run_files.blocks_between(run, section, edges)
+            # The last block may be shorter.
+            last = np.minimum(stop * run_files.SAMPLE_STRIDE, run.sizes[section])
+            room[:, section] += np.maximum(last - start * run_files.SAMPLE_STRIDE, 0)
+            for column in COLUMNS[section]:
+                words[:, r, c, 0], words[:, r, c, 1] = run.ends[column][start], run.ends[column][stop]
+                c += 1
+            if section == ENTRIES and run.before.size:
+                before += run.before[start]
+    paths = [run.path for run in runs]
+    return [
+        Places(paths, sections, words[i], tuple(room[i].tolist()), float(before[i])) for i in range(buckets)
+    ]
+
+
+class Bucket(NamedTuple):
+    """The rows of a range of scores.
+
+    Attributes
+    ----------
+    negatives, positives : float64 arrays, ascending: scores of rows with label 0 and 1
+    rows : float64 array, shape (rows, 2): scores and signed weights of weighted rows, in the order of the runs
+    entries : scores, and weights and positives as columns, in the order of the runs; None where there are none
+    before : the weight of all lower scores but those of weighted rows; exact where it is a number of rows
+    """
+
+    negatives: Array
+    positives: Array
+    rows: Array
+    entries: tuple[Array, Array] | None
+    before: float
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is nothing but scores of rows of weight 1."""
+        return self.entries is None and self.rows.size == 0
+
+    def points(self) -> Points:
+        """The points of all of them."""
+        if self.entries is None and self.rows.size:
+            return Points(*ties.sum_signed(*sort_pairs(self.rows)))
+        plain = Points(*ties.merge_classes(self.negatives, self.positives))
+        if self.entries is None:
+            return plain
+        score, pairs = self.entries
+        if self.rows.size:
+            score = np.concatenate([score, self.rows[:, 0]])
+            pairs = np.concatenate([pairs, ties.unsigned(self.rows[:, 1])])
+        folded = Points(*ties.sum_ties(*sort_entries(score, pairs)))
+        if plain.score.size == 0:
+            return folded
+        # A log has either weights or whole-number counts, which add exactly.
+        return Points(*row_kernels.merge_points(*plain, *folded))
+
+
+def read_bucket(where: Places, low: float, high: float) -> Bucket:
+    """The rows with low <= score < high of all runs."""
+    kept: list[Words] = [
+        np.empty((room, len(own)), np.uint64) for room, own in zip(where.room, COLUMNS, strict=True)
+    ]
+    filled = [0] * len(COLUMNS)
+    entries: list[Array] = []
+    before = where.entries_before
+    for path, spans in zip(where.paths, where.words.tolist(), strict=True):
+        with RunFile(path) as file:
+            for section in where.sections:
+                own, spans = spans[: len(COLUMNS[section])], spans[len(COLUMNS[section]) :]
+                if own[0][0] == own[0][1]:
+                    continue
+                start = filled[section]
+                bounds = (low, high) if section != ENTRIES else (-np.inf, np.inf)
+                first, stop = file.read(own, *bounds, kept[section], start)
+                filled[section] = stop
+                if section in (NEGATIVES, POSITIVES):
+                    before += first
+                elif section == ENTRIES:
+                    block = kept[section][start:stop].view(np.float64)
+                    a, b = np.searchsorted(block[:, 0], [low, high])
+                    before += block[:a, 1].sum()
+                    entries.append(block[a:b])
+    columns = [rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)]
+    whole = np.concatenate(entries) if entries else columns[ENTRIES]
+    return Bucket(
+        _sorted(columns[NEGATIVES]),
+        _sorted(columns[POSITIVES]),
+        columns[ROWS],
+        (whole[:, 0].copy(), whole[:, 1:].copy()) if whole.size else None,
+        float(before),
+    )
+
+
+def _sorted(scores: Array) -> Array:
+    flat = scores.reshape(-1)
+    flat.sort()
+    return flat

@@ -1,0 +1,134 @@
+"""What was fitted to segments: maps, one after the other, and why a segment has none of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from calibrators.calibration_map import CalibrationMap
+from calibrators.passes import Array
+from pipeline.log.segment_values import Key
+
+MIN_ROWS, MIN_POSITIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
+    "min_rows",
+    "min_positives",
+    "one_class",
+    "one_score",
+    "not_suited",
+)
+"""Why a segment has no map of its own; not_suited: the calibrator refuses its scores."""
+
+OWN, PARENT, GLOBAL, IDENTITY = "segment", "parent", "global", "identity"
+"""Which rows a segment's map was fitted to."""
+
+_COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class SegmentRules:
+    """Which segments are calibrated on their own.
+
+    min_rows, min_positives : rows, and rows with label 1, that a segment must have at least.
+    """
+
+    min_rows: int = 1
+    min_positives: int = 1
+
+    def reason(self, rows: int, positives: int) -> str | None:
+        """Why so few rows are not fitted; None where they are."""
+        if rows < self.min_rows:
+            return MIN_ROWS
+        if positives in (0, rows):
+            return ONE_CLASS
+        return MIN_POSITIVES if positives < self.min_positives else None
+
+
+@dataclass
+class Maps:
+    """Maps, one after the other: the rows of the i-th are sizes[i], in `columns` as `CalibrationMap` names them."""
+
+    sizes: list[int] = field(default_factory=list)
+    columns: list[list[Array]] = field(default_factory=lambda: [[] for _ in _COLUMNS])
+
+    def add(self, one: CalibrationMap | None) -> None:
+        """Append a map, or none."""
+        self.sizes.append(0 if one is None else len(one))
+        if one is not None:
+            for column, name in zip(self.columns, _COLUMNS, strict=True):
+                column.append(getattr(one, name))
+
+    def packed(self) -> Maps:
+        """With one array a column."""
+        return Maps(self.sizes, [[np.concatenate([np.empty(0), *column])] for column in self.columns])
+
+    def arrays(self) -> list[Array]:
+        """The columns."""
+        return [np.concatenate([np.empty(0), *column]) for column in self.columns]
+
+
+class Fitted(NamedTuple):
+    """What a task made of some segments, by position.
+
+    maps, reasons : a map or a reason each. monotone : whether every map is. repair : largest change it made.
+    """
+
+    maps: Maps
+    reasons: list[str | None]
+    monotone: bool
+    repair: float
+
+
+@dataclass
+class LevelFit:
+    """The segments of one level, in the order of `segment_values.order`.
+
+    Attributes
+    ----------
+    level : number of columns in a key; 0: all rows.
+    rows, positives : of each segment: rows used, and those with label 1.
+    reasons : why a segment has no map, None where it has one.
+    maps : of all segments, in order; size 0 where there is none.
+    """
+
+    level: int
+    keys: list[Key]
+    rows: npt.NDArray[np.int64]
+    positives: npt.NDArray[np.int64]
+    reasons: list[str | None]
+    maps: Maps
+
+
+@dataclass(frozen=True)
+class SegmentedFit:
+    """Maps of all levels; of level 0 first.
+
+    Attributes
+    ----------
+    types : of the segment columns.
+    identity : whether level 0 is the score as it is, since all rows together are too few.
+    monotone : whether every map is. repair : largest change that was made to have them so.
+    """
+
+    levels: tuple[LevelFit, ...]
+    types: tuple[pa.DataType, ...]
+    identity: bool
+    monotone: bool
+    repair: float
+
+    def source(self, key: Key) -> tuple[str, int]:
+        """Which rows a key's map was fitted to: the kind, and the level."""
+        for fit in reversed(self.levels[1:]):
+            at = self._places[fit.level].get(key[: fit.level])
+            if at is not None and fit.maps.sizes[at]:
+                return (OWN if fit.level == len(self.types) else PARENT), fit.level
+        return (IDENTITY if self.identity else GLOBAL), 0
+
+    def __post_init__(self) -> None:
+        places = {fit.level: {key: i for i, key in enumerate(fit.keys)} for fit in self.levels}
+        object.__setattr__(self, "_places", places)
+
+    _places: dict[int, dict[Key, int]] = field(init=False, repr=False)
