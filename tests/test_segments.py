@@ -110,7 +110,7 @@ def fit(
     (folder / "scratch").mkdir()
     calibrator = make_calibrator(method, params or {})
     plan = SortPlan(folder / "scratch", **sizes)
-    return fit_segments(calibrator, log, plan, Shuffled(), rules or SegmentRules())
+    return fit_segments(calibrator, log, plan, Shuffled(), rules or SegmentRules())[0]
 
 
 def assert_equal(found, expected):
@@ -241,7 +241,7 @@ def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
             "bucket_bytes": int(rng.choice([300, 5000, 1 << 24])),
         }
         plan = SortPlan(tmp_path / layout, **sizes)
-        found = fit_segments(make_calibrator("isotonic", {}), log, plan, Shuffled(), rules)
+        found = fit_segments(make_calibrator("isotonic", {}), log, plan, Shuffled(), rules)[0]
         made.append(files_of(found, columns)[1:])
     assert made[0] == made[1] == made[2]
     assert_equal(found, expected_maps(table, columns, weighted, rules))
@@ -313,7 +313,7 @@ def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path)
 
     table = pa.table({"score": [0.1, 0.2, 0.1, 0.2, 0.3], "label": [0, 1, 0, 1, 1], "model": [1, 1, 2, 2, 2]})
     log = open_log(write_log(tmp_path / "log", table), Columns("score", "label", None, ("model",)))
-    found = fit_segments(Refusing(), log, SortPlan(tmp_path), InlineExecutor(), SegmentRules())
+    found, _ = fit_segments(Refusing(), log, SortPlan(tmp_path), InlineExecutor(), SegmentRules())
     assert found.levels[1].reasons == ["not_suited", None]
     assert found.source((1,)) == ("global", 0)
     assert found.source((2,)) == ("segment", 1)
