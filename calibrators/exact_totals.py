@@ -105,7 +105,7 @@ class Totals(NamedTuple):
         return self.lowest >= 0 and self.highest <= 1
 
 
-class _Entries(NamedTuple):
+class Entries(NamedTuple):
     """Predictions of a part with weight and positives; `squares` only where both are counts: see `count_sums`."""
 
     p: Array
@@ -114,10 +114,10 @@ class _Entries(NamedTuple):
     squares: npt.NDArray[np.int64] | None
     whole: bool
 
-    def of(self, part: slice) -> _Entries:
+    def of(self, part: slice) -> Entries:
         """Some of the entries."""
         squares = None if self.squares is None else self.squares[part]
-        return _Entries(self.p[part], self.w[part], self.k[part], squares, self.whole)
+        return Entries(self.p[part], self.w[part], self.k[part], squares, self.whole)
 
     def sums(self, edges: Array, *, products: bool = True) -> Array:
         """Between ascending edges: see `measures.segment_sums`."""
@@ -131,18 +131,25 @@ def _bounds(p: Array, edges: Array) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], np.searchsorted(p, edges), [p.size]])
 
 
-def _entries(predict: Predict | None, points: Points) -> _Entries:
+def entries_of(predict: Predict | None, points: Points) -> Entries:
+    """A part's predictions in ascending order, ties joined where that is quick.
+
+    Raises
+    ------
+    ValueError
+        If predict decreases, or leaves [0, 1].
+    """
     score, w, k = points
     counts, whole = kernels.counts_and_whole(w, k)
     if predict is None:
-        return _Entries(score, w, k, np.empty(0, np.int64) if counts else None, whole)
+        return Entries(score, w, k, np.empty(0, np.int64) if counts else None, whole)
     p = predict(score)
     if not (kernels.ascending(p) and p[0] >= 0 and p[-1] <= 1):
         raise ValueError(_NOT_MONOTONE)
     if counts:
         q, v, h, squares = count_sums.join_ties(p, w, k)
-        return _Entries(q, v, h, squares, whole)
-    return _Entries(p, w, k, None, whole)
+        return Entries(q, v, h, squares, whole)
+    return Entries(p, w, k, None, whole)
 
 
 _NOT_MONOTONE = (
@@ -156,7 +163,7 @@ def first_chunk(predict: Predict | None, edges: Array, targets: Targets | None, 
 
     targets : where groups are expected to end, if known beforehand.
     """
-    entries = _entries(predict, points)
+    entries = entries_of(predict, points)
     p, w, k = entries[:3]
     probabilities = p[0] >= 0 and p[-1] <= 1
     if entries.squares is None:
@@ -186,12 +193,13 @@ def first_chunk(predict: Predict | None, edges: Array, targets: Targets | None, 
     )
 
 
-def _exact(components: Array) -> Fraction:
+def exact(components: Array) -> Fraction:
+    """The exact sum of the components of an expansion."""
     return sum(map(Fraction, components[components != 0].tolist()), Fraction(0))
 
 
 def _exact_sums(rows: Array) -> Sums:
-    return Sums(*(_exact(row) for row in rows))
+    return Sums(*(exact(row) for row in rows))
 
 
 def add_sums(parts: list[Array]) -> list[Sums]:
@@ -221,7 +229,7 @@ def add_up(states: list[PartState]) -> Totals:
         part = Part(state.first, state.low, state.high, total, low_tie, high_tie, below.weight, below)
         # All of a part before counts as below, but for what is tied with this part's first points.
         tied = _still_tied(tied, parts, state.low)
-        rank += _exact(state.rank) + 2 * total.positives * below.weight
+        rank += exact(state.rank) + 2 * total.positives * below.weight
         rank += tied.positives * low_tie.weight - low_tie.positives * tied.weight
         parts.append(part)
         below = below.plus(total)
@@ -231,9 +239,9 @@ def add_up(states: list[PartState]) -> Totals:
         segments=add_sums([state.sums for state in states]),
         total=below,
         rank=rank,
-        squared=_exact(squared),
-        logs=_exact(logs),
-        infinite=_exact(infinite),
+        squared=exact(squared),
+        logs=exact(logs),
+        infinite=exact(infinite),
         whole=all(state.whole for state in states),
         ends=[state.ends for state in states],
     )
@@ -285,7 +293,7 @@ def expected_targets(parts: Sequence[tuple[float, Array]], bins: int) -> Targets
 
     parts : of each the first score, and the weight as an expansion
     """
-    weights = [(first, _exact(weight)) for first, weight in parts]
+    weights = [(first, exact(weight)) for first, weight in parts]
     return _targets(weights, bins, whole=sum(weight for _, weight in weights).denominator == 1)
 
 
@@ -325,10 +333,10 @@ class Ends(NamedTuple):
 def second_chunk(predict: Predict | None, targets: Targets, points: Points) -> Ends | None:
     """The second pass on a part; None where no group ends in it."""
     first = float(points.score[0])
-    return _ends(_entries(predict, points), first, targets) if first in targets else None
+    return _ends(entries_of(predict, points), first, targets) if first in targets else None
 
 
-def _ends(entries: _Entries, first: float, targets: Targets) -> Ends | None:
+def _ends(entries: Entries, first: float, targets: Targets) -> Ends | None:
     if first not in targets:
         return None
     carry, inside = targets[first]
@@ -379,4 +387,4 @@ def histogram_chunk(edges: Array, points: Points) -> Array:
     """Sums of a part's scores, of any range, between ascending edges: see kernels.segment_sums."""
     score, w, k = points
     within: Array = np.searchsorted(edges, score, side="right") / (edges.size + 1)
-    return _entries(None, Points(within, w, k)).sums(np.arange(1, edges.size + 1) / (edges.size + 1))
+    return entries_of(None, Points(within, w, k)).sums(np.arange(1, edges.size + 1) / (edges.size + 1))

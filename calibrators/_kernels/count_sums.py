@@ -29,7 +29,7 @@ _NEXT = 4294967296.0  # 2**32
 
 
 @njit(cache=True, nogil=True)
-def _add_products(values, factors, n, accumulator, slot, bits):
+def add_products(values, factors, n, accumulator, slot, bits):
     """Add values[i] * factors[i]: values in [0, 1024), factors whole."""
     a = b = c = d = np.int64(0)
     more = np.int64(0)
@@ -70,7 +70,7 @@ def _add_losses(p, hits, factors, n, work, squared, logs, slot, bits):
     for i in range(n):
         y = 1.0 - p[i] if hits[i] != 0.0 else p[i]
         values[i] = y * y
-    _add_products(values, factors, n, squared, slot, bits)
+    add_products(values, factors, n, squared, slot, bits)
     for i in range(n):
         x = p[i]
         if hits[i] != 0.0:
@@ -82,7 +82,7 @@ def _add_losses(p, hits, factors, n, work, squared, logs, slot, bits):
     log_in_place(values, value_bits, exponents, n)
     for i in range(n):
         values[i] = -(values[i] + rest[i])
-    _add_products(values, factors, n, logs, slot, bits)
+    add_products(values, factors, n, logs, slot, bits)
 
 
 @njit(cache=True, nogil=True)
@@ -179,7 +179,7 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
                 if depth == LOSSES:
                     add_losses(q, v, h, squared, logs, infinite, slot, bits, work)
                 continue
-            _add_products(q, v, n, products, slot, bits)
+            add_products(q, v, n, products, slot, bits)
             if depth == PRODUCTS:
                 continue
             if mixed:

@@ -1,0 +1,228 @@
+"""Error bars against brute force and textbook formulas; and the same bits however the points are cut."""
+
+import itertools
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import sklearn.metrics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrators.comparison import comparison_passes
+from calibrators.error_bars import error_bar_passes
+from calibrators.measures import run_passes
+from calibrators.passes import Points
+
+PROBABILITY = st.one_of(
+    st.sampled_from([0.0, 0.1, 0.3, 0.5, np.nextafter(0.5, 0), 0.7, 1.0, 1e-300, 1e-12, 1 - 2**-53]),
+    st.floats(0, 1),
+)
+WEIGHT = st.one_of(st.just(1.0), st.integers(1, 5).map(float), st.floats(1e-6, 1e6))
+
+
+def points_of(p, w, z):
+    order = np.argsort(p, kind="stable")
+    return Points(p[order], w[order], (w * z)[order])
+
+
+@st.composite
+def observations(draw, min_size=1):
+    n = draw(st.integers(min_size, 25))
+    p = np.array(draw(st.lists(PROBABILITY, min_size=n, max_size=n)))
+    z = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=float)
+    w = np.array(draw(st.lists(WEIGHT, min_size=n, max_size=n)))
+    return points_of(p, w, z)
+
+
+def sample(n=3000, *, seed=0, digits=None, weights="one", power=1.3):
+    rng = np.random.default_rng(seed)
+    p = np.clip(rng.beta(0.5, 1.5, n), 1e-9, 1 - 1e-9)
+    if digits is not None:
+        p = p.round(digits)
+    z = (rng.random(n) < p**power).astype(float)
+    w = {"one": np.ones(n), "counts": rng.integers(1, 5, n) * 1.0, "real": rng.gamma(2.0, size=n)}[weights]
+    return points_of(p, w, z)
+
+
+def in_parts(points, cuts=()):
+    borders = [0, *sorted({c for c in cuts if 0 < c < points.score.size}), points.score.size]
+    parts = [Points(*(column[a:b].copy() for column in points)) for a, b in itertools.pairwise(borders)]
+    return lambda request: request.combine(
+        [pickle.loads(pickle.dumps(request.chunk))(part) for part in parts]
+    )
+
+
+def bars(points, predict=None, cuts=(), **options):
+    return run_passes(error_bar_passes(predict, **options), in_parts(points, cuts))
+
+
+def compared(points, old=None, new=None, cuts=(), **options):
+    return run_passes(comparison_passes(old, new, **options), in_parts(points, cuts))
+
+
+def squared(scores):
+    return scores**2
+
+
+def halved(scores):
+    return scores / 2
+
+
+def rounded(scores):
+    return np.clip(scores.round(1), 0.0, 1.0)
+
+
+def falling(scores):
+    return 1.0 - scores
+
+
+def delong(p, w, k):
+    """The variance of the AUC by all pairs of rows. w : whole."""
+    positives, negatives = np.repeat(p, k.astype(int)), np.repeat(p, (w - k).astype(int))
+    wins = (positives[:, None] > negatives) + 0.5 * (positives[:, None] == negatives)
+    return wins.mean(), wins.mean(1).var(ddof=1) / positives.size + wins.mean(0).var(ddof=1) / negatives.size
+
+
+@pytest.mark.parametrize(("digits", "weights"), [(None, "one"), (2, "one"), (1, "counts"), (None, "counts")])
+def test_auc_and_its_error_equal_those_of_all_pairs(digits, weights):
+    points = sample(800, digits=digits, weights=weights)
+    found = bars(points, cuts=(100, 300, 301))
+    auc, variance = delong(*points)
+    assert found.auc == pytest.approx(auc, rel=1e-13)
+    assert found.auc_error == pytest.approx(math.sqrt(variance), rel=1e-12)
+    assert found.auc_low == pytest.approx(auc - 1.96 * math.sqrt(variance), abs=1e-5)
+
+
+def test_weights_that_are_no_counts_weigh_pairs():
+    points = sample(300, digits=1, weights="real")
+    p, w, k = points
+    n = w - k
+    wins = (p[:, None] > p) + 0.5 * (p[:, None] == p)
+    a, b = wins @ n / n.sum(), k @ wins / k.sum()
+    auc = k @ a / k.sum()
+    variance = k @ (a - auc) ** 2 / (k.sum() * (k.sum() - 1)) + n @ (b - auc) ** 2 / (n.sum() * (n.sum() - 1))
+    found = bars(points)
+    assert found.auc == pytest.approx(sklearn.metrics.roc_auc_score(k > 0, p, sample_weight=w), rel=1e-12)
+    assert found.auc_error == pytest.approx(math.sqrt(variance), rel=1e-12)
+
+
+@pytest.mark.parametrize("weights", ["one", "counts", "real"])
+def test_observed_over_expected_and_tests_equal_their_formulas(weights):
+    points = sample(weights=weights)
+    p, w, k = points
+    found = bars(points)
+    observed, expected, v = k.sum(), w @ p, w * p * (1 - p)
+    assert found.observed == pytest.approx(observed)
+    assert found.ratio == pytest.approx(observed / expected)
+    assert found.ratio_z == pytest.approx((observed - expected) / math.sqrt(v.sum()))
+    spiegelhalter = ((k - w * p) * (1 - 2 * p)).sum() / math.sqrt((v * (1 - 2 * p) ** 2).sum())
+    assert found.spiegelhalter_z == pytest.approx(spiegelhalter)
+    x = scipy.special.logit(p)
+    u = np.array([(k - w * p).sum(), (x * (k - w * p)).sum()])
+    information = np.array([[v.sum(), (v * x).sum()], [(v * x).sum(), (v * x * x).sum()]])
+    test = u @ np.linalg.solve(information, u)
+    assert found.score_test == pytest.approx(test, rel=1e-9)
+    assert found.score_test_p == pytest.approx(scipy.stats.chi2.sf(test, 2), rel=1e-8)
+    if weights == "one":
+        wilson = scipy.stats.binomtest(int(observed), p.size).proportion_ci(method="wilson")
+        assert found.ratio_low == pytest.approx(wilson.low / p.mean())
+        assert found.ratio_high == pytest.approx(wilson.high / p.mean())
+
+
+def test_intervals_hold_as_often_as_they_say():
+    rng = np.random.default_rng(5)
+    p = np.sort(rng.beta(0.5, 8.0, 2000))
+    covered = z = score = 0
+    for _ in range(400):
+        found = bars(Points(p, np.ones(p.size), (rng.random(p.size) < p).astype(float)))
+        covered += found.ratio_low <= 1.0 <= found.ratio_high
+        z += abs(found.ratio_z) < 1.96
+        score += found.score_test_p > 0.05
+    for count in (covered, z, score):
+        assert 360 <= count <= 397
+
+
+@given(observations(), st.lists(st.integers(1, 24), max_size=4), st.sampled_from([None, squared, rounded]))
+@settings(max_examples=150, deadline=None)
+def test_no_bit_depends_on_the_parts(points, cuts, predict):
+    ties = np.flatnonzero(np.append(True, np.diff(points.score) > 0))
+    joined = Points(points.score[ties], *(np.add.reduceat(column, ties) for column in points[1:]))
+    assert bars(points, predict, cuts) == bars(points, predict)
+    assert compared(points, squared, predict, cuts) == compared(points, squared, predict)
+    if np.all(points.weight == np.floor(points.weight)):
+        assert bars(joined, predict) == bars(points, predict)
+        assert compared(joined, squared, predict) == compared(points, squared, predict)
+
+
+def test_scale_counts_each_weight_as_so_many_rows():
+    points = sample(400, digits=2)
+    twice = Points(points.score, 2 * points.weight, 2 * points.positives)
+    scaled, repeated = bars(points, scale=2.0), bars(twice)
+    assert scaled == repeated
+    assert compared(points, None, squared, scale=2.0) == compared(twice, None, squared)
+
+
+@pytest.mark.parametrize("weights", ["one", "counts", "real"])
+def test_paired_differences_equal_their_formulas(weights):
+    points = sample(weights=weights)
+    p, w, k = points
+    found = compared(points, halved, squared, cuts=(7, 2000))
+    n = w - k
+    losses = {
+        "log_loss": [(-np.log(q), -np.log1p(-q)) for q in (p / 2, p**2)],
+        "brier": [((1 - q) ** 2, q**2) for q in (p / 2, p**2)],
+    }
+    for name, (old, new) in losses.items():
+        paired = getattr(found, name)
+        d1, d0 = new[0] - old[0], new[1] - old[1]
+        difference = (k @ d1 + n @ d0) / w.sum()
+        error = math.sqrt(k @ (d1 - difference) ** 2 + n @ (d0 - difference) ** 2) / w.sum()
+        assert paired.old == pytest.approx((k @ old[0] + n @ old[1]) / w.sum())
+        assert paired.new == pytest.approx((k @ new[0] + n @ new[1]) / w.sum())
+        assert paired.difference == pytest.approx(difference)
+        assert paired.error == pytest.approx(error)
+    share = k.sum() / w.sum()
+    assert found.uncertainty == pytest.approx(scipy.stats.entropy([share, 1 - share]))
+    assert found.expected_old == pytest.approx(w @ p / 2)
+    assert found.moved == pytest.approx(w @ np.abs(p**2 - p / 2))
+
+
+def test_equal_predictions_do_not_differ():
+    found = compared(sample(500), squared, squared)
+    assert (found.log_loss.difference, found.log_loss.error, found.moved) == (0.0, 0.0, 0.0)
+
+
+def test_an_infinite_loss_is_counted_and_no_difference():
+    points = Points(np.array([0.0, 0.5, 1.0]), np.array([4.0, 4.0, 4.0]), np.array([3.0, 2.0, 4.0]))
+    found = compared(points, halved, None)
+    assert (found.infinite_old, found.infinite_new) == (3.0, 3.0)
+    assert found.log_loss.difference is None
+    assert found.as_dict()["log_loss"]["new"] is None
+    assert found.brier.difference is not None
+    fine = Points(np.array([0.0, 1.0]), np.array([2.0, 2.0]), np.array([0.0, 2.0]))
+    assert compared(fine, None, None).log_loss.new == 0.0
+
+
+def test_what_does_not_exist_has_a_reason():
+    ones = Points(np.array([0.2, 0.4]), np.ones(2), np.ones(2))
+    found = bars(ones)
+    assert found.auc is None
+    assert "all rows have label 1" in found.reasons["auc"]
+    certain = bars(Points(np.array([0.0, 1.0]), np.full(2, 3.0), np.array([1.0, 3.0])))
+    assert certain.left_out == 6.0
+    assert {"ratio_z", "spiegelhalter_z", "score_test"} <= certain.reasons.keys()
+    scores = bars(Points(np.array([-2.0, 3.0]), np.full(2, 3.0), np.array([1.0, 3.0])), cuts=(1,))
+    assert scores.expected is None
+    assert scores.auc == pytest.approx(0.875)
+    assert "not probabilities" in scores.reasons["ratio"]
+
+
+def test_maps_that_decrease_or_leave_probabilities_are_refused():
+    with pytest.raises(ValueError, match="do not decrease"):
+        bars(sample(50), falling)
+    with pytest.raises(ValueError, match="probabilities in"):
+        compared(Points(np.array([-1.0, 2.0]), np.ones(2), np.ones(2)), None, None)
