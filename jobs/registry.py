@@ -77,6 +77,20 @@ _JOBS = (
         example=f"--set log.path=log/ {_STORE} --set output.path=scored/",
     ),
     Job(
+        name="follow",
+        help="Score a log's files as they arrive, each once.",
+        config="jobs.config_follow:FollowConfig",
+        module="jobs.follow",
+        required=("log.path", "store.path", "store.table", "output.path"),
+        example=f"--set log.path=arriving/ {_STORE} --set output.path=scored/",
+        shortcuts=(
+            Shortcut("--once", "follow.once", "Take what is there, then end."),
+            Shortcut("--status", "follow.status", "Say how the stream stands, and do nothing."),
+            Shortcut("--retry", "follow.retry", "Try a refused file again that was mended.", "NAME"),
+            Shortcut("--rebuild", "follow.rebuild", "Make a lost ledger from the log and the output."),
+        ),
+    ),
+    Job(
         name="evaluate",
         help="Measure a published table on a labelled log and write a report.",
         config="jobs.config:EvaluateConfig",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from jobs.config import ScoreConfig
 from jobs.run import Outcome, Plan
@@ -17,13 +18,16 @@ from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.store import TableStore, Version, segments_of
 
+if TYPE_CHECKING:
+    from jobs.config_follow import FollowConfig
+
 
 def prepare(config: ScoreConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store = TableStore(config.store.path, config.store.table)
     version = store.version(config.store.version)
     store.verify(version)
-    classifying = _classifying(config, version)
+    classifying = classifying_of(config, version)
     segments = segments_of(version)
     if classifying is None:
         log = open_log(config.log.path, Columns(config.log.score, segments=segments))
@@ -54,7 +58,7 @@ def prepare(config: ScoreConfig) -> Prepared:
     return Prepared(config, log, version, scoring, identity)
 
 
-def _classifying(config: ScoreConfig, version: Version) -> Classifying | None:
+def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Classifying | None:
     """How the configuration's classifier decides after the table's calibration; None without a classifier."""
     if config.classifier.path is None:
         return None

@@ -16,7 +16,7 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.arrow_columns import as_numpy, null_mask
-from pipeline.errors import InputRejectedError, examples, listing
+from pipeline.errors import ConfigError, InputRejectedError, examples, listing
 from pipeline.log import segment_values
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -146,10 +146,35 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> tuple[s
     if problems:
         raise InputRejectedError(f"{setting} names no Parquet files.\n{listing(problems)}")
     files = [
-        LogFile(path, relative, int(info["size"] or 0), _stamp(info))
+        LogFile(path, relative, int(info["size"] or 0), stamp_of(info))
         for path, (relative, info) in sorted(found.items())
     ]
     return root, filesystem, tuple(files)
+
+
+def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[Any, str]:
+    """The file system and path of a log that is one folder, whatever is in it now.
+
+    Raises
+    ------
+    ConfigError
+        It is several paths, a glob or a file.
+    """
+    if len(paths) != 1:
+        raise ConfigError(
+            f"{setting}: expected one folder, found {len(paths)} paths: files are followed in one folder"
+        )
+    try:
+        filesystem, root = fsspec.core.url_to_fs(paths[0])
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{setting}: cannot open {paths[0]}: {error}") from None
+    if has_magic(root) and not filesystem.exists(root):
+        raise ConfigError(f"{setting}: expected a folder, found the glob {paths[0]}: name the folder itself")
+    if filesystem.isfile(root):
+        raise ConfigError(
+            f"{setting}: expected a folder, found the file {paths[0]}: name the folder it lies in"
+        )
+    return filesystem, root.rstrip("/") or "/"
 
 
 def _entries(filesystem: Any, path: str) -> dict[str, tuple[str, dict[str, Any]]] | str:
@@ -187,7 +212,8 @@ def _shown(relative: str) -> bool:
     return not any(part.startswith(("_", ".")) for part in relative.split("/"))
 
 
-def _stamp(info: dict[str, Any]) -> str:
+def stamp_of(info: dict[str, Any]) -> str:
+    """What changes when a file does: its entity tag or modification time, as its file system gives it."""
     for key in ("ETag", "etag", "mtime", "LastModified", "last_modified", "created"):
         if info.get(key) is not None:
             return str(info[key])

@@ -1,0 +1,348 @@
+"""The follow job: files that keep arriving are scored as they come, each once, with the table that is current."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs import interrupts
+from jobs.config_follow import FollowConfig
+from jobs.run import Outcome, Plan
+from jobs.score import classifying_of
+from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError, examples
+from pipeline.execution import Executor
+from pipeline.files.output import Output
+from pipeline.follow.arrivals import Limits, compare, list_sources
+from pipeline.follow.batch import Places
+from pipeline.follow.follower import Follower, Report, Rules, rebuilt
+from pipeline.follow.holder import Holder
+from pipeline.follow.ledger import Ledger
+from pipeline.log.logs import expected_folder
+from pipeline.score.scored_file import Scoring
+from pipeline.table.store import TableStore, segments_of
+
+log = logging.getLogger("logcal")
+
+_SLICE = 0.1
+"""Seconds between looks for a signal while waiting."""
+
+
+def prepare(config: FollowConfig) -> Prepared:
+    """Check everything that can be checked before the first batch; reads no footer."""
+    filesystem, root = expected_folder(config.log.path)
+    output = Output(config.output.path)
+    output.check_apart(filesystem, [root])
+    store = TableStore(config.store.path, config.store.table)
+    if config.store.version is not None:
+        store.version(config.store.version)
+    places = Places(filesystem, root, output.filesystem, output.root)
+    ledger = Ledger(output.filesystem, output.root)
+    _check_known(ledger, places, config)
+    return Prepared(config, places, store, ledger)
+
+
+def _check_known(ledger: Ledger, places: Places, config: FollowConfig) -> None:
+    """An output that holds files belongs to a ledger."""
+    if ledger.stream() is not None or config.follow.rebuild:
+        return
+    found = [source.name for source in list_sources(places.target_filesystem, places.target_root)]
+    if found:
+        raise ConfigError(
+            f"output.path: expected a new or empty folder, or one with its ledger {ledger.root}, found "
+            f"{len(found):,} files without it ({examples(found, 3)}): give --rebuild to make the ledger from the log "
+            "and the output, or choose another folder"
+        )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A stream that can be followed."""
+
+    config: FollowConfig
+    places: Places
+    store: TableStore
+    ledger: Ledger
+
+    @property
+    def threads(self) -> bool:
+        """Not where a classifier is applied, which is held to one thread by settings of the whole process."""
+        return self.config.classifier.path is None
+
+    @property
+    def plan(self) -> Plan:
+        """What following would do."""
+        config = self.config
+        backlog = _backlog(self.places, self.ledger)
+        return Plan(
+            job="follow",
+            stages=(
+                f"list: find new files every {config.follow.poll}",
+                "score: copy each file and add the probability (a task for 64 files or 64 MiB)",
+                "commit: write what became of each file to the ledger",
+            ),
+            reads=(f"{', '.join(config.log.path)}: {len(backlog)} files that are new",),
+            writes=(f"{self.places.target_root}/", f"{self.ledger.root}/"),
+            facts={"backlog": len(backlog), "known": len(self.ledger.files), "table": config.store.table},
+        )
+
+    def execute(self, executor: Executor) -> Outcome:
+        """Follow until stopped, or once."""
+        config = self.config
+        if config.follow.status:
+            return status(self.places, self.ledger, self.store, config)
+        holder = None
+        try:
+            holder = Holder(self.ledger.filesystem, self.ledger.root)
+            return self._follow(executor, holder)
+        except OSError as error:
+            raise TemporaryError(
+                f"{self.ledger.root}: a file operation failed ({error}); what was begun is ended by the next run"
+            ) from error
+        finally:
+            if holder is not None:
+                holder.release()
+
+    def _follow(self, executor: Executor, holder: Holder) -> Outcome:
+        config = self.config
+        # Before the ledger is begun: the name of another table is soon mistyped.
+        self._await_table(time.monotonic() + config.follow.seconds["lifetime"])
+        new = self.ledger.stream() is None
+        self.ledger.begin(_stream(config, self.places))
+        if new and config.follow.rebuild:
+            known = rebuilt(self.places, self.ledger)
+            log.info("the ledger was made from the output: %s files are known", f"{known:,}")
+        follower = Follower(
+            self.places, self.ledger, _rules(config), self._scoring, self._current, executor, holder
+        )
+        totals = Totals(config.store.table, self.places.target_root)
+        totals.add(follower.start())
+        if config.follow.retry is not None:
+            follower.forget([config.follow.retry])
+        if config.follow.once:
+            self._once(follower, totals)
+        else:
+            self._until_stopped(follower, totals)
+        return totals.outcome()
+
+    def _await_table(self, end: float) -> None:
+        """Wait for the table's first version; with --once there must be one."""
+        if self.config.follow.once:
+            self.store.version(self.config.store.version)
+        told = False
+        while self._current() is None and time.monotonic() < end:
+            if not told:
+                log.warning(
+                    "table '%s' has no version yet: files wait for the first", self.config.store.table
+                )
+            told = True
+            _wait(time.monotonic() + max(self.config.follow.seconds["poll"], 1.0))
+
+    def _once(self, follower: Follower, totals: Totals) -> None:
+        change = follower.listing(whole=True)
+        while (report := follower.run(change)) is not None:
+            totals.add(report)
+            taken = set(follower.ledger.files) | set(follower.ledger.waiting)
+            left = tuple(source for source in change.new if source.name not in taken)
+            if len(left) == len(change.new):
+                break
+            change = change._replace(new=left, gone=())
+        if not totals.batches:
+            raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
+        if totals.refused:
+            names = examples(sorted(totals.refused), 3)
+            first = totals.refused[min(totals.refused)]
+            raise InputRejectedError(
+                f"{len(totals.refused):,} files were refused ({names}); the others were scored. The first: {first}"
+            )
+
+    def _until_stopped(self, follower: Follower, totals: Totals) -> None:
+        seconds = self.config.follow.seconds
+        end = time.monotonic() + seconds["lifetime"]
+        while time.monotonic() < end:
+            began = time.monotonic()
+            interrupts.check()
+            report = follower.run(follower.listing())
+            totals.add(report)
+            if report is None or not report.left:
+                _wait(began + seconds["poll"])
+
+    def _current(self) -> str | None:
+        if self.config.store.version is not None:
+            return self.config.store.version
+        current = self.store.current()
+        return None if current is None else current.name
+
+    def _scoring(self, name: str) -> Scoring:
+        config = self.config
+        version = self.store.version(name)
+        self.store.verify(version)
+        return Scoring(
+            config.log.score,
+            version.lookup_path,
+            config.output.column,
+            config.output.version_column,
+            classifying_of(config, version),
+            segments_of(version),
+        )
+
+
+def _rules(config: FollowConfig) -> Rules:
+    follow = config.follow
+    seconds = follow.seconds
+    return Rules(
+        Limits(follow.max_files, follow.most_bytes),
+        follow.partition,
+        follow.lookback_days,
+        seconds["relist"],
+        follow.changed,
+        follow.deleted,
+        seconds["give_up"],
+        config.retention.ledger_days,
+    )
+
+
+def _stream(config: FollowConfig, places: Places) -> dict[str, Any]:
+    """What makes a stream the one that it is."""
+    return {
+        "log": places.root,
+        "score": config.log.score,
+        "store": config.store.path.rstrip("/"),
+        "table": config.store.table,
+        "columns": [config.output.column, config.output.version_column],
+        "classifier": config.classifier.path,
+    }
+
+
+def _wait(until: float) -> None:
+    while (left := until - time.monotonic()) > 0:
+        interrupts.check()
+        time.sleep(min(left, _SLICE))
+
+
+@dataclass
+class Totals:
+    """What all batches of a run did."""
+
+    table: str
+    path: str
+    batches: int = 0
+    files: int = 0
+    rows: int = 0
+    null_rows: int = 0
+    unseen_rows: int = 0
+    removed: int = 0
+    waiting: int = 0
+    version: str | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def add(self, report: Report | None) -> None:
+        """Add a batch, and say a line of it."""
+        if report is None:
+            return
+        self.batches += 1
+        for name in ("files", "rows", "null_rows", "unseen_rows", "removed"):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        self.waiting, self.version = report.waiting, report.version
+        self.refused |= report.refused
+        counts = {
+            "refused": len(report.refused),
+            "not readable yet": report.waiting,
+            "removed": report.removed,
+            "left": report.left,
+        }
+        more = [f"{count:,} {what}" for what, count in counts.items() if count]
+        log.info(
+            "batch %s: %s files, %s rows, version %s, %.2f s%s",
+            f"{report.number:,}",
+            f"{report.files:,}",
+            f"{report.rows:,}",
+            report.version,
+            report.seconds,
+            f"; {', '.join(more)}" if more else "",
+        )
+        for name, reason in list(report.refused.items())[:5]:
+            log.warning("refused %s: %s", name, reason)
+
+    def outcome(self) -> Outcome:
+        """For people and machines."""
+        summary = {
+            "path": self.path,
+            "table": self.table,
+            "version": self.version,
+            "batches": self.batches,
+            "files": self.files,
+            "rows": self.rows,
+            "null_rows": self.null_rows,
+            "unseen_rows": self.unseen_rows,
+            "removed": self.removed,
+            "waiting": self.waiting,
+            "refused": self.refused,
+        }
+        lines = [
+            f"scored {self.rows:,} rows in {self.files:,} files, {self.batches:,} batches",
+            f"  {self.path}",
+        ]
+        if self.refused:
+            lines.append(f"  {len(self.refused):,} files were refused: {examples(sorted(self.refused), 3)}")
+        if self.waiting:
+            lines.append(f"  {self.waiting:,} files could not be read yet")
+        return Outcome(summary=summary, lines=lines)
+
+
+def _backlog(places: Places, ledger: Ledger) -> tuple[Any, ...]:
+    if ledger.stream() is not None:
+        ledger.load()
+    return compare(list_sources(places.filesystem, places.root), ledger.files, whole=True).new
+
+
+def status(places: Places, ledger: Ledger, store: TableStore, config: FollowConfig) -> Outcome:
+    """How a stream stands: its backlog, what was refused, and how old its newest parts are."""
+    backlog = _backlog(places, ledger)
+    refused = {name: known.reason for name, known in ledger.files.items() if known.reason is not None}
+    scored = len(ledger.files) - len(refused)
+    now = time.time()
+    current = store.current()
+    created = None if current is None else current.manifest["created"]
+    ages: dict[str, float | None] = {
+        "last_batch_age": _age(ledger.facts.get("at"), now),
+        "table_age": _age(None if created is None else dt.datetime.fromisoformat(created).timestamp(), now),
+        "oldest_waiting_age": _age(min(ledger.waiting.values(), default=None), now),
+    }
+    summary = {
+        "path": places.target_root,
+        "table": config.store.table,
+        "version": None if current is None else current.name,
+        "files": scored,
+        "rows": sum(known.rows for known in ledger.files.values()),
+        "backlog": len(backlog),
+        "backlog_bytes": sum(source.size for source in backlog),
+        "batches": ledger.last,
+        "waiting": sorted(ledger.waiting),
+        "refused": refused,
+        **ages,
+    }
+    size, last, published = summary["backlog_bytes"], _said(ages["last_batch_age"]), _said(ages["table_age"])
+    lines = [
+        f"{places.target_root}: {scored:,} files scored, {len(backlog):,} to score ({size:,} bytes)",
+        f"  last batch {last}; table version {summary['version']}, published {published}",
+    ]
+    if ledger.waiting:
+        lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
+    lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
+    return Outcome(summary=summary, lines=lines)
+
+
+def _age(at: float | None, now: float) -> float | None:
+    return None if at is None else round(now - at, 1)
+
+
+def _said(age: float | None) -> str:
+    if age is None:
+        return "never"
+    for seconds, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if age >= 2 * seconds:
+            return f"{age / seconds:.0f} {unit} ago"
+    return f"{age:.0f} seconds ago"

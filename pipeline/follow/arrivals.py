@@ -1,0 +1,141 @@
+"""Arrivals: a log's files as they are listed now, and which of them are new, changed or gone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.follow.ledger import Known, Source, partition_of
+from pipeline.log.logs import SUFFIXES, stamp_of
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a batch: its most files, and its most bytes; it has one file at least."""
+
+    files: int = 1000
+    bytes: int = 4 << 30
+
+
+class Change(NamedTuple):
+    """What a listing has that is not known.
+
+    new : files to score, by stamp and then by name. changed : those of them that are known with another size or stamp.
+    gone : known names that a whole listing does not have.
+    """
+
+    new: tuple[Source, ...]
+    changed: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+def list_sources(
+    filesystem: Any, root: str, *, since: dt.date | None = None, key: str = "date"
+) -> list[Source]:
+    """The Parquet files below a folder, as they are now.
+
+    Names that begin with "_" or "." are passed over. since : folders `key=YYYY-MM-DD` of earlier days are passed over,
+    too; those of other names are not, nor are days in the future.
+    """
+    if isinstance(filesystem, LocalFileSystem):
+        return list(_scan(root, "", since, key))
+    # A listing that is kept would hide what arrives.
+    filesystem.invalidate_cache()
+    base = root.rstrip("/")
+    found = []
+    for path, info in filesystem.find(base, detail=True).items():
+        name = path[len(base) :].lstrip("/")
+        parts = name.split("/")
+        if any(part.startswith(("_", ".")) for part in parts) or not name.lower().endswith(SUFFIXES):
+            continue
+        if since is not None and any(is_before(part, key, since) for part in parts[:-1]):
+            continue
+        found.append(Source(name, int(info["size"] or 0), stamp_of(info)))
+    return found
+
+
+def _scan(folder: str, prefix: str, since: dt.date | None, key: str) -> Iterator[Source]:
+    try:
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            name = entry.name
+            if name.startswith(("_", ".")):
+                continue
+            if name.lower().endswith(SUFFIXES) and not entry.is_dir():
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:  # gone since
+                    continue
+                yield Source(prefix + name, status.st_size, str(status.st_mtime))
+            elif entry.is_dir() and not (since is not None and is_before(name, key, since)):
+                yield from _scan(entry.path, f"{prefix}{name}/", since, key)
+
+
+def is_before(part: str, key: str, day: dt.date) -> bool:
+    """Whether a folder's name is `key=` and a day before that one."""
+    named = day_of(part, key)
+    return named is not None and named < day
+
+
+def day_of(part: str, key: str) -> dt.date | None:
+    """The day that a folder's name gives as `key=YYYY-MM-DD` or `key=YYYYMMDD`; None where it gives none."""
+    name, _, value = part.partition("=")
+    if name != key:
+        return None
+    try:
+        return dt.date.fromisoformat(value)
+    except ValueError:
+        return None
+
+
+def compare(
+    listed: Iterable[Source], known: Mapping[str, Known], *, whole: bool, ignore_changed: bool = False
+) -> Change:
+    """What is new in a listing, oldest stamp first. Times order files, and never leave one out."""
+    names = set()
+    new, changed = [], []
+    for source in listed:
+        names.add(source.name)
+        before = known.get(source.name)
+        if before is None:
+            new.append(source)
+        elif (before.size, before.stamp) != (source.size, source.stamp):
+            changed.append(source.name)
+            if not ignore_changed:
+                new.append(source)
+    gone = [name for name, one in known.items() if name not in names] if whole else []
+    new.sort(key=lambda source: (_order(source.stamp), source.name))
+    return Change(tuple(new), tuple(changed), tuple(sorted(gone)))
+
+
+def _order(stamp: str) -> tuple[float, str]:
+    try:
+        return float(stamp), ""
+    except ValueError:
+        return 0.0, stamp
+
+
+def cut(new: Iterable[Source], limits: Limits) -> tuple[Source, ...]:
+    """The first files, as far as a batch's limits go; one at least."""
+    taken: list[Source] = []
+    size = 0
+    for source in new:
+        if taken and (len(taken) >= limits.files or size + source.size > limits.bytes):
+            break
+        taken.append(source)
+        size += source.size
+    return tuple(taken)
+
+
+def old_partitions(names: Iterable[str], key: str, oldest: dt.date) -> set[str]:
+    """Partitions of days before `oldest`, which may be forgotten."""
+    partitions = {partition_of(name) for name in names}
+    return {partition for partition in partitions if is_before(partition, key, oldest)}

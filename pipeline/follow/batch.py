@@ -1,0 +1,160 @@
+"""What the tasks of a batch do: score files that have arrived, one by one, and say what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.errors import InputRejectedError
+from pipeline.follow.ledger import Known, Source
+from pipeline.log.logs import open_parquet, stamp_of
+from pipeline.score.scored_file import Scoring, score_file
+
+TASK_FILES = 64
+TASK_BYTES = 64 << 20
+"""Of a task: the most files, and the bytes from which it takes no more."""
+
+SCORED, REFUSED, UNREADABLE, CHANGED, GONE = "scored", "refused", "unreadable", "changed", "gone"
+"""What became of a file. unreadable: it has no footer (yet). changed, gone: it is not what was listed any more."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where files are and go: file systems and folders."""
+
+    filesystem: Any
+    root: str
+    target_filesystem: Any
+    target_root: str
+
+    def source(self, name: str) -> str:
+        """The path of a file."""
+        return f"{self.root.rstrip('/')}/{name}"
+
+    def target(self, name: str) -> str:
+        """The path of its scored file."""
+        return f"{self.target_root.rstrip('/')}/{name}"
+
+
+class Outcome(NamedTuple):
+    """What became of a file. known : what the ledger keeps of it, where it was scored or refused."""
+
+    source: Source
+    kind: str
+    known: Known | None = None
+    reason: str = ""
+
+
+def tasks_of(files: Sequence[Source]) -> list[tuple[Source, ...]]:
+    """Files in groups that are a task each, in order."""
+    groups: list[list[Source]] = []
+    size = 0
+    for file in files:
+        if not groups or len(groups[-1]) >= TASK_FILES or size + file.size > TASK_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return [tuple(group) for group in groups]
+
+
+def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) -> list[Outcome]:
+    """Score files; each appears under its own name, whole. May run again.
+
+    What is wrong with one file is said of it and stops nothing; what is wrong with a file system is raised.
+    """
+    return [_score(file, places, scoring) for file in files]
+
+
+def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
+    path = places.source(file.name)
+    found = _seen(places, path)
+    if found is None:
+        return Outcome(file, GONE)
+    if found != file:
+        return Outcome(file, CHANGED)
+    unreadable = _unreadable(places.filesystem, path, file.size)
+    if unreadable is not None:
+        return Outcome(file, UNREADABLE, reason=unreadable)
+    target = places.target(file.name)
+    _make_folder(places.target_filesystem, target)
+    # Scored under another name first: what changes while it is read must not be seen.
+    try:
+        null_rows, unseen_rows, size, rows = _scored(places, path, target, scoring)
+    except InputRejectedError as error:
+        if _seen(places, path) != file:
+            return Outcome(file, CHANGED)
+        return Outcome(file, REFUSED, Known(file.size, file.stamp, reason=str(error)))
+    except FileNotFoundError:
+        return Outcome(file, GONE)
+    if _seen(places, path) != file:
+        # It is listed again, and written again.
+        return Outcome(file, CHANGED)
+    return Outcome(file, SCORED, Known(file.size, file.stamp, rows, null_rows, unseen_rows, size))
+
+
+def _scored(places: Places, path: str, target: str, scoring: Scoring) -> tuple[int, int, int, int]:
+    with open_parquet(places.filesystem, path) as parquet:
+        rows = parquet.metadata.num_rows
+    null_rows, unseen_rows, size = score_file(
+        places.filesystem, path, rows, places.target_filesystem, target, scoring
+    )
+    return null_rows, unseen_rows, size, rows
+
+
+def _seen(places: Places, path: str) -> Source | None:
+    """The file as it is now; None where it is gone."""
+    try:
+        places.filesystem.invalidate_cache(path.rpartition("/")[0])
+        info = places.filesystem.info(path)
+    except FileNotFoundError:
+        return None
+    name = path[len(places.root.rstrip("/")) + 1 :]
+    return Source(name, int(info["size"] or 0), stamp_of(info))
+
+
+def _unreadable(filesystem: Any, path: str, size: int) -> str | None:
+    """Why a file has no footer that can be read: it comes last, so that a file that has one is whole."""
+    if size == 0:
+        return "it is empty (0 bytes)"
+    try:
+        with open_parquet(filesystem, path):
+            return None
+    except (pa.ArrowException, OSError) as error:
+        if (
+            isinstance(error, OSError)
+            and error.errno is not None
+            and not isinstance(error, FileNotFoundError)
+        ):
+            raise  # the file system's fault, not the file's
+        return " ".join(str(error).split())[:200]
+
+
+def _make_folder(filesystem: Any, path: str) -> None:
+    if isinstance(filesystem, LocalFileSystem):
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+
+def rows_of(filesystem: Any, path: str) -> int | None:
+    """The rows of a file; None where it cannot be read."""
+    try:
+        with open_parquet(filesystem, path) as parquet:
+            rows: int = parquet.metadata.num_rows
+            return rows
+    except (pa.ArrowException, FileNotFoundError):
+        return None
+
+
+def sweep(places: Places, files: Sequence[Source]) -> None:
+    """Remove what tasks that were killed left half-written beside the files of a batch."""
+    if not isinstance(places.target_filesystem, LocalFileSystem):
+        return
+    from pathlib import Path
+
+    for folder in {places.target(file.name).rpartition("/")[0] for file in files}:
+        for left in Path(folder).glob(".*.tmp"):
+            left.unlink(missing_ok=True)

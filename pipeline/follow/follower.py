@@ -1,0 +1,332 @@
+"""The follower: lists what has arrived, plans a batch, has it scored, and commits it; again and again.
+
+A batch may be cut short after any of its writes. What was planned is carried out by the next follower with the table's
+version that the plan names, so that doing a thing twice writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.errors import CheckFailedError, InputRejectedError, TemporaryError, examples
+from pipeline.execution import Executor
+from pipeline.follow import batch as tasks
+from pipeline.follow.arrivals import Change, Limits, compare, cut, list_sources, old_partitions
+from pipeline.follow.batch import CHANGED, GONE, UNREADABLE, Outcome, Places
+from pipeline.follow.holder import Holder
+from pipeline.follow.ledger import Batch, Done, Known, Ledger, Source
+from pipeline.score.scored_file import Scoring
+
+log = logging.getLogger("logcal")
+
+RESCORE, IGNORE, FAIL = "rescore", "ignore", "fail"
+KEEP, REMOVE = "keep", "remove"
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a follower does with what arrives.
+
+    Attributes
+    ----------
+    limits : of a batch
+    partition : key of hive folders that give a file's day
+    lookback : days before today that are listed each time; older ones only with a whole listing
+    relist : seconds between whole listings
+    changed : 'rescore', 'ignore' or 'fail', where a known file has another size or stamp
+    deleted : 'keep' or 'remove', what becomes of the scored file where the source is gone
+    give_up : seconds after which a file that cannot be read is refused
+    forget : days after which a partition's files are forgotten; None: never
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    partition: str = "date"
+    lookback: int = 3
+    relist: float = 3600.0
+    changed: str = RESCORE
+    deleted: str = KEEP
+    give_up: float = 300.0
+    forget: int | None = None
+
+
+@dataclass
+class Report:
+    """What a batch did, for people and metrics.
+
+    refused : names of files, and why. left : files that are new and not in the batch.
+    """
+
+    number: int
+    version: str
+    files: int = 0
+    rows: int = 0
+    null_rows: int = 0
+    unseen_rows: int = 0
+    bytes: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    removed: int = 0
+    waiting: int = 0
+    left: int = 0
+    seconds: float = 0.0
+
+
+class Follower:
+    """A stream being followed.
+
+    Parameters
+    ----------
+    places : where files are and go
+    ledger : of the output; loaded by `start`
+    rules : what becomes of files
+    scoring : from a version's name to how files are scored with it
+    current : the name of the table's current version; None where there is none yet
+    executor : where tasks run
+    holder : the right to write
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        ledger: Ledger,
+        rules: Rules,
+        scoring: Callable[[str], Scoring],
+        current: Callable[[], str | None],
+        executor: Executor,
+        holder: Holder,
+    ) -> None:
+        self.places = places
+        self.ledger = ledger
+        self.rules = rules
+        self.scoring = scoring
+        self.current = current
+        self.executor = executor
+        self.holder = holder
+        self._listed_whole: float | None = None
+        self._retry: dict[str, tuple[Source, float, float]] = {}
+
+    def start(self) -> Report | None:
+        """Read the ledger; carry out what a follower before has planned and not done, and have back what is lost."""
+        left = self.ledger.load()
+        self._forget_lost()
+        if left is None:
+            return None
+        log.info("batch %s was begun and not ended: it is carried out now", f"{left.number:,}")
+        tasks.sweep(self.places, left.files)
+        return self._carry_out(left, time.monotonic(), 0)
+
+    def _forget_lost(self) -> None:
+        """Files whose scored files are gone are not known any more: they are scored again."""
+        have = {
+            source.name for source in list_sources(self.places.target_filesystem, self.places.target_root)
+        }
+        lost = [
+            name for name, known in self.ledger.files.items() if known.reason is None and name not in have
+        ]
+        if self.rules.deleted == REMOVE or lost:
+            there = {source.name for source in list_sources(self.places.filesystem, self.places.root)}
+            # A source that is gone, too, cannot be scored again.
+            lost = [name for name in lost if name in there]
+        if lost:
+            log.warning(
+                "%s scored files are gone from the output (%s): they are written again",
+                f"{len(lost):,}",
+                examples(lost, 3),
+            )
+        for name in lost:
+            del self.ledger.files[name]
+
+    def listing(self, *, whole: bool | None = None) -> Change:
+        """What has arrived since. whole : list all days; None: when it is time."""
+        now = time.monotonic()
+        if whole is None:
+            whole = self._listed_whole is None or now - self._listed_whole >= self.rules.relist
+        today = dt.datetime.now(dt.UTC).date()
+        since = self._oldest(today) if whole else today - dt.timedelta(self.rules.lookback)
+        listed = list_sources(self.places.filesystem, self.places.root, since=since, key=self.rules.partition)
+        if whole:
+            self._listed_whole = now
+        ignore = self.rules.changed != RESCORE
+        change = compare(listed, self.ledger.files, whole=whole, ignore_changed=ignore)
+        if change.changed and self.rules.changed == FAIL:
+            raise CheckFailedError(
+                f"follow.changed=fail: expected files that stay as they were, found {len(change.changed):,} with "
+                f"another size or stamp than when they were scored ({examples(change.changed, 3)}): put them back, or "
+                "set follow.changed to rescore or ignore"
+            )
+        if since is not None:
+            change = change._replace(gone=tuple(self._within(change.gone, since)))
+        return change._replace(new=tuple(source for source in change.new if self._is_due(source, now)))
+
+    def _oldest(self, today: dt.date) -> dt.date | None:
+        return None if self.rules.forget is None else today - dt.timedelta(self.rules.forget)
+
+    def _within(self, names: Iterable[str], since: dt.date) -> list[str]:
+        names = list(names)
+        old = old_partitions(names, self.rules.partition, since)
+        return [name for name in names if not any(name.startswith(f"{p}/") or f"/{p}/" in name for p in old)]
+
+    def _is_due(self, source: Source, now: float) -> bool:
+        """Whether a file that could not be read is to be tried again: at once where it has changed since."""
+        before = self._retry.get(source.name)
+        return before is None or before[0] != source or now >= before[1]
+
+    def run(self, change: Change) -> Report | None:
+        """Carry out a batch of what has arrived; None where there is nothing to do, or no table yet."""
+        gone = change.gone if self.rules.deleted == REMOVE else ()
+        if not change.new and not gone:
+            return None
+        version = self.current()
+        if version is None:
+            return None
+        started = time.monotonic()
+        files = cut(change.new, self.rules.limits)
+        self.holder.check()
+        batch = self.ledger.plan(version, files, gone)
+        if batch is None:
+            raise TemporaryError(
+                f"{self.ledger.root}: another follower began the next batch: it goes on, this one ends"
+            )
+        return self._carry_out(batch, started, len(change.new) - len(files))
+
+    def _carry_out(self, batch: Batch, started: float, left: int) -> Report:
+        scoring = self.scoring(batch.version)
+        outcomes: list[Outcome] = []
+        if batch.files:
+            work = [(files, self.places, scoring) for files in tasks.tasks_of(batch.files)]
+            for found in self.executor.run("score", tasks.score_arrivals, work):
+                outcomes += found
+        self.holder.check()
+        gone = [outcome.source.name for outcome in outcomes if outcome.kind == GONE]
+        for name in (*batch.removed, *(name for name in gone if name not in self.ledger.files)):
+            # What is gone may have been scored by a follower that died before it could say so.
+            self._remove(name)
+        done = self._done_of(batch, outcomes)
+        report = _report(batch, done, left, time.monotonic() - started)
+        done.facts = {
+            "version": batch.version,
+            "at": time.time(),
+            "seconds": round(report.seconds, 3),
+            "files": report.files,
+            "rows": report.rows,
+            "left": left,
+        }
+        if not self.ledger.commit(batch, done):
+            raise TemporaryError(
+                f"{self.ledger.root}: another follower ended batch {batch.number}: it goes on, this one ends"
+            )
+        if self.ledger.due:
+            self.ledger.compact()
+            self._forget_old()
+        return report
+
+    def _done_of(self, batch: Batch, outcomes: Sequence[Outcome]) -> Done:
+        now, clock = time.time(), time.monotonic()
+        known: dict[str, Known] = {}
+        waiting = dict(self.ledger.waiting)
+        for outcome in outcomes:
+            source = outcome.source
+            name = source.name
+            if outcome.known is not None:
+                known[name] = outcome.known
+            elif outcome.kind == UNREADABLE:
+                since = waiting.setdefault(name, now)
+                if now - since >= self.rules.give_up:
+                    reason = (
+                        f"{name}: expected a Parquet file, found one that cannot be read for "
+                        f"{self.rules.give_up:g} s (follow.give_up): {outcome.reason}"
+                    )
+                    known[name] = Known(source.size, source.stamp, reason=reason)
+                else:
+                    _, _, wait = self._retry.get(name, (source, 0.0, _FIRST_WAIT / 2))
+                    wait = min(2 * wait, _LONGEST_WAIT)
+                    self._retry[name] = (source, clock + wait, wait)
+            elif outcome.kind in (CHANGED, GONE):
+                waiting.pop(name, None)
+        for name in known:
+            waiting.pop(name, None)
+            self._retry.pop(name, None)
+        return Done(known, waiting, batch.removed)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.places.target_filesystem.rm_file(self.places.target(name))
+
+    def _forget_old(self) -> None:
+        oldest = self._oldest(dt.datetime.now(dt.UTC).date())
+        if oldest is not None:
+            for partition in old_partitions(self.ledger.files, self.rules.partition, oldest):
+                self.ledger.forget_partition(partition)
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Have files tried once more that were refused.
+
+        Raises
+        ------
+        InputRejectedError
+            One of them is not known, or was scored.
+        """
+        refused = {name for name, known in self.ledger.files.items() if known.reason is not None}
+        unknown = [name for name in names if name not in refused]
+        if unknown:
+            raise InputRejectedError(
+                f"expected names of refused files, found {examples(unknown, 3)}; refused are "
+                f"{examples(sorted(refused), 5) or 'none'}"
+            )
+        self.holder.check()
+        batch = self.ledger.plan("", ())
+        if batch is None or not self.ledger.commit(
+            batch, Done(waiting=self.ledger.waiting, forgotten=tuple(names))
+        ):
+            raise TemporaryError(f"{self.ledger.root}: another follower writes to it: run again")
+
+
+def _report(batch: Batch, done: Done, left: int, seconds: float) -> Report:
+    scored = [known for known in done.known.values() if known.reason is None]
+    return Report(
+        batch.number,
+        batch.version,
+        files=len(scored),
+        rows=sum(known.rows for known in scored),
+        null_rows=sum(known.null_rows for known in scored),
+        unseen_rows=sum(known.unseen_rows for known in scored),
+        bytes=sum(known.bytes for known in scored),
+        refused={name: known.reason for name, known in done.known.items() if known.reason is not None},
+        removed=len(batch.removed),
+        waiting=len(done.waiting),
+        left=left,
+        seconds=seconds,
+    )
+
+
+def rebuilt(places: Places, ledger: Ledger) -> int:
+    """Make a lost ledger's contents from the log and the output; return how many files are known by it.
+
+    A file is known where its scored file is there, has as many rows, and is not older. Others are scored again.
+    """
+    targets = {source.name: source for source in list_sources(places.target_filesystem, places.target_root)}
+    done = Done()
+    for source in list_sources(places.filesystem, places.root):
+        target = targets.get(source.name)
+        if target is None or not _at_least(target.stamp, source.stamp):
+            continue
+        rows = tasks.rows_of(places.target_filesystem, places.target(source.name))
+        if rows is not None and rows == tasks.rows_of(places.filesystem, places.source(source.name)):
+            done.known[source.name] = Known(source.size, source.stamp, rows, bytes=target.size)
+    batch = ledger.plan("", ())
+    if batch is None or not ledger.commit(batch, done):
+        raise TemporaryError(f"{ledger.root}: another follower writes to it: run again")
+    return len(done.known)
+
+
+def _at_least(stamp: str, other: str) -> bool:
+    try:
+        return float(stamp) >= float(other)
+    except ValueError:  # entity tags tell nothing of time
+        return True

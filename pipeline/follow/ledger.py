@@ -1,0 +1,318 @@
+"""The ledger of a stream: which files are known, and what each batch was to do and did.
+
+It lies beside the output, `<output>.logcal/`, where no reader of the output trips over it:
+
+    stream.json              log, columns, store: another stream is refused
+    plan/<n>.json            what batch n is to do: the table's version; files with their sizes and stamps
+    done/<n>.json            what it did: each file's rows, or why it was refused
+    state/<partition>/<n>.json   all known files of a partition after batch n
+    follower.json            who holds it, and since when
+
+Plans and dones are created only where nothing is. A batch is committed by its done; a plan without one is what a
+follower that died has left, and the next one carries out just that. States are plans and dones added up, so that a
+start reads little; older plans and dones go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from pipeline.errors import ConfigError, InputRejectedError
+from pipeline.files.creation import create, read_json, replace
+
+FORMAT = 1
+SUFFIX = ".logcal"
+"""Of the ledger's folder, behind the output's name."""
+
+COMPACT_EVERY = 100
+"""Batches between states."""
+
+_STREAM = "stream.json"
+
+
+class Source(NamedTuple):
+    """A file of the log: its name below the log's root, size in bytes, and stamp, which changes with its content."""
+
+    name: str
+    size: int
+    stamp: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """What became of a file.
+
+    Attributes
+    ----------
+    size, stamp : of the file that was read
+    rows, null_rows, unseen_rows, bytes : of its scored file
+    reason : why it was refused; None where it was scored
+    """
+
+    size: int
+    stamp: str
+    rows: int = 0
+    null_rows: int = 0
+    unseen_rows: int = 0
+    bytes: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch is to do.
+
+    Attributes
+    ----------
+    number : from 1
+    version : of the table that its files are scored with
+    files : to score. removed : names whose scored files go, since their sources went
+    """
+
+    number: int
+    version: str
+    files: tuple[Source, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass
+class Done:
+    """What a batch did.
+
+    Attributes
+    ----------
+    known : what became of each file that was scored or refused
+    waiting : all files that could not be read yet, and when each was first seen, in seconds since 1970
+    forgotten : names that are no longer known: removed, or to be tried once more
+    facts : of the batch: its version, seconds, when it was done
+    """
+
+    known: dict[str, Known] = field(default_factory=dict)
+    waiting: dict[str, float] = field(default_factory=dict)
+    forgotten: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Ledger:
+    """The ledger of an output.
+
+    Parameters
+    ----------
+    filesystem, root : of the output
+    """
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self.filesystem = filesystem
+        self.output = root
+        self.root = f"{root.rstrip('/')}{SUFFIX}"
+        self.files: dict[str, Known] = {}
+        self.waiting: dict[str, float] = {}
+        self.last = 0
+        self.facts: dict[str, Any] = {}
+        self._compacted = 0
+        self._states: dict[str, int] = {}
+        self._touched: set[str] = set()
+
+    # What it is the ledger of
+
+    def stream(self) -> dict[str, Any] | None:
+        """What the stream was when its ledger was begun; None where there is no ledger."""
+        return read_json(self.filesystem, f"{self.root}/{_STREAM}")
+
+    def begin(self, stream: Mapping[str, Any]) -> None:
+        """Begin a ledger, or go on with one of the same stream.
+
+        Raises
+        ------
+        ConfigError
+            It is that of another stream.
+        InputRejectedError
+            It was written by a newer logcal.
+        """
+        content = {"format": FORMAT, **stream}
+        found = self.stream()
+        if found is None:
+            if create(self.filesystem, f"{self.root}/{_STREAM}", _json(content)):
+                return
+            found = self.stream() or {}
+        if found.get("format", FORMAT) > FORMAT:
+            raise InputRejectedError(
+                f"{self.root}: expected a ledger of format {FORMAT} or older, found {found['format']}: "
+                "use a newer logcal"
+            )
+        other = [key for key in content if found.get(key) != content[key] and key != "format"]
+        if other:
+            says = "; ".join(f"{key}: {found.get(key)!r}, now {content[key]!r}" for key in sorted(other))
+            raise ConfigError(
+                f"output.path: expected an output of this stream, found the ledger of another at {self.root} ({says}): "
+                "choose another output, or set the keys as they were"
+            )
+
+    # Reading
+
+    def load(self) -> Batch | None:
+        """Read what is known; return the batch that was planned and not done, if there is one."""
+        self.files, self.waiting, self.facts = {}, {}, {}
+        self._states, self._touched = {}, set()
+        for partition, number in self._state_numbers():
+            content = read_json(self.filesystem, self._state(partition, number))
+            if content is None or number <= self._states.get(partition, -1):
+                continue
+            self._states[partition] = number
+            self.files.update((name, Known(*values)) for name, values in content["files"].items())
+        self._compacted = max(self._states.values(), default=0)
+        self.last = self._compacted
+        plans, dones = self._numbers("plan"), self._numbers("done")
+        for number in dones:
+            content = read_json(self.filesystem, self._path("done", number))
+            if content is not None:
+                self._apply(number, _done_of(content))
+            self.last = max(self.last, number)
+        left = [number for number in plans if number > self.last]
+        if not left:
+            return None
+        content = read_json(self.filesystem, self._path("plan", left[0]))
+        assert content is not None
+        return Batch(
+            left[0],
+            content["version"],
+            tuple(Source(*file) for file in content["files"]),
+            tuple(content["removed"]),
+        )
+
+    def _apply(self, number: int, done: Done) -> None:
+        for name, known in done.known.items():
+            if number > self._states.get(partition_of(name), 0):
+                self.files[name] = known
+                self._touched.add(partition_of(name))
+        for name in done.forgotten:
+            if number > self._states.get(partition_of(name), 0):
+                self.files.pop(name, None)
+                self._touched.add(partition_of(name))
+        self.waiting = dict(done.waiting)
+        self.facts = done.facts or self.facts
+
+    # Writing
+
+    def plan(self, version: str, files: Iterable[Source] = (), removed: Iterable[str] = ()) -> Batch | None:
+        """Begin a batch; None: another follower began one of the same number."""
+        batch = Batch(self.last + 1, version, tuple(files), tuple(removed))
+        content = {"version": version, "files": batch.files, "removed": batch.removed}
+        made = create(self.filesystem, self._path("plan", batch.number), _json(content))
+        return batch if made else None
+
+    def commit(self, batch: Batch, done: Done) -> bool:
+        """End a batch; False: another follower did."""
+        content = {
+            "known": {name: _row(known) for name, known in done.known.items()},
+            "waiting": done.waiting,
+            "forgotten": done.forgotten,
+            "facts": done.facts,
+        }
+        if not create(self.filesystem, self._path("done", batch.number), _json(content)):
+            return False
+        self._apply(batch.number, done)
+        self.last = batch.number
+        return True
+
+    @property
+    def due(self) -> bool:
+        """Whether states should be written."""
+        return self.last - self._compacted >= COMPACT_EVERY
+
+    def compact(self) -> None:
+        """Write the states of partitions that batches touched, then drop what they hold. Repeating it is harmless."""
+        by_partition: dict[str, dict[str, Any]] = {partition: {} for partition in self._touched}
+        for name, known in self.files.items():
+            partition = partition_of(name)
+            if partition in by_partition:
+                by_partition[partition][name] = _row(known)
+        old = []
+        for partition, files in by_partition.items():
+            if partition in self._states:
+                old.append(self._state(partition, self._states[partition]))
+            replace(self.filesystem, self._state(partition, self.last), _json({"files": files}))
+            self._states[partition] = self.last
+        self._touched, self._compacted = set(), self.last
+        if not self._states:
+            return
+        # Another partition's newest state may be older: it holds all that is known of that partition.
+        dropped = [n for n in self._numbers("done") if n <= self.last]
+        # What waits, and the last facts, are known from the last done alone.
+        dropped = [n for n in dropped if n != self.last]
+        self._remove([*old, *(self._path("done", n) for n in dropped)])
+        self._remove(self._path("plan", n) for n in self._numbers("plan") if n <= self.last)
+
+    def forget_partition(self, partition: str) -> None:
+        """Drop what is known of a partition's files."""
+        for name in [name for name in self.files if partition_of(name) == partition]:
+            del self.files[name]
+        number = self._states.pop(partition, None)
+        self._touched.discard(partition)
+        if number is not None:
+            self._remove([self._state(partition, number)])
+
+    # Places
+
+    def _path(self, kind: str, number: int) -> str:
+        return f"{self.root}/{kind}/{number:012d}.json"
+
+    def _state(self, partition: str, number: int) -> str:
+        return f"{self.root}/state/{quote(partition, safe='=') or '_'}/{number:012d}.json"
+
+    def _numbers(self, kind: str) -> list[int]:
+        return sorted(_number(path) for path in self._ls(kind) if path.endswith(".json"))
+
+    def _state_numbers(self) -> Iterator[tuple[str, int]]:
+        base = f"{self.root}/state"
+        if not self.filesystem.exists(base):
+            return
+        found = []
+        for path in self.filesystem.find(base):
+            folder, _, name = path.rpartition("/")
+            if name.endswith(".json") and not name.startswith("."):
+                partition = unquote(folder.rpartition("/")[2])
+                found.append(("" if partition == "_" else partition, _number(path)))
+        yield from sorted(found, key=lambda item: (item[0], -item[1]))
+
+    def _ls(self, kind: str) -> list[str]:
+        self.filesystem.invalidate_cache()
+        try:
+            names = self.filesystem.ls(f"{self.root}/{kind}", detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [name for name in names if not name.rpartition("/")[2].startswith(".")]
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            try:
+                self.filesystem.rm_file(path)
+            except FileNotFoundError:
+                continue
+
+
+def partition_of(name: str) -> str:
+    """The partition that a file is known with: its first hive folder, or none."""
+    return next((part for part in name.split("/")[:-1] if "=" in part), "")
+
+
+def _row(known: Known) -> list[Any]:
+    values = list(asdict(known).values())
+    return values if known.reason is not None else values[:-1]
+
+
+def _done_of(content: Mapping[str, Any]) -> Done:
+    known = {name: Known(*values) for name, values in content["known"].items()}
+    return Done(known, dict(content["waiting"]), tuple(content["forgotten"]), dict(content["facts"]))
+
+
+def _number(path: str) -> int:
+    return int(path.rpartition("/")[2].removesuffix(".json"))
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return f"{json.dumps(content, ensure_ascii=True, separators=(',', ':'), allow_nan=False)}\n".encode()

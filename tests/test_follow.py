@@ -1,0 +1,646 @@
+"""Following a stream: each file once, the same bytes as score, whatever dies when."""
+
+import datetime as dt
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from calibrators import Isotonic
+from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
+from pipeline.execution import InlineExecutor
+from pipeline.files import creation
+from pipeline.follow import batch as batches
+from pipeline.follow import follower as following
+from pipeline.follow import ledger as ledgers
+from pipeline.follow.arrivals import Limits, compare, cut, list_sources
+from pipeline.follow.batch import Places
+from pipeline.follow.follower import Follower, Rules, rebuilt
+from pipeline.follow.holder import LEASE, Holder
+from pipeline.follow.ledger import Known, Ledger, Source
+from pipeline.score.scored_file import Scoring, score_file
+from pipeline.table.lookup_table import lookup_bytes
+
+STREAM = {"log": "log", "table": "ads"}
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing is cleaned up after it."""
+
+
+class World:
+    """A log, an output, and tables, on a file system."""
+
+    def __init__(self, folder: Path, protocol: str = "file") -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        self.log.mkdir()
+        self.filesystem = fsspec.filesystem(protocol)
+        self.output = str(folder / "scored") if protocol == "file" else f"/{folder.name}/scored"
+        self.tables = {name: self._table(name, seed) for seed, name in enumerate(["000001-a", "000002-b"])}
+        self.current = "000001-a"
+        self.rules = Rules()
+
+    def _table(self, name: str, seed: int) -> str:
+        rng = np.random.default_rng(seed)
+        score = rng.random(200)
+        fitted = Isotonic().fit(score, rng.random(200) < score)
+        path = self.folder / f"{name}.parquet"
+        content = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
+        path.write_bytes(lookup_bytes(fitted.calibration_map_, version=name, **content))
+        return str(path)
+
+    def arrive(self, name: str, rows: int = 20, seed: int = 0, at: float | None = None) -> Path:
+        """A file lands by a rename, as writers should have it."""
+        path = self.log / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        score = np.random.default_rng([seed, rows, *name.encode()]).random(rows)
+        temporary = path.with_name(f"_{path.name}")
+        pq.write_table(pa.table({"score": score, "id": np.arange(rows)}), temporary)
+        if at is not None:
+            os.utime(temporary, (at, at))
+        temporary.rename(path)
+        return path
+
+    def scoring(self, version: str) -> Scoring:
+        return Scoring("score", self.tables[version])
+
+    @property
+    def places(self) -> Places:
+        return Places(fsspec.filesystem("file"), str(self.log), self.filesystem, self.output)
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.filesystem, self.output)
+
+    def follower(self, clock=time.time) -> Follower:
+        ledger = self.ledger()
+        ledger.begin(STREAM)
+        holder = Holder(ledger.filesystem, ledger.root, clock)
+        return Follower(
+            self.places, ledger, self.rules, self.scoring, lambda: self.current, InlineExecutor(), holder
+        )
+
+    def take_all(self, follower: Follower | None = None) -> Follower:
+        """What --once does."""
+        follower = follower or self.follower()
+        follower.start()
+        while follower.run(follower.listing(whole=True)) is not None:
+            pass
+        follower.holder.release()
+        return follower
+
+    def written(self) -> dict[str, bytes]:
+        """The output's files."""
+        found = self.filesystem.find(self.output) if self.filesystem.exists(self.output) else []
+        shown = [p for p in found if not p.rpartition("/")[2].startswith(".")]
+        return {p[len(self.output) + 1 :]: self.filesystem.cat_file(p) for p in shown}
+
+    def expected(self, versions: dict[str, str] | None = None) -> dict[str, bytes]:
+        """The bytes that the score job writes."""
+        found = {}
+        for source in list_sources(fsspec.filesystem("file"), str(self.log)):
+            rows = batches.rows_of(fsspec.filesystem("file"), str(self.log / source.name))
+            if rows is None:
+                continue
+            target = self.folder / "expected.parquet"
+            scoring = self.scoring((versions or {}).get(source.name, self.current))
+            local = fsspec.filesystem("file")
+            score_file(local, str(self.log / source.name), rows, local, str(target), scoring)
+            found[source.name] = target.read_bytes()
+        return found
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+@pytest.fixture(params=["file", "memory"])
+def any_world(tmp_path, request):
+    """On a mounted folder, and on a store that has conditional PUTs and no rename."""
+    yield World(tmp_path, request.param)
+    fsspec.filesystem("memory").store.clear()
+
+
+def test_each_file_once_with_the_bytes_of_score(any_world):
+    world = any_world
+    for i in range(7):
+        world.arrive(f"date=2026-11-{20 + i % 2}/part-{i}.parquet")
+    world.rules = Rules(limits=Limits(files=3))
+    follower = world.take_all()
+    assert world.written() == world.expected()
+    assert follower.ledger.last == 3
+    again = world.take_all()
+    assert again.ledger.last == 3
+    world.arrive("late.parquet")
+    assert world.take_all().ledger.last == 4
+    assert world.written() == world.expected()
+
+
+# A kill after each write of a batch
+
+
+class Killing:
+    """Dies at the n-th write, before or after it."""
+
+    def __init__(self, monkeypatch, at: int, after: bool) -> None:
+        self.left = at
+        self.after = after
+        self.happened = False
+        for module, name in (
+            (ledgers, "create"),
+            (ledgers, "replace"),
+            (batches, "score_file"),
+            (Ledger, "_remove"),
+            (Follower, "_remove"),
+        ):
+            monkeypatch.setattr(module, name, self._wrapped(getattr(module, name)))
+
+    def _wrapped(self, function):
+        def dying(*args, **kwargs):
+            self.left -= 1
+            dies = self.left == 0
+            if dies and not self.after:
+                self.happened = True
+                raise Died
+            result = function(*args, **kwargs)
+            if dies:
+                self.happened = True
+                raise Died
+            return result
+
+        return dying
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_a_kill_at_each_write_leaves_what_the_next_follower_finishes(tmp_path, protocol, after, monkeypatch):
+    monkeypatch.setattr(ledgers, "COMPACT_EVERY", 2)
+    at, happened = 0, True
+    while happened:
+        at += 1
+        folder = tmp_path / f"kill-{at}"
+        folder.mkdir()
+        world = World(folder, protocol)
+        world.rules = Rules(limits=Limits(files=2), deleted="remove")
+        for i in range(5):
+            world.arrive(f"date=2026-11-20/part-{i}.parquet")
+        gone = world.arrive("date=2026-11-21/gone.parquet", at=1.0)
+        with monkeypatch.context() as patch:
+            killing = Killing(patch, at, after)
+            follower = None
+            try:
+                follower = world.follower()
+                follower.start()
+                follower.run(follower.listing(whole=True))
+                gone.unlink()
+                world.take_all(follower)
+            except Died:
+                # The operating system gives the lock back; a lease runs out.
+                if follower is not None:
+                    _die(follower)
+            happened = killing.happened
+        gone.unlink(missing_ok=True)
+        # The table has changed meanwhile: a batch that was planned keeps its version.
+        planned = _planned(world)
+        world.current = "000002-b"
+        done = set(_known(world))
+        world.take_all(world.follower(clock=lambda: time.time() + 2 * LEASE))
+        versions = dict.fromkeys({*planned, *done}, "000001-a")
+        assert world.written() == world.expected(versions), at
+        assert set(_known(world)) == set(world.written())
+        fsspec.filesystem("memory").store.clear()
+    assert at > 15
+
+
+def _die(follower: Follower) -> None:
+    if follower.holder._lock is not None:
+        os.close(follower.holder._lock)
+        follower.holder._lock = None
+
+
+def _planned(world: World) -> list[str]:
+    ledger = world.ledger()
+    left = ledger.load() if ledger.stream() else None
+    return [] if left is None else [source.name for source in left.files]
+
+
+def _known(world: World) -> dict[str, Known]:
+    ledger = world.ledger()
+    if ledger.stream():
+        ledger.load()
+    return ledger.files
+
+
+def test_a_table_that_changes_after_a_plan_is_not_that_plans(world):
+    """Each version's files are that version's score."""
+    world.rules = Rules(limits=Limits(files=2))
+    names = [world.arrive(f"{i}.parquet", at=i + 1.0).name for i in range(4)]
+    follower = world.follower()
+    follower.start()
+    follower.run(follower.listing(whole=True))
+    world.current = "000002-b"
+    world.take_all(follower)
+    versions = dict(zip(names, ["000001-a"] * 2 + ["000002-b"] * 2, strict=True))
+    assert world.written() == world.expected(versions)
+    for name, version in versions.items():
+        table = pq.read_table(Path(world.output) / name)
+        assert set(table["table_version"].to_pylist()) == {version}
+
+
+def test_two_followers(any_world):
+    world = any_world
+    first = world.follower()
+    with pytest.raises(TemporaryError, match="follows this stream already"):
+        world.follower()
+    first.holder.release()
+    world.follower().holder.release()
+
+
+def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path):
+    world = World(tmp_path, "memory")
+    world.arrive("a.parquet")
+    paused = world.follower()
+    paused.start()
+    change = paused.listing(whole=True)
+    world.current = "000002-b"
+    world.take_all(world.follower(clock=lambda: time.time() + 2 * LEASE))
+    with pytest.raises(TemporaryError, match="took over"):
+        paused.run(change)
+    assert world.written() == world.expected()
+    fsspec.filesystem("memory").store.clear()
+
+
+def test_the_loser_of_a_race_for_a_batch_ends(world):
+    world.arrive("a.parquet")
+    follower = world.follower()
+    follower.start()
+    change = follower.listing(whole=True)
+    other = world.ledger()
+    other.load()
+    assert other.plan("000001-a", change.new) is not None
+    with pytest.raises(TemporaryError, match="another follower began"):
+        follower.run(change)
+
+
+def test_a_listing_that_hides_a_file_and_then_shows_it(world, monkeypatch):
+    world.arrive("a.parquet")
+    world.arrive("b.parquet")
+    whole = list_sources(fsspec.filesystem("file"), str(world.log))
+    follower = world.follower()
+    follower.start()
+    shown = iter([whole[:1], whole])
+    monkeypatch.setattr(following, "list_sources", lambda *args, **kwargs: next(shown, whole))
+    while follower.run(follower.listing(whole=True)) is not None:
+        pass
+    assert world.written() == world.expected()
+
+
+def test_times_order_files_and_never_leave_one_out(world):
+    world.arrive("new.parquet", at=time.time())
+    world.arrive("future.parquet", at=dt.datetime(2099, 1, 1, tzinfo=dt.UTC).timestamp())
+    world.arrive("date=2099-01-01/future.parquet")
+    world.arrive("date=1970-01-02/old.parquet", at=1.0)
+    follower = world.take_all()
+    assert world.written() == world.expected()
+    world.arrive("date=1970-01-02/later.parquet", at=2.0)
+    follower = world.follower()
+    follower.start()
+    assert [s.name for s in follower.listing(whole=False).new] == []
+    assert [s.name for s in follower.listing(whole=True).new] == ["date=1970-01-02/later.parquet"]
+
+
+def test_between_whole_listings_only_days_within_the_lookback_are_listed(world):
+    today = dt.datetime.now(dt.UTC).date()
+    for days in (0, 3, 4, -1):
+        world.arrive(f"date={today - dt.timedelta(days)}/part.parquet")
+    world.arrive("other=1/part.parquet")
+    since = today - dt.timedelta(3)
+    found = {s.name for s in list_sources(fsspec.filesystem("file"), str(world.log), since=since)}
+    whole = {s.name for s in list_sources(fsspec.filesystem("file"), str(world.log))}
+    assert whole - found == {f"date={today - dt.timedelta(4)}/part.parquet"}
+
+
+@pytest.mark.parametrize("changed", ["rescore", "ignore", "fail"])
+def test_a_file_that_is_changed_in_place(world, changed):
+    path = world.arrive("a.parquet", at=1.0)
+    world.take_all()
+    before = world.written()
+    content = pq.read_table(path)
+    backwards = pa.array(content["score"].to_numpy()[::-1].copy())
+    pq.write_table(content.set_column(0, "score", backwards), path)
+    os.utime(path, (2.0, 2.0))
+    world.rules = Rules(changed=changed)
+    if changed == "fail":
+        with pytest.raises(CheckFailedError, match="another size or stamp"):
+            world.take_all()
+        return
+    world.take_all()
+    assert world.written() == (world.expected() if changed == "rescore" else before)
+
+
+def test_a_file_that_changes_between_plan_and_read_is_taken_as_it_is_then(world, monkeypatch):
+    path = world.arrive("a.parquet", at=1.0)
+    follower = world.follower()
+    follower.start()
+    change = follower.listing(whole=True)
+    world.arrive("a.parquet", rows=30, at=2.0)
+    report = follower.run(change)
+    assert report.files == 0
+    assert world.written() == {}
+    world.take_all(follower)
+    assert world.written() == world.expected()
+    assert pq.read_metadata(path).num_rows == 30
+
+
+def test_a_file_that_changes_while_it_is_read(world, monkeypatch):
+    path = world.arrive("a.parquet", at=1.0)
+    real = score_file
+
+    def changing(*args):
+        if path.stat().st_mtime == 1.0:
+            content = path.read_bytes()
+            path.write_bytes(content)
+        return real(*args)
+
+    monkeypatch.setattr(batches, "score_file", changing)
+    world.take_all()
+    assert world.written() == world.expected()
+    assert _known(world)["a.parquet"].stamp == str(path.stat().st_mtime)
+
+
+@pytest.mark.parametrize("deleted", ["keep", "remove"])
+def test_a_source_that_is_deleted(any_world, deleted):
+    world = any_world
+    world.arrive("a.parquet")
+    gone = world.arrive("b.parquet")
+    world.take_all()
+    before = world.written()
+    gone.unlink()
+    world.rules = Rules(deleted=deleted)
+    world.take_all()
+    assert world.written() == (before if deleted == "keep" else world.expected())
+    assert ("b.parquet" in _known(world)) == (deleted == "keep")
+
+
+def test_half_written_then_whole(world):
+    path = world.arrive("a.parquet")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    world.arrive("b.parquet")
+    follower = world.follower()
+    follower.start()
+    report = follower.run(follower.listing(whole=True))
+    assert (report.files, report.waiting, report.refused) == (1, 1, {})
+    # Not tried at every look, unless it has changed.
+    assert follower.listing(whole=True).new == ()
+    path.write_bytes(whole)
+    os.utime(path, (5.0, 5.0))
+    world.take_all(follower)
+    assert world.written() == world.expected()
+    assert follower.ledger.waiting == {}
+
+
+def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
+    path = world.log / "poison.parquet"
+    pq.write_table(pa.table({"other": [1.0]}), path)
+    os.utime(path, (1.0, 1.0))
+    empty = world.log / "empty.parquet"
+    empty.touch()
+    world.arrive("good.parquet")
+    world.rules = Rules(give_up=0)
+    follower = world.take_all()
+    refused = {name for name, known in follower.ledger.files.items() if known.reason}
+    assert refused == {"poison.parquet", "empty.parquet"}
+    assert "expected a column 'score'" in follower.ledger.files["poison.parquet"].reason
+    assert "0 bytes" in follower.ledger.files["empty.parquet"].reason
+    assert set(world.written()) == {"good.parquet"}
+    # Mended in place, with its size and time as they were.
+    again = world.follower()
+    again.start()
+    with pytest.raises(InputRejectedError, match="refused are"):
+        again.forget(["good.parquet"])
+    pq.write_table(pa.table({"score": [1.0]}), path)
+    again.ledger.files["poison.parquet"] = Known(
+        path.stat().st_size, str(path.stat().st_mtime), reason="as it was"
+    )
+    assert again.listing(whole=True).new == ()
+    again.forget(["poison.parquet"])
+    world.take_all(again)
+    assert set(world.written()) == {"good.parquet", "poison.parquet"}
+
+
+@pytest.mark.parametrize("name", ["create", "replace"])
+def test_a_disk_that_is_full_in_each_step(world, name, monkeypatch):
+    monkeypatch.setattr(ledgers, "COMPACT_EVERY", 1)
+    world.take_all()
+    world.arrive("a.parquet")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    follower = world.follower()
+    with monkeypatch.context() as patch:
+        patch.setattr(ledgers, name, full)
+        with pytest.raises(OSError, match="No space"):
+            world.take_all(follower)
+    _die(follower)
+    world.take_all()
+    assert world.written() == world.expected()
+
+
+def test_an_output_that_lost_files_gets_them_again(world):
+    world.arrive("a.parquet")
+    world.arrive("b.parquet")
+    world.take_all()
+    (Path(world.output) / "a.parquet").unlink()
+    world.take_all()
+    assert world.written() == world.expected()
+
+
+def test_a_lost_ledger_is_made_again(world, monkeypatch):
+    world.arrive("a.parquet")
+    changed = world.arrive("b.parquet")
+    world.take_all()
+    shutil.rmtree(f"{world.output}.logcal")
+    later = time.time() + 10
+    os.utime(changed, (later, later))
+    follower = world.follower()
+    follower.ledger.load()
+    assert rebuilt(world.places, follower.ledger) == 1
+    scored = []
+    real = score_file
+    monkeypatch.setattr(batches, "score_file", lambda *args: (scored.append(args[1]), real(*args))[1])
+    world.take_all(follower)
+    assert scored == [str(changed)]
+    assert world.written() == world.expected()
+
+
+def test_the_ledger_of_another_stream(world):
+    world.take_all()
+    with pytest.raises(ConfigError, match="ledger of another"):
+        world.ledger().begin({**STREAM, "table": "other"})
+    path = Path(f"{world.output}.logcal/stream.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    with pytest.raises(InputRejectedError, match="newer logcal"):
+        world.ledger().begin(STREAM)
+
+
+def test_old_partitions_are_forgotten_by_name_and_not_scored_again(world, monkeypatch):
+    monkeypatch.setattr(ledgers, "COMPACT_EVERY", 1)
+    today = dt.datetime.now(dt.UTC).date()
+    for days in (0, 40):
+        world.arrive(f"date={today - dt.timedelta(days)}/a.parquet")
+    world.take_all()
+    assert len(_known(world)) == 2
+    world.rules = Rules(forget=30, deleted="remove")
+    world.arrive("b.parquet")
+    world.take_all()
+    assert set(_known(world)) == {f"date={today}/a.parquet", "b.parquet"}
+    assert world.written() == world.expected()
+
+
+def test_states_hold_what_is_known(world, monkeypatch):
+    monkeypatch.setattr(ledgers, "COMPACT_EVERY", 3)
+    world.rules = Rules(limits=Limits(files=1))
+    for i in range(8):
+        world.arrive(f"date=2026-11-{20 + i % 3}/part-{i}.parquet", at=i + 1.0)
+    known = world.take_all().ledger.files
+    assert _known(world) == known
+    ledger = Path(f"{world.output}.logcal")
+    assert len(list((ledger / "done").iterdir())) <= 3
+    assert len(list((ledger / "state").rglob("*.json"))) == 3
+
+
+def test_a_batch_has_one_file_at_least_and_keeps_to_its_limits():
+    files = [Source(str(i), 10, "0") for i in range(5)]
+    assert [len(cut(files, Limits(n, size))) for n, size in ((9, 1), (9, 25), (3, 99), (9, 99))] == [
+        1,
+        2,
+        3,
+        5,
+    ]
+    assert cut([], Limits()) == ()
+
+
+def test_what_is_compared():
+    known = {"a": Known(1, "1"), "b": Known(1, "1"), "c": Known(1, "1", reason="bad")}
+    listed = [Source("d", 1, "3"), Source("b", 2, "1"), Source("a", 1, "1"), Source("e", 1, "2.5")]
+    change = compare(listed, known, whole=True)
+    assert [s.name for s in change.new] == ["b", "e", "d"]
+    assert change.changed == ("b",)
+    assert change.gone == ("c",)
+    assert compare(listed, known, whole=False, ignore_changed=True).gone == ()
+
+
+def test_a_file_is_created_once(tmp_path):
+    for filesystem, path in (
+        (fsspec.filesystem("file"), str(tmp_path / "a" / "b")),
+        (fsspec.filesystem("memory"), "/creation/b"),
+    ):
+        assert creation.create(filesystem, path, b"1")
+        assert not creation.create(filesystem, path, b"2")
+        assert filesystem.cat_file(path) == b"1"
+        creation.replace(filesystem, path, b"3")
+        assert filesystem.cat_file(path) == b"3"
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
+    fsspec.filesystem("memory").store.clear()
+
+
+# The command
+
+
+@pytest.fixture
+def stream(place):
+    """Follow a folder that files arrive in, with a table that has been published; and the folder."""
+    place.write_log()
+    place.job("fit").expect(0)
+    arriving = place.root / "arriving"
+    arriving.mkdir()
+
+    def follow(*settings, run=place.job):
+        return run("follow", *settings, log__path=arriving, output__path=place.output)
+
+    return follow, arriving
+
+
+def _lands(folder: Path, name: str, rows: int = 50) -> None:
+    hidden = folder / f"_{name}"
+    pq.write_table(pa.table({"score": np.random.default_rng(rows).random(rows)}), hidden)
+    hidden.rename(folder / name)
+
+
+def test_once_says_what_it_did(place, stream):
+    follow, arriving = stream
+    follow("--once").expect(99, "no files are new")
+    _lands(arriving, "a.parquet")
+    done = follow("--once", "--json").expect(0).json
+    assert (done["files"], done["rows"], done["batches"], done["version"]) == (1, 50, 1, place.current)
+    follow("--once").expect(99)
+    (arriving / "poison.parquet").write_text("this is no Parquet file")
+    _lands(arriving, "b.parquet")
+    follow("--once", "follow.give_up=0s").expect(
+        3, "1 files were refused (poison.parquet); the others were scored"
+    )
+    follow("--once").expect(99)
+    status = follow("--status", "--json").expect(0).json
+    assert (status["files"], status["backlog"], list(status["refused"])) == (2, 0, ["poison.parquet"])
+    _lands(arriving, "c.parquet")
+    status = follow("--status").expect(0)
+    assert "2 files scored, 1 to score" in status.stdout
+    assert "refused poison.parquet: " in status.stdout
+    follow("--once", "follow.retry=nothing").expect(3, "expected names of refused files, found nothing")
+    place.job("score", log__path=arriving / "b.parquet", output__path=place.root / "batch").expect(0)
+    assert (place.output / "b.parquet").read_bytes() == (place.root / "batch" / "b.parquet").read_bytes()
+
+
+def test_what_cannot_be_followed_is_refused(place, stream):
+    follow, arriving = stream
+    _lands(arriving, "a.parquet")
+    follow("--once", "store.table=other").expect(3, "expected a published table 'other'")
+    follow("--once", f"log.path={arriving}/a.parquet").expect(2, "expected a folder, found the file")
+    follow("--once", f"log.path={arriving}/*.parquet").expect(2, "expected a folder, found the glob")
+    follow("--once", f"log.path=[{arriving}, {place.log}]").expect(2, "expected one folder, found 2 paths")
+    follow("--once", f"output.path={arriving}/scored").expect(2, "would become part of the log")
+    follow("--once", "follow.poll=soon").expect(2, "expected a duration such as")
+    follow("--once").expect(0)
+    follow("--once", "output.column=p").expect(2, "ledger of another")
+    shutil.rmtree(place.root / "output.logcal")
+    follow("--once").expect(2, "found 1 files without it", "--rebuild")
+    follow("--once", "--rebuild").expect(99)
+    follow("--once").expect(99)
+
+
+@pytest.mark.parametrize("kind", ["inline", "threads"])
+def test_files_are_scored_as_they_come_until_it_is_stopped(place, stream, start, kind):
+    follow, arriving = stream
+    running = follow(
+        "follow.poll=50ms", f"cluster.kind={kind}", run=lambda *given, **paths: start(place, *given, **paths)
+    )
+    for name in ("a.parquet", "b.parquet"):
+        _lands(arriving, name)
+        running.await_that((place.output / name).exists, name)
+    running.process.send_signal(signal.SIGTERM)
+    result = running.result(timeout=30)
+    assert result.code == 143, result.stderr
+    assert "Traceback" not in result.stderr
+    _lands(arriving, "c.parquet")
+    follow("--once").expect(0)
+    follow("--once").expect(99)
+    place.job("score", log__path=arriving, output__path=place.root / "batch").expect(0)
+    for name in ("a.parquet", "b.parquet", "c.parquet"):
+        assert (place.output / name).read_bytes() == (place.root / "batch" / name).read_bytes()
+
+
+def test_it_ends_by_itself_after_its_lifetime(stream):
+    follow, arriving = stream
+    _lands(arriving, "a.parquet")
+    assert follow("follow.lifetime=1s", "--json").expect(0).json["files"] == 1
