@@ -9,8 +9,8 @@ chunks are wider). Every addition changes three chunks by less than 2**32, so 2*
 import math
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.double_double import two_product
 from calibrators._kernels.sums import MAX_COMPONENTS, add, whole_total
 
@@ -18,7 +18,7 @@ CHUNKS = 68
 _LOW = np.int64(0xFFFFFFFF)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def accumulate(accumulator, slot, bits, x):
     """Add x. slot : float64 array, shape (1,), scratch; bits : the same memory as uint64."""
     slot[0] = x
@@ -41,7 +41,7 @@ def accumulate(accumulator, slot, bits, x):
     accumulator[i + 2] += high
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def accumulate_product(accumulator, slot, bits, x, y):
     """Add x * y without rounding it (while neither overflows 1e300 nor its last bits fall below 2**-1074)."""
     high, low = two_product(x, y)
@@ -50,7 +50,7 @@ def accumulate_product(accumulator, slot, bits, x, y):
         accumulate(accumulator, slot, bits, low)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def drain(accumulator, components):
     """Move the sum, if >= 0, into components as an expansion, padded with zeros; return its length. O(chunks)."""
     carry = np.int64(0)
@@ -68,7 +68,7 @@ def drain(accumulator, components):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def whole_as_components(total, components):
     """Write the int64 total >= 0 into components as an expansion, padded with zeros; return its length."""
     n = add(components, 0, float(total & _LOW))
@@ -77,7 +77,7 @@ def whole_as_components(total, components):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def merge(rows):
     """Exact sums of rows of addends, shape (sums, addends), as expansions padded with zeros to one length."""
     out = np.zeros((rows.shape[0], MAX_COMPONENTS))
@@ -99,7 +99,7 @@ _LANES = 8
 _HUGE = 2.0**1000
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _largest_magnitude(raw):
     """The bits of the largest magnitude. raw : int64 array, the bits of doubles."""
     largest = np.int64(0)
@@ -108,7 +108,7 @@ def _largest_magnitude(raw):
     return largest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _take_leading(strip, sigma, lanes):
     """Move of every number what is a multiple of sigma's last bit into sums, which stay exact."""
     for i in range(0, _STRIP, _LANES):
@@ -120,7 +120,7 @@ def _take_leading(strip, sigma, lanes):
             strip[i + j] = x - leading
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expansion_of(values):
     """The exact sum of values >= 0 as an expansion: `sums.expansion_of` for very many.
 

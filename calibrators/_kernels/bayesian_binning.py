@@ -9,14 +9,14 @@ of no boundary between the first group and u. Each sweep is O(m^2) time and O(m)
 import math
 
 import numpy as np
-from numba import njit
 
 from calibrators._kernels.binnings import log_beta
+from calibrators._kernels.compiled import kernel
 
 _NEGLIGIBLE = -60.0  # a share below exp(-60) of a sum is lost in it
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_factorials(n):
     """Log of 0!, 1!, ..., n!."""
     table = np.empty(n + 1)
@@ -25,7 +25,7 @@ def log_factorials(n):
     return table
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _log_marginal(n0, n1, table):
     """Log of n0! n1! / (n0 + n1 + 1)!; table : log factorials, or empty for weights that are not whole."""
     if table.size > 0:
@@ -33,7 +33,7 @@ def _log_marginal(n0, n1, table):
     return log_beta(n1 + 1.0, n0 + 1.0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_binning(negatives, positives, cut, kept, table):
     """The first group of each bin of the binning with the highest score (of equals: with the longer last bins)."""
     m = cut.size
@@ -61,7 +61,7 @@ def best_binning(negatives, positives, cut, kept, table):
     return bins[:count][::-1].copy(), best[m]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _log_sum(terms, n):
     """Log of the sum of exp(terms[:n])."""
     highest = -np.inf
@@ -76,7 +76,7 @@ def _log_sum(terms, n):
     return highest, total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_sums_below(negatives, positives, cut, kept, table):
     """For each u the log of the summed scores of all binnings of the groups before u; shape (m + 1,)."""
     m = cut.size
@@ -94,7 +94,7 @@ def log_sums_below(negatives, positives, cut, kept, table):
     return below
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def average_levels(negatives, positives, cut, kept, table, below):
     """For each group the mean, over all binnings weighted by their scores, of its bin's (n1 + 1) / (n + 2).
 

@@ -7,8 +7,8 @@ denominator, j = 1 .. B - 1. Consecutive j that fall on one point are skipped wi
 import math
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.cumulative import fill_prefix_sums
 from calibrators._kernels.double_double import two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, rounded
@@ -28,7 +28,7 @@ _TAYLOR = np.array(
 _LARGE = 15.0  # from here on the first six terms of Stirling's series give all digits
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def first_target_beyond(sum_so_far, numerator, denominator):
     """The smallest j >= 1 with numerator * j / denominator > sum_so_far."""
     j = max(int(sum_so_far / numerator * denominator), 1)
@@ -39,7 +39,7 @@ def first_target_beyond(sum_so_far, numerator, denominator):
     return j
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _search(sums, start, target, density):
     """The first index >= start whose sum reaches target, or sums.size; O(1) where weights are even."""
     n = sums.size
@@ -70,7 +70,7 @@ def _search(sums, start, target, density):
     return high
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_edges(weight, carry, bins, numerators, denominators, total):
     """Which points of a part some binning has an edge after.
 
@@ -125,7 +125,7 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
     return marked
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bucket_index(sums, total):
     """For each of as many equal buckets of [0, total] as there are sums, the first sum at or above its start."""
     buckets = max(sums.size, 1)
@@ -139,7 +139,7 @@ def bucket_index(sums, total):
     return starts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def edges_of(sums, starts, total, bins, numerator, denominator, out):
     """Write the indices into sums (of the cuts) of one binning's edges to out; return how many there are."""
     n = sums.size
@@ -165,7 +165,7 @@ def edges_of(sums, starts, total, bins, numerator, denominator, out):
     return count
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _stirling_rest(x):
     """Log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), x >= 15."""
     y = 1.0 / (x * x)
@@ -174,7 +174,7 @@ def _stirling_rest(x):
     ) / x
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_beta(a, b):
     """Log of the beta function, a, b > 0, without the cancellation of three log-gammas where one is large."""
     p, q = min(a, b), max(a, b)
@@ -190,7 +190,7 @@ def log_beta(a, b):
     return math.lgamma(p) + rest + p - p * math.log(p + q) + (q - 0.5) * math.log1p(-share)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _log_gamma_one_plus(x):
     """Log Gamma(1 + x), 0 <= x <= 0.1, by its Taylor series -gamma x + sum over k of zeta(k) (-x)^k / k."""
     value = 0.0
@@ -199,7 +199,7 @@ def _log_gamma_one_plus(x):
     return -x * value
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _log_gamma_pair(a, b):
     """Log Gamma(a) + log Gamma(b), a, b > 0."""
     if a + b <= _SMALL:
@@ -207,12 +207,12 @@ def _log_gamma_pair(a, b):
     return math.lgamma(a) + math.lgamma(b)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _difference(high_1, low_1, high_0, low_0):
     return max((high_1 - high_0) + (low_1 - low_0), 0.0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_bins(cuts, ends, chosen, count, bin_edges, weight, positives):
     """Interval, weight and positives of the bins between chosen cuts.
 
@@ -235,13 +235,13 @@ def fill_bins(cuts, ends, chosen, count, bin_edges, weight, positives):
         w0, k0, w0_low, k0_low = row[1], row[2], w_low, k_low
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def prior_mean(low, high):
     """The prior's mean of a bin: the midpoint of its interval, kept away from 0 and 1."""
     return min(max((low + high) / 2, 0.005), 0.995)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_marginal_likelihoods(cuts, ends, starts, bins, numerators, denominators, strengths, scores, sizes):
     """The log marginal likelihood of each binning, and how many bins it ends with.
 
@@ -271,7 +271,7 @@ def log_marginal_likelihoods(cuts, ends, starts, bins, numerators, denominators,
         sizes[model] = count + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def average_steps(at, change, start):
     """Running totals of start plus the changes at each distinct place, in double-double arithmetic.
 

@@ -6,7 +6,6 @@ added by itself. As counts add up to at most 2**30, no chunk overflows.
 """
 
 import numpy as np
-from numba import njit
 
 from calibrators._kernels.accumulators import (
     CHUNKS,
@@ -14,6 +13,7 @@ from calibrators._kernels.accumulators import (
     drain,
     whole_as_components,
 )
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.logarithm import log_in_place
 from calibrators._kernels.measures import TINY, add_losses
 from calibrators._kernels.search import end_of_tie
@@ -28,7 +28,7 @@ _UNIT = 262144.0  # 2**18
 _NEXT = 4294967296.0  # 2**32
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_products(values, factors, n, accumulator, slot, bits):
     """Add values[i] * factors[i]: values in [0, 1024), factors whole."""
     a = b = c = d = np.int64(0)
@@ -63,7 +63,7 @@ def add_products(values, factors, n, accumulator, slot, bits):
                 accumulate_product(accumulator, slot, bits, factors[i], x * 4.81482486096809e-35)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_losses(p, hits, factors, n, work, squared, logs, slot, bits):
     """Squared errors and log losses of rows of one label a point, for TINY <= p < 1. hits : 1 where it is 1, else 0."""
     values, value_bits, rest, exponents = work
@@ -85,7 +85,7 @@ def _add_losses(p, hits, factors, n, work, squared, logs, slot, bits):
     add_products(values, factors, n, logs, slot, bits)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _end_tie(ranks):
     rank, below, weight, hits = ranks
     ranks[0] = rank + hits * (2 * below + weight)
@@ -93,7 +93,7 @@ def _end_tie(ranks):
     ranks[2:] = 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_ranks(p, w, k, start, stop, ranks):
     """Add the points start, ..., stop - 1 to `measures.rank_sum`.
 
@@ -127,7 +127,7 @@ def _add_ranks(p, w, k, start, stop, ranks):
     ranks[0], ranks[1] = rank, below
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sums_of_counts(p, w, k, squares, bounds, depth):
     """The sums of `measures.segment_sums`, `loss_sums` and `rank_sum`, where w and k are counts.
 
@@ -205,7 +205,7 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _narrow(rows):
     """Without the columns that are zero in all rows."""
     width = 1
@@ -216,7 +216,7 @@ def _narrow(rows):
     return rows[:, :width].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def join_ties(p, w, k):
     """Points with equal p joined, as arrays p, w, k and the sums of the squares of the weights (int64).
 

@@ -5,8 +5,8 @@ addition costs no more than one in double precision.
 """
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.double_double import two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
@@ -15,14 +15,14 @@ _MODERATE = 2.0**22
 _MOST_WHOLE = 1 << 31  # times the former: sums that doubles hold
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _components(carry):
     components = np.zeros(MAX_COMPONENTS)
     components[: carry.size] = carry
     return components
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _advance(values, start, stop, components, n):
     """Add values[start:stop] to the expansion; return its new length."""
     i = start
@@ -42,7 +42,7 @@ def _advance(values, start, stop, components, n):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_expansions(left, right):
     """The exact sum of two expansions, as an expansion."""
     components = _components(left)
@@ -52,7 +52,7 @@ def add_expansions(left, right):
     return components[:n].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sum_of_whole(values):
     """The length of a first stretch of moderate whole numbers, and their sum, which doubles hold exactly.
 
@@ -75,7 +75,7 @@ def _sum_of_whole(values):
     return i, float(total)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expansion_of(values):
     """The exact sum of values as an expansion."""
     components = np.zeros(MAX_COMPONENTS)
@@ -84,7 +84,7 @@ def expansion_of(values):
     return components[:n].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_prefix_sums(values, start, stop, components, n, out):
     """Write the correctly rounded cumulative sums of values[start:stop] to out; return the expansion's length."""
     i = start
@@ -106,7 +106,7 @@ def fill_prefix_sums(values, start, stop, components, n, out):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def prefix_sums(values, carry):
     """The correctly rounded cumulative sum at every index, after the carry."""
     out = np.empty(values.size)
@@ -114,7 +114,7 @@ def prefix_sums(values, carry):
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cuts_at(values, carry, targets):
     """For each target the first index whose cumulative sum, correctly rounded, reaches it.
 
@@ -141,7 +141,7 @@ def cuts_at(values, carry, targets):
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sums_through(values, carry, stops):
     """Cumulative sums of values[: stop] after the carry, as double-doubles (high correctly rounded, and low).
 

@@ -1,11 +1,11 @@
 """Double-doubles: a number as the unevaluated sum high + low of two doubles, about 106 bits (Dekker 1971)."""
 
-from numba import njit
+from calibrators._kernels.compiled import kernel
 
 _SPLIT = 134217729.0  # 2**27 + 1 (Dekker's splitting constant)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def two_sum(a, b):
     """The sum of two doubles, exactly."""
     s = a + b
@@ -13,7 +13,7 @@ def two_sum(a, b):
     return s, (a - (s - t)) + (b - t)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def two_product(a, b):
     """The product of two doubles, exactly while it neither overflows nor underflows."""
     p = a * b
@@ -26,7 +26,7 @@ def two_product(a, b):
     return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def add_pairs(ah, al, bh, bl):
     """The sum of two double-doubles; exact for whole numbers below 2**104."""
     s, e = two_sum(ah, bh)
@@ -39,7 +39,7 @@ def add_pairs(ah, al, bh, bl):
     return s, e - (s - high)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def divide_pairs(ah, al, bh, bl):
     """The double nearest to a / b, b > 0.
 

@@ -9,9 +9,9 @@ counts : bool, whether both are counts (see `measures.COUNTS_LIMIT`)
 """
 
 import numpy as np
-from numba import njit
 
 from calibrators._kernels.accumulators import CHUNKS, accumulate_product, drain
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.count_sums import add_products
 from calibrators._kernels.double_double import add_pairs, two_product
 from calibrators._kernels.logarithm import log_in_place
@@ -24,7 +24,7 @@ _WORD = np.int64(0xFFFFFFFF)
 _WORD_SIZE = 4294967296.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_weighted(values, factors, n, counts, accumulator, slot, bits):
     """Add values[i] * factors[i] for i < n without rounding: values >= 0, finite; factors >= 0."""
     if counts:
@@ -39,7 +39,7 @@ def add_weighted(values, factors, n, counts, accumulator, slot, bits):
             accumulate_product(accumulator, slot, bits, factors[i], values[i])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def drained(accumulators):
     """The sums of accumulators, as rows of expansions padded with zeros to one length."""
     out = np.zeros((accumulators.shape[0], MAX_COMPONENTS))
@@ -49,7 +49,7 @@ def drained(accumulators):
     return out[:, :widest].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_losses(p, n, hit, miss, bits, exponents):
     """-log(p) into hit and -log(1 - p) into miss, for i < n; infinity where the probability is 0.
 
@@ -73,7 +73,7 @@ def log_losses(p, n, hit, miss, bits, exponents):
         miss[i] = -(miss[i] + ((1.0 - y) - x) * (2.0 - y)) if y > 0.0 else np.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def calibration_sums(p, w, k, counts):
     """Sums over predictions that all lie in one of: [0, 0], (0, 1/2), [1/2, 1), [1, 1]. Shape (11, components).
 
@@ -111,7 +111,7 @@ def calibration_sums(p, w, k, counts):
     return drained(accumulators)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def placements_of_counts(p, w, k):
     """`placement_sums` where w and k are counts."""
     totals = np.zeros(8, np.int64)
@@ -150,7 +150,7 @@ def placements_of_counts(p, w, k):
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_whole(components, total, unit):
     """Add total * unit to an expansion that is padded with zeros; total : int64 >= 0, unit : a power of two."""
     n = 0
@@ -161,7 +161,7 @@ def _add_whole(components, total, unit):
     components[n:] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_placement(accumulators, first, weight, place, slot, bits):
     """Add a weight, its product with its place, and with the square of that; both are double-doubles."""
     for a in weight:
@@ -180,7 +180,7 @@ def _add_placement(accumulators, first, weight, place, slot, bits):
                 accumulate_product(accumulators[first + 2], slot, bits, a, lower)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def placement_sums(p, w, k):
     """What the variance of the AUC is made of. p : ascending. Shape (6, components).
 
@@ -209,7 +209,7 @@ def placement_sums(p, w, k):
     return drained(accumulators)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def join_pairs(p, q, w, k):
     """Neighbours with equal p and equal q joined; w and k are counts."""
     m = p.size
@@ -224,7 +224,7 @@ def join_pairs(p, q, w, k):
     return out[:, : n + 1].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _loss_rows(rows, first, hit, miss, n):
     """Losses into rows first to first + 2, and the infinite ones, as ones, into the three after."""
     for i in range(n):
@@ -234,7 +234,7 @@ def _loss_rows(rows, first, hit, miss, n):
         rows[first + 4, i] = rows[first + 5, i] = 0.0 if miss[i] < np.inf else 1.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _square_rows(rows, first, hit, miss, other_hit, other_miss, n):
     """Squares of the differences of losses, where both are finite."""
     for i in range(n):
@@ -246,7 +246,7 @@ def _square_rows(rows, first, hit, miss, other_hit, other_miss, n):
         rows[first + 1, i] = rows[first + 2, i] = d * d
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def comparison_sums(p, q, w, k, counts):
     """What the differences of two predictions p and q of the same rows are made of. Shape (35, components).
 

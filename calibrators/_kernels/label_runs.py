@@ -3,13 +3,13 @@
 import math
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.double_double import two_product, two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _equal_products(a, b, c, d):
     """Whether a * b equals c * d exactly, for positive doubles."""
     ma, ea = math.frexp(a)
@@ -26,7 +26,7 @@ def _equal_products(a, b, c, d):
     return p == q and p_low == q_low
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def same_level(w1, k1, w2, k2):
     """Whether k1 / w1 equals k2 / w2 exactly (so that it is transitive)."""
     if k1 == 0.0 or k2 == 0.0:
@@ -36,7 +36,7 @@ def same_level(w1, k1, w2, k2):
     return _equal_products(k1, w2, k2, w1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count(weight, positives):
     """The number of runs."""
     runs = min(1, weight.size)
@@ -46,7 +46,7 @@ def count(weight, positives):
     return runs
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _exact(values, start, stop, components):
     """The correctly rounded sum of values[start:stop]. components : scratch."""
     s = 0.0
@@ -62,7 +62,7 @@ def _exact(values, start, stop, components):
     return rounded(components, n)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather(score, weight, positives, runs):
     """The runs of points.
 
@@ -99,7 +99,7 @@ def gather(score, weight, positives, runs):
     return start, first, last, run_weight, run_positives
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_moments(score, weight, start, stop, components):
     """Put the exact sum of weight * score over points start, ..., stop - 1 into components; return its length."""
     n = 0
@@ -110,7 +110,7 @@ def _add_moments(score, weight, start, stop, components):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def moments(score, weight, start):
     """The sum of weight * score over each run, correctly rounded. start : as `gather` gives it."""
     out = np.empty(start.size - 1)
@@ -120,7 +120,7 @@ def moments(score, weight, start):
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def moment_expansion(score, weight, start, stop):
     """The exact sum of weight * score over points start, ..., stop - 1 as an expansion."""
     components = np.empty(MAX_COMPONENTS)

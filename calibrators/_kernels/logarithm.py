@@ -7,7 +7,8 @@ at a time.
 """
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 _LN2_HIGH = 6.93147180369123816490e-01  # its last 32 bits are zero, so that k times it is exact
 _LN2_LOW = 1.90821492927058770002e-10
@@ -24,7 +25,7 @@ _UP = (np.int64(0x3FF00000) << np.int64(32)) - _ROOT_HALF
 _MANTISSA = np.int64(0xFFFFFFFFFFFFF)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_in_place(values, bits, exponents, n):
     """Replace the first n values, finite normal doubles > 0, by their logarithms, within one unit in the last place.
 

@@ -6,7 +6,8 @@ x = k ln 2 + r with |r| <= ln(2) / 2, and a rational approximation in r.
 """
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01  # its last 32 bits are zero, so that k times it is exact
@@ -21,7 +22,7 @@ _HALF = 600
 _POWERS = np.ldexp(1.0, -np.arange(_HALF + 1))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def exp_of_negative(x):
     """exp(x) for x <= 0, with an error below one unit in the last place."""
     x = max(x, _UNDERFLOW)
@@ -38,7 +39,7 @@ def exp_of_negative(x):
     return mantissa * _POWERS[first] * _POWERS[down - first]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def logistic(x, out):
     """1 / (1 + exp(-x)) into out, without overflow, within two units in the last place; NaN stays NaN.
 

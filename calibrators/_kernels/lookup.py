@@ -1,14 +1,14 @@
 """Applying a piecewise-linear map to scores: in any order in constant time a score, and to ascending ones."""
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.search import first_at
 
 _TOP = np.uint64(0x8000000000000000)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _ordered(bits):
     """Map the bits of a double to an unsigned integer of the same order."""
     if bits & _TOP:
@@ -16,7 +16,7 @@ def _ordered(bits):
     return bits | _TOP
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bucket_starts(edges, low, shift, buckets):
     """For each bucket of the ordered bits, the number of edges below it: where a search may start.
 
@@ -32,7 +32,7 @@ def bucket_starts(edges, low, shift, buckets):
     return starts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ordered_bits(values):
     """The ordered bits of doubles (-0.0 counts as 0.0)."""
     bits = (values + 0.0).view(np.uint64)
@@ -42,7 +42,7 @@ def ordered_bits(values):
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def apply(scores, bits, edges, starts, low, shift, prob_lo, slope, anchor, out):
     """Evaluate the map at scores into out; NaN stays NaN.
 
@@ -78,7 +78,7 @@ def apply(scores, bits, edges, starts, low, shift, prob_lo, slope, anchor, out):
         out[i] = prob_lo[j] if slope[j] == 0.0 else prob_lo[j] + slope[j] * (s - anchor[j])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def apply_ascending(scores, edges, prob_lo, slope, anchor, out):
     """As `apply`, at ascending scores without NaN."""
     if scores.size == 0:

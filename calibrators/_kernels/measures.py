@@ -11,7 +11,6 @@ several times as fast.
 """
 
 import numpy as np
-from numba import njit
 
 from calibrators._kernels.accumulators import (
     CHUNKS,
@@ -19,6 +18,7 @@ from calibrators._kernels.accumulators import (
     accumulate_product,
     drain,
 )
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.logarithm import log_in_place
 from calibrators._kernels.sums import MAX_COMPONENTS, add
 
@@ -36,7 +36,7 @@ _UP = 2.0**64
 _LOG_UP = 44.3614195558364998  # of _UP
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def counts_and_whole(w, k):
     """Whether all numbers are whole, and whether they are counts (above)."""
     total = np.int64(0)
@@ -51,7 +51,7 @@ def counts_and_whole(w, k):
     return total <= COUNTS_LIMIT, True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ascending(p):
     """Whether no prediction lies below the one before."""
     falls = np.int64(0)
@@ -60,7 +60,7 @@ def ascending(p):
     return falls == 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def segment_sums(p, w, k, edges):
     """Sums per segment, the predictions with edges[j - 1] <= p < edges[j]: shape (segments, 4, components).
 
@@ -91,7 +91,7 @@ def segment_sums(p, w, k, edges):
     return out[:, :, :widest].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_losses(p, w, k, squared, logs, infinite, slot, bits, work):
     """Add squared errors, log losses where finite, and the weight of the infinite ones, to accumulators.
 
@@ -134,7 +134,7 @@ def add_losses(p, w, k, squared, logs, infinite, slot, bits, work):
                     accumulate(infinite, slot, bits, rest)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def loss_sums(p, w, k):
     """Sums of the squared errors, of the log losses where finite, and the weight of the infinite ones: (3, c).
 
@@ -151,7 +151,7 @@ def loss_sums(p, w, k):
     return out[:, :widest].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rank_sum(p, w, k):
     """The sum over ties of positives * (2 * weight below the tie + weight of the tie), as an expansion."""
     out = np.zeros(MAX_COMPONENTS)
@@ -181,7 +181,7 @@ def rank_sum(p, w, k):
     return out[: max(1, drain(accumulator, out))].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _crossings_of_counts(w, carry, targets):
     out = np.full(targets.size, w.size - 1, np.int64)
     before = np.int64(carry)
@@ -196,7 +196,7 @@ def _crossings_of_counts(w, carry, targets):
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def crossings(w, carry, targets, counts):
     """For each target the first index at which the exact cumulative weight reaches it.
 

@@ -1,12 +1,12 @@
 """Weighted sums of scores over blocks of neighbouring points, exactly."""
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def block_expansions(values, ends):
     """The exact sum of each block of values as an expansion.
 
@@ -33,7 +33,7 @@ def block_expansions(values, ends):
     return out[:used].copy(), lengths
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def block_sums(components, ends):
     """The correctly rounded sum of each block of components (of expansions, in any grouping)."""
     out = np.empty(ends.size)

@@ -33,8 +33,8 @@ and the path be continued from the blocks that this leaves.
 """
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.double_double import add_pairs, divide_pairs, two_product
 from calibrators._kernels.pava import level_difference
 
@@ -44,7 +44,7 @@ _DOUBT = 2.0**-49  # relative error, with room to spare, of sums and products of
 _NEVER_SURE = -1.0  # a bound below every lambda: of a block next to what is not known
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _meeting(ki, ki_low, wi, wi_low, kj, kj_low, wj, wj_low, falls, left, right, whole):
     """The lambda at which the levels of neighbours i and j meet, infinite if never, as things stand.
 
@@ -89,7 +89,7 @@ def _meeting(ki, ki_low, wi, wi_low, kj, kj_low, wj, wj_low, falls, left, right,
     return 0.0 if dh <= 0.0 else np.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _meet(i, j, left, block, ids, falls, death, whole):
     """Meeting time of the neighbouring blocks i and j; left: whether the gap left of i falls.
 
@@ -112,7 +112,7 @@ def _meet(i, j, left, block, ids, falls, death, whole):
     return t
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other, w_other):
     """A lower bound on the meeting of two neighbours, one of them free to change from `change` on.
 
@@ -135,7 +135,7 @@ def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other
     return max(change, d / speed * (1.0 - _DOUBT))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join(i, j, t, block, ids, death, child, total, whole):
     """Put the union of the neighbouring blocks i and j, formed at t, in the place of i.
 
@@ -158,7 +158,7 @@ def _join(i, j, t, block, ids, death, child, total, whole):
     ids[i, 1] = ids[j, 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _move(i, o, block, ids, whole):
     """Copy block i to place o."""
     for column in range(2 if whole else 4):
@@ -167,7 +167,7 @@ def _move(i, o, block, ids, whole):
     ids[o, 1] = ids[i, 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _right_bounds(m, block, ids, falls, death, whole, open_ends):
     """B of each of the m blocks: it does not merge across its right gap before, as long as it does not change."""
     bounds = np.empty(m)
@@ -185,7 +185,7 @@ def _right_bounds(m, block, ids, falls, death, whole, open_ends):
     return bounds
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _left_bounds(m, block, ids, falls, death, whole, open_ends):
     """A of each of the m blocks: it does not merge across its left gap before, as long as it does not change."""
     bounds = np.empty(m)
@@ -202,7 +202,7 @@ def _left_bounds(m, block, ids, falls, death, whole, open_ends):
     return bounds
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole, open_ends):
     """Merge, from left to right, what may be merged whatever the order. Returns the number of blocks left.
 
@@ -279,7 +279,7 @@ def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whol
     return o
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _sift(heap, place, t, i, size):
     """Restore the order of the heap around its i-th entry, if that is where it is broken."""
     p = heap[i]
@@ -306,7 +306,7 @@ def _sift(heap, place, t, i, size):
     place[p] = i
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _schedule(heap, place, times, p, t, size, limit):
     """Set times[p] = t and bring the heap in line: p is in it exactly if t <= limit. Returns the new size."""
     times[p] = t
@@ -326,7 +326,7 @@ def _schedule(heap, place, times, p, t, size, limit):
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _merge_in_order(m, limit, block, ids, falls, death, child, total, whole):
     """Merge the m blocks in order of their meeting times, up to the limit. Returns the number of blocks left."""
     times = np.full(m, np.inf)
@@ -372,7 +372,7 @@ def _merge_in_order(m, limit, block, ids, falls, death, child, total, whole):
     return o
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def falling(weight, positives):
     """Whether the gap after each run falls, shape (r,); the last entry is False. O(r)."""
     r = weight.size
@@ -385,7 +385,7 @@ def falling(weight, positives):
     return falls
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def begin(weight, positives, low, whole, index):
     """The blocks before anything has merged: their sums, and node and last run of each. O(r)."""
     r = weight.size
@@ -402,7 +402,7 @@ def begin(weight, positives, low, whole, index):
     return block, ids
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def merge_sure(m, limit, few, first, block, ids, falls, death, child, total, whole, open_ends):
     """Sweep until at most `few` blocks are left or a sweep achieves little. Returns the number of blocks left.
 
@@ -422,7 +422,7 @@ def merge_sure(m, limit, few, first, block, ids, falls, death, child, total, who
     return m
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def build(weight, positives, low, falls, whole, limit, few, index):
     """The tree of merges of runs (or of blocks that a path is continued from), up to the lambda `limit`.
 
@@ -440,7 +440,7 @@ def build(weight, positives, low, falls, whole, limit, few, index):
     -------
     death : float64 array, shape (r - 1,): the lambda at which each gap closes; infinite if not up to the limit
     child : integer array, shape (r - 1, 2): the nodes that the gap joined; undefined for gaps that stay open
-    total : float64 array, shape (r - 1, 2): weight and positives of the block formed; as above
+    total : float64 array, shape (r - 1, 2): weight and positives of the block formed; 0 for gaps that stay open
     ids : integer array, shape (blocks, 2): node and last run of each block at the limit
 
     O(r log r) time at worst; for the labels of a log, O(r).
@@ -449,13 +449,13 @@ def build(weight, positives, low, falls, whole, limit, few, index):
     block, ids = begin(weight, positives, low, whole, index)
     death = np.full(r - 1, np.inf)
     child = np.empty((r - 1, 2), index.dtype)
-    total = np.empty((r - 1, 2))
+    total = np.zeros((r - 1, 2))  # callers scale all of it: what happens to lie in memory could overflow
     m = merge_sure(r, limit, few, True, block, ids, falls, death, child, total, whole, False)
     m = _merge_in_order(m, limit, block, ids, falls, death, child, total, whole)
     return death, child, total, ids[:m].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bounds_at(lam, m, block, ids, falls, death, whole):
     """What is sure of the solution at lambda, from the blocks of a stretch with open ends.
 

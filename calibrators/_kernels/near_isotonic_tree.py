@@ -1,10 +1,11 @@
 """Reading the near-isotonic path: breakpoints, solutions off the tree of merges, and their likelihood."""
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pool_close(ascending, tolerance):
     """The first of every stretch of values that lie within a relative tolerance above it. O(n), in place."""
     n = 0
@@ -15,7 +16,7 @@ def pool_close(ascending, tolerance):
     return ascending[:n].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distinct(ascending):
     """Distinct values, and how many of all the values are larger than each. O(n)."""
     n = ascending.size
@@ -34,7 +35,7 @@ def distinct(ascending):
     return value, larger
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expand(lam, blocks, weight, positives, falls, death, child, total, ids):
     """The solution at lambda: so many blocks, read off the tree from the top.
 
@@ -84,7 +85,7 @@ def expand(lam, blocks, weight, positives, falls, death, child, total, ids):
     return last, block_weight, block_positives, level
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_likelihood(level, weight, positives):
     """Sum of k log p + (w - k) log(1 - p), with 0 log 0 = 0, by compensated summation."""
     s = 0.0

@@ -1,7 +1,8 @@
 """The order of doubles by way of a sort of whole numbers, which has vector instructions."""
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 _FEW = 16
 """Numbers that insertion sorts faster."""
@@ -10,20 +11,20 @@ _FEW = 16
 _TOP = np.uint64(1) << np.uint64(63)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def ordinal(bits):
     """The bits of a double as a whole number in the order of the doubles."""
     # The bits of negative numbers ascend as the numbers descend.
     return ~bits if bits & _TOP else bits | _TOP
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def bits_of(number):
     """The bits of the double that `ordinal` made a number of."""
     return number ^ _TOP if number & _TOP else ~number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def keys(raw, bits):
     """Whole numbers in the order of finite doubles up to their lowest bits, where the place stands instead.
 
@@ -40,7 +41,7 @@ def keys(raw, bits):
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def places(sorted_keys, values, bits):
     """The places of the values in ascending order, equal ones in the order of their places; in the keys' memory.
 
@@ -76,7 +77,7 @@ def places(sorted_keys, values, bits):
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _insert(stretch, values):
     for i in range(1, stretch.size):
         place = stretch[i]
@@ -87,7 +88,7 @@ def _insert(stretch, values):
         stretch[j] = place
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_pairs(order, pairs):
     """Both columns of pairs, shape (n, 2), in an order: neighbours in memory cost one access."""
     n = order.size

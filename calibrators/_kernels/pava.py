@@ -6,8 +6,8 @@ settles all but near-ties, then in double-doubles.
 """
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.double_double import add_pairs, two_product
 from calibrators._kernels.ties import merge_more
 
@@ -15,7 +15,7 @@ _CLEAR = 1e-14  # relative difference of the cross products above which double p
 _EQUAL = 2.0**-98  # relative difference below which levels count as equal
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def level_difference(k1, k1_low, w1, w1_low, k2, k2_low, w2, w2_low):
     """The sign of k1/w1 - k2/w2 as -1.0, 0.0 or 1.0, for double-double sums."""
     a = k1 * w2
@@ -32,7 +32,7 @@ def level_difference(k1, k1_low, w1, w1_low, k2, k2_low, w2, w2_low):
     return 1.0 if d > 0.0 else -1.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pool(first, last, weight, weight_low, positives, positives_low):
     """Isotonic blocks of neighbouring blocks (Ayer et al. 1955; Barlow et al. 1972).
 
@@ -101,7 +101,7 @@ def pool(first, last, weight, weight_low, positives, positives_low):
 _STRIP = 1024
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _with_room(stack, top):
     """The stack, or a larger one, with room for a block at `top`."""
     if top < stack.shape[0]:
@@ -111,7 +111,7 @@ def _with_room(stack, top):
     return larger
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pool_more(score, weight, positives, start, stop, block, stack, base, top):
     """Pool the points start, ..., stop - 1 with the blocks before them.
 
@@ -147,7 +147,7 @@ def _pool_more(score, weight, positives, start, stop, block, stack, base, top):
     return stack, top
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pool_counts(score, weight, positives):
     """`pool` for points with whole-number weights of a total below 2**26: plain doubles are exact there.
 
@@ -164,7 +164,7 @@ def pool_counts(score, weight, positives):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pool_classes(negatives, negative_starts, positives, positive_starts):
     """`merge_classes` and `pool_counts` of many groups of rows without weights, without the points in between.
 

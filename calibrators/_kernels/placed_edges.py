@@ -3,12 +3,12 @@
 import math
 
 import numpy as np
-from numba import njit
 
 from calibrators._kernels.binnings import first_target_beyond
+from calibrators._kernels.compiled import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_edges_of_ones(m, before, bins, numerators, denominators, total):
     """What `binnings.mark_edges` does, where the part's m points all have weight 1: point i is observation before + i.
 
@@ -29,7 +29,7 @@ def mark_edges_of_ones(m, before, bins, numerators, denominators, total):
     return marked
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_marks(score, weight, positives, ones, marked, below, above, weight_to, positives_to):
     """Write the scores of the marked points and of their successors, and the sums of whole numbers up to each.
 

@@ -1,10 +1,11 @@
 """Searching ascending numbers from a place that is near the one looked for."""
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def first_at(values, start, limit):
     """The first place from `start` on with a value of at least `limit`: in steps that double, then by bisection.
 
@@ -26,7 +27,7 @@ def first_at(values, start, limit):
     return high
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def end_of_tie(values, start):
     """Behind the last value that equals the one at `start`."""
     return first_at(values, start, np.nextafter(values[start], np.inf))

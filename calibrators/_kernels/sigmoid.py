@@ -3,13 +3,14 @@
 import math
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 SUMS = 6
 LOW_BITS = 30
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def loss_and_derivatives(x, weight, positives, target_one, target_zero, a, b, scale):
     """Sums over points of the log loss of sigmoid(a x + b), its gradient and its Hessian.
 

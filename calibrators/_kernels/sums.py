@@ -6,7 +6,8 @@ order; rounding happens once, at the end, and is correct. Integers below 2**53 s
 """
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 # Components may hold a single bit each, so an expansion can grow past what its value needs. A double spans 2098
 # binary places and a compressed component 53 of them: after compression at most 41 are left.
@@ -16,7 +17,7 @@ MAX_COMPONENTS = 64
 _LARGEST_WHOLE = 9007199254740992.0  # 2**53: doubles hold every whole number up to it
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _compress(components, n):
     """Rewrite the expansion in components[:n] with as few components as its value needs; return their number.
 
@@ -46,7 +47,7 @@ def _compress(components, n):
     return top + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add(components, n, x):
     """Add x to the expansion in components[:n]; return its new length. Zero components are dropped.
 
@@ -71,7 +72,7 @@ def add(components, n, x):
     return m
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rounded(components, n):
     """The double nearest to the expansion in components[:n], ties to even."""
     if n == 0:
@@ -96,7 +97,7 @@ def rounded(components, n):
     return high
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def whole_total(values):
     """The sum of whole numbers, exact in plain doubles, and whether it is that."""
     # In integers, whose sums need no order, so that several are added at a time.
@@ -113,7 +114,7 @@ def whole_total(values):
     return float(total), whole and size <= _LARGEST_WHOLE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expansion_of(values):
     """The exact sum of values as an expansion, ascending in magnitude; empty when the sum is zero."""
     components = np.empty(MAX_COMPONENTS)
@@ -127,7 +128,7 @@ def expansion_of(values):
     return components[:n].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def exact_sum(values):
     """The correctly rounded sum of values: the same for any order and, through expansions, any grouping."""
     components = expansion_of(values)

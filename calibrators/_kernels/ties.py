@@ -1,12 +1,12 @@
 """Adding up observations that share a score."""
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def merge_more(negatives, i, n, positives, j, p, score, weight, hits, m):
     """Merge negatives[i:n] and positives[j:p] into points, as `merge_classes` does, until there is no more room.
 
@@ -36,7 +36,7 @@ def merge_more(negatives, i, n, positives, j, p, score, weight, hits, m):
     return i, j, m
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _filled(score, weight, positives, m):
     """The first m of each."""
     if 2 * m > score.size:
@@ -45,7 +45,7 @@ def _filled(score, weight, positives, m):
     return score[:m].copy(), weight[:m].copy(), positives[:m].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def merge_classes(negatives, positives):
     """Points of two sorted arrays of scores, one a class; every observation has weight 1.
 
@@ -68,7 +68,7 @@ def merge_classes(negatives, positives):
     return _filled(score, weight, hits, m)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_ties(score, weight, positives):
     """Points of entries sorted by score: weight and positives of equal scores summed exactly, then rounded.
 
@@ -101,7 +101,7 @@ def sum_ties(score, weight, positives):
     return _filled(out_score, out_weight, out_positives, m)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expand_ties(score, weight, positives):
     """Shrink entries sorted by score without rounding: each tie becomes its exact sums' components.
 
@@ -147,7 +147,7 @@ def expand_ties(score, weight, positives):
     return _filled(out_score, out_weight, out_positives, m)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_signed(score, signed):
     """Points of weighted rows sorted by score: as `sum_ties`, with weights that are negative where the label is 0."""
     n = score.size
@@ -180,7 +180,7 @@ def sum_signed(score, signed):
     return _filled(out_score, out_weight, out_positives, m)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fold_signed(score, signed, shortest):
     """Take ties of at least `shortest` rows out of weighted rows sorted by score, in place, without rounding.
 
@@ -228,7 +228,7 @@ def fold_signed(score, signed, shortest):
     return n, entries[0, :m].copy(), entries[1, :m].copy(), entries[2, :m].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def unsigned(signed):
     """Weights, and weights of positives, shape (n, 2), of signed weights."""
     out = np.empty((signed.size, 2))

@@ -1,7 +1,8 @@
 """Dictionary encoding of doubles, batch after batch, that gives up early where it does not pay."""
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 _MULTIPLIER = np.uint64(
     0x9E3779B97F4A7C15
@@ -9,7 +10,7 @@ _MULTIPLIER = np.uint64(
 _EMPTY = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def encode(bits, slots, shift, dictionary, used, limit, codes):
     """Replace values by their places in a dictionary that grows in order of appearance.
 
@@ -47,7 +48,7 @@ def encode(bits, slots, shift, dictionary, used, limit, codes):
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pack(codes, width, out):
     """Pack codes of `width` <= 16 bits side by side, the lowest bits first.
 

@@ -1,7 +1,8 @@
 """Rounding scores to a grid, and counting them on it."""
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 EXACT = 4503599627370496.0
 """2 ** 52: from here on every double is a whole number."""
@@ -9,7 +10,7 @@ EXACT = 4503599627370496.0
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def round_to_step(score, per_unit, out):
     """Scores to the nearest multiple of 1 / per_unit, ties to even; return the largest move.
 
@@ -28,7 +29,7 @@ def round_to_step(score, per_unit, out):
     return largest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def round_to_float32(score, out):
     """Scores to the nearest float32, ties to even; return the largest move. Scores beyond float32's largest stay."""
     largest = 0.0
@@ -43,7 +44,7 @@ def round_to_float32(score, out):
     return largest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_steps(score, amount, per_unit, first, counts):
     """Add amounts at scores that lie on the grid to `counts`, whose first entry is for step number `first`."""
     for i in range(score.size):

@@ -8,8 +8,8 @@ scores take 4 to 5 bytes each, weights with all their bits some 7; counts and do
 """
 
 import numpy as np
-from numba import njit
 
+from calibrators._kernels.compiled import kernel
 from calibrators._kernels.order import bits_of, ordinal
 
 _TOP = np.uint64(1) << np.uint64(63)
@@ -30,7 +30,7 @@ LONGEST = 65535
 """Numbers in a block at most."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _bits(x):
     """How many bits a whole number has."""
     n = 0
@@ -43,7 +43,7 @@ def _bits(x):
     return np.uint64(n)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put(numbers, n, reference, either, signs, first, words, at):
     """Write a block; return the place behind it.
 
@@ -84,7 +84,7 @@ def _put(numbers, n, reference, either, signs, first, words, at):
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pack_ascending(raw, stride, words, ends):
     """Write ascending doubles in blocks of `stride`.
 
@@ -111,7 +111,7 @@ def pack_ascending(raw, stride, words, ends):
         ends[b + 1] = at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pack(raw, stride, words, ends):
     """Write doubles in any order; as `pack_ascending`."""
     distances = np.empty(stride, np.uint64)
@@ -136,7 +136,7 @@ def pack(raw, stride, words, ends):
         ends[b + 1] = at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def unpack_ascending(words, stop, low, high, out, column, m):
     """Read the doubles of words[:stop] from low on and below high.
 
@@ -184,7 +184,7 @@ def unpack_ascending(words, stop, low, high, out, column, m):
     return first, m
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def unpack(words, stop, first, out, column, m, end):
     """Read doubles from place `first` of their column on into out[m:end, column]; as `unpack_ascending`."""
     at = 0
@@ -211,12 +211,12 @@ def unpack(words, stop, first, out, column, m, end):
     return m
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _mask(width):
     return (_ONE << width) - _ONE if width < _WORD else ~_ZERO
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline=True)
 def _number(words, at, bit):
     """What begins at a bit, with bits of what follows above it."""
     i = at + np.int64(bit >> np.uint64(6))

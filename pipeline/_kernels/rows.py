@@ -1,12 +1,13 @@
 """From rows in any order to sorted runs, and from sorted runs to points."""
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 _LARGEST = 1.7976931348623157e308
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split_classes(score, label, negatives, positives, n, p):
     """Append the scores of usable rows to one array a class; return the new lengths.
 
@@ -25,7 +26,7 @@ def split_classes(score, label, negatives, positives, n, p):
     return n, p
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def keep_weighted(score, label, weight, out, n):
     """Append usable weighted rows; return the new length. A weight is usable when finite and > 0.
 
@@ -42,7 +43,7 @@ def keep_weighted(score, label, weight, out, n):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fold_ties(values, shortest):
     """Take ties of at least `shortest` out of a sorted array, in place.
 
@@ -73,7 +74,7 @@ def fold_ties(values, shortest):
     return n, value[:m].copy(), count[:m].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def merge_points(score_a, weight_a, positives_a, score_b, weight_b, positives_b):
     """Points of two sorted sets of points with whole-number weights."""
     n = score_a.size + score_b.size

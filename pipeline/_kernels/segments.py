@@ -1,13 +1,14 @@
 """Rows of many segments: numbering the segments, scattering rows by segment, and applying each one's own map."""
 
 import numpy as np
-from numba import njit
+
+from calibrators._kernels.compiled import kernel
 
 _LARGEST = 1.7976931348623157e308
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def number(values, start, slots, shift, found, count, codes):
     """Give whole numbers codes 0, 1, ... in the order of their first appearance.
 
@@ -43,7 +44,7 @@ def number(values, start, slots, shift, found, count, codes):
     return values.size, count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def keep(score, label, code, out_score, out_slot, counts, n):
     """Append usable rows to out_score and out_slot; return the new length.
 
@@ -64,7 +65,7 @@ def keep(score, label, code, out_score, out_slot, counts, n):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def keep_weighted(score, label, weight, code, out_score, out_weight, out_slot, counts, n):
     """As `keep`, of rows with weights; a weight is usable when finite and > 0."""
     for i in range(score.size):
@@ -81,7 +82,7 @@ def keep_weighted(score, label, weight, code, out_score, out_weight, out_slot, c
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter(score, slot, fill, out):
     """Put scores in the order of their slots. fill : int64 array: where each slot begins in `out`; moved on."""
     for i in range(score.size):
@@ -90,7 +91,7 @@ def scatter(score, slot, fill, out):
         out[at] = score[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_weighted(score, weight, slot, fill, out_score, out_signed):
     """Put weighted rows in the order of their codes, which are slots without their last bit, the label.
 
@@ -105,7 +106,7 @@ def scatter_weighted(score, weight, slot, fill, out_score, out_signed):
         out_signed[at] = weight[i] if slot[i] & 1 else -weight[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def place(source, starts, target, fill, out):
     """Copy slices of a run to where their segments are gathered.
 
@@ -121,7 +122,7 @@ def place(source, starts, target, fill, out):
             fill[t] += n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def apply(scores, start, stop, score_hi, prob_lo, slope, anchor, out):
     """Evaluate the map in rows start[i], ..., stop[i] - 1 at scores[i]; NaN stays NaN. O(log rows) a score."""
     for i in range(scores.size):

@@ -1,0 +1,87 @@
+"""The decorator of compiled loops, and what their code depends on.
+
+A kernel is compiled when it is first called with arguments of new types, which takes a second or so; its code is kept
+(see `kept_code`) under a digest of the source of its module and of all modules of ours that this one imports, and of
+the versions of what compiled it. Changing a kernel compiles it and those that call it again, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core import config
+
+from calibrators._kernels.kept_code import KeptCode
+
+_OURS = ("calibrators", "logcal", "pipeline")
+_IMPORTS = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+(\([^)]*\)|.*)", re.MULTILINE)
+_NAMES = re.compile(rb"[\w.]+")
+
+
+def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
+    """Compile a function when it is called, without Python's lock, and keep its code.
+
+    Parameters
+    ----------
+    function : the loop: arrays and numbers in and out, at the top of a module.
+    inline : whether its body takes the place of each call of it in other kernels before types are known.
+    """
+    if function is None:
+        return functools.partial(kernel, inline=inline)
+    compiled = numba.njit(nogil=True, inline="always" if inline else "never")(function)
+    if digest := source_digest(function.__module__):
+        # What it asks before it compiles. With NUMBA_DISABLE_JIT it is the function itself, which never asks.
+        compiled._cache = KeptCode(function, f"{function.__module__}-{digest}")
+    return compiled
+
+
+def source_digest(module: str) -> str:
+    """Digest of all that a module's kernels are compiled from and by; empty if some source is not to be had.
+
+    Read while the module is imported: a source that is changed afterwards is not the one that is compiled.
+    """
+    sources = _sources(module)
+    if not all(sources.values()):
+        return ""
+    versions = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
+    options = (str(config.OPT), config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT)
+    return hashlib.sha256(repr((versions, options, sorted(sources.items()))).encode()).hexdigest()[:16]
+
+
+_known_sources: dict[str, dict[str, str]] = {}
+
+
+def _sources(module: str) -> dict[str, str]:
+    """Digests of the sources of a module, of those of ours that it imports, and so on; empty where there is none."""
+    if module in _known_sources:
+        return _known_sources[module]
+    found = _known_sources[module] = {module: ""}
+    loaded = sys.modules[module]
+    file, loader = getattr(loaded, "__file__", None) or "", getattr(loaded, "__loader__", None)
+    if file.endswith(".py") and hasattr(loader, "get_data"):
+        source = loader.get_data(file)
+        found[module] = hashlib.sha256(source).hexdigest()
+        for imported in _imported(source, loaded.__package__ or ""):
+            found.update(_sources(imported))
+    return found
+
+
+def _imported(source: bytes, package: str) -> Iterator[str]:
+    """Names of our modules that a source imports. One too many does no harm."""
+    for origin, names in _IMPORTS.findall(source):
+        base = origin.decode()
+        if base.startswith("."):
+            base = importlib.util.resolve_name(base, package)
+        inner = [name.decode() for name in _NAMES.findall(names)]
+        for name in [base, *(f"{base}.{part}" for part in inner)] if base else inner:
+            if name.partition(".")[0] in _OURS and name in sys.modules:
+                yield name

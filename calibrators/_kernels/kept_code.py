@@ -1,0 +1,207 @@
+"""Where the machine code of kernels is kept between processes.
+
+In the first of these places that can be written to: the folders that ``LOGCAL_CACHE`` and ``NUMBA_CACHE_DIR`` name,
+the package's own ``__pycache__``, the user's cache folder, a folder of the user's below the temporary one. Code is
+looked for in all places up to that one, so that what was compiled before a file system became read-only is used.
+Where nothing can be written, every process compiles for itself; what is kept is never the cause of an error.
+
+What is loaded is run. So of the last two places, which others could have made, a folder is used only if it is the
+user's own and nobody else may write there. A place has a folder for each module and digest of its sources, so that
+versions of the source share places without meeting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import pickle
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numba.core.caching import FunctionCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+_VERSIONS = 8
+"""How many versions of a module a place keeps the code of: those used last."""
+_DAY = 86400.0
+
+
+class KeptCode(FunctionCache):
+    """The kept code of one kernel: a file for each combination of argument types and processor.
+
+    numba's own cache looks for its place when a function is decorated, though most kernels of a process are never
+    called; has an index, so that of two processes which compile at once one may be given the other's code; and
+    raises where it may not write.
+
+    Parameters
+    ----------
+    function : what is compiled.
+    folder : name of the folder for its module and all that its code depends on.
+    """
+
+    def __init__(self, function: Callable[..., Any], folder: str) -> None:
+        self._py_func = function
+        self._name = repr(function)
+        self._folder = folder
+        self.enable()
+
+    @property
+    def cache_path(self) -> str | None:
+        """Where new code is kept; None for nowhere."""
+        place = places(self._package)[1]
+        return place and str(place.path / self._folder)
+
+    def flush(self) -> None:
+        """Forget what is kept where new code is."""
+        if self.cache_path:
+            for path in Path(self.cache_path).glob(f"{self._stem}-*.nbc"):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    @property
+    def _package(self) -> str:
+        return os.path.dirname(self._py_func.__code__.co_filename)  # noqa: PTH120 (as Python has the name)
+
+    @property
+    def _stem(self) -> str:
+        return f"{self._py_func.__qualname__}-{self._py_func.__code__.co_firstlineno}"
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        if not self._enabled:
+            return None
+        name = self._file_name(sig, target_context.codegen())
+        for place in places(self._package)[0]:
+            code = _read(place.path / self._folder / name)
+            if code is not None:
+                _mark_as_used(place.path / self._folder)
+                return CompileResult._rebuild(target_context, *pickle.loads(code))  # noqa: S301 (see the module)
+        return None
+
+    def _save_overload(self, sig: Any, data: Any) -> None:
+        place = places(self._package)[1]
+        if not self._enabled or place is None or data.library.has_dynamic_globals or data.lifted:
+            return
+        # A full disk, or a place that was taken away: the code is used, and not kept.
+        with contextlib.suppress(OSError):
+            folder = place.path / self._folder
+            if not folder.is_dir():
+                place.make()
+                folder.mkdir(exist_ok=True)
+                _tidy(folder)
+            _write(folder / self._file_name(sig, data.codegen), dumps(data._reduce()))
+
+    def _file_name(self, sig: Any, codegen: Any) -> str:
+        key = hashlib.sha256(repr(self._index_key(str(sig), codegen)).encode()).hexdigest()
+        return f"{self._stem}-{key[:24]}.nbc"
+
+
+# Places
+
+
+class Place(NamedTuple):
+    """A folder that may hold code, and whether others could have made it, so that it must be seen to be the user's."""
+
+    path: Path
+    shared: bool
+
+    def make(self) -> None:
+        """Make the folder; raise OSError if it is not to be used."""
+        self.path.mkdir(mode=0o700 if self.shared else 0o777, parents=True, exist_ok=True)
+        if not self.is_trusted():
+            raise PermissionError(f"{self.path} is not this user's own")
+
+    def is_trusted(self) -> bool:
+        """Whether nobody else could have put code there, if it is there."""
+        if not self.shared or not hasattr(os, "geteuid"):
+            return True
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+    def is_writable(self) -> bool:
+        """Whether the folder can be written to, or made, as far as can be told without doing it."""
+        try:
+            there = next((path for path in (self.path, *self.path.parents) if path.exists()), None)
+            return there is not None and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+        except OSError:
+            return False
+
+
+@functools.cache
+def places(package: str) -> tuple[list[Place], Place | None]:
+    """Where the code of kernels in a package's folder is looked for, and where new code is kept, if anywhere.
+
+    As the environment is when a kernel is first called.
+    """
+    found = []
+    for place in _all_places(package):
+        if place.is_trusted():
+            found.append(place)
+            if place.is_writable():
+                return found, place
+    return found, None
+
+
+def _all_places(package: str) -> Iterator[Place]:
+    for variable in ("LOGCAL_CACHE", "NUMBA_CACHE_DIR"):
+        if given := os.environ.get(variable):
+            yield Place(Path(given).absolute(), shared=False)
+    yield Place(Path(package) / "__pycache__", shared=False)
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 (it never raises)
+    if caches.is_absolute():
+        yield Place(caches / "logcal", shared=True)
+    if hasattr(os, "geteuid"):
+        with contextlib.suppress(OSError):  # no temporary folder at all
+            yield Place(Path(tempfile.gettempdir()) / f"logcal-{os.geteuid()}", shared=True)
+
+
+# Files
+
+
+def _read(path: Path) -> bytes | None:
+    """What `_write` wrote; None if there is none, or not all of it."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:32], content[32:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Write code and its digest: who reads meanwhile sees all of it or nothing."""
+    new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        new.write_bytes(hashlib.sha256(code).digest() + code)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _mark_as_used(folder: Path) -> None:
+    """Let it be seen, to the day, when a folder was last used."""
+    with contextlib.suppress(OSError):
+        if time.time() - folder.stat().st_mtime > _DAY:
+            os.utime(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what is kept for the versions of a folder's module that have not been used for longest."""
+    versions = [
+        (path.stat().st_mtime, path) for path in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*")
+    ]
+    for _, old in sorted(versions, reverse=True)[_VERSIONS:]:
+        shutil.rmtree(old, ignore_errors=True)
