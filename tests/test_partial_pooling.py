@@ -1,0 +1,169 @@
+"""Segments that borrow strength: against a generic optimiser, quadrature and plain isotonic regression."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, optimize
+from scipy.special import expit, logit
+from sklearn.isotonic import IsotonicRegression
+
+from calibrators._kernels import partial_pooling as kernel
+from calibrators.partial_pooling import VARIANCES, Cells, curve_of, move, own_blocks
+from calibrators.passes import Points
+
+
+def cells_of(rng, groups=30, shift=0.5, stretch=0.3, rows=200):
+    """Groups whose truth is a moved curve."""
+    level = np.sort(rng.random(12)) * 0.6 + 0.02
+    curve = curve_of(level, np.full(12, 100.0))
+    parts = []
+    for _ in range(groups):
+        a, d = rng.normal(0, shift), max(rng.normal(0, stretch), -1)
+        blocks = np.flatnonzero(rng.random(12) < 0.7)
+        n = rng.integers(1, rows, blocks.size).astype(float)
+        x = curve.logit[blocks] - curve.centre
+        k = rng.binomial(n.astype(int), expit(curve.logit[blocks] + a + d * x)).astype(float)
+        parts.append((curve.logit[blocks], x, n, k))
+    starts = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])])
+    return Cells(starts, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def penalised(theta, cells, g, a, d):
+    rows = slice(cells.starts[g], cells.starts[g + 1])
+    eta = cells.logit[rows] + theta[0] + theta[1] * cells.offset[rows]
+    n, k = cells.weight[rows], cells.positives[rows]
+    likelihood = (-k * np.logaddexp(0, -eta) - (n - k) * np.logaddexp(0, eta)).sum()
+    return -(likelihood - theta[0] ** 2 / (2 * a) - theta[1] ** 2 / (2 * d))
+
+
+@pytest.mark.parametrize("variances", [(0.25, 0.0625), (4.0, 2.0), (2.0**-14, 64.0)])
+def test_each_group_is_at_the_optimum_that_scipy_finds(variances):
+    cells = cells_of(np.random.default_rng(0))
+    theta, derivatives = np.zeros((30, 2)), np.zeros((30, 5))
+    kernel.move_curves(*cells[1:], cells.starts, *variances, theta, derivatives)
+    for g in range(30):
+        best = optimize.minimize(
+            penalised, [0.0, 0.0], (cells, g, *variances), bounds=[(None, None), (-1, None)], tol=1e-14
+        )
+        np.testing.assert_allclose(theta[g], best.x, atol=2e-5)
+        assert penalised(theta[g], cells, g, *variances) <= best.fun + 1e-9
+
+
+def test_groups_of_one_class_and_without_rows():
+    cells = cells_of(np.random.default_rng(1))
+    cells.positives[: cells.starts[1]] = 0
+    cells.positives[cells.starts[1] : cells.starts[2]] = cells.weight[cells.starts[1] : cells.starts[2]]
+    starts = np.append(cells.starts, cells.starts[-1])
+    moved = move(cells._replace(starts=starts))
+    assert np.isfinite(moved.shift).all()
+    assert (moved.slope >= 0).all()
+    assert moved.shift[-1] == 0
+    assert moved.slope[-1] == 1
+
+
+def test_the_chosen_variances_are_those_of_quadrature():
+    cells = cells_of(np.random.default_rng(2), groups=40, shift=0.7, stretch=0.0)
+    moved = move(cells)
+
+    def group_evidence(g, a):
+        def loss(shift):
+            return penalised([shift, 0.0], cells, g, a, 1.0)
+
+        at = optimize.minimize_scalar(loss)
+        value, _ = integrate.quad(lambda t: np.exp(at.fun - loss(at.x + t)), -8, 8, limit=200, points=[0.0])
+        return np.log(value) - at.fun - 0.5 * np.log(a)
+
+    def log_evidence(a):
+        return sum(group_evidence(g, a) for g in range(40))
+
+    candidates = VARIANCES[1:]
+    best = candidates[np.argmax([log_evidence(a) for a in candidates])]
+    assert moved.variances[0] == best
+    assert moved.variances[1] <= 2.0**-6
+
+
+def test_segments_that_do_not_differ_are_hardly_moved_and_often_not_at_all():
+    """The parent's map is fitted to the same rows, which vary less about it than about the truth."""
+    exactly = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        n = rng.integers(1, 200, (300, 12)).astype(float)
+        k = rng.binomial(n.astype(int), np.linspace(0.05, 0.6, 12)).astype(float)
+        curve = curve_of(k.sum(axis=0) / n.sum(axis=0), n.sum(axis=0))
+        logits = np.tile(curve.logit, 300)
+        cells = Cells(np.arange(0, 3601, 12), logits, logits - curve.centre, n.ravel(), k.ravel())
+        moved = move(cells)
+        assert max(moved.variances) <= 2.0**-9
+        if moved.variances == (0.0, 0.0):
+            exactly += 1
+            assert (moved.shift == 0).all()
+            assert (moved.slope == 1).all()
+    assert exactly >= 3
+
+
+def test_truth_is_recovered():
+    rng = np.random.default_rng(4)
+    moved = move(cells_of(rng, groups=2000, shift=0.5, stretch=0.25, rows=400))
+    assert moved.variances[0] in (0.125, 0.25, 0.5)
+    assert moved.variances[1] in (2.0**-5, 2.0**-4, 2.0**-3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.sampled_from([0.0, 1.0, 300.0]))
+def test_own_maps(seed, m, lean):
+    rng = np.random.default_rng(seed)
+    w = rng.integers(1, 20, m).astype(float)
+    y = rng.binomial(w.astype(int), rng.random()).astype(float)
+    prior = np.sort(rng.uniform(0.01, 0.99, m))
+    blocks, level = own_blocks(Points(np.arange(m, dtype=float), w, y), prior, lean)
+    c = lean / (w * prior * (1 - prior)).sum()
+    target = (y + c * w * prior) / (w * (1 + c))
+    expected = IsotonicRegression().fit_transform(np.arange(m), target, sample_weight=w)
+    found = np.repeat(level, np.diff(np.append(blocks.first, m)).astype(int))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert (np.diff(level) > 0).all()
+    if lean:
+        assert level[0] > 0
+        assert level[-1] < 1
+    assert blocks.weight.sum() == w.sum()
+    assert blocks.positives.sum() == y.sum()
+
+
+def test_cells_are_all_that_an_own_map_needs():
+    """Plain pooling within stretches of a constant prior first changes nothing."""
+    rng = np.random.default_rng(5)
+    m = 400
+    w = rng.integers(1, 5, m).astype(float)
+    y = rng.binomial(w.astype(int), np.linspace(0.1, 0.6, m)).astype(float)
+    edges = np.arange(0, m, 40)
+    prior = np.repeat(np.linspace(0.1, 0.5, edges.size), 40)
+    whole, level = own_blocks(Points(np.arange(m, dtype=float), w, y), prior)
+    first, weight, positives, priors = [], [], [], []
+    for start in edges:
+        rows = slice(start, start + 40)
+        part, _ = own_blocks(
+            Points(np.arange(start, start + 40, dtype=float), w[rows], y[rows]), prior[rows], 0.0
+        )
+        first += list(part.first)
+        weight += list(part.weight)
+        positives += list(part.positives)
+        priors += [prior[start]] * part.first.size
+    assert len(first) < m / 4
+    cells = Points(np.array(first), np.array(weight), np.array(positives))
+    blocks, found = own_blocks(cells, np.array(priors))
+    at = np.arange(m)
+    np.testing.assert_allclose(
+        found[np.searchsorted(blocks.first, at, "right") - 1],
+        level[np.searchsorted(whole.first, at, "right") - 1],
+        rtol=1e-13,
+    )
+
+
+def test_the_ends_of_a_curve_are_finite():
+    curve = curve_of([0.0, 0.2, 1.0], [9.0, 10.0, 4.0])
+    np.testing.assert_allclose(curve.logit, logit([0.05, 0.2, 0.9]))
+    assert curve_of([0.0, 0.01, 0.9], [9.0, 1.0, 1.0]).logit[0] == curve_of([0.01, 0.9], [1.0, 1.0]).logit[0]
+    assert np.isfinite(curve_of([0.0, 1.0], [1.0, 1.0]).logit).all()
+    with pytest.raises(ValueError, match="one shape"):
+        curve_of([], [])
