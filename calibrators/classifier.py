@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any, Literal, NamedTuple, Self
 
@@ -18,7 +18,7 @@ from sklearn.model_selection import check_cv, cross_val_predict
 from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+from sklearn.utils.validation import _check_method_params, _check_sample_weight, check_is_fitted, column_or_1d
 
 from calibrators.base import Calibrator
 from calibrators.isotonic import Isotonic
@@ -105,6 +105,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         y: npt.ArrayLike,
         sample_weight: npt.ArrayLike | None = None,
         groups: npt.ArrayLike | None = None,
+        **fit_params: Any,
     ) -> Self:
         """Fit classifier and calibrator.
 
@@ -114,11 +115,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         y : array-like, shape (n,), of two classes
         sample_weight : array-like, shape (n,), >= 0; default 1
         groups : array-like, shape (n,), optional: for a cross-validation generator that splits by groups
+        **fit_params : passed to the classifier's `fit`; of those that have a value a row, the rows trained on. Not
+            used with a FrozenEstimator.
 
         Raises
         ------
         ValueError
-            For targets that are not of two classes, fewer rows of a class than folds, parameters out of range.
+            For targets that are not of two classes, fewer rows of a class than folds, no fold with rows of
+            both classes to calibrate on, parameters out of range.
 
         Warns
         -----
@@ -132,7 +136,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if kind != "binary" or self.classes_.size != 2:
             raise ValueError(
                 f"Only binary classification is supported. The type of the target is {kind}, "
-                f"with {self.classes_.size} classes: expected two."
+                f"with {self.classes_.size} classes: expected two. For several classes calibrate each against the "
+                "rest: sklearn.multiclass.OneVsRestClassifier(CalibratedClassifier(...))."
             )
         weight = None if sample_weight is None else _check_weight(sample_weight, X, target)
         estimator = self._estimator()
@@ -140,11 +145,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             pairs = [self._calibrate(estimator, self._scores(estimator, X), target, weight)]
         else:
             folds = self._folds(X, target, groups)
-            takes = self._takes_weights(estimator, weight)
+            if self._takes_weights(estimator, weight):
+                fit_params["sample_weight"] = weight
             if self.ensemble in (True, "auto"):
-                pairs = self._fit_folds(estimator, X, target, weight if takes else None, weight, folds)
+                self._check_folds(target, folds)
+                pairs = self._fit_folds(estimator, X, target, fit_params, weight, folds)
             else:
-                pairs = [self._fit_crossed(estimator, X, target, weight if takes else None, weight, folds)]
+                pairs = [self._fit_crossed(estimator, X, target, fit_params, weight, folds)]
         self.calibrated_classifiers_ = pairs
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(pairs[0].estimator, name):
@@ -194,9 +201,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         rarest = int(np.unique_counts(y).counts.min())
         if folds and rarest < folds:
             raise ValueError(
-                f"cv: expected at least {folds} rows of each class for {folds} folds, found {rarest} of one class"
+                f"cv: Requesting {folds}-fold cross-validation takes at least {folds} rows of each class, "
+                f"found {rarest} of one class"
             )
         return list(check_cv(self.cv, y, classifier=True).split(X, y, groups))
+
+    def _check_folds(self, y: npt.NDArray[Any], folds: Iterable[tuple[Rows, Rows]]) -> None:
+        """A calibrator that saw one class is a constant: refused where those of all folds would be."""
+        if not any(np.unique(y[test]).size == self.classes_.size for _, test in folds):
+            raise ValueError(
+                f"cv: {type(self.cv).__name__} cross-validation does not allow all classes to be present in test "
+                "splits: expected rows of both classes to calibrate on, found one class in every fold: use fewer "
+                "folds, stratified ones, or ensemble=False"
+            )
 
     @staticmethod
     def _takes_weights(estimator: Any, weight: Array | None) -> bool:
@@ -214,12 +231,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         estimator: Any,
         X: Any,
         y: npt.NDArray[Any],
-        fit_weight: Array | None,
+        fit_params: Mapping[str, Any],
         weight: Array | None,
         folds: Iterable[tuple[Rows, Rows]],
     ) -> list[CalibratedPair]:
         pairs = Parallel(n_jobs=self.n_jobs)(
-            delayed(self._fit_fold)(estimator, X, y, fit_weight, weight, train, test) for train, test in folds
+            delayed(self._fit_fold)(estimator, X, y, fit_params, weight, train, test) for train, test in folds
         )
         return list(pairs)
 
@@ -228,14 +245,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         estimator: Any,
         X: Any,
         y: npt.NDArray[Any],
-        fit_weight: Array | None,
+        fit_params: Mapping[str, Any],
         weight: Array | None,
         train: Rows,
         test: Rows,
     ) -> CalibratedPair:
         fitted = clone(estimator)
-        weights = {} if fit_weight is None else {"sample_weight": fit_weight[train]}
-        fitted.fit(_safe_indexing(X, train), y[train], **weights)
+        own = _check_method_params(X, fit_params, train)
+        fitted.fit(_safe_indexing(X, train), y[train], **own)
         scores = self._scores(fitted, _safe_indexing(X, test))
         return self._calibrate(fitted, scores, y[test], None if weight is None else weight[test])
 
@@ -244,16 +261,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         estimator: Any,
         X: Any,
         y: npt.NDArray[Any],
-        fit_weight: Array | None,
+        fit_params: Mapping[str, Any],
         weight: Array | None,
         folds: list[tuple[Rows, Rows]],
     ) -> CalibratedPair:
-        weights = {} if fit_weight is None else {"sample_weight": fit_weight}
         method, transform = self._response(estimator)
         crossed = cross_val_predict(
-            clone(estimator), X, y, cv=folds, method=method, params=weights, n_jobs=self.n_jobs
+            clone(estimator), X, y, cv=folds, method=method, params=dict(fit_params), n_jobs=self.n_jobs
         )
-        fitted = clone(estimator).fit(X, y, **weights)
+        fitted = clone(estimator).fit(X, y, **fit_params)
         return self._calibrate(fitted, transform(crossed), y, weight)
 
     def _calibrate(

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from jobs import commands
 from jobs.logging_setup import log_to_stderr
 from jobs.registry import JOBS, Job
 from jobs.worker_process import ignore_interrupts
@@ -39,9 +40,7 @@ Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 input rejected,
 _CONFIG = click.option(
     "--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones go over earlier ones."
 )
-_SET = click.option(
-    "--set", "settings", multiple=True, metavar="KEY.PATH=VALUE", help="Set one key; goes over all files."
-)
+_SET = "Set one key; goes over all files."
 _DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Check all, read only footers, say what would happen."
 )
@@ -131,7 +130,15 @@ def _add_job(job: Job) -> None:
         ]
         _leave(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json))
 
-    for option in (_JSON, _DRY_RUN, _SET, _CONFIG):
+    setting = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY.PATH=VALUE",
+        help=_SET,
+        shell_complete=commands.complete_setting(job.name),
+    )
+    for option in (_JSON, _DRY_RUN, setting, _CONFIG):
         command = option(command)
     for shortcut in job.shortcuts:
         extra = {"metavar": shortcut.metavar} if shortcut.metavar else {"is_flag": True}
@@ -159,7 +166,7 @@ def _help(job: Job) -> str:
     if job.required:
         lines += [
             "",
-            f"Required keys: {', '.join(job.required)}. All keys, with meanings: conf/{job.name}.yaml.",
+            f"Required keys: {', '.join(job.required)}. All keys, with meanings: logcal config {job.name}.",
         ]
     return "\n".join(lines)
 
@@ -216,3 +223,6 @@ def show(store: str, table: str, version: str | None, as_json: bool) -> None:
 def rollback(store: str, table: str, version: str | None, as_json: bool) -> None:
     """Make VERSION current again; without it, the one before the current."""
     _table_command("rollback", lambda actions: actions.rollback(store, table, version), as_json)
+
+
+commands.add_to(main)

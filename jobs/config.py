@@ -330,9 +330,16 @@ def _check_date(text: str) -> str:
     return text
 
 
+def _days_need_a_unit(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(f"expected a number of days such as 30d, found the number {value}: write {value}d")
+    return value
+
+
 def _check_days(text: str) -> str:
     if not re.fullmatch(r"[1-9]\d{0,4}d", text):
-        raise ValueError(f"expected a number of days such as 30d, found {text!r}")
+        hint = f": write {text}d" if re.fullmatch(r"[1-9]\d{0,4}", text) else ""
+        raise ValueError(f"expected a number of days such as 30d, found {text!r}{hint}")
     return text
 
 
@@ -345,7 +352,7 @@ class WindowConfig(Section):
         "2026-01-31; or the key of hive folders such as date=2026-01-31. Each day's rows are kept sorted in the "
         "store, and later fits sort only days that are new or changed. null: all of the log, sorted each time.",
     )
-    last: Annotated[Text, AfterValidator(_check_days)] = Field(
+    last: Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(_check_days)] = Field(
         "30d", description="With window.column: the number of days, such as 30d."
     )
     until: Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_date)] | None = Field(

@@ -160,7 +160,9 @@ def _read_file(file: str) -> tuple[Values, list[str]]:
     try:
         values = reader.parse(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Values(), [f"{file}: expected a YAML file, found no such file"]
+        return Values(), [
+            f"{file}: expected a YAML file, found no such file; `logcal config NAME` prints one"
+        ]
     except UnicodeDecodeError:
         return Values(), [f"{file}: expected YAML in UTF-8, found other bytes"]
     except OSError as error:

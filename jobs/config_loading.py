@@ -7,9 +7,10 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from jobs.config import CalibratorConfig, Section, section_of
@@ -36,7 +37,11 @@ def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[st
     ConfigError
         All problems together, each with its key and where it was written.
     """
-    values = read_values(files, settings)
+    return load_values(model, read_values(files, settings))
+
+
+def load_values(model: type[C], values: Values) -> C:
+    """The configuration of values that have been read. Raises ConfigError as `load` does."""
     try:
         return model.model_validate(values.values)
     except ValidationError as error:
@@ -47,16 +52,27 @@ def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[st
 
 def known_keys(model: type[Section]) -> list[str]:
     """Dotted paths of all keys that have a value of their own."""
-    return [".".join(path) for path in _key_paths(model)]
+    return [".".join(path) for path, _ in _keys(model)]
 
 
-def _key_paths(model: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def key_choices(model: type[Section]) -> dict[str, tuple[str, ...]]:
+    """The values that each key may have, where they are few; others have none here."""
+    return {".".join(path): _choices(info.annotation) for path, info in _keys(model)}
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    if annotation is bool:
+        return ("true", "false")
+    return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()
+
+
+def _keys(model: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
     for name, info in model.model_fields.items():
         section = section_of(info.annotation)
         if section is None:
-            yield (*above, name)
+            yield (*above, name), info
         else:
-            yield from _key_paths(section, (*above, name))
+            yield from _keys(section, (*above, name))
 
 
 def _calibrator_problems(model: type[Section], values: Values) -> list[str]:

@@ -17,14 +17,31 @@ from jobs.registry import JOBS
 _WIDTH = 98
 
 
-def render_job(name: str, model: type[Section]) -> str:
-    """A job's configuration: every key with its meaning and its default, or REQUIRED."""
-    header = (
-        f"Configuration of `logcal {name}`: every key, with its meaning and its default. Keys marked REQUIRED have no "
-        "default: set them here, in another file that follows with --config, or with --set. Keys that are left out "
-        "have their defaults."
-    )
-    return "\n".join([*_comment(header, ""), "", *_section(model)]) + "\n"
+HEADER = (
+    "Configuration of `logcal {job}`: every key, with its meaning and its default. Keys marked REQUIRED have no "
+    "default: set them here, in another file that follows with --config, or with --set. Keys that are left out "
+    "have their defaults."
+)
+
+
+def render_job(
+    name: str,
+    model: type[Section],
+    values: Mapping[str, Any] | None = None,
+    notes: Mapping[str, str] | None = None,
+    header: str = HEADER,
+) -> str:
+    """A job's configuration: every key with its meaning and its default, or REQUIRED.
+
+    Parameters
+    ----------
+    name, model : the job's name and configuration class
+    values : of keys, by dotted path, to stand in place of their defaults
+    notes : of keys, by dotted path, to be said after their meaning
+    header : what the file says first; {job} is the job's name
+    """
+    body = _section(model, values or {}, notes or {})
+    return "\n".join([*_comment(header.format(job=name), ""), "", *body]) + "\n"
 
 
 @dataclass(frozen=True)
@@ -130,19 +147,25 @@ def conf_files() -> dict[str, str]:
     return {**jobs, **overlays}
 
 
-def _section(model: type[Section], indent: str = "") -> Iterator[str]:
+def _section(
+    model: type[Section], values: Mapping[str, Any], notes: Mapping[str, str], above: str = ""
+) -> Iterator[str]:
+    indent = "  " * above.count(".")
     for i, (name, info) in enumerate(model.model_fields.items()):
+        key = above + name
         section = section_of(info.annotation)
         if i and not indent:
             yield ""
         meaning = info.description or ""
-        required = section is None and info.is_required()
+        required = section is None and info.is_required() and key not in values
         yield from _comment(f"REQUIRED. {meaning}" if required else meaning, indent)
+        yield from _comment(notes.get(key, ""), indent)
         if section:
             yield f"{indent}{name}:"
-            yield from _section(section, indent + "  ")
+            yield from _section(section, values, notes, f"{key}.")
         else:
-            yield f"{indent}{name}: {_scalar(None if required else info.default)}"
+            value = values.get(key, None if required else info.default)
+            yield f"{indent}{name}: {_scalar(value)}"
 
 
 def _comment(text: str, indent: str) -> list[str]:

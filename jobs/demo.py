@@ -83,6 +83,8 @@ class Prepared:
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARKER).write_text(json.dumps({"table": TABLE}))
+        (folder / "data").mkdir()
+        shutil.copyfile(ADULT, folder / "data" / ADULT.name)
         write_logs(folder)
         fitted = fit.prepare(self._load(FitConfig, "calibration")).execute(executor)
         scored = score.prepare(self._load(ScoreConfig, "held-out", output="scored")).execute(executor)

@@ -9,7 +9,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
+from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, cross_val_predict
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -139,7 +139,14 @@ def test_weights_that_the_classifier_does_not_take_are_named():
         ({"calibrator": ACP()}, "calibrator: expected a Calibrator, which maps scores alone, found ACP"),
         ({"response": "margin"}, "response: expected one of"),
         ({"ensemble": "yes"}, "ensemble: expected True, False or 'auto', found 'yes'"),
-        ({"cv": 400}, "cv: expected at least 400 rows of each class for 400 folds, found"),
+        (
+            {"cv": 400},
+            "cv: Requesting 400-fold cross-validation takes at least 400 rows of each class, found",
+        ),
+        (
+            {"cv": LeaveOneOut()},
+            "cv: LeaveOneOut cross-validation does not allow .* found one class in every",
+        ),
     ],
 )
 def test_bad_parameters_are_named(parameters, message):

@@ -1,0 +1,248 @@
+"""Whether logcal can work here: versions, compiled code, memory, scratch space, the cluster, the store and the log."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from jobs.config import ClusterConfig, Scratch, Section, Text
+from jobs.run import Outcome
+from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
+from pipeline.files.writable import check_writable, size
+
+_PACKAGES = ("numpy", "pyarrow", "pandas", "numba", "scipy", "scikit-learn", "dask", "distributed")
+_LITTLE_SCRATCH = 10**9
+_BUSY = 1.5
+
+
+class _Log(Section):
+    path: Any = Field(None, description="As log.path of the jobs; null: not looked at.")
+
+
+class _Store(Section):
+    path: Text | None = Field(None, description="As store.path of the jobs; null: not looked at.")
+
+
+class DoctorConfig(Section):
+    """What is looked at: the parts of any job's configuration that say where things are."""
+
+    log: _Log = Field(_Log(), description="The log that would be read.")
+    store: _Store = Field(_Store(), description="The store that would be published to.")
+    scratch: Scratch = None
+    cluster: ClusterConfig = Field(ClusterConfig(), description="Where the work would run.")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look found; `error` where it is an obstacle."""
+
+    name: str
+    found: str
+    error: LogcalError | None = None
+
+
+def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
+    """Look at everything, and say all of it.
+
+    Raises
+    ------
+    LogcalError
+        Of the kind of the first obstacle, with all that was found.
+    """
+    config = _load(files, settings)
+    looks: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("logcal", _logcal),
+        ("Python", lambda: f"{platform.python_version()}, {sys.executable}"),
+        ("packages", _packages),
+        ("machine", _machine),
+        ("memory", lambda: _memory(config.cluster)),
+        ("compiled code", _compiled),
+        ("scratch", lambda: _scratch(config.scratch)),
+        ("cluster", lambda: _cluster(config.cluster)),
+        ("store", lambda: _store(config.store.path)),
+        ("log", lambda: _log(config.log.path)),
+    )
+    findings = [_look(name, look) for name, look in looks]
+    lines = _lines(findings)
+    errors = [finding.error for finding in findings if finding.error is not None]
+    if errors:
+        count = "1 obstacle" if len(errors) == 1 else f"{len(errors)} obstacles"
+        raise type(errors[0])("\n".join([f"found {count}", *lines]))
+    summary = {finding.name: finding.found for finding in findings}
+    return Outcome(summary, [*lines, "", "ready"])
+
+
+def _load(files: Sequence[str], settings: Sequence[str]) -> DoctorConfig:
+    """Of any job's configuration, the sections that are looked at."""
+    from jobs.config_files import read_values
+    from jobs.config_loading import load_values
+
+    values = read_values(files, settings)
+    values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}
+    for section in (_Log, _Store):
+        name = section.__name__.strip("_").lower()
+        if isinstance(values.values.get(name), dict):
+            values.values[name] = {"path": values.values[name].get("path")}
+    return load_values(DoctorConfig, values)
+
+
+def _look(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, look())
+    except LogcalError as error:
+        return Finding(name, str(error), error)
+
+
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    width = max(len(finding.name) for finding in findings)
+    return [
+        f"{'!!' if finding.error else 'ok'}  {finding.name:{width}}  {finding.found}" for finding in findings
+    ]
+
+
+# What is looked at.
+
+
+def _logcal() -> str:
+    return f"{metadata.version('logcal')}, {Path(__file__).parents[1]}"
+
+
+def _packages() -> str:
+    return ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
+
+
+def _machine() -> str:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    busy = f"; busy: {load:.1f} processes wait for them" if load > _BUSY * cores else ""
+    return f"{platform.machine()}, {cores} cores{busy}"
+
+
+def _memory(config: ClusterConfig) -> str:
+    from distributed.system import MEMORY_LIMIT
+
+    needed = config.memory_bytes * (config.workers or 1)
+    if (config.on_this_machine or config.kind == "threads") and needed > MEMORY_LIMIT:
+        raise ConfigError(
+            f"cluster.memory: expected {config.workers or 1} times {config.memory} to fit into this machine's "
+            f"{size(MEMORY_LIMIT)}: lower it, or cluster.workers"
+        )
+    return f"{size(MEMORY_LIMIT)}, of which a worker takes up to {config.memory}"
+
+
+def _compiled() -> str:
+    """Run one compiled function, the way jobs do, and say where its compiled code is kept."""
+    import numpy as np
+
+    from calibrators.isotonic import Isotonic
+
+    started = time.perf_counter()
+    Isotonic().fit(np.linspace(0, 1, 100), np.arange(100) % 2)
+    seconds = time.perf_counter() - started
+    return f"{_cache_place()}; a small fit took {seconds:.1f} s"
+
+
+def _cache_place() -> str:
+    import inspect
+
+    from calibrators._kernels import pava
+
+    for _, kernel in inspect.getmembers(pava):
+        path = getattr(getattr(kernel, "_cache", None), "cache_path", None)
+        if path is not None:
+            writable = os.access(path, os.W_OK)
+            kept = "kept in" if writable else "compiled anew by each command, since nothing can be kept in"
+            return f"{kept} {path}"
+    return "kept nowhere: compiled anew by each command"
+
+
+def _scratch(folder: str | None) -> str:
+    import shutil
+
+    from pipeline.files.scratch import check_space, scratch_folder
+
+    check_space(folder, _LITTLE_SCRATCH)
+    with scratch_folder(folder) as made:
+        free = shutil.disk_usage(made).free
+    return f"{folder or tempfile.gettempdir()}, {size(free)} free: enough for some {free // 10**7:,} million rows"
+
+
+def _cluster(config: ClusterConfig) -> str:
+    from jobs.cluster import check_class, starting_executor
+
+    check_class(config)
+    with _quiet(), starting_executor(config) as start:
+        started = time.perf_counter()
+        executor = start(threads=True)
+        hosts = executor.run("doctor", _host, [(i,) for i in range(4)])
+        seconds = time.perf_counter() - started
+    places = ", ".join(sorted(set(hosts)))
+    return f"{config.kind}, {executor.workers} at a time on {places}; answered in {seconds:.1f} s"
+
+
+def _host(_: int) -> str:
+    return platform.node() or "this machine"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress of a stage that is none."""
+    import logging
+
+    log = logging.getLogger("logcal")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _store(path: str | None) -> str:
+    if path is None:
+        return "not looked at: give --set store.path=..."
+    import uuid
+
+    import fsspec
+    from fsspec.implementations.local import LocalFileSystem
+
+    try:
+        filesystem, root = fsspec.core.url_to_fs(path)
+        if isinstance(filesystem, LocalFileSystem):
+            folder = check_writable(Path(root), "store.path")
+            new = "" if str(folder) == root.rstrip("/") else ", which will be made"
+            return f"{path}{new}: can be written to"
+        probe = f"{root.rstrip('/')}/.logcal-doctor-{uuid.uuid4().hex}"
+        filesystem.pipe_file(probe, b"logcal")
+        filesystem.rm_file(probe)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"store.path: cannot open {path}: {error}") from None
+    except LogcalError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each kind of storage has errors of its own
+        raise TemporaryError(f"store.path: cannot write to {path}: {type(error).__name__}: {error}") from None
+    return f"{path}: a file was written there and removed"
+
+
+def _log(path: Any) -> str:
+    if path is None:
+        return "not looked at: give --set log.path=..."
+    from pipeline.log.column_facts import log_facts
+
+    paths = [path] if isinstance(path, str) else list(path)
+    try:
+        facts = log_facts(paths)
+    except OSError as error:
+        raise InputRejectedError(f"log.path: cannot be read: {error}") from None
+    return f"{', '.join(paths)}: {facts.files:,} files, {facts.rows:,} rows"

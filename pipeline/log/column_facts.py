@@ -1,0 +1,294 @@
+"""What footers say of a log's columns, and which of them look like its score, label, weight, date and segments."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import InputRejectedError, listing
+from pipeline.log.logs import LogFile, find_files, open_parquet, read_footers
+from pipeline.log.windows import parse_day
+
+FLOAT, INTEGER, BOOLEAN, DATE, TEXT, OTHER = "float", "integer", "boolean", "date", "text", "other"
+
+MOST_FILES = 100
+"""Files whose statistics are read; of more, these are spread over all."""
+
+_THREADS = 16
+_FEW_BYTES = 4096
+"""Of the dictionary of a column of few values, in a row group."""
+_FEW_VALUES = 1000
+
+# Whole words of a name, the likeliest first.
+_SCORE_WORDS = (
+    "score", "probability", "prob", "proba", "pred", "prediction", "predicted", "pctr", "pcvr", "p", "logit", "margin",
+    "scores", "preds", "predictions", "output", "estimate", "confidence", "propensity", "risk",
+)  # fmt: skip
+_MARGIN_WORDS = ("logit", "margin", "logodds", "decision")
+_LABEL_WORDS = (
+    "label", "y", "target", "outcome", "labels", "truth", "true", "actual", "response", "clicked", "click", "converted",
+    "conversion", "default", "defaulted", "churned", "churn", "fraud", "positive", "event", "class", "is", "has", "bad",
+)  # fmt: skip
+_WEIGHT_WORDS = ("weight", "weights", "importance", "wt", "w")
+_DATE_WORDS = (
+    "date", "day", "ds", "dt", "ts", "timestamp", "time", "at", "created", "logged", "datetime",
+)  # fmt: skip
+_SEGMENT_WORDS = (
+    "segment", "model", "country", "market", "region", "tenant", "site", "campaign", "channel", "platform", "device",
+    "product", "category", "group", "cohort", "version", "variant", "placement", "customer", "publisher", "store",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column as the footers describe it.
+
+    Attributes
+    ----------
+    name, type : as the first file has them
+    kind : float, integer, boolean, date, text or other
+    low, high : of all row groups; None where some footer does not say
+    nulls : of all row groups; None where some footer does not say
+    few_values : whether it is of few distinct values; None where nothing tells
+    folders : whether it is the key of hive folders, and no column of the files
+    """
+
+    name: str
+    type: str
+    kind: str
+    low: Any = None
+    high: Any = None
+    nulls: int | None = None
+    few_values: bool | None = None
+    folders: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """The words of its name in small letters: `isClicked_2` is is, clicked, 2."""
+        return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower())
+
+    def described(self) -> str:
+        """Type and range, for people."""
+        where = "folder names" if self.folders else self.type
+        if self.low is None:
+            return where
+        shown = f"{_shown(self.low)} to {_shown(self.high)}"
+        return f"{where}, {shown}" + (f", {self.nulls:,} nulls" if self.nulls else "")
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """What the footers of a log say.
+
+    Attributes
+    ----------
+    files, rows : of the whole log
+    columns : in the files' order, hive keys last
+    looked_at : files whose statistics were read
+    """
+
+    files: int
+    rows: int
+    columns: tuple[ColumnFacts, ...]
+    looked_at: int
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which columns seem to be what, each list with the likeliest first."""
+
+    score: tuple[ColumnFacts, ...] = ()
+    label: tuple[ColumnFacts, ...] = ()
+    weight: tuple[ColumnFacts, ...] = ()
+    date: tuple[ColumnFacts, ...] = ()
+    segment: tuple[ColumnFacts, ...] = field(default=())
+
+    @property
+    def margin(self) -> bool:
+        """Whether the score's name says that it is a margin (log odds)."""
+        score = self.score[0] if self.score else None
+        outside = score is not None and score.low is not None and (score.low < 0 or score.high > 1)
+        return outside and score is not None and bool(set(_MARGIN_WORDS) & set(score.words))
+
+
+def log_facts(paths: str | Sequence[str]) -> LogFacts:
+    """Look at a log's footers; no row is read.
+
+    Raises
+    ------
+    InputRejectedError
+        No files, or files whose footers cannot be read.
+    """
+    _, filesystem, found = find_files(paths)
+    good, problems = read_footers(filesystem, found)
+    if problems:
+        raise InputRejectedError(f"the log cannot be used.\n{listing(problems)}")
+    files = [file for file, _ in good]
+    step = max(1, len(files) // MOST_FILES)
+    some = files[::step]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        footers = list(pool.map(lambda file: _footer(filesystem, file), some))
+    columns = [_column(field, footers) for field in good[0][1]]
+    names = {column.name for column in columns}
+    columns += [key for key in _hive_keys(files) if key.name not in names]
+    return LogFacts(len(files), sum(file.rows for file in files), tuple(columns), len(some))
+
+
+def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
+    """Guess each column's role from its name, type and range; a column is the first choice for one role at most."""
+    date = _ranked(columns, _DATE_WORDS, _may_be_date)
+    label = _ranked(columns, _LABEL_WORDS, _may_be_label)
+    taken = [*date[:1], *label[:1]]
+    score = _ranked([c for c in columns if c not in taken], _SCORE_WORDS, _may_be_score)
+    taken += score[:1]
+    weight = _ranked([c for c in columns if c not in taken], _WEIGHT_WORDS, _may_be_weight)
+    taken += weight[:1]
+    segment = _ranked([c for c in columns if c not in taken], _SEGMENT_WORDS, _may_be_segment)
+    return Roles(score, label, weight, date, segment)
+
+
+def _ranked(
+    columns: Sequence[ColumnFacts], words: Sequence[str], suits: Callable[[ColumnFacts], bool]
+) -> tuple[ColumnFacts, ...]:
+    """Those that suit, by how likely their names are, and as in the files where names say nothing."""
+    return tuple(sorted(filter(suits, columns), key=lambda column: _rank(column, words)))
+
+
+def _rank(column: ColumnFacts, words: Sequence[str]) -> int:
+    return min((words.index(word) for word in column.words if word in words), default=len(words))
+
+
+def _named(column: ColumnFacts, words: Sequence[str]) -> bool:
+    return _rank(column, words) < len(words)
+
+
+def _may_be_date(column: ColumnFacts) -> bool:
+    if column.kind == DATE:
+        return True
+    if column.kind not in (TEXT, INTEGER) or column.low is None:
+        return False
+    return parse_day(str(column.low)) is not None and parse_day(str(column.high)) is not None
+
+
+def _may_be_label(column: ColumnFacts) -> bool:
+    if column.kind == BOOLEAN:
+        return True
+    if column.kind not in (INTEGER, FLOAT):
+        return False
+    if column.low is None:
+        return _named(column, _LABEL_WORDS)
+    within = column.low in (0, 1) and column.high in (0, 1)
+    return within and (column.kind == INTEGER or _named(column, _LABEL_WORDS))
+
+
+def _may_be_score(column: ColumnFacts) -> bool:
+    if column.kind != FLOAT or _named(column, _WEIGHT_WORDS):
+        return False
+    in_unit_interval = column.low is None or (column.low >= 0 and column.high <= 1)
+    return in_unit_interval or _named(column, _SCORE_WORDS)
+
+
+def _may_be_weight(column: ColumnFacts) -> bool:
+    if column.kind not in (FLOAT, INTEGER) or not _named(column, _WEIGHT_WORDS):
+        return False
+    return bool(column.low is None or column.low > 0)
+
+
+def _may_be_segment(column: ColumnFacts) -> bool:
+    if column.folders or column.kind not in (TEXT, INTEGER, BOOLEAN):
+        return False
+    if column.kind == INTEGER and not _named(column, _SEGMENT_WORDS):
+        return False  # such as an age
+    if column.few_values is not None:
+        return column.few_values
+    return _named(column, _SEGMENT_WORDS)
+
+
+# Footers.
+
+
+def _footer(filesystem: Any, file: LogFile) -> pq.FileMetaData:
+    with open_parquet(filesystem, file.path) as parquet:
+        return parquet.metadata
+
+
+def _column(column: pa.Field, footers: Sequence[pq.FileMetaData]) -> ColumnFacts:
+    kind = _kind(column.type)
+    if kind == OTHER:
+        return ColumnFacts(column.name, str(column.type), kind)
+    chunks = [chunk for footer in footers for chunk in _chunks(footer, column.name)]
+    statistics = [chunk.statistics for chunk in chunks if chunk.is_stats_set]
+    known = statistics and len(statistics) == len(chunks)
+    bounded = [s for s in statistics if s.has_min_max] if known else []
+    # A row group of nulls alone has no bounds, and needs none.
+    complete = bounded and all(s.has_min_max or s.num_values == 0 for s in statistics)
+    low, high = (min(s.min for s in bounded), max(s.max for s in bounded)) if complete else (None, None)
+    nulls = (
+        sum(s.null_count for s in statistics) if known and all(s.has_null_count for s in statistics) else None
+    )
+    few = _few_values(kind, chunks, low, high)
+    return ColumnFacts(column.name, str(column.type), kind, low, high, nulls, few)
+
+
+def _chunks(footer: pq.FileMetaData, name: str) -> list[Any]:
+    leaf = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == name), None)
+    if leaf is None:
+        return []
+    return [footer.row_group(i).column(leaf) for i in range(footer.num_row_groups)]
+
+
+def _few_values(kind: str, chunks: Sequence[Any], low: Any, high: Any) -> bool | None:
+    if kind == BOOLEAN or (kind == INTEGER and low is not None and high - low < _FEW_VALUES):
+        return True
+    if kind == INTEGER and low is not None:
+        return False
+    if not chunks or not all(chunk.has_dictionary_page for chunk in chunks):
+        return None
+    return all(
+        chunk.data_page_offset - chunk.dictionary_page_offset <= min(_FEW_BYTES, 20 + 2 * chunk.num_values)
+        for chunk in chunks
+    )
+
+
+def _kind(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (
+        (FLOAT, pa.types.is_floating),
+        (INTEGER, pa.types.is_integer),
+        (BOOLEAN, pa.types.is_boolean),
+        (DATE, pa.types.is_date),
+        (DATE, pa.types.is_timestamp),
+        (TEXT, pa.types.is_string),
+        (TEXT, pa.types.is_large_string),
+    )
+    return next((name for name, test in tests if test(kind)), OTHER)
+
+
+def _hive_keys(files: Sequence[LogFile]) -> list[ColumnFacts]:
+    values: dict[str, list[str]] = {}
+    for file in files:
+        for part in file.relative.split("/")[:-1]:
+            key, equals, value = part.partition("=")
+            if equals:
+                values.setdefault(unquote(key), []).append(unquote(value))
+    return [
+        ColumnFacts(key, "text", TEXT, min(found), max(found), 0, len(set(found)) < _FEW_VALUES, folders=True)
+        for key, found in values.items()
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dt.datetime):
+        return value.date().isoformat()
+    return str(value)[:40]

@@ -1,0 +1,230 @@
+"""The first minutes: config, init, doctor and completion, through the real command."""
+
+import datetime as dt
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+
+from jobs.config_rendering import conf_files
+from jobs.registry import JOBS
+from pipeline.log.column_facts import find_roles, log_facts
+
+ROOT = Path(__file__).parents[1]
+
+
+# config
+
+
+@pytest.mark.parametrize("file", sorted(conf_files()))
+def test_config_prints_the_files_of_conf(place, file):
+    shown = place.run("config", file.removesuffix(".yaml")).expect(0).stdout
+    assert shown == (ROOT / "conf" / file).read_text()
+
+
+def test_config_without_a_name_lists_them(place):
+    names = place.run("config").expect(0).stdout.split()
+    assert names == [file.removesuffix(".yaml") for file in conf_files()]
+    assert place.run("config", "--json").expect(0).json == {"names": names}
+
+
+def test_config_of_an_unknown_name_suggests_one(place):
+    place.run("config", "fitt").expect(2, "found 'fitt'; did you mean fit?")
+    place.run("config", "zzz").expect(2, "there are generate, fit")
+
+
+def test_a_missing_file_points_to_config(place):
+    place.run("fit", "--config", "fit.yaml").expect(2, "no such file; `logcal config NAME` prints one")
+
+
+# init
+
+
+def a_log():
+    random = np.random.default_rng(0)
+    p = random.random(4000)
+    return {
+        "user_id": [f"user-{i}" for i in range(4000)],
+        "age": random.integers(18, 90, 4000),
+        "country": random.choice(["at", "ch", "de"], 4000),
+        "pctr": p,
+        "clicked": random.random(4000) < p**2,
+        "price": random.random(4000) * 100,
+        "logged_at": [dt.date(2026, 1, 1 + i % 20) for i in range(4000)],
+    }
+
+
+def test_roles_are_found_in_footers(place):
+    place.write_log(a_log())
+    roles = find_roles(log_facts(str(place.log)).columns)
+    names = {
+        role: [c.name for c in getattr(roles, role)]
+        for role in ("score", "label", "weight", "date", "segment")
+    }
+    assert names == {
+        "score": ["pctr"],
+        "label": ["clicked"],
+        "weight": [],
+        "date": ["logged_at"],
+        "segment": ["country"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "role", "name"),
+    [
+        ({"score": pa.array([0.1, 0.9], pa.float32()), "label": [0, 1]}, "score", "score"),
+        ({"model_score": [-3.0, 4.0], "p_other": [0.1, 0.2], "y": [0.0, 1.0]}, "score", "model_score"),
+        ({"a": [0.1, 0.2], "b": [3.0, 4.0], "c": [0, 1]}, "score", "a"),
+        ({"a": [0.1, 0.2], "b": [3.0, 4.0], "c": [0, 1]}, "label", "c"),
+        ({"p": [0.1, 0.2], "isFraud": [True, False], "flag": [True, False]}, "label", "isFraud"),
+        ({"p": [0.1, 0.2], "sample_weight": [0.5, 2.0], "y": [0, 1]}, "weight", "sample_weight"),
+        ({"p": [0.1, 0.2], "day": [20260101, 20260131], "y": [0, 1]}, "date", "day"),
+        ({"p": [0.1, 0.2], "ds": ["2026-01-01", "2026-01-31"], "y": [0, 1]}, "date", "ds"),
+        ({"p": [0.1, 0.2], "model_id": [3, 4], "rank": [3, 4], "y": [0, 1]}, "segment", "model_id"),
+    ],
+)
+def test_the_likeliest_column_comes_first(place, columns, role, name):
+    place.write_log(columns, files=1)
+    assert getattr(find_roles(log_facts(str(place.log)).columns), role)[0].name == name
+
+
+def test_hive_folders_can_be_the_date(place):
+    for day in ("2026-01-01", "2026-01-02"):
+        place.write_log({"p": [0.1, 0.2], "y": [0, 1]}, files=1, name=f"log/date={day}")
+    roles = find_roles(log_facts(str(place.log)).columns)
+    assert roles.date[0].name == "date"
+    assert roles.date[0].folders
+
+
+def test_what_init_writes_runs(place):
+    place.write_log(a_log())
+    said = place.run("init", "conf", "--log", "log").expect(0).stdout
+    assert "logcal fit --config conf/fit.yaml" in said
+    written = {path.stem for path in (place.root / "conf").iterdir()}
+    assert {"fit", "score", "evaluate"} <= written
+    fit = yaml.safe_load((place.root / "conf" / "fit.yaml").read_text())
+    assert (fit["log"]["score"], fit["log"]["label"]) == ("pctr", "clicked")
+    assert fit["window"]["column"] == "logged_at"
+    assert "left out until you choose: [country]" in (place.root / "conf" / "fit.yaml").read_text()
+    for job in ("fit", "score"):
+        place.run(job, "--config", f"conf/{job}.yaml", "--set", "cluster.kind=inline").expect(0)
+    place.run(
+        *(
+            "evaluate",
+            "--config",
+            "conf/evaluate.yaml",
+            "--set",
+            "log.path=log",
+            "--set",
+            "cluster.kind=inline",
+        )
+    ).expect(0)
+    before = place.tree()
+    place.run("init", "conf", "--log", "log").expect(2, "expected one without configurations, found")
+    assert place.tree() == before
+
+
+def test_init_sets_a_limit_for_nulls_that_are_there(place):
+    columns = a_log()
+    columns["pctr"] = [None if i < 100 else value for i, value in enumerate(columns["pctr"])]
+    place.write_log(columns)
+    place.run("init", "conf", "--log", "log").expect(0)
+    log = yaml.safe_load((place.root / "conf" / "fit.yaml").read_text())["log"]
+    assert (log["on_bad_rows"], log["max_bad_fraction"]) == ("quarantine", 0.03)
+    place.run("fit", "--config", "conf/fit.yaml", "--set", "cluster.kind=inline").expect(0)
+
+
+def test_init_without_a_label_says_what_there_is(place):
+    place.write_log({"p": [0.1, 0.9], "name": ["a", "b"]}, files=1)
+    said = place.run("init", "conf", "--log", "log").expect(3, "log.label: expected a column of booleans")
+    assert "name (string, a to b)" in said.stderr
+    assert not (place.root / "conf").exists()
+    place.run("init", "conf", "--log", "nowhere").expect(3)
+    place.write_log({"p": [0.1, 0.9], "gone": [2, 1]}, files=1)
+    place.run("init", "conf", "--log", "log", "--set", "log.label=gone").expect(0)
+    place.run("init", "conf2", "--log", "log", "--set", "log.labl=gone").expect(2, "log.labl: unknown key")
+
+
+# doctor
+
+
+def test_doctor_says_what_is_there(place):
+    place.write_log()
+    found = (
+        place.run("doctor", "--set", "log.path=log", "--set", "store.path=tables", "--json").expect(0).json
+    )
+    assert found["log"] == "log: 3 files, 3,000 rows"
+    assert found["store"] == "tables, which will be made: can be written to"
+    assert set(found) >= {"logcal", "Python", "packages", "memory", "compiled code", "scratch", "cluster"}
+    assert not (place.root / "tables").exists()
+
+
+def test_doctor_says_all_obstacles_at_once(place):
+    (place.root / "file").write_text("")
+    settings = (
+        "store.path=file",
+        "scratch=file",
+        "cluster.kind=address",
+        "cluster.address=tcp://127.0.0.1:9",
+    )
+    said = place.run("doctor", *(p for s in (*settings, "cluster.timeout=0.2") for p in ("--set", s)))
+    said.expect(2, "found 3 obstacles", "!!  scratch", "!!  cluster", "!!  store")
+
+
+def test_doctor_takes_a_job_s_configuration(place):
+    place.write_log()
+    place.run("init", "conf", "--log", "log").expect(0)
+    assert "ready" in place.run("doctor", "--config", "conf/fit.yaml").expect(0).stdout
+    place.run("doctor", "--set", "cluster.kinde=local").expect(2, "unknown key; did you mean cluster.kind?")
+
+
+# completion
+
+
+def complete(place, *words):
+    environment = {
+        **place.environment,
+        "_LOGCAL_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["logcal", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [Path(sys.executable).parent / "logcal"], env=environment, capture_output=True, text=True, check=False
+    )
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_completion_knows_commands_keys_and_values(place):
+    assert complete(place, "ev") == ["evaluate"]
+    assert "log.path=" in complete(place, "fit", "--set", "log.p")
+    assert complete(place, "fit", "--set", "calibrator.monotone=r") == [
+        "calibrator.monotone=require",
+        "calibrator.monotone=repair",
+    ]
+    assert complete(place, "config", "clus") == ["cluster/local", "cluster/slurm", "cluster/kubernetes"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(place, shell):
+    script = place.run("completion", shell).expect(0).stdout
+    assert "_LOGCAL_COMPLETE" in script
+    if shell == "bash":
+        assert "nospace" in script
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_every_job_has_keys_to_complete():
+    from jobs.config_loading import key_choices
+
+    for job in JOBS.values():
+        assert "cluster.kind" in key_choices(job.config_class())
+
+
+def test_a_window_without_its_unit_says_how_to_write_it(place):
+    place.job("fit", "window.last=28").expect(2, "found the number 28: write 28d")
+    place.job("fit", "window.last='28'").expect(2, "found '28': write 28d")
