@@ -169,7 +169,7 @@ class Prepared:
                 f"report: write {REPORT} and {RUN}",
             ),
             reads=(
-                f"{', '.join(self.config.log.path)}: {len(log.files)} files, {log.rows:,} rows, {log.size:,} bytes",
+                f"{', '.join(self.config.log.path)}: {log.described()}",
                 self.version.lookup_path,
             ),
             writes=(
@@ -300,6 +300,7 @@ class Prepared:
             "Log": {
                 "path": ", ".join(self.config.log.path),
                 "files": len(self.log.files),
+                "files skipped": len(self.log.skipped),
                 **{key: value for key, value in table.facts().items() if key != "quarantined_by_reason"},
                 **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
             },

@@ -155,9 +155,7 @@ class Prepared:
                 f"merge: add up ties and fit {config.calibrator.method} (about {buckets} tasks)",
                 "publish: write a new version, then point CURRENT to it",
             ),
-            reads=(
-                f"{', '.join(config.log.path)}: {len(log.files)} files, {log.rows:,} rows, {log.size:,} bytes",
-            ),
+            reads=(f"{', '.join(config.log.path)}: {log.described()}",),
             writes=(
                 f"{self.store.root}/versions/",
                 *((f"{self.days.folder}/",) if self.days else ()),
@@ -291,10 +289,7 @@ class Prepared:
             "log": {
                 "path": list(config.log.path),
                 "columns": self.log.types,
-                "files": [
-                    {"path": f.path, "bytes": f.size, "rows": f.rows, "stamp": f.stamp}
-                    for f in self.log.files
-                ],
+                **self.log.sources(),
             },
             "quarantine": self.quarantine.root if self.quarantine and bad else None,
             "config": config.model_dump(mode="json"),

@@ -20,7 +20,7 @@ from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Report, Rules, rebuilt
 from pipeline.follow.holder import Holder
 from pipeline.follow.ledger import Ledger
-from pipeline.log.logs import expected_folder
+from pipeline.log.log_files import expected_folder
 from pipeline.score.scored_file import Scoring
 from pipeline.table.store import TableStore, segments_of
 

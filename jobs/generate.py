@@ -105,7 +105,7 @@ class Prepared:
     def plan(self) -> Plan:
         """What the generation would do."""
         table, config = self.training.table, self.config
-        section, size = config.generate, table.log.size
+        section = config.generate
         repeats = section.repeats if section.repeats is not None else _expected_repeats(config, table.rows)
         return Plan(
             job="generate",
@@ -115,9 +115,7 @@ class Prepared:
                 "fit: the decision thresholds for isotonic regression on the log (dg) and on groups of it (dgg)",
                 "publish: rename the finished folder to its place",
             ),
-            reads=(
-                f"{', '.join(config.data.path)}: {len(table.log.files)} files, {table.rows:,} rows, {size:,} bytes",
-            ),
+            reads=(f"{', '.join(config.data.path)}: {table.log.described()}",),
             writes=(f"{self.output.root}/log/", f"{self.output.root}/{FOLDER}/"),
             facts={
                 "files": len(table.log.files),
@@ -227,10 +225,7 @@ class Prepared:
                 "path": list(self.config.data.path),
                 "rows": table.rows,
                 "positives": facts.positives,
-                "files": [
-                    {"path": f.path, "bytes": f.size, "rows": f.rows, "stamp": f.stamp}
-                    for f in table.log.files
-                ],
+                **table.log.sources(),
             },
             "files": [asdict(receipt) for receipt in generated.repeats],
             "classifier": metadata,

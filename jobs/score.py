@@ -101,7 +101,7 @@ class Prepared:
                 "publish: rename the finished folder to its place",
             ),
             reads=(
-                f"{', '.join(self.config.log.path)}: {len(log.files)} files, {log.rows:,} rows, {log.size:,} bytes",
+                f"{', '.join(self.config.log.path)}: {log.described()}",
                 self.version.lookup_path,
             ),
             writes=(Output(self.config.output.path).root,),

@@ -26,6 +26,7 @@ from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.holder import LEASE, Holder
 from pipeline.follow.ledger import Known, Ledger, Source
+from pipeline.log.log_files import LogFile
 from pipeline.score.scored_file import Scoring, score_file
 from pipeline.table.lookup_table import lookup_bytes
 
@@ -113,7 +114,8 @@ class World:
             target = self.folder / "expected.parquet"
             scoring = self.scoring((versions or {}).get(source.name, self.current))
             local = fsspec.filesystem("file")
-            score_file(local, str(self.log / source.name), rows, local, str(target), scoring)
+            file = LogFile(str(self.log / source.name), source.name, source.size, source.stamp)
+            score_file(local, file, local, str(target), scoring)
             found[source.name] = target.read_bytes()
         return found
 
@@ -478,7 +480,7 @@ def test_a_lost_ledger_is_made_again(world, monkeypatch):
     assert rebuilt(world.places, follower.ledger) == 1
     scored = []
     real = score_file
-    monkeypatch.setattr(batches, "score_file", lambda *args: (scored.append(args[1]), real(*args))[1])
+    monkeypatch.setattr(batches, "score_file", lambda *args: (scored.append(args[1].path), real(*args))[1])
     world.take_all(follower)
     assert scored == [str(changed)]
     assert world.written() == world.expected()

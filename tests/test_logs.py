@@ -66,10 +66,8 @@ def test_a_url():
 
 
 def test_only_the_used_columns_are_read(folder):
-    from pipeline.log.logs import Piece
-
     log = open_log(str(folder), BOTH)
-    [rows] = read_rows(log.filesystem, Piece(log.files[0].path, (0,), 0, 3), BOTH)
+    [rows] = read_rows(log.filesystem, log.files[0].piece((0,), 0, 3), BOTH)
     assert rows.batch.schema.names == ["score", "label"]
     np.testing.assert_array_equal(rows.score, [0.1, 0.2, 0.3])
     np.testing.assert_array_equal(rows.label, [0, 1, 1])
@@ -151,8 +149,6 @@ def test_a_file_without_rows_is_no_problem_among_others(tmp_path):
 
 
 def test_a_file_whose_pages_are_damaged_is_named(tmp_path):
-    from pipeline.log.logs import Piece
-
     path = write(
         tmp_path / "log.parquet", pa.table({"score": np.arange(9000.0), "label": np.arange(9000) % 2})
     )
@@ -160,5 +156,8 @@ def test_a_file_whose_pages_are_damaged_is_named(tmp_path):
     data[4:400] = b"\xff" * 396
     (tmp_path / "log.parquet").write_bytes(data)
     log = open_log(path, BOTH)
-    with pytest.raises(InputRejectedError, match=r"log.parquet: the file's footer is good but its rows"):
-        list(read_rows(log.filesystem, Piece(path, (0,), 0, 9000), BOTH))
+    with pytest.raises(
+        InputRejectedError,
+        match=r"log.parquet: expected a Parquet file, found one that cannot be read .*: write it again",
+    ):
+        list(read_rows(log.filesystem, log.files[0].piece((0,), 0, 9000), BOTH))

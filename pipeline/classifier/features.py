@@ -11,16 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import InputRejectedError, examples, listing
-from pipeline.log.logs import (
-    BATCH_ROWS,
-    Columns,
-    Log,
-    LogFile,
-    find_files,
-    numbers,
-    open_parquet,
-    read_footers,
-)
+from pipeline.log import log_files
+from pipeline.log.log_files import LogFile, find_files, open_parquet
+from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, read_footers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,8 +121,8 @@ def open_features(
         All problems at once: no files; a file that is not Parquet; a column that is missing, has a type that cannot
         be used, or differs in kind between files; no features; no rows.
     """
-    root, filesystem, found = find_files(paths, f"{setting}.path")
-    good, problems = read_footers(filesystem, found)
+    found = find_files(paths, f"{setting}.path")
+    good, problems = read_footers(found.filesystem, found.files)
     table = None
     if good:
         schemas = [(file.relative, schema) for file, schema in good]
@@ -139,7 +132,8 @@ def open_features(
         if not problems and sum(file.rows for file in files) == 0:
             problems.append(f"expected rows, found none in {len(files)} files")
         columns = Columns(roles.label or (features[0].name if features else ""), roles.label)
-        log = Log(root, filesystem, files, columns, {f.name: str(f.type) for f in schema})
+        types = {f.name: str(f.type) for f in schema}
+        log = Log(found.root, found.filesystem, files, columns, types, found.skipped)
         table = FeatureTable(log, roles, tuple(features), schema, _starts(files))
     if problems or table is None:
         shown = paths if isinstance(paths, str) else examples(list(paths), 3)
@@ -285,21 +279,14 @@ def read_batches(
     Raises
     ------
     InputRejectedError
-        The file breaks off or its pages do not decode.
+        The file was changed, breaks off, or its pages do not decode.
     """
-    try:
-        with open_parquet(table.log.filesystem, path) as parquet:
-            yield from parquet.iter_batches(
-                batch_size=BATCH_ROWS,
-                row_groups=None if row_groups is None else list(row_groups),
-                columns=table.names if names is None else list(names),
-                use_threads=False,
-            )
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputRejectedError(
-            f"{path}: the file's footer is good but its rows cannot be read ({reason}): write it again"
-        ) from None
+    log = table.log
+    seen = next(file.seen for file in log.files if file.path == path)
+    with open_parquet(log.filesystem, path, seen) as parquet:
+        groups = range(parquet.num_row_groups) if row_groups is None else row_groups
+        columns = table.names if names is None else names
+        yield from log_files.read_batches(parquet, path, columns, groups, BATCH_ROWS)
 
 
 def as_frame(table: pa.Table | pa.RecordBatch, features: Sequence[Feature]) -> pd.DataFrame:

@@ -17,7 +17,8 @@ from calibrators.passes import Points
 from pipeline import schema
 from pipeline.errors import InputRejectedError, examples
 from pipeline.execution import Executor
-from pipeline.log.logs import Columns, Log, LogFile
+from pipeline.log.log_files import LogFile
+from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import Part, ScoreTable, only_weight, read_points

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.follow.ledger import Known, Source, partition_of
-from pipeline.log.logs import SUFFIXES, stamp_of
+from pipeline.log.log_files import SUFFIXES, stamp_of
 
 
 @dataclass(frozen=True)

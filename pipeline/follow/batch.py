@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import InputRejectedError
 from pipeline.follow.ledger import Known, Source
-from pipeline.log.logs import open_parquet, stamp_of
+from pipeline.log.log_files import LogFile, Seen, open_parquet, stamp_of
 from pipeline.score.scored_file import Scoring, score_file
 
 TASK_FILES = 64
@@ -77,14 +76,14 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
         return Outcome(file, GONE)
     if found != file:
         return Outcome(file, CHANGED)
-    unreadable = _unreadable(places.filesystem, path, file.size)
+    unreadable = _unreadable(places.filesystem, path, Seen(file.size, file.stamp))
     if unreadable is not None:
         return Outcome(file, UNREADABLE, reason=unreadable)
     target = places.target(file.name)
     _make_folder(places.target_filesystem, target)
     # Scored under another name first: what changes while it is read must not be seen.
     try:
-        null_rows, unseen_rows, size, rows = _scored(places, path, target, scoring)
+        null_rows, unseen_rows, size, rows = _scored(places, file, target, scoring)
     except InputRejectedError as error:
         if _seen(places, path) != file:
             return Outcome(file, CHANGED)
@@ -97,11 +96,12 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
     return Outcome(file, SCORED, Known(file.size, file.stamp, rows, null_rows, unseen_rows, size))
 
 
-def _scored(places: Places, path: str, target: str, scoring: Scoring) -> tuple[int, int, int, int]:
-    with open_parquet(places.filesystem, path) as parquet:
+def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> tuple[int, int, int, int]:
+    own = LogFile(places.source(file.name), file.name, file.size, file.stamp)
+    with open_parquet(places.filesystem, own.path, own.seen) as parquet:
         rows = parquet.metadata.num_rows
     null_rows, unseen_rows, size = score_file(
-        places.filesystem, path, rows, places.target_filesystem, target, scoring
+        places.filesystem, own, places.target_filesystem, target, scoring
     )
     return null_rows, unseen_rows, size, rows
 
@@ -117,21 +117,15 @@ def _seen(places: Places, path: str) -> Source | None:
     return Source(name, int(info["size"] or 0), stamp_of(info))
 
 
-def _unreadable(filesystem: Any, path: str, size: int) -> str | None:
+def _unreadable(filesystem: Any, path: str, seen: Seen) -> str | None:
     """Why a file has no footer that can be read: it comes last, so that a file that has one is whole."""
-    if size == 0:
+    if seen.size == 0:
         return "it is empty (0 bytes)"
     try:
-        with open_parquet(filesystem, path):
+        with open_parquet(filesystem, path, seen):
             return None
-    except (pa.ArrowException, OSError) as error:
-        if (
-            isinstance(error, OSError)
-            and error.errno is not None
-            and not isinstance(error, FileNotFoundError)
-        ):
-            raise  # the file system's fault, not the file's
-        return " ".join(str(error).split())[:200]
+    except InputRejectedError as error:
+        return str(error)
 
 
 def _make_folder(filesystem: Any, path: str) -> None:
@@ -142,10 +136,10 @@ def _make_folder(filesystem: Any, path: str) -> None:
 def rows_of(filesystem: Any, path: str) -> int | None:
     """The rows of a file; None where it cannot be read."""
     try:
-        with open_parquet(filesystem, path) as parquet:
+        with open_parquet(filesystem, path, None) as parquet:
             rows: int = parquet.metadata.num_rows
             return rows
-    except (pa.ArrowException, FileNotFoundError):
+    except InputRejectedError:
         return None
 
 

@@ -18,7 +18,8 @@ from pipeline.classifier.features import CATEGORY, Feature, FeatureTable, as_tex
 from pipeline.errors import InputRejectedError, examples, listing
 from pipeline.execution import Executor
 from pipeline.generate.folds import Keys, RowKeys, text_key
-from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, Piece, cut, label_codes, numbers
+from pipeline.log.log_files import Piece
+from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, cut, label_codes, numbers
 
 FEWEST_ROWS = 10
 MOST_CATEGORIES = 1000

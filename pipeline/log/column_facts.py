@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import InputRejectedError, listing
-from pipeline.log.logs import LogFile, find_files, open_parquet, read_footers
+from pipeline.log.log_files import LogFile, find_files, open_parquet
+from pipeline.log.logs import read_footers
 from pipeline.log.windows import parse_day
 
 FLOAT, INTEGER, BOOLEAN, DATE, TEXT, OTHER = "float", "integer", "boolean", "date", "text", "other"
@@ -127,8 +128,9 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     InputRejectedError
         No files, or files whose footers cannot be read.
     """
-    _, filesystem, found = find_files(paths)
-    good, problems = read_footers(filesystem, found)
+    found = find_files(paths)
+    filesystem = found.filesystem
+    good, problems = read_footers(filesystem, found.files)
     if problems:
         raise InputRejectedError(f"the log cannot be used.\n{listing(problems)}")
     files = [file for file, _ in good]
@@ -216,7 +218,7 @@ def _may_be_segment(column: ColumnFacts) -> bool:
 
 
 def _footer(filesystem: Any, file: LogFile) -> pq.FileMetaData:
-    with open_parquet(filesystem, file.path) as parquet:
+    with open_parquet(filesystem, file.path, file.seen) as parquet:
         return parquet.metadata
 
 

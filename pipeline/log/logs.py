@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.arrow_columns import as_numpy, null_mask
-from pipeline.errors import ConfigError, InputRejectedError, examples, listing
+from pipeline.errors import InputRejectedError, examples, listing
 from pipeline.log import segment_values
+from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches
 
-SUFFIXES = (".parquet", ".parq", ".pq")
 BATCH_ROWS = 1 << 18
 """Rows decoded at a time: what a task holds beside its buffers."""
+
+MOST_NAMED = 1000
+"""Skipped files that a manifest names; all are counted."""
 
 _FOOTER_THREADS = 16
 
@@ -44,38 +45,21 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class LogFile:
-    """A Parquet file of a log.
+class Log:
+    """A prediction log whose footers have been read and checked.
 
     Attributes
     ----------
-    path : as `Log.filesystem` understands it.
-    relative : path below the log's root, with its hive directories; a lone file's name.
-    size : bytes. stamp : modification time or entity tag: changes when the content does.
-    row_groups : rows of each row group.
+    root : of its first path. types : of the columns that are used.
+    skipped : what lies below its folders and is not read: relative paths, folders with '/' at the end.
     """
-
-    path: str
-    relative: str
-    size: int
-    stamp: str
-    row_groups: tuple[int, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """Rows in the file."""
-        return sum(self.row_groups)
-
-
-@dataclass(frozen=True)
-class Log:
-    """A prediction log whose footers have been read and checked."""
 
     root: str
     filesystem: Any
     files: tuple[LogFile, ...]
     columns: Columns
     types: dict[str, str] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -92,6 +76,23 @@ class Log:
         """Whether the files lie on a mounted file system."""
         return isinstance(self.filesystem, LocalFileSystem)
 
+    def described(self) -> str:
+        """How much it is, and what was passed over, in one line."""
+        text = f"{len(self.files)} files, {self.rows:,} rows, {self.size:,} bytes"
+        if self.skipped:
+            text += f"; {len(self.skipped)} others are skipped ({examples(self.skipped, 3)})"
+        return text
+
+    def sources(self) -> dict[str, Any]:
+        """What a manifest says of where the rows are from."""
+        return {
+            "files": [
+                {"path": f.path, "bytes": f.size, "rows": f.rows, "stamp": f.stamp} for f in self.files
+            ],
+            "files_skipped": len(self.skipped),
+            "files_skipped_names": list(self.skipped[:MOST_NAMED]),
+        }
+
     def places(self) -> set[str]:
         """The folders that it is, or its files where they do not make up whole ones."""
         if len(self.files) == 1 and self.root == self.files[0].path:
@@ -100,135 +101,6 @@ class Log:
             # A glob reads what it matches, not all that lies beside it.
             return {file.path for file in self.files}
         return {file.path.removesuffix(file.relative).rstrip("/") for file in self.files}
-
-
-class Piece(NamedTuple):
-    """Some row groups of a file: what a task reads."""
-
-    path: str
-    row_groups: tuple[int, ...]
-    first_row: int
-    rows: int
-
-
-def find_files(paths: str | Sequence[str], setting: str = "log.path") -> tuple[str, Any, tuple[LogFile, ...]]:
-    """The Parquet files at a path, directory, glob or fsspec URL, or several of one file system, sorted.
-
-    Directories are searched whole; names that start with "_" or "." are passed over, as Spark and Dask do. `setting`
-    is the one that holds the paths, for messages.
-
-    Returns
-    -------
-    root, filesystem, files
-        Files without row groups: no footer has been read.
-
-    Raises
-    ------
-    InputRejectedError
-        No such path, or nothing there that looks like Parquet.
-    """
-    patterns = [paths] if isinstance(paths, str) else list(paths)
-    problems: list[str] = []
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    filesystem: Any = None
-    root = ""
-    for pattern in patterns:
-        try:
-            filesystem, path = fsspec.core.url_to_fs(pattern)
-        except (ImportError, ValueError) as error:
-            raise InputRejectedError(f"{setting}: cannot open {pattern}: {error}") from None
-        root = root or path
-        entries = _entries(filesystem, path)
-        if isinstance(entries, str):
-            problems.append(f"{pattern}: {entries}")
-        else:
-            found.update(entries)
-    if problems:
-        raise InputRejectedError(f"{setting} names no Parquet files.\n{listing(problems)}")
-    files = [
-        LogFile(path, relative, int(info["size"] or 0), stamp_of(info))
-        for path, (relative, info) in sorted(found.items())
-    ]
-    return root, filesystem, tuple(files)
-
-
-def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[Any, str]:
-    """The file system and path of a log that is one folder, whatever is in it now.
-
-    Raises
-    ------
-    ConfigError
-        It is several paths, a glob or a file.
-    """
-    if len(paths) != 1:
-        raise ConfigError(
-            f"{setting}: expected one folder, found {len(paths)} paths: files are followed in one folder"
-        )
-    try:
-        filesystem, root = fsspec.core.url_to_fs(paths[0])
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{setting}: cannot open {paths[0]}: {error}") from None
-    if has_magic(root) and not filesystem.exists(root):
-        raise ConfigError(f"{setting}: expected a folder, found the glob {paths[0]}: name the folder itself")
-    if filesystem.isfile(root):
-        raise ConfigError(
-            f"{setting}: expected a folder, found the file {paths[0]}: name the folder it lies in"
-        )
-    return filesystem, root.rstrip("/") or "/"
-
-
-def _entries(filesystem: Any, path: str) -> dict[str, tuple[str, dict[str, Any]]] | str:
-    """Files at a path with their relative names, or what is wrong with it."""
-    if fsspec.core.has_magic(path) and not filesystem.exists(path):
-        base = path[: min(path.find(c) for c in "*?[" if c in path)].rpartition("/")[0]
-        matches = filesystem.glob(path, detail=True)
-        files = {p: info for p, info in matches.items() if info["type"] == "file"}
-        for folder in [p for p, info in matches.items() if info["type"] == "directory"]:
-            below = _entries(filesystem, folder)
-            if isinstance(below, dict):
-                files.update({p: info for p, (_, info) in below.items()})
-        if not files:
-            return "no files match"
-        return {p: (_relative(p, base), info) for p, info in files.items() if _shown(_relative(p, base))}
-    if not filesystem.exists(path):
-        return "no such file or directory"
-    if filesystem.isfile(path):
-        return {path: (path.rpartition("/")[2], filesystem.info(path))}
-    below = filesystem.find(path, detail=True)
-    shown = {p: info for p, info in below.items() if _shown(_relative(p, path))}
-    files = {p: info for p, info in shown.items() if p.lower().endswith(SUFFIXES)}
-    if not files:
-        others = [_relative(p, path) for p in sorted(shown)]
-        what = f"{len(others)} other files ({examples(others, 3)})" if others else "nothing"
-        return f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {what}"
-    return {p: (_relative(p, path), info) for p, info in files.items()}
-
-
-def _relative(path: str, root: str) -> str:
-    return path[len(root.rstrip("/")) :].lstrip("/") if root else path
-
-
-def _shown(relative: str) -> bool:
-    return not any(part.startswith(("_", ".")) for part in relative.split("/"))
-
-
-def stamp_of(info: dict[str, Any]) -> str:
-    """What changes when a file does: its entity tag or modification time, as its file system gives it."""
-    for key in ("ETag", "etag", "mtime", "LastModified", "last_modified", "created"):
-        if info.get(key) is not None:
-            return str(info[key])
-    return ""
-
-
-def open_parquet(filesystem: Any, path: str, coded: Sequence[str] = ()) -> pq.ParquetFile:
-    """Open a Parquet file for reading piece by piece; local files are mapped into memory.
-
-    coded : columns whose strings are read as dictionaries: once a row group, and not once a row.
-    """
-    options: dict[str, Any] = {"pre_buffer": False, "read_dictionary": list(coded) or None}
-    if isinstance(filesystem, LocalFileSystem):
-        return pq.ParquetFile(path, memory_map=True, **options)
-    return pq.ParquetFile(filesystem.open(path, "rb"), **options)
 
 
 def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
@@ -245,8 +117,8 @@ def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
         All problems at once: no files; a file that is not Parquet; a column that is missing, has a type that
         cannot be used, or differs in type between files; no rows.
     """
-    root, filesystem, found = find_files(paths)
-    good, problems = read_footers(filesystem, found)
+    found = find_files(paths)
+    good, problems = read_footers(found.filesystem, found.files)
     types, column_problems = _check_columns([(file.relative, schema) for file, schema in good], columns)
     problems += column_problems
     files = tuple(file for file, _ in good)
@@ -254,7 +126,7 @@ def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
         problems.append(f"expected rows, found none in {len(files)} files")
     if problems:
         raise InputRejectedError(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
-    return Log(root, filesystem, files, columns, types)
+    return Log(found.root, found.filesystem, files, columns, types, found.skipped)
 
 
 def read_footers(
@@ -277,17 +149,13 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
             f"{file.path}: expected a Parquet file, found an empty one (0 bytes): remove it or write it again"
         )
     try:
-        with open_parquet(filesystem, file.path) as parquet:
+        with open_parquet(filesystem, file.path, file.seen) as parquet:
             footer = parquet.metadata
             groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
             schema = parquet.schema_arrow
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        return (
-            f"{file.path}: expected a Parquet file, found one that cannot be read ({reason}): "
-            "remove it or write it again"
-        )
-    return LogFile(file.path, file.relative, file.size, file.stamp, groups), schema
+    except InputRejectedError as error:
+        return str(error)
+    return replace(file, row_groups=groups), schema
 
 
 def _check_columns(
@@ -309,6 +177,13 @@ def _check_columns(
             continue
         if missing:
             problems.append(_missing(role, name, missing, schemas))
+            continue
+        twice = [path for path, schema in schemas if schema.names.count(name) > 1]
+        if twice:
+            problems.append(
+                f"column '{name}' (log.{role}): expected one column of this name, found several in {len(twice)} files "
+                f"({examples(twice, 3)}): give the others another name"
+            )
             continue
         by_type: dict[str, list[str]] = {}
         for path, schema in schemas:
@@ -367,14 +242,14 @@ def cut(log: Log, rows: int) -> list[tuple[Piece, ...]]:
         for index, count in enumerate(file.row_groups):
             if held + size and held + size + count > rows:
                 if groups:
-                    pending.append(Piece(file.path, tuple(groups), start - size, size))
+                    pending.append(file.piece(tuple(groups), start - size, size))
                 tasks.append(tuple(pending))
                 pending, held, groups, size = [], 0, [], 0
             groups.append(index)
             size += count
             start += count
         if size:
-            pending.append(Piece(file.path, tuple(groups), start - size, size))
+            pending.append(file.piece(tuple(groups), start - size, size))
             held += size
     if pending:
         tasks.append(tuple(pending))
@@ -410,25 +285,13 @@ def read_rows(filesystem: Any, piece: Piece, columns: Columns) -> Iterator[Rows]
     Raises
     ------
     InputRejectedError
-        If the file breaks off or its pages do not decode.
+        If the file was changed, breaks off, or its pages do not decode.
     """
-    try:
-        with open_parquet(filesystem, piece.path, columns.segments) as parquet:
-            row = piece.first_row
-            batches = parquet.iter_batches(
-                batch_size=BATCH_ROWS,
-                row_groups=list(piece.row_groups),
-                columns=columns.names,
-                use_threads=False,
-            )
-            for batch in batches:
-                yield _as_arrays(batch, columns, row)
-                row += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputRejectedError(
-            f"{piece.path}: the file's footer is good but its rows cannot be read ({reason}): write it again"
-        ) from None
+    row = piece.first_row
+    with open_parquet(filesystem, piece.path, piece.seen, columns.segments) as parquet:
+        for batch in read_batches(parquet, piece.path, columns.names, piece.row_groups, BATCH_ROWS):
+            yield _as_arrays(batch, columns, row)
+            row += batch.num_rows
 
 
 def _as_arrays(batch: pa.RecordBatch, columns: Columns, first_row: int) -> Rows:

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from pipeline.arrow_columns import as_numpy, null_mask
 from pipeline.errors import InputRejectedError, examples, listing
-from pipeline.log.logs import DAY_INVALID, DAY_NULL, Log, LogFile, open_parquet
+from pipeline.log.log_files import LogFile, open_parquet
+from pipeline.log.logs import DAY_INVALID, DAY_NULL, Log
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
@@ -210,7 +211,7 @@ def _hive_value(path: str, column: str) -> str | None:
 
 
 def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
-    with open_parquet(filesystem, file.path) as parquet:
+    with open_parquet(filesystem, file.path, file.seen) as parquet:
         footer, schema = parquet.metadata, parquet.schema_arrow
     if column not in schema.names:
         return (

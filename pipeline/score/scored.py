@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pipeline.errors import ConfigError, examples
 from pipeline.execution import Executor
 from pipeline.files.output import Output
-from pipeline.log.logs import Log
+from pipeline.log.logs import MOST_NAMED, Log
 from pipeline.score.scored_file import Scoring, score_file
 from pipeline.table.lookup_table import read_lookup_facts
 
@@ -114,7 +114,7 @@ def score_log(
     place = Output(output)
     with place.writing(run_id, [file.relative for file in log.files]) as staging:
         tasks = [
-            (log.filesystem, file.path, file.rows, place.filesystem, staging.target(file.relative), scoring)
+            (log.filesystem, file, place.filesystem, staging.target(file.relative), scoring)
             for file in log.files
         ]
         counts = executor.run("score", score_file, tasks)
@@ -133,5 +133,7 @@ def score_log(
             "null_rows": scored.null_rows,
             "unseen_rows": scored.unseen_rows,
             "files": [file._asdict() for file in files],
+            "files_skipped": len(log.skipped),
+            "files_skipped_names": list(log.skipped[:MOST_NAMED]),
         }
     return scored

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.calibration_map import CalibrationMap
 from pipeline.errors import ConfigError, InputRejectedError, examples
+from pipeline.log.log_files import LogFile, open_bytes, open_parquet, read_batches, reason
 from pipeline.log.logs import numbers
 from pipeline.log.segment_values import Encoder
 from pipeline.log.transforms import apply_transform
@@ -37,8 +36,6 @@ Array = npt.NDArray[np.float64]
 
 PAGE_ROWS = 1 << 17
 """Rows scored at a time, and values a page: what a task holds is some tens of bytes times this."""
-
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -101,14 +98,13 @@ class Scoring:
 
 
 def score_file(
-    filesystem: Any, path: str, rows: int, target_filesystem: Any, target: str, scoring: Scoring
+    filesystem: Any, log_file: LogFile, target_filesystem: Any, target: str, scoring: Scoring
 ) -> tuple[int, int, int]:
     """Write one file with its probabilities, whole or not at all. May run again.
 
     Parameters
     ----------
-    filesystem, path : the file
-    rows : that it had when the log was opened
+    filesystem, log_file : the file, as it was when the log was opened
     target_filesystem, target : where the result goes
     scoring : how
 
@@ -121,13 +117,20 @@ def score_file(
     InputRejectedError
         The file cannot be read, was changed, or has a column that is named like a new one.
     """
+    path, seen = log_file.path, log_file.seen
     try:
-        with _open_source(filesystem, path) as source, _open_parquet(filesystem, path) as parquet:
-            _check_file(path, parquet, rows, scoring)
-            file = _open_file(parquet, scoring)
-            with open_target(target_filesystem, target) as copy:
-                written = append_columns(source, copy, file.write_columns)
-            return file.null_rows, file.unseen_rows, written
+        # The target is closed last: it does not appear where the source has changed.
+        with (
+            open_target(target_filesystem, target) as copy,
+            open_bytes(filesystem, path, seen) as source,
+            open_parquet(filesystem, path, seen) as parquet,
+        ):
+            _check_file(path, parquet, scoring)
+            file = _open_file(path, parquet, scoring)
+            written = append_columns(source, copy, file.write_columns)
+        return file.null_rows, file.unseen_rows, written
+    except MemoryError:
+        raise
     except (pa.ArrowException, NotExtensibleError) as error:
         raise _unreadable(path, error) from None
     except OSError as error:
@@ -136,22 +139,7 @@ def score_file(
         raise
 
 
-def _open_source(filesystem: Any, path: str) -> Any:
-    return Path(path).open("rb") if isinstance(filesystem, LocalFileSystem) else filesystem.open(path, "rb")
-
-
-def _open_parquet(filesystem: Any, path: str) -> pq.ParquetFile:
-    """Open for reading a column piece by piece. Not mapped: mapped pages count as the worker's memory."""
-    source = path if isinstance(filesystem, LocalFileSystem) else filesystem.open(path, "rb")
-    return pq.ParquetFile(source, pre_buffer=False, buffer_size=_READ_BYTES)
-
-
-def _check_file(path: str, parquet: pq.ParquetFile, rows: int, scoring: Scoring) -> None:
-    if parquet.metadata.num_rows != rows:
-        raise InputRejectedError(
-            f"{path}: expected {rows:,} rows as when the log was opened, found {parquet.metadata.num_rows:,}: "
-            "the log is being written to; run again when it is complete"
-        )
+def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
     names = parquet.schema_arrow.names
     partitions = [part.partition("=")[0] for part in path.split("/")[:-1] if "=" in part]
     # Many readers take no notice of case.
@@ -173,17 +161,16 @@ def _check_file(path: str, parquet: pq.ParquetFile, rows: int, scoring: Scoring)
         )
 
 
-def _open_file(parquet: pq.ParquetFile, scoring: Scoring) -> _File:
+def _open_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> _File:
     if scoring.segments:
         segmented = cached_segmented_lookup(scoring.lookup)
-        return _SegmentedFile(parquet, segmented, scoring)
+        return _SegmentedFile(path, parquet, segmented, scoring)
     lookup = cached_lookup_table(scoring.lookup)
-    return _File(parquet, lookup.facts, scoring, lookup.map)
+    return _File(path, parquet, lookup.facts, scoring, lookup.map)
 
 
 def _unreadable(path: str, error: Exception) -> InputRejectedError:
-    reason = " ".join(str(error).split())[:200]
-    return InputRejectedError(f"{path}: cannot be scored ({reason}): write the file again")
+    return InputRejectedError(f"{path}: cannot be scored ({reason(error)}): write the file again")
 
 
 class _File:
@@ -191,11 +178,13 @@ class _File:
 
     def __init__(
         self,
+        path: str,
         parquet: pq.ParquetFile,
         facts: LookupFacts,
         scoring: Scoring,
         calibration_map: CalibrationMap | None,
     ) -> None:
+        self.path = path
         self.parquet = parquet
         self.facts = facts
         self.map = calibration_map
@@ -256,9 +245,7 @@ class _File:
         raise AssertionError(f"no column {name}")
 
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-        return self.parquet.iter_batches(
-            batch_size=PAGE_ROWS, row_groups=[row_group], columns=names, use_threads=False
-        )
+        return read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)
 
     def _probabilities(self, row_group: int) -> Iterator[Array]:
         for batch in self._batches(row_group, [self.scoring.score]):
@@ -282,8 +269,8 @@ class _File:
 class _SegmentedFile(_File):
     """The new columns where each segment has its own map."""
 
-    def __init__(self, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
-        super().__init__(parquet, lookup.facts, scoring, None)
+    def __init__(self, path: str, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
+        super().__init__(path, parquet, lookup.facts, scoring, None)
         self.encoder = Encoder(scoring.segments)
         self.maps = CodedMaps(lookup, self.encoder)
 

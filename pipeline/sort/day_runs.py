@@ -18,7 +18,8 @@ from calibrators.ordering import sort_pairs
 from calibrators.passes import Array, Points
 from pipeline.errors import InputRejectedError
 from pipeline.log import quarantine, score_grid
-from pipeline.log.logs import DAY_INVALID, Columns, Piece, Rows, read_rows
+from pipeline.log.log_files import Piece
+from pipeline.log.logs import DAY_INVALID, Columns, Rows, read_rows
 from pipeline.log.windows import days_of, shown
 from pipeline.sort.day_counts import write_counts
 from pipeline.sort.run_files import Run, Sections, SignedRows, read_run, write_run

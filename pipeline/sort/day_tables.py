@@ -32,7 +32,6 @@ from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.execution import Executor
 from pipeline.files.locks import hold, make, remove, remove_dead, share
 from pipeline.log import quarantine
-from pipeline.log.logs import Piece
 from pipeline.log.quarantine import BadRows, Example
 from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_of, parse_day
@@ -293,7 +292,7 @@ def _sort_days(
     days: list[int | None] = []
     for day, folder in folders.items():
         own = [
-            Piece(file.path, (group.place,), group.start, group.rows)
+            file.piece((group.place,), group.start, group.rows)
             for file, group in window.groups(day)
             if not group.mixed
         ]
@@ -302,9 +301,7 @@ def _sort_days(
             days.append(day)
     wanted = {day: str(folder) for day, folder in folders.items()}
     mixed = [
-        day_runs.MixedPiece(
-            Piece(file.path, (group.place,), group.start, group.rows), group.first, group.last
-        )
+        day_runs.MixedPiece(file.piece((group.place,), group.start, group.rows), group.first, group.last)
         for file, groups in window.files
         for group in groups
         if group.mixed and any(group.first <= day <= group.last for day in wanted)

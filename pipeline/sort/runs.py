@@ -19,7 +19,8 @@ from calibrators.ordering import sort_pairs
 from calibrators.passes import Array, Points
 from pipeline._kernels import rows as row_kernels
 from pipeline.log import quarantine, score_grid
-from pipeline.log.logs import Columns, Piece, Rows, read_rows
+from pipeline.log.log_files import Piece
+from pipeline.log.logs import Columns, Rows, read_rows
 from pipeline.log.quarantine import BadRows
 from pipeline.sort.run_files import Run, Sections, SignedRows, write_run
 

@@ -22,7 +22,8 @@ from calibrators.passes import Array, Points
 from pipeline._kernels import segments as kernels
 from pipeline.arrow_columns import as_column
 from pipeline.log import quarantine, score_grid, segment_values
-from pipeline.log.logs import Log, Piece, Rows, cut, read_rows
+from pipeline.log.log_files import Piece
+from pipeline.log.logs import Log, Rows, cut, read_rows
 from pipeline.sort.buckets import Bucket
 from pipeline.sort.run_files import row_width
 from pipeline.sort.runs import Buffer, Reading, RunReceipt, WeightedBuffer, calibration_scores

@@ -1,0 +1,119 @@
+"""What lies below a folder of a mounted file system: files, also through links, and what is passed over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MAGIC = b"PAR1"
+"""What a Parquet file begins with."""
+
+
+@dataclass
+class Entries:
+    """What is below a path.
+
+    Attributes
+    ----------
+    files : by path, the path below the log's root, and size and modification
+    skipped : relative paths of what is passed over; folders end in '/'
+    unnamed : relative paths of Parquet files that do not end as such
+    problems : why the log cannot be used
+    """
+
+    files: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def shown_names(relative: str) -> bool:
+    """Whether no part of a path begins with "_" or "."."""
+    return not any(part.startswith(("_", ".")) for part in relative.split("/"))
+
+
+def starts_as_parquet(path: str) -> bool:
+    """Whether a file of a mounted file system begins as Parquet files do; one that cannot be read does not."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def local_tree(root: str) -> Entries:
+    """All files below a folder, also those that links lead to.
+
+    A link to a folder or a file that is there already would count rows twice, and one that leads nowhere loses them:
+    these are problems.
+    """
+    found = Entries()
+    _Walk(root, found).walk(root, ())
+    return found
+
+
+class _Walk:
+    def __init__(self, root: str, found: Entries) -> None:
+        self.root = root.rstrip("/")
+        self.found = found
+        self.folders: dict[tuple[int, int], str] = {}
+        self.files: dict[tuple[int, int], tuple[str, bool]] = {}
+
+    def walk(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
+        status = Path(folder).stat()
+        key = (status.st_dev, status.st_ino)
+        name = self._relative(folder) or "."
+        if key in above:
+            self._problem(f"the link {name} leads back to a folder that it lies in, round in a circle")
+            return
+        if key in self.folders:
+            self._problem(f"{name} and {self.folders[key]} are one folder, whose rows would count twice")
+            return
+        self.folders[key] = name
+        # Folders before links, so that what is said to be there already is the folder itself.
+        for entry in sorted(self._list(folder), key=lambda e: (e.is_symlink(), e.name)):
+            self._take(entry, (*above, key))
+
+    def _list(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                yield from list(entries)
+        except PermissionError:
+            self.found.problems.append(
+                f"expected to be allowed to read the folder {self._relative(folder) or '.'}, found no permission"
+            )
+
+    def _take(self, entry: os.DirEntry[str], above: tuple[tuple[int, int], ...]) -> None:
+        relative = self._relative(entry.path)
+        folder = entry.is_dir()
+        if not shown_names(entry.name):
+            self.found.skipped.append(f"{relative}/" if folder else relative)
+        elif folder:
+            self.walk(entry.path, above)
+        elif entry.is_file():
+            self._take_file(entry, relative)
+        elif entry.is_symlink():
+            self._problem(
+                f"the link {relative} leads to {Path(entry.path).readlink()}, where there is nothing"
+            )
+        else:
+            self.found.skipped.append(relative)
+
+    def _take_file(self, entry: os.DirEntry[str], relative: str) -> None:
+        status = entry.stat()
+        key = (status.st_dev, status.st_ino)
+        other, link = self.files.setdefault(key, (relative, entry.is_symlink()))
+        # Two names of one file that are both no links are two files of one content, as far as one can tell.
+        if other != relative and (link or entry.is_symlink()):
+            self._problem(f"{relative} and {other} are one file, whose rows would count twice")
+            return
+        self.found.files[entry.path] = (relative, {"size": status.st_size, "mtime": status.st_mtime})
+
+    def _relative(self, path: str) -> str:
+        return path[len(self.root) :].lstrip("/")
+
+    def _problem(self, text: str) -> None:
+        self.found.problems.append(f"{text}: remove the link, or give log.path the folders one by one")

@@ -1,0 +1,411 @@
+"""The files of a log: finding them, and opening them so that a change while they are read is noticed.
+
+Files are read with pread. A mapped file that somebody truncates ends the process with SIGBUS; a read of one breaks off,
+and can be reported.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.core import has_magic
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, examples, listing
+from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+
+_READ_BYTES = 1 << 20
+_MOST_LOOKED_INTO = 100
+"""Files of a remote folder without a suffix that are looked into: each costs a request."""
+
+
+class Seen(NamedTuple):
+    """A file as it was when the log was opened.
+
+    size : bytes. stamp : modification time or entity tag: changes when the content does; empty where none is known.
+    """
+
+    size: int
+    stamp: str
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes, stamp {self.stamp}"
+
+
+class Piece(NamedTuple):
+    """Some row groups of a file: what a task reads."""
+
+    path: str
+    row_groups: tuple[int, ...]
+    first_row: int
+    rows: int
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A Parquet file of a log.
+
+    Attributes
+    ----------
+    path : as `Log.filesystem` understands it.
+    relative : path below the log's root, with its hive directories; a lone file's name.
+    size, stamp : see `Seen`.
+    row_groups : rows of each row group.
+    """
+
+    path: str
+    relative: str
+    size: int
+    stamp: str
+    row_groups: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows in the file."""
+        return sum(self.row_groups)
+
+    @property
+    def seen(self) -> Seen:
+        """As it was when the log was opened."""
+        return Seen(self.size, self.stamp)
+
+    def piece(self, row_groups: tuple[int, ...], first_row: int, rows: int) -> Piece:
+        """Some of its row groups, which begin with its row `first_row` and have so many rows."""
+        return Piece(self.path, row_groups, first_row, rows, self.seen)
+
+
+@dataclass
+class Found:
+    """What is at a log's paths.
+
+    Attributes
+    ----------
+    root, filesystem : of the first path
+    files : sorted, without row groups: no footer has been read
+    skipped : relative paths of files and folders that are passed over; folders end in '/'
+    """
+
+    filesystem: Any = None
+    root: str = ""
+    files: tuple[LogFile, ...] = ()
+    skipped: tuple[str, ...] = field(default=())
+
+
+def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
+    """The Parquet files at a path, directory, glob or fsspec URL, or several of one file system.
+
+    Directories are searched whole, through symbolic links too. Names that start with "_" or "." are passed over, as
+    Spark and Dask do, and so are files that are not Parquet. `setting` is the one that holds the paths, for messages.
+
+    Raises
+    ------
+    InputRejectedError
+        No such path; nothing there that looks like Parquet; Parquet files that are not named as such; links that lead
+        round in a circle, nowhere, or to what is there already.
+    """
+    patterns = [paths] if isinstance(paths, str) else list(paths)
+    problems: list[str] = []
+    found = Found()
+    files: dict[str, LogFile] = {}
+    for pattern in patterns:
+        try:
+            found.filesystem, path = fsspec.core.url_to_fs(pattern)
+        except (ImportError, ValueError) as error:
+            raise InputRejectedError(f"{setting}: cannot open {pattern}: {error}") from None
+        found.root = found.root or path
+        entries = _entries(found.filesystem, path)
+        problems += [f"{pattern}: {problem}" for problem in entries.problems]
+        found.skipped += tuple(entries.skipped)
+        for place, (relative, info) in entries.files.items():
+            files[place] = LogFile(place, relative, *_seen(info))
+    if problems:
+        raise InputRejectedError(f"{setting} names no log that can be used.\n{listing(problems)}")
+    found.files = tuple(file for _, file in sorted(files.items()))
+    return found
+
+
+def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[Any, str]:
+    """The file system and path of a log that is one folder, whatever is in it now.
+
+    Raises
+    ------
+    ConfigError
+        It is several paths, a glob or a file.
+    """
+    if len(paths) != 1:
+        raise ConfigError(
+            f"{setting}: expected one folder, found {len(paths)} paths: files are followed in one folder"
+        )
+    try:
+        filesystem, root = fsspec.core.url_to_fs(paths[0])
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{setting}: cannot open {paths[0]}: {error}") from None
+    if has_magic(root) and not filesystem.exists(root):
+        raise ConfigError(f"{setting}: expected a folder, found the glob {paths[0]}: name the folder itself")
+    if filesystem.isfile(root):
+        raise ConfigError(
+            f"{setting}: expected a folder, found the file {paths[0]}: name the folder it lies in"
+        )
+    return filesystem, root.rstrip("/") or "/"
+
+
+def _entries(filesystem: Any, path: str) -> Entries:
+    """What is at one path."""
+    if has_magic(path) and not filesystem.exists(path):
+        return _matches(filesystem, path)
+    if not filesystem.exists(path):
+        return Entries(problems=["no such file or directory"])
+    if filesystem.isfile(path):
+        return Entries({path: (path.rpartition("/")[2], filesystem.info(path))})
+    return _folder(filesystem, path)
+
+
+def _matches(filesystem: Any, pattern: str) -> Entries:
+    base = pattern[: min(pattern.find(c) for c in "*?[" if c in pattern)].rpartition("/")[0]
+    found = Entries()
+    for path, info in filesystem.glob(pattern, detail=True).items():
+        relative = _relative(path, base)
+        if not shown_names(relative):
+            continue
+        if info.get("islink"):
+            info = filesystem.info(path)
+        if info["type"] == "directory":
+            below = _folder(filesystem, path)
+            found.problems += [problem for problem in below.problems if below.files or below.unnamed]
+            found.files.update({p: (_relative(p, base), i) for p, (_, i) in below.files.items()})
+            found.skipped += [f"{relative}/{name}" for name in below.skipped]
+        else:
+            found.files[path] = (relative, info)
+    if not found.files and not found.problems:
+        found.problems.append("no files match")
+    return found
+
+
+def _folder(filesystem: Any, path: str) -> Entries:
+    """The Parquet files of a folder."""
+    found = local_tree(path) if isinstance(filesystem, LocalFileSystem) else _remote_tree(filesystem, path)
+    others = {p: entry for p, entry in found.files.items() if not p.lower().endswith(SUFFIXES)}
+    found.files = {p: entry for p, entry in found.files.items() if p not in others}
+    names = sorted(relative for relative, _ in others.values())
+    found.unnamed = sorted(
+        others[p][0] for p in sorted(others)[:_MOST_LOOKED_INTO] if _holds_parquet(filesystem, p)
+    )
+    if found.unnamed:
+        found.problems.append(
+            f"expected names that end in {', '.join(SUFFIXES)}, found Parquet files with others "
+            f"({examples(found.unnamed, 3)}), which would be left out: rename them, move them away, or give a glob "
+            "that says which files to read"
+        )
+    elif not found.files and not found.problems:
+        what = f"{len(names)} other files ({examples(names, 3)})" if names else "nothing"
+        found.problems.append(
+            f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {what}"
+        )
+    found.skipped += names
+    return found
+
+
+def _remote_tree(filesystem: Any, path: str) -> Entries:
+    found = Entries()
+    for place, info in sorted(filesystem.find(path, detail=True).items()):
+        relative = _relative(place, path)
+        if shown_names(relative):
+            found.files[place] = (relative, info)
+        else:
+            found.skipped.append(relative)
+    return found
+
+
+def _holds_parquet(filesystem: Any, path: str) -> bool:
+    if isinstance(filesystem, LocalFileSystem):
+        return starts_as_parquet(path)
+    return bytes(filesystem.cat_file(path, start=0, end=len(MAGIC))) == MAGIC
+
+
+def _relative(path: str, root: str) -> str:
+    return path[len(root.rstrip("/")) :].lstrip("/") if root else path
+
+
+def _seen(info: dict[str, Any]) -> Seen:
+    return Seen(int(info["size"] or 0), stamp_of(info))
+
+
+def stamp_of(info: dict[str, Any]) -> str:
+    """What changes when a file does: its entity tag or modification time, as its file system gives it."""
+    for key in ("ETag", "etag", "mtime", "LastModified", "last_modified", "created"):
+        if info.get(key) is not None:
+            return str(info[key])
+    return ""
+
+
+@contextmanager
+def open_parquet(
+    filesystem: Any, path: str, seen: Seen | None, coded: Sequence[str] = ()
+) -> Iterator[pq.ParquetFile]:
+    """A Parquet file whose rows `read_batches` reads. Checksums of pages are verified where the writer made them.
+
+    Parameters
+    ----------
+    path : of the file
+    seen : as it must still be, now and when the block ends; None: as it may be
+    coded : columns whose strings are read as dictionaries: once a row group, and not once a row
+
+    Raises
+    ------
+    InputRejectedError
+        The file was changed since the log was opened, is gone, or is no Parquet file.
+    TemporaryError
+        The file system does not give what the file holds.
+    """
+    options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
+    with ExitStack() as stack:
+        with reading(path):
+            source = stack.enter_context(_source(filesystem, path))
+            stack.enter_context(watched(filesystem, path, source, seen))
+            parquet = stack.enter_context(
+                pq.ParquetFile(
+                    source, buffer_size=_READ_BYTES, read_dictionary=list(coded) or None, **options
+                )
+            )
+        yield parquet
+
+
+def read_batches(
+    parquet: pq.ParquetFile,
+    path: str,
+    columns: Sequence[str],
+    row_groups: Sequence[int],
+    batch_rows: int,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of row groups, with some columns, batch by batch.
+
+    Raises
+    ------
+    InputRejectedError
+        The pages do not decode, or hold more or fewer rows than the footer says.
+    """
+    groups = list(row_groups)
+    expected = sum(parquet.metadata.row_group(group).num_rows for group in groups)
+    found = 0
+    with reading(path):
+        for batch in parquet.iter_batches(
+            batch_size=batch_rows, row_groups=groups, columns=list(columns), use_threads=False
+        ):
+            found += batch.num_rows
+            yield batch
+    if found != expected:
+        raise InputRejectedError(
+            f"{path}: expected {expected:,} rows as its footer says, found {found:,} in its pages: the file is "
+            "damaged; write it again"
+        )
+
+
+def _source(filesystem: Any, path: str) -> Any:
+    if isinstance(filesystem, LocalFileSystem):
+        # Bytes, since a name need not be UTF-8.
+        return pa.OSFile(os.fsencode(path))
+    return closing(filesystem.open(path, "rb"))
+
+
+@contextmanager
+def open_bytes(filesystem: Any, path: str, seen: Seen) -> Iterator[Any]:
+    """The file's bytes, to be copied. Otherwise as `open_parquet`."""
+    with ExitStack() as stack:
+        with reading(path):
+            source = stack.enter_context(
+                Path(path).open("rb")  # noqa: SIM115 - which the stack closes
+                if isinstance(filesystem, LocalFileSystem)
+                else filesystem.open(path, "rb")
+            )
+            stack.enter_context(watched(filesystem, path, source, seen))
+        yield source
+
+
+@contextmanager
+def watched(filesystem: Any, path: str, source: Any, seen: Seen | None) -> Iterator[None]:
+    """While a file is being read: it must be what it was, at the beginning, at the end and when reading fails."""
+    if seen is None:
+        yield
+        return
+    _check_unchanged(filesystem, path, source, seen)
+    try:
+        yield
+    except (pa.ArrowException, OSError, InputRejectedError):
+        _check_unchanged(filesystem, path, source, seen)
+        raise
+    _check_unchanged(filesystem, path, source, seen)
+
+
+def _check_unchanged(filesystem: Any, path: str, source: Any, seen: Seen) -> None:
+    if isinstance(filesystem, LocalFileSystem):
+        # Of the file that is open: another that has taken its name since does no harm.
+        status = os.fstat(source.fileno())
+        now = Seen(status.st_size, str(status.st_mtime))
+    else:
+        filesystem.invalidate_cache(path.rpartition("/")[0])
+        now = _seen(filesystem.info(path))
+    if now.size != seen.size or not _same_stamp(now.stamp, seen.stamp):
+        raise InputRejectedError(
+            f"{path}: expected the file as it was when the log was opened ({seen}), found it changed ({now}): the log "
+            "is being written to; run again when it is complete"
+        )
+
+
+def _same_stamp(one: str, other: str) -> bool:
+    """Whether stamps agree as far as they say anything: some stores list times in another way than they tell them."""
+    if one == other or not one or not other:
+        return True
+    times = [_time(stamp) for stamp in (one, other)]
+    return times[0] is not None and times[0] == times[1]
+
+
+def _time(stamp: str) -> float | None:
+    for parse in (float, lambda text: dt.datetime.fromisoformat(text).timestamp()):
+        try:
+            return round(parse(stamp), 3)
+        except ValueError:
+            continue
+    return None
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """While a file is being read: what does not decode, or is not there any more, is the file's fault."""
+    try:
+        yield
+    except (LogcalError, MemoryError):
+        raise
+    except FileNotFoundError:
+        raise InputRejectedError(
+            f"{path}: expected the file that was there when the log was opened, found none: the log is being written "
+            "to; run again when it is complete"
+        ) from None
+    except PermissionError:
+        raise InputRejectedError(
+            f"{path}: expected a file that may be read, found no permission: give it, or leave the file out"
+        ) from None
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # which Arrow's own have not
+            raise TemporaryError(
+                f"{path}: the file cannot be read now ({reason(error)}): run again"
+            ) from None
+        raise InputRejectedError(
+            f"{path}: expected a Parquet file, found one that cannot be read ({reason(error)}): write it again"
+        ) from None
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,185 @@
+"""A log that changes while it is read: named and refused, never half read, and never a signal."""
+
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import InputRejectedError
+from pipeline.log import log_files
+from pipeline.log.logs import Columns, open_log, read_rows
+from pipeline.score.scored_file import Scoring, score_file
+
+BOTH = Columns("score", "label")
+ROWS = 400_000
+
+
+def table(seed=0, rows=ROWS):
+    random = np.random.default_rng(seed)
+    return pa.table({"score": random.random(rows), "label": random.integers(0, 2, rows)})
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A log of one file, opened: larger than what is read at a time."""
+    (tmp_path / "log").mkdir()
+    pq.write_table(table(), tmp_path / "log" / "a.parquet", compression="none", use_dictionary=False)
+    return open_log(str(tmp_path / "log"), BOTH)
+
+
+def truncate(path):
+    os.truncate(path, 1_000_000)
+
+
+def swap(path):
+    pq.write_table(table(1), f"{path}.new", compression="none", use_dictionary=False)
+    os.utime(f"{path}.new", (1e9, 1e9))
+    Path(f"{path}.new").replace(path)
+
+
+def write_into(path):
+    with Path(path).open("r+b") as file:
+        file.seek(2_000_000)
+        file.write(bytes(1000))
+    os.utime(path, (1e9, 1e9))
+
+
+def remove(path):
+    Path(path).unlink()
+
+
+def whole(log):
+    [file] = log.files
+    return file.piece(tuple(range(len(file.row_groups))), 0, file.rows)
+
+
+@pytest.mark.parametrize("change", [truncate, swap, write_into])
+def test_a_change_between_plan_and_read(log, change):
+    change(log.files[0].path)
+    with pytest.raises(
+        InputRejectedError, match=r"a\.parquet: expected the file as it was.*found it changed"
+    ):
+        list(read_rows(log.filesystem, whole(log), BOTH))
+
+
+def test_a_file_that_is_gone(log):
+    remove(log.files[0].path)
+    with pytest.raises(InputRejectedError, match=r"a\.parquet: expected the file that was there"):
+        list(read_rows(log.filesystem, whole(log), BOTH))
+
+
+@pytest.mark.parametrize("change", [truncate, write_into])
+def test_a_change_during_the_read(log, change):
+    rows = read_rows(log.filesystem, whole(log), BOTH)
+    next(rows)
+    change(log.files[0].path)
+    with pytest.raises(
+        InputRejectedError, match=r"a\.parquet: expected the file as it was.*found it changed"
+    ):
+        list(rows)
+
+
+@pytest.mark.parametrize("change", [swap, remove])
+def test_another_file_of_its_name_during_the_read_does_no_harm(log, change):
+    rows = read_rows(log.filesystem, whole(log), BOTH)
+    found = [next(rows)]
+    change(log.files[0].path)
+    found += list(rows)
+    np.testing.assert_array_equal(np.concatenate([r.score for r in found]), table()["score"].to_numpy())
+
+
+@contextmanager
+def changed_at(monkeypatch, when, change):
+    """Change the file after its n-th check."""
+    checks = []
+    check = log_files._check_unchanged
+
+    def noticing(filesystem, path, source, seen):
+        check(filesystem, path, source, seen)
+        checks.append(path)
+        if len(checks) == when:
+            change(path)
+
+    monkeypatch.setattr(log_files, "_check_unchanged", noticing)
+    yield
+
+
+@pytest.mark.parametrize("change", [truncate, write_into])
+@pytest.mark.parametrize("when", [1, 2])
+def test_a_change_while_a_file_is_scored(log, lookup, tmp_path, monkeypatch, change, when):
+    target = str(tmp_path / "scored.parquet")
+    task = (log.filesystem, log.files[0], log.filesystem, target, Scoring("score", lookup))
+    with (
+        changed_at(monkeypatch, when, change),
+        pytest.raises(InputRejectedError, match=r"found it changed"),
+    ):
+        score_file(*task)
+
+
+@pytest.fixture
+def lookup(tmp_path):
+    from calibrators import Isotonic
+    from pipeline.table.lookup_table import lookup_bytes
+
+    calibrator = Isotonic().fit(np.array([0.1, 0.5, 0.9]), np.array([0, 1, 1]))
+    path = tmp_path / "lookup.parquet"
+    facts = {"version": "v1", "method": "isotonic", "parameters": {}, "data": {}, "score_transform": "none"}
+    path.write_bytes(lookup_bytes(calibrator.calibration_map_, **facts))
+    return str(path)
+
+
+# The same through the real command
+
+
+TRUNCATING = """
+import os, sys
+if sys.argv[0].endswith("logcal"):
+    from pipeline.log import log_files
+    check, checks = log_files._check_unchanged, []
+
+    def noticing(filesystem, path, source, seen):
+        check(filesystem, path, source, seen)
+        if path.endswith("part-2.parquet"):
+            checks.append(path)
+            if len(checks) == 3:  # the footer's two, and the first of its rows
+                os.truncate(path, 500_000)
+
+    log_files._check_unchanged = noticing
+"""
+
+
+@pytest.mark.parametrize("job", ["fit", "evaluate", "score"])
+def test_a_command_whose_log_is_truncated_under_it(place, job):
+    columns = place.predictions(300_000)
+    place.write_log(columns, files=3, compression="none", use_dictionary=False)
+    if job != "fit":
+        place.write_log(place.predictions(2000), name="small")
+        place.job("fit", log__path=place.root / "small").expect(0)
+    before = place.tree()
+    (place.temporary / "sitecustomize.py").write_text(TRUNCATING)
+    place.environment["PYTHONPATH"] = str(place.temporary)
+    place.job(job).expect(3, "part-2.parquet: expected the file as it was when the log was opened")
+    after = place.tree()
+    assert {name for name in after if after[name] != before.get(name)} == {"log/part-2.parquet"}
+
+
+def test_a_day_is_sorted_again_when_its_file_is_another(place):
+    for day in (1, 2):
+        place.write_log(place.predictions(500, day), files=1, name=f"log/date=2026-01-0{day}")
+    window = ("window.column=date", "window.last=2d")
+    place.job("fit", *window).expect(0)
+    first = place.lookup()
+    new = place.write_log(place.predictions(500, 9), files=1, name="log/date=2026-01-02")
+    again = place.job("fit", *window, "--json").expect(0)
+    assert (again.json["window"]["days_sorted"], again.json["window"]["days_reused"]) == (1, 1)
+    fresh = place.job("fit", *window, store__path=place.root / "fresh").expect(0)
+    assert fresh.code == 0
+    shutil.rmtree(place.store)
+    place.job("fit", *window).expect(0)
+    assert place.lookup() != first
+    assert new.exists()
