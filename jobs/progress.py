@@ -30,15 +30,21 @@ def reporting() -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:>8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[workers]}"),
+    )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         yield _checking(Bars(progress))
 
 
 def _checking(report: Report) -> Report:
-    def checked(stage: str, done: int, total: int) -> None:
+    def checked(stage: str, done: int, total: int, workers: int | None = None) -> None:
         interrupts.check()
-        report(stage, done, total)
+        report(stage, done, total, workers)
 
     return checked
 
@@ -48,24 +54,30 @@ class LogLines:
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self.interval = interval
-        self.stage: str | None = None
-        self.started = self.said = 0.0
+        self.started: dict[str, float] = {}
+        self.said: dict[str, float] = {}
 
-    def __call__(self, stage: str, done: int, total: int) -> None:
+    def __call__(self, stage: str, done: int, total: int, workers: int | None = None) -> None:
         """See `pipeline.execution.Report`."""
         now = time.monotonic()
-        if self.stage is None:
-            self.stage = stage
-            self.started = self.said = now
-            log.info("%s: %s tasks", stage, f"{total:,}")
+        if stage not in self.started:
+            self.started[stage] = self.said[stage] = now
+            log.info("%s: %s tasks%s", stage, f"{total:,}", _living(workers))
+        seconds = now - self.started[stage]
         if done == total:
-            self.stage = None
-            log.info("%s: done, %.1f s", stage, now - self.started)
-        elif now - self.said >= self.interval:
-            self.said = now
-            seconds = now - self.started
+            del self.started[stage]
+            log.info("%s: done, %.1f s", stage, seconds)
+        elif now - self.said[stage] >= self.interval:
+            self.said[stage] = now
             left = f", about {seconds / done * (total - done):.0f} s left" if done else ""
-            log.info("%s: %s of %s tasks, %.0f s%s", stage, f"{done:,}", f"{total:,}", seconds, left)
+            how_far = f"{done:,} of {total:,} tasks, {seconds:.0f} s"
+            log.info("%s: %s%s%s", stage, how_far, left, _living(workers))
+
+
+def _living(workers: int | None) -> str:
+    if workers is None:
+        return ""
+    return f", {workers:,} worker{'' if workers == 1 else 's'}"
 
 
 class Bars:
@@ -73,12 +85,12 @@ class Bars:
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.current: TaskID | None = None
+        self.current: dict[str, TaskID] = {}
 
-    def __call__(self, stage: str, done: int, total: int) -> None:
+    def __call__(self, stage: str, done: int, total: int, workers: int | None = None) -> None:
         """See `pipeline.execution.Report`."""
-        if self.current is None:
-            self.current = self.progress.add_task(stage, total=total)
-        self.progress.update(self.current, completed=done)
+        if stage not in self.current:
+            self.current[stage] = self.progress.add_task(stage, total=total, workers="")
+        self.progress.update(self.current[stage], completed=done, workers=_living(workers)[2:])
         if done == total:
-            self.current = None
+            del self.current[stage]

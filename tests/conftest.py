@@ -21,6 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.execution.tasks import GUARD
+
+# Tasks on threads share their arguments: here one that changes them is an error, in commands too.
+os.environ[GUARD] = "1"
+
 INLINE = "cluster.kind=inline"
 LOGCAL = str(Path(sysconfig.get_path("scripts")) / "logcal")
 

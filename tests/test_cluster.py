@@ -242,10 +242,10 @@ def test_threads_give_results_in_the_order_of_the_tasks():
     assert executor.run("stage", os.getpid, []) == []
 
 
-def test_what_tasks_on_threads_share_stays_as_it_is():
-    shared = [1]
-    assert ThreadExecutor(2).run("stage", list.append, [(shared, 2)] * 8) == [None] * 8
-    assert shared == [1]
+def test_a_task_that_changes_what_others_share_is_caught():
+    # The tests run with the guard that compares arguments before and after.
+    with pytest.raises(AssertionError, match="expected a task that only reads its arguments"):
+        ThreadExecutor(2).run("stage", list.append, [([1], 2)] * 8)
 
 
 def test_an_error_on_a_thread_waits_for_the_tasks_that_run_and_begins_no_more(tmp_path):

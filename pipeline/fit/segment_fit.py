@@ -7,6 +7,7 @@ segment of one column less, then all rows, then the score as it is.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -196,6 +197,8 @@ def _fit_one(
     """A segment's map and how far it was repaired; or why it has none."""
     if points == 1:
         return ONE_SCORE, 0.0
+    # Fitting changes it, and other tasks have it too.
+    calibrator = copy.copy(calibrator)
     try:
         calibrator.fit_passes(run)
     except ValueError:

@@ -1,0 +1,203 @@
+"""What computes a graph on a Dask cluster, and looks after it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future as Answer
+from concurrent.futures import wait as wait_for_answers
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipeline.errors import LogcalError, TemporaryError
+from pipeline.execution import tasks as running
+from pipeline.execution.executors import LOOK, Executor
+from pipeline.execution.graph import Graph
+from pipeline.execution.progress import Progress, Report, silent
+from pipeline.execution.tasks import Failure
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+RETRIES = 2
+"""Of a task that raises an unexpected error; a lost worker's tasks run again by themselves."""
+
+_STOP = 8.0
+"""Seconds to wait for tasks that still run when the command is to end: they look once a batch."""
+
+_ANSWER = 2.0
+"""Seconds to wait for workers to say how many tasks they still run, before they are asked again."""
+
+_LARGE_GRAPH = 1 << 30
+"""Bytes of a graph from which Dask warns: ours hold paths and numbers."""
+
+
+class Seen(NamedTuple):
+    """What the scheduler knows.
+
+    Attributes
+    ----------
+    done : tasks that have ended, by layer
+    failed : a layer with an error for the user
+    workers : status by address
+    """
+
+    done: dict[str, int]
+    failed: bool
+    workers: dict[str, str]
+
+
+Watch = Callable[[Seen], None]
+"""Looks after a cluster's workers, some times a second; what it raises ends the graph."""
+
+
+def unwatched(seen: Seen) -> None:
+    """Look after nothing."""
+
+
+class DaskExecutor(Executor):
+    """Runs tasks on the workers of a `distributed.Client`.
+
+    A graph is one computation of Dask. Tasks carry paths, not arrays; results are small. An error for the user travels
+    as a result, so that Dask does not repeat its task, and is seen by its type.
+    """
+
+    def __init__(
+        self, client: Client, workers: int, report: Report = silent, watch: Watch = unwatched
+    ) -> None:
+        super().__init__(workers, report)
+        self.client = client
+        self.watch = watch
+
+    def compute(self, graph: Graph, reference: Any) -> Any:
+        """See `Executor.compute`."""
+        import dask
+        from dask._task_spec import Task
+
+        def around(task: Any) -> Any:
+            return Task(task.key, running.elsewhere, graph.token, task.func, *task.args)
+
+        wanted = graph.delayed(reference, around)
+        progress = Progress(graph, self.report)
+        progress.at({})
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": _LARGE_GRAPH}):
+            future = self.client.compute(wanted, optimize_graph=False, retries=RETRIES)
+        try:
+            result = self._result(graph, future, progress)
+        except BaseException:
+            self._stop(graph, future)
+            raise
+        future.release()
+        progress.end()
+        return result
+
+    def _result(self, graph: Graph, future: Future, progress: Progress) -> Any:
+        from distributed import KilledWorker
+
+        self._await(graph, future, progress)
+        if future.cancelled():
+            raise self._gone(graph, progress)
+        try:
+            result = future.result()
+        except KilledWorker as error:
+            raise TemporaryError(
+                f"the workers that ran stage '{graph.stage_of(error.task)}' died again and again, probably for want "
+                f"of memory: give each worker more (cluster.memory). {error}"
+            ) from None
+        if isinstance(result, Failure):
+            raise result.error
+        return result
+
+    def _await(self, graph: Graph, future: Future, progress: Progress) -> None:
+        """Wait until the future is done, looking at the scheduler meanwhile."""
+        ended = threading.Event()
+        future.add_done_callback(lambda _: ended.set())
+        answer: Answer[Seen] | None = None
+        seen: Seen | None = None
+        while not ended.wait(LOOK):
+            if answer is not None and answer.done():
+                # A scheduler that has gone is seen by the future.
+                seen = answer.result() if answer.exception() is None else seen
+                answer = None
+            if answer is None and self.client.status == "running":
+                answer = self._ask(graph)
+            if seen is None:
+                progress.at({})
+                continue
+            progress.at(seen.done, sum(status == "running" for status in seen.workers.values()))
+            self.watch(seen)
+            if seen.failed:
+                raise self._failure(graph)
+
+    def _ask(self, graph: Graph) -> Answer[Seen]:
+        sizes = {name: len(layer.tasks) for name, layer in graph.layers.items()}
+        return self._asynchronously(self.client._run_on_scheduler(look, sizes=sizes))
+
+    def _failure(self, graph: Graph) -> LogcalError:
+        """The first error for the user that is there."""
+        from distributed import Future
+
+        for key in self.client.run_on_scheduler(failures, layers=list(graph.layers)):
+            result = Future(key, self.client).result()
+            if isinstance(result, Failure):
+                assert isinstance(result.error, LogcalError)
+                return result.error
+        raise AssertionError("expected the error that the scheduler knows of, found none")
+
+    def _gone(self, graph: Graph, progress: Progress) -> TemporaryError:
+        stage = next((graph.layers[name].stage for name in progress.left), "the last")
+        return TemporaryError(
+            f"the cluster went away during stage '{stage}': see the scheduler's own logs, and run again"
+        )
+
+    def _stop(self, graph: Graph, future: Future) -> None:
+        """Let no task of a graph begin, and wait for those that run."""
+        if self.client.status != "running" or future.cancelled():
+            return
+        self.client.cancel([future], force=True)
+        end = time.monotonic() + _STOP
+        left = 1
+        while left and self.client.status == "running" and (time_left := end - time.monotonic()) > 0:
+            answer = self._asynchronously(self.client._run(running.stop, graph.token, on_error="ignore"))
+            # A worker that has died does not answer.
+            wait_for_answers([answer], min(time_left, _ANSWER))
+            if not answer.done():
+                answer.cancel()
+                continue
+            left = 0 if answer.exception() is not None else sum(answer.result().values())
+            time.sleep(LOOK / 4 if left else 0)
+
+    def _asynchronously(self, request: Any) -> Answer[Any]:
+        """The client's answer to come: whoever waits for it in the client's own way waits for ever."""
+        return asyncio.run_coroutine_threadsafe(request, self.client.loop.asyncio_loop)
+
+
+def look(dask_scheduler: Any, sizes: dict[str, int]) -> Seen:
+    """Runs on the scheduler: how far the layers of a graph are, with `sizes` tasks each."""
+    done, failed = {}, False
+    for name, size in sizes.items():
+        group = dask_scheduler.task_groups.get(name)
+        if group is None:
+            continue
+        waiting = sum(
+            group.states[state] for state in ("released", "waiting", "no-worker", "queued", "processing")
+        )
+        done[name] = max(0, size - waiting)
+        failed |= any(kind.endswith(f".{Failure.__name__}") for kind in group._types)
+    return Seen(done, failed, {ws.address: ws.status.name for ws in dask_scheduler.workers.values()})
+
+
+def failures(dask_scheduler: Any, layers: list[str]) -> list[Any]:
+    """Runs on the scheduler: keys of the results that are errors for the user, the first layers' first."""
+    return sorted(
+        (
+            key
+            for key, ts in dask_scheduler.tasks.items()
+            if isinstance(key, tuple)
+            and key[0] in layers
+            and ts.state == "memory"
+            and ts.type.endswith(Failure.__name__)
+        ),
+        key=lambda key: (layers.index(key[0]), key[1]),
+    )

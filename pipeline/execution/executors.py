@@ -1,0 +1,153 @@
+"""What computes a graph in this process, with Dask's own schedulers."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from typing import Any
+
+from pipeline.execution import tasks as running
+from pipeline.execution.graph import Graph
+from pipeline.execution.progress import Progress, Report, silent
+
+LOOK = 0.2
+"""Seconds between reports."""
+
+_STOP = 8.0
+"""Seconds to wait for tasks that run when the command is to end: they look once a batch."""
+
+
+class Executor(ABC):
+    """Computes graphs.
+
+    Attributes
+    ----------
+    workers : how many tasks run at a time; of a cluster, when it started
+    """
+
+    def __init__(self, workers: int, report: Report = silent) -> None:
+        self.workers = workers
+        self.report = report
+
+    @abstractmethod
+    def compute(self, graph: Graph, reference: Any) -> Any:
+        """The result of a task of a graph.
+
+        The first error that a task raises is raised here, once no task of the graph runs any more.
+        """
+
+    def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Compute a graph of one stage: function(*task) for each task; the results are in the order of the tasks."""
+        graph = Graph()
+        results = graph.layer(stage, function, tasks)
+        if not results:
+            Progress(graph, self.report).end()
+            return []
+        found: list[Any] = self.compute(graph, graph.task(f"{stage}-results", running.gathered, results))
+        return found
+
+
+class InlineExecutor(Executor):
+    """Runs tasks one after the other in this process: for small logs, and for debugging."""
+
+    def __init__(self, report: Report = silent) -> None:
+        super().__init__(1, report)
+
+    def compute(self, graph: Graph, reference: Any) -> Any:
+        """See `Executor.compute`."""
+        import dask
+
+        progress = Progress(graph, self.report)
+        done: Counter[str] = Counter()
+
+        def tell(key: Any, *_: Any) -> None:
+            done[key[0]] += 1
+            progress.at(done)
+
+        progress.at(done)
+        tasks = graph.tasks
+        result = dask.get(tasks, reference.key, callbacks=[_in_order(tasks, tell)])
+        progress.end()
+        return result
+
+
+class ThreadExecutor(Executor):
+    """Runs tasks on threads of this process.
+
+    For tasks that spend their time in compiled loops, numpy and pyarrow, which let other threads run meanwhile: then
+    threads are as quick as processes, start at once, and share their memory and what they have read.
+    """
+
+    def compute(self, graph: Graph, reference: Any) -> Any:
+        """See `Executor.compute`."""
+        progress = Progress(graph, self.report)
+        done: Counter[str] = Counter()
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="logcal-worker")
+        # Dask waits for tasks where signals would end up amid its own work, and has no use for the time.
+        waiting = ThreadPoolExecutor(1, thread_name_prefix="logcal-scheduler")
+        result = waiting.submit(_on_threads, graph, reference, pool, done)
+        try:
+            while not result.done():
+                progress.at(dict(done))
+                wait_for_futures([result], LOOK)
+            found = result.result()
+        except BaseException:
+            running.stop(graph.token)
+            raise
+        finally:
+            _close(pool)
+            waiting.shutdown(wait=False, cancel_futures=True)
+        progress.end()
+        return found
+
+
+def _on_threads(graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Counter[str]) -> Any:
+    import dask.threaded
+    from dask._task_spec import Task
+
+    def count(key: Any, *_: Any) -> None:
+        done[key[0]] += 1
+
+    tasks = {
+        key: Task(key, running.here, graph.token, task.func, *task.args) for key, task in graph.tasks.items()
+    }
+    return dask.threaded.get(tasks, reference.key, pool=pool, callbacks=[_in_order(tasks, count)])
+
+
+def _in_order(tasks: Mapping[Any, Any], done: Callable[..., None]) -> tuple[Any, ...]:
+    """Callbacks of Dask's schedulers that let tasks begin in the order of `tasks`, and call `done` after each.
+
+    Dask would begin those of a stage in the order of a set, so that which error comes first were up to chance.
+    """
+    places = {key: -place for place, key in enumerate(tasks)}
+    ready = 0
+
+    def sort(state: Any) -> None:
+        nonlocal ready
+        if len(state["ready"]) > ready:
+            state["ready"].sort(key=places.__getitem__)
+        ready = len(state["ready"])
+
+    def start(graph: Any, state: Any) -> None:
+        sort(state)
+
+    def before(key: Any, graph: Any, state: Any) -> None:
+        nonlocal ready
+        ready -= 1
+
+    def after(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
+        sort(state)
+        done(key)
+
+    return None, start, before, after, None
+
+
+def _close(pool: ThreadPoolExecutor) -> None:
+    """Wait for tasks that run, which Dask lets outlive an error, so that nothing writes what is being cleared up."""
+    closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+    closing.start()
+    closing.join(_STOP)

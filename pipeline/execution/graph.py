@@ -1,0 +1,134 @@
+"""A job's graph: stages of tasks, each with the tasks that it needs; any Dask scheduler computes it."""
+
+from __future__ import annotations
+
+import operator
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipeline.execution import tasks as running
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph
+
+Key = tuple[str, int]
+"""Of a task: its layer and its place there. A layer's name carries the graph's token, which Dask leaves out."""
+
+
+class Layer(NamedTuple):
+    """A stage's tasks.
+
+    Attributes
+    ----------
+    stage : what it is called
+    shown : whether its progress is worth a line
+    tasks : by key; Dask's `Task` objects
+    """
+
+    stage: str
+    shown: bool
+    tasks: dict[Key, Any]
+
+
+def _itself(task: Any) -> Any:
+    return task
+
+
+def _priority(key: Key) -> int:
+    """Of a task, as Dask has it: the highest first."""
+    return -key[1]
+
+
+class Graph:
+    """Builds a graph, one layer a stage, from what is done first to what is done last.
+
+    A task is a function and its arguments. Where the result of another task is wanted as an argument, its reference
+    stands there, or a list of references; nowhere deeper. Functions and arguments are picklable, and tasks change none
+    of them: on threads they are shared. A task may run again after its worker was lost, and must then do the same.
+
+    Attributes
+    ----------
+    token : a part of every key, so that two graphs on one scheduler have no key in common
+    """
+
+    def __init__(self) -> None:
+        self.token = uuid.uuid4().hex[:8]
+        self.layers: dict[str, Layer] = {}
+
+    def layer(
+        self,
+        stage: str,
+        function: Callable[..., Any],
+        tasks: Sequence[tuple[Any, ...]],
+        *,
+        shown: bool = True,
+        receipts: str | None = None,
+    ) -> list[Any]:
+        """Add a stage of one task for each tuple of arguments; return references to their results, in order.
+
+        receipts : a folder that all workers see, where each task leaves its result, so that a repetition is one read
+        """
+        from dask._task_spec import List, Task, TaskRef
+
+        name = f"{stage}-{self.token}"
+        if name in self.layers:
+            raise ValueError(f"expected stages with different names, found two named {stage!r}")
+        own: dict[Key, Any] = {}
+        for i, arguments in enumerate(tasks):
+            given = [List(*value) if _are_references(value, TaskRef) else value for value in arguments]
+            path = None if receipts is None else f"{receipts}/receipt-{stage}-{i:06d}"
+            own[name, i] = Task((name, i), running.attempt, function, path, *given)
+        self.layers[name] = Layer(stage, shown, own)
+        return [TaskRef(key) for key in own]
+
+    def task(self, stage: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Add a stage of one small task; return the reference to its result."""
+        return self.layer(stage, function, [arguments], shown=False)[0]
+
+    def entries(self, stage: str, source: Any, count: int) -> list[Any]:
+        """References to the entries of a task's result, which has at least `count`: who needs one gets that alone."""
+        return self.layer(stage, operator.getitem, [(source, i) for i in range(count)], shown=False)
+
+    @property
+    def tasks(self) -> dict[Key, Any]:
+        """All tasks by key."""
+        return {key: task for layer in self.layers.values() for key, task in layer.tasks.items()}
+
+    def dependencies(self) -> dict[str, set[str]]:
+        """The layers that each layer needs, by name."""
+        return {
+            name: {key[0] for task in layer.tasks.values() for key in task.dependencies}
+            for name, layer in self.layers.items()
+        }
+
+    def high_level(self, around: Callable[[Any], Any] = _itself) -> HighLevelGraph:
+        """The graph as Dask's tools take it; its tasks begin in the order of their stage.
+
+        around : what becomes of each task
+        """
+        from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+
+        layers = {
+            name: MaterializedLayer(
+                {key: around(task) for key, task in layer.tasks.items()}, {"priority": _priority}
+            )
+            for name, layer in self.layers.items()
+        }
+        return HighLevelGraph(layers, self.dependencies())
+
+    def delayed(self, reference: Any, around: Callable[[Any], Any] = _itself) -> Delayed:
+        """The result of a task, as other Dask programs take it."""
+        from dask.delayed import Delayed
+
+        return Delayed(reference.key, self.high_level(around), layer=reference.key[0])
+
+    def stage_of(self, key: Any) -> str:
+        """What a task's stage is called."""
+        layer = self.layers.get(key[0]) if isinstance(key, tuple) else None
+        return str(key) if layer is None else layer.stage
+
+
+def _are_references(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, kind) for item in value)

@@ -1,0 +1,163 @@
+"""What is done around every task: it is repeated where storage failed, leaves a receipt, and can be stopped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import LogcalError
+
+ATTEMPTS = 3
+_PAUSE = 0.2
+"""Seconds before the second attempt; ten times as long before the third."""
+
+_PERMANENT = {
+    getattr(errno, name)
+    for name in (
+        "ENOENT", "EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EFBIG", "ENOTDIR", "EISDIR", "EEXIST",
+        "ENAMETOOLONG", "ELOOP", "EINVAL", "EMFILE",
+    )
+}  # fmt: skip
+"""Errors that another attempt meets again."""
+
+GUARD = "LOGCAL_GUARD_ARGUMENTS"
+"""With this in the environment, a task on a thread that changes what it shares with others is an error."""
+
+_running = threading.local()
+_stopped: set[str] = set()
+_count = threading.Condition()
+_under_way: dict[str, int] = {}
+
+
+class StoppedError(Exception):
+    """The command that wanted a task's result has ended."""
+
+
+class Failure:
+    """An error for the user, carried as a result, so that no scheduler repeats the task; it takes the place of the
+    results of all that depend on it.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def attempt(function: Callable[..., Any], receipt: str | None, *arguments: Any) -> Any:
+    """Call a task's function; again where storage fails in a way that may pass.
+
+    receipt : where the result is left, and taken from if the same call has left it there
+    """
+    if receipt is None:
+        return _attempt(function, arguments)
+    content = pickle.dumps((function, arguments))
+    return _recall(Path(receipt), sha256(content).digest(), function, arguments)
+
+
+def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    for pause in (_PAUSE, 10 * _PAUSE):
+        try:
+            return function(*arguments)
+        except OSError as error:
+            if error.errno is None or error.errno in _PERMANENT:
+                raise
+            _wait(pause)
+    return function(*arguments)
+
+
+def _wait(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        check()
+        time.sleep(min(left, 0.05))
+
+
+def _recall(path: Path, call: bytes, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        found = b""
+    if found.startswith(call):
+        # Scratch space is this user's alone, and of this run.
+        return pickle.loads(found[len(call) :])  # noqa: S301
+    result = _attempt(function, arguments)
+    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+    temporary.write_bytes(call + pickle.dumps(result))
+    temporary.replace(path)
+    return result
+
+
+def here(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A task in the command's own process."""
+    _running.run = run
+    check()
+    if GUARD not in os.environ:
+        return function(*arguments)
+    before = pickle.dumps(arguments)
+    result = function(*arguments)
+    if pickle.dumps(arguments) != before:
+        raise AssertionError(
+            f"expected a task that only reads its arguments, found that {arguments[:2]} changed"
+        )
+    return result
+
+
+def elsewhere(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A task on a worker."""
+    failure = _first_failure(arguments)
+    if failure is not None:
+        return failure
+    _running.run = run
+    with _count:
+        _under_way[run] = _under_way.get(run, 0) + 1
+    try:
+        check()
+        return function(*arguments)
+    except LogcalError as error:
+        return Failure(error)
+    finally:
+        _running.run = None
+        with _count:
+            _under_way[run] -= 1
+            if not _under_way[run]:
+                del _under_way[run]
+
+
+def _first_failure(arguments: tuple[Any, ...]) -> Failure | None:
+    for argument in arguments:
+        if isinstance(argument, Failure):
+            return argument
+        if isinstance(argument, list):
+            for item in argument:
+                if isinstance(item, Failure):
+                    return item
+    return None
+
+
+def gathered(results: list[Any]) -> list[Any]:
+    """The results of a stage, as one task's."""
+    return results
+
+
+def check() -> None:
+    """End the running task if its command has ended: to be called once a batch, a segment, a file.
+
+    Raises
+    ------
+    StoppedError
+    """
+    if _stopped and getattr(_running, "run", None) in _stopped:
+        raise StoppedError
+
+
+def stop(run: str) -> int:
+    """Let the tasks of a run end at their next `check`; return how many run here."""
+    _stopped.add(run)
+    return _under_way.get(run, 0)
