@@ -177,7 +177,7 @@ for _job in JOBS.values():
 
 @main.group()
 def tables() -> None:
-    """List, show and roll back the versions of a published table."""
+    """List, show, promote and roll back the versions of a published table."""
 
 
 _STORE = click.option("--store", required=True, metavar="PATH", help="Folder of the published tables.")
@@ -223,6 +223,16 @@ def show(store: str, table: str, version: str | None, as_json: bool) -> None:
 def rollback(store: str, table: str, version: str | None, as_json: bool) -> None:
     """Make VERSION current again; without it, the one before the current."""
     _table_command("rollback", lambda actions: actions.rollback(store, table, version), as_json)
+
+
+@tables.command(short_help="Make VERSION current, such as a candidate.")
+@_STORE
+@_TABLE
+@_JSON
+@click.argument("version")
+def promote(store: str, table: str, version: str, as_json: bool) -> None:
+    """Make VERSION current, such as one that was kept as a candidate."""
+    _table_command("promote", lambda actions: actions.promote(store, table, version), as_json)
 
 
 commands.add_to(main)

@@ -213,6 +213,17 @@ class StoreConfig(Section):
 
     path: Text = Field(description="Folder of the published tables; made if it is not there.")
     table: Name = Field(description="Name of the table: letters, digits, '-', '_' and '.'.")
+    publish: Literal["current", "candidate"] = Field(
+        "current",
+        description="current: make the new version the one that is used. candidate: only keep it, until `logcal tables "
+        "promote` makes it current.",
+    )
+    force: bool = Field(
+        False,
+        description="Whether to make it current also where its data end earlier than those of the version that is: "
+        "the option --force. Otherwise that is refused if window.until is given, or if that version was published "
+        "while this fit ran.",
+    )
 
 
 class PublishedConfig(Section):

@@ -40,8 +40,9 @@ from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
 from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import LookupTable, read_lookup_table
+from pipeline.table.published import PublishedTable
 from pipeline.table.segment_lookup import SEGMENTS_FILE, SegmentedLookup, read_segmented_lookup
-from pipeline.table.store import TableStore, Version, segments_of
+from pipeline.table.version import Version, segments_of
 
 REPORT, RUN = "report.html", "run.json"
 FITTED = ("every_boundary_considered", "models_averaged", "slope", "intercept", "largest_monotone_repair")
@@ -50,7 +51,7 @@ FITTED = ("every_boundary_considered", "models_averaged", "slope", "intercept", 
 
 def prepare(config: EvaluateConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
-    store = TableStore(config.store.path, config.store.table)
+    store = PublishedTable(config.store.path, config.store.table)
     version = store.version(config.store.version)
     store.verify(version)
     _check_segments(config, version)

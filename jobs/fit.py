@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator
 from jobs.config import FitConfig
+from jobs.resume import Finishing, left_to_do, older_data, refuse
 from jobs.run import Outcome, Plan
-from pipeline.errors import ConfigError, NothingToDoError
+from pipeline.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
@@ -28,10 +31,11 @@ from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import fingerprint, lookup_bytes
 from pipeline.table.segment_lookup import RESERVED, SEGMENTS_FILE, segmented_files
 from pipeline.table.segment_maps import SegmentRules
-from pipeline.table.store import TableStore, Version
+from pipeline.table.store import TableStore
+from pipeline.table.version import Version
 
 
-def prepare(config: FitConfig) -> Prepared:
+def prepare(config: FitConfig) -> Prepared | Finishing:
     """Check everything that can be checked before the first task; reads footers only."""
     calibrator = make_calibrator(config.calibrator.method, config.calibrator.params)
     columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
@@ -43,7 +47,7 @@ def prepare(config: FitConfig) -> Prepared:
     store = TableStore(config.store.path, config.store.table)
     Output(config.store.path, "store.path").check_apart(log.filesystem, log.places())
     store.check_writable()
-    store.current()
+    current = store.current()
     # The log's files count, not how they were named.
     settings = config.model_dump(
         mode="json",
@@ -53,7 +57,13 @@ def prepare(config: FitConfig) -> Prepared:
         # The days count, not how they were chosen.
         settings["window"] = [window.column, window.first, window.last]
     identity = run_id("fit", log, settings)
-    _check_new(store, identity)
+    wants_candidate = config.store.publish == "candidate"
+    made = left_to_do(store, identity, candidate=wants_candidate, force=config.store.force)
+    seen = None if current is None else current.name
+    if made is not None:
+        until = config.window.until is not None
+        refuse([] if config.store.force else older_data(made.manifest, current, seen, until=until), made)
+        return Finishing(store, made, _outcome)
     quarantine = None
     if config.log.quarantine_path is not None:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
@@ -67,7 +77,7 @@ def prepare(config: FitConfig) -> Prepared:
     # Each level has runs of its own, and parts of the segments that are cut.
     needed += len(config.log.segment) * scratch_bytes(log, write=True)
     check_space(config.scratch, needed)
-    return Prepared(config, log, store, identity, quarantine, needed, window, days)
+    return Prepared(config, log, store, identity, quarantine, needed, window, days, seen)
 
 
 def _choose_window(config: FitConfig, log: Log) -> Window | None:
@@ -107,16 +117,6 @@ def _check_segments(config: FitConfig) -> None:
         )
 
 
-def _check_new(store: TableStore, identity: str) -> None:
-    published = store.find_run(identity)
-    if published is not None:
-        now = store.current_name()
-        current = "" if published.name == now else f" (CURRENT names {now})"
-        raise NothingToDoError(
-            f"the same log and configuration were published as version {published.name}{current}: nothing to do"
-        )
-
-
 @dataclass(frozen=True)
 class Prepared:
     """A fit that can start."""
@@ -129,6 +129,8 @@ class Prepared:
     needed: int
     window: Window | None = None
     days: DayTables | None = None
+    seen: str | None = None
+    """What CURRENT held at the start."""
 
     @property
     def threads(self) -> bool:
@@ -249,7 +251,7 @@ class Prepared:
         manifest = self._manifest(content, table.bad.total, time.perf_counter() - started)
         manifest |= {"monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
         beside = {SEGMENTS_FILE: files.segments}
-        version = self.store.publish(files.fingerprint, files.lookup_bytes, manifest, beside=beside)
+        version = self._store(files.fingerprint, files.lookup_bytes, manifest, beside=beside)
         return _outcome(table.facts(), version)
 
     def _content(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -274,12 +276,35 @@ class Prepared:
             "lookup_rows": len(calibration_map),
             **(more or {}),
         }
-        return self.store.publish(
+        return self._store(
             fingerprint(calibration_map, **content),
             lambda name: lookup_bytes(calibration_map, version=name, **content),
             manifest,
             keep,
         )
+
+    def _store(
+        self,
+        digest: str,
+        write_lookup: Callable[[str], bytes],
+        manifest: dict[str, Any],
+        keep: Path | None = None,
+        beside: dict[str, bytes] | None = None,
+    ) -> Version:
+        """Publish, unless what is current by now speaks against it."""
+        config = self.config
+        until = config.window.until is not None
+
+        def refusals(current: Version | None) -> list[dict[str, Any]]:
+            force = config.store.force
+            return [] if force else older_data(manifest, current, self.seen, until=until)
+
+        wanted = config.store.publish == "candidate"
+        version = self.store.publish(
+            digest, write_lookup, manifest, keep, beside, candidate=wanted, refuse=refusals
+        )
+        refuse(version.refusals, version)
+        return version
 
     def _manifest(self, content: dict[str, Any], bad: int, seconds: float) -> dict[str, Any]:
         config = self.config
@@ -293,6 +318,7 @@ class Prepared:
             },
             "quarantine": self.quarantine.root if self.quarantine and bad else None,
             "config": config.model_dump(mode="json"),
+            "started": (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(),
             "seconds": round(seconds, 3),
             "software": software(),
         }
@@ -311,6 +337,7 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     summary = {
         "table": version.manifest["table"],
         "version": version.name,
+        "published_as": version.manifest.get("publish", "current"),
         "previous_version": version.manifest["previous_version"],
         "lookup_path": version.lookup_path,
         "method": version.manifest["method"],
@@ -330,7 +357,7 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
         f"{facts['rows_used']:,} of {facts['rows_read']:,} rows, {facts['rows_positive']:,} of them positive"
     )
     lines = [
-        f"published {summary['table']} version {version.name}",
+        f"{'kept as a candidate:' if version.candidate else 'published'} {summary['table']} version {version.name}",
         f"  {summary['method']}: {summary['lookup_rows']:,} rows, {shape}",
         f"  from {used}, {facts['distinct_scores']:,} distinct scores",
         f"  {version.lookup_path}",

@@ -67,6 +67,9 @@ _JOBS = (
         module="jobs.fit",
         required=("log.path", "store.path", "store.table"),
         example=f"--set log.path=log/ {_STORE}",
+        shortcuts=(
+            Shortcut("--force", "store.force", "Publish also where the current version's data end later."),
+        ),
     ),
     Job(
         name="score",

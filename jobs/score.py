@@ -16,7 +16,8 @@ from pipeline.score.scored import check_output, score_log
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.store import TableStore, Version, segments_of
+from pipeline.table.published import PublishedTable
+from pipeline.table.version import Version, segments_of
 
 if TYPE_CHECKING:
     from jobs.config_follow import FollowConfig
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def prepare(config: ScoreConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
-    store = TableStore(config.store.path, config.store.table)
+    store = PublishedTable(config.store.path, config.store.table)
     version = store.version(config.store.version)
     store.verify(version)
     classifying = classifying_of(config, version)

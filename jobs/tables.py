@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.run import Outcome
-from pipeline.table.store import TableStore, Version
+from pipeline.errors import InputRejectedError
+from pipeline.table.store import TableStore
+from pipeline.table.version import Version
 
 _SHOWN = (
     "table", "version", "created", "method", "parameters", "monotone", "lookup_rows", "score_transform",
@@ -17,17 +19,22 @@ def list_versions(store: str, table: str) -> Outcome:
     """All versions of a table, oldest first, with the current one marked."""
     found = TableStore(store, table)
     versions = found.versions()
-    current = found.current_name()
+    if not versions:
+        raise InputRejectedError(
+            f"expected a published table '{table}', found none in {found.root}: see `logcal fit`"
+        )
+    current = found.readable_current()
     rows = [_row(version, current) for version in versions]
-    lines = [f"no versions of '{table}' in {found.root}"] if not rows else []
+    lines = []
     for row in rows:
         mark = "*" if row["current"] else " "
         lines.append(
             f"{mark} {row['version']}  {row['created']}  {row['method']}  {row['rows_used']:,} rows  "
             f"{row['lookup_rows']:,} lookup rows"
         )
-    if current is not None and all(not row["current"] for row in rows):
-        lines.append(f"CURRENT names {current}, which is not there: use `logcal tables rollback`")
+    if all(not row["current"] for row in rows):
+        trouble = "is not there" if current is None else f"names {current}, which is not there"
+        lines.append(f"CURRENT {trouble}: use `logcal tables rollback`")
     return Outcome(summary={"table": table, "current": current, "versions": rows}, lines=lines)
 
 
@@ -57,5 +64,12 @@ def show(store: str, table: str, name: str | None) -> Outcome:
 def rollback(store: str, table: str, name: str | None) -> Outcome:
     """Point CURRENT to the named version, or to the one before the current."""
     before, version = TableStore(store, table).rollback(name)
+    summary = {"table": table, "previous_version": before, "version": version.name}
+    return Outcome(summary=summary, lines=[f"{table}: CURRENT was {before}, is now {version.name}"])
+
+
+def promote(store: str, table: str, name: str) -> Outcome:
+    """Point CURRENT to the named version, such as a candidate."""
+    before, version = TableStore(store, table).promote(name)
     summary = {"table": table, "previous_version": before, "version": version.name}
     return Outcome(summary=summary, lines=[f"{table}: CURRENT was {before}, is now {version.name}"])

@@ -155,7 +155,8 @@ def test_a_rerun_after_a_rollback_says_where_current_is(place, run):
     assert place.current == first
     again = run("fit", "calibrator.method=histogram")
     assert again.code == 99
-    assert f"version {second} (CURRENT names {first})" in again.err
+    assert f"version {second}, which a rollback took back on" in again.err
+    assert f"(CURRENT names {first})" in again.err
     assert place.current == first
 
 

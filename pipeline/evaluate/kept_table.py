@@ -23,7 +23,7 @@ from pipeline.log.quarantine import BadRows
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import Part, ScoreTable, only_weight, read_points
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.store import MANIFEST, SCORE_TABLE
+from pipeline.table.version import MANIFEST, SCORE_TABLE
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, TemporaryError
+from pipeline.files.folders import Folder, sync_folder, write_synced
 
 
 def create(filesystem: Any, path: str, content: bytes) -> bool:
@@ -44,10 +45,7 @@ def _link(path: Path, content: bytes) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(temporary, content)
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -60,32 +58,10 @@ def _link(path: Path, content: bytes) -> bool:
 
 def replace(filesystem: Any, path: str, content: bytes) -> None:
     """Write a file, whatever is there; whoever sees it sees all of it, the old one or the new."""
-    if not isinstance(filesystem, LocalFileSystem):
-        filesystem.pipe_file(path, content)
-        return
-    final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(final)
-        sync_folder(final.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:  # some network file systems do not know it
-        pass
-    finally:
-        os.close(descriptor)
+    parent, _, name = path.rpartition("/")
+    folder = Folder(filesystem, parent)
+    folder.make()
+    folder.replace(name, content)
 
 
 def read_json(filesystem: Any, path: str) -> dict[str, Any] | None:

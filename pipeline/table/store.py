@@ -1,175 +1,49 @@
 """The store: published versions of lookup tables, and the pointer to the current one.
 
     <store>/<table>/CURRENT                         the current version's name
+    <store>/<table>/journal.jsonl                   what was made current when; see `pipeline.table.journal`
+    <store>/<table>/index.json                      which run made which version; see `pipeline.table.run_index`
     <store>/<table>/versions/<version>/lookup.parquet
     <store>/<table>/versions/<version>/manifest.json   files, rows, checksums, facts of the run
     <store>/<table>/versions/<version>/score_table/    where it is kept
 
-A version is written whole under a name that readers pass over, its manifest last, then renamed; moving CURRENT is
-the last step and the only visible one. On object stores, which cannot rename, the manifest and CURRENT are single
-writes, and a version without a manifest does not exist. Nothing is ever overwritten but CURRENT.
+A version is written whole under a name that readers pass over, its manifest last, then renamed; then the journal says
+that it will be current; moving CURRENT is the last step and the only visible one. On object stores, which cannot
+rename, the manifest and CURRENT are single writes, and a version without a manifest does not exist. Nothing is ever
+overwritten but CURRENT and the index. All this happens in turns (`pipeline.files.single_writer`), and wherever it is
+stopped, the same command run again goes on from there.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
 import os
 import re
-import shutil
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 from pipeline import schema
-from pipeline.errors import ConfigError, InputRejectedError, TemporaryError, examples
+from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
+from pipeline.files.folders import Folder
 from pipeline.files.locks import make, remove, remove_dead
+from pipeline.files.single_writer import Turn, taking_turns
 from pipeline.files.writable import check_writable
+from pipeline.table.journal import CANDIDATE, PROMOTE, PUBLISH, ROLLBACK, UNREADABLE
+from pipeline.table.published import CURRENT, PublishedTable
+from pipeline.table.standing import standing
+from pipeline.table.version import LOOKUP, MANIFEST, SCORE_TABLE, Version
 
-CURRENT = "CURRENT"
-MANIFEST = "manifest.json"
-LOOKUP = "lookup.parquet"
-SCORE_TABLE = "score_table"
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _STAGING = ".staging-"
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
-@dataclass(frozen=True)
-class Version:
-    """A published version. `folder` is a local path or a URL."""
-
-    name: str
-    folder: str
-    manifest: dict[str, Any]
-
-    @property
-    def lookup_path(self) -> str:
-        """Path or URL of the lookup table."""
-        return f"{self.folder}/{LOOKUP}"
-
-
-def segments_of(version: Version) -> tuple[str, ...]:
-    """The names of a version's segment columns; empty without segments."""
-    return tuple(version.manifest.get("segments", {}).get("columns", ()))
-
-
-class TableStore:
-    """The versions of one table.
-
-    Parameters
-    ----------
-    path : local folder or fsspec URL
-    table : name of the table
-
-    Raises
-    ------
-    ConfigError
-        For a name that is not a plain one, or a path that cannot be opened.
-    """
-
-    def __init__(self, path: str, table: str) -> None:
-        if not _NAME.fullmatch(table):
-            raise ConfigError(
-                f"store.table: expected letters, digits, '.', '_' and '-', found {table!r}: choose a plain name"
-            )
-        try:
-            self.filesystem, root = fsspec.core.url_to_fs(path)
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"store.path: cannot open {path}: {error}") from None
-        self.table = table
-        self.local = isinstance(self.filesystem, LocalFileSystem)
-        self.root = f"{root.rstrip('/')}/{table}"
-
-    def current_name(self) -> str | None:
-        """The name that CURRENT holds, or None before the first version."""
-        try:
-            name: str = self.filesystem.cat_file(f"{self.root}/{CURRENT}").decode().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return name
-
-    def current(self) -> Version | None:
-        """The current version, or None before the first.
-
-        Raises
-        ------
-        InputRejectedError
-            CURRENT names a version that is not there.
-        """
-        name = self.current_name()
-        if name is None:
-            return None
-        names = self.names()
-        if name not in names:
-            raise InputRejectedError(
-                f"{self.root}/{CURRENT} names version '{name}', which is not there; "
-                f"found {examples(names) or 'no versions'}: point it to one of them with `logcal tables rollback`"
-            )
-        return self.version(name)
-
-    def names(self) -> list[str]:
-        """The names of all versions, oldest first."""
-        try:
-            folders = self.filesystem.ls(f"{self.root}/versions", detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        names = sorted(folder.rstrip("/").rpartition("/")[2] for folder in folders)
-        return [
-            name
-            for name in names
-            if _NAME.fullmatch(name) and self.filesystem.exists(f"{self._folder(name)}/{MANIFEST}")
-        ]
-
-    def version(self, name: str | None = None) -> Version:
-        """A version by name, or the current one.
-
-        Raises
-        ------
-        InputRejectedError
-            It is not there, or its manifest cannot be read.
-        """
-        if name is None:
-            found = self.current()
-            if found is None:
-                raise InputRejectedError(
-                    f"expected a published table '{self.table}', found none in {self.root}: run `logcal fit` first"
-                )
-            return found
-        folder = self._folder(name)
-        try:
-            if not _NAME.fullmatch(name):
-                raise FileNotFoundError
-            manifest = json.loads(self.filesystem.cat_file(f"{folder}/{MANIFEST}"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise InputRejectedError(
-                f"table '{self.table}' has no version '{name}'; found {examples(self.names()) or 'no versions'}"
-            ) from None
-        except ValueError as error:
-            raise InputRejectedError(
-                f"{folder}/{MANIFEST}: expected JSON, found a damaged file ({error}): "
-                "point CURRENT to another version with `logcal tables rollback`"
-            ) from None
-        if manifest.get("format_version") != schema.FORMAT_VERSION:
-            raise InputRejectedError(
-                f"{folder}/{MANIFEST}: expected format_version {schema.FORMAT_VERSION}, found "
-                f"{manifest.get('format_version')}: it was written by another version of logcal"
-            )
-        return Version(name, self._located(folder), manifest)
-
-    def versions(self) -> list[Version]:
-        """All versions, oldest first."""
-        return [self.version(name) for name in self.names()]
-
-    def find_run(self, run_id: str) -> Version | None:
-        """The newest version that a run with this id published, or None."""
-        return next((v for v in reversed(self.versions()) if v.manifest.get("run_id") == run_id), None)
+class TableStore(PublishedTable):
+    """The versions of one table, to be read and changed. Its parameters are those of `PublishedTable`."""
 
     def check_writable(self) -> None:
         """Check that a version could be published here.
@@ -189,96 +63,95 @@ class TableStore:
         manifest: dict[str, Any],
         score_table: Path | None = None,
         beside: dict[str, bytes] | None = None,
+        *,
+        candidate: bool = False,
+        refuse: Callable[[Version | None], list[dict[str, Any]]] | None = None,
     ) -> Version:
-        """Publish a new version and make it the current one.
+        """Publish a new version and make it the current one, unless something speaks against that.
 
         Parameters
         ----------
         fingerprint : hex digest of the table's content; part of the version's name
         write_lookup : from the version's name to the bytes of lookup.parquet
-        manifest : facts of the run; the version's name, time, files and checksums are added
+        manifest : facts of the run; the version's name, time, files and checksums are added. With `refused` (rule and
+            message each) the version is kept as a candidate.
         score_table : folder of parts to keep with the version, or None
         beside : more files of the version, by name
+        candidate : keep it as a candidate in any case
+        refuse : asked with the current version, when no other run can move CURRENT any more: what else is `refused`
 
         Raises
         ------
-        TemporaryError
-            The store cannot be written to now. CURRENT has not moved.
+        NothingToDoError
+            The same run has been published meanwhile, by another process.
+        TemporaryError, ConfigError
+            The store cannot be written to now, or not at all. CURRENT has not moved.
         """
-        try:
-            version = self._write_version(fingerprint, write_lookup, manifest, score_table, beside or {})
-            self._point(version.name)
-        except OSError as error:
-            raise TemporaryError(
-                f"the store at {self.root} cannot be written to ({error.strerror or error}); nothing was published"
-            ) from error
+        with self._storing(), self._staging() as staging:
+            written = {} if staging is None else _keep(score_table, Folder(self.filesystem, str(staging)))
+            with self.turn() as turn:
+                meanwhile = self._published(manifest.get("run_id"), turn)
+                if meanwhile is not None:
+                    return meanwhile
+                now = self.current()
+                before = None if now is None else now.name
+                refused = [*manifest.get("refused", ()), *(refuse(now) if refuse else ())]
+                if staging is None:
+                    self._remove_unfinished()
+                name = self._next_name(fingerprint)
+                place = self._versions / name if staging is None else Folder(self.filesystem, str(staging))
+                if staging is None:
+                    written = _keep(score_table, place)
+                for path, data in {LOOKUP: write_lookup(name), **(beside or {})}.items():
+                    written[path] = place.write(path, data)
+                complete = {
+                    "format_version": schema.FORMAT_VERSION,
+                    "table": self.table,
+                    "version": name,
+                    "previous_version": before,
+                    "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                    "fingerprint": fingerprint,
+                    "publish": CANDIDATE if candidate or refused else "current",
+                    **manifest,
+                    **({"refused": refused} if refused else {}),
+                    "files": written,
+                }
+                turn.check()
+                place.write(MANIFEST, json.dumps(complete, indent=2, allow_nan=False).encode())
+                if staging is not None:
+                    self._versions.appear(staging, name)
+                version = Version(name, self._versions.located(name), complete)
+                self._index.write(self._runs())
+                self._enter(CANDIDATE if version.candidate else PUBLISH, version, before, turn)
         return version
 
-    def _write_version(
-        self,
-        fingerprint: str,
-        write_lookup: Callable[[str], bytes],
-        manifest: dict[str, Any],
-        score_table: Path | None,
-        beside: dict[str, bytes],
-    ) -> Version:
-        name = self._next_name(fingerprint)
-        lock = None
-        if self.local:
-            staging, lock = self._make_staging()
-        else:
-            staging = self._folder(name)
-        try:
-            files = {LOOKUP: write_lookup(name), **beside}
-            written = {path: self._put(f"{staging}/{path}", data) for path, data in files.items()}
-            if score_table is not None:
-                for part in sorted(score_table.glob("*.parquet")):
-                    path = f"{SCORE_TABLE}/{part.name}"
-                    written[path] = self._put_file(part, f"{staging}/{path}")
-            complete = {
-                "format_version": schema.FORMAT_VERSION,
-                "table": self.table,
-                "version": name,
-                "previous_version": self.current_name(),
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                "fingerprint": fingerprint,
-                **manifest,
-                "files": written,
-            }
-            self._put(f"{staging}/{MANIFEST}", json.dumps(complete, indent=2, allow_nan=False).encode())
-            if self.local:
-                _sync_folder(Path(staging))
-                Path(staging).rename(self._folder(name))
-                _sync_folder(Path(self.root) / "versions")
-        finally:
-            if self.local:
-                remove(Path(staging))
-            if lock is not None:
-                os.close(lock)
-        return Version(name, self._located(self._folder(name)), complete)
+    def make_current(self, version: Version, event: str = PUBLISH) -> str | None:
+        """Make a version current that is there; return what CURRENT held.
 
-    def _make_staging(self) -> tuple[str, int | None]:
-        """A folder for a version that is being written, held; what killed runs left is removed."""
-        versions = Path(self.root) / "versions"
-        versions.mkdir(parents=True, exist_ok=True)
-        for left in versions.glob(f"{_STAGING}*"):
-            remove_dead(left)
-        staging = versions / f"{_STAGING}{uuid.uuid4().hex}"
-        lock = make(staging)
-        return str(staging), lock
+        Raises
+        ------
+        InputRejectedError
+            It is damaged.
+        NothingToDoError
+            It is current.
+        """
+        self.verify(version)
+        with self.turn() as turn:
+            now = self.readable_current()
+            if now == version.name:
+                raise NothingToDoError(f"version {version.name} of '{self.table}' is current: nothing to do")
+            self._enter(event, version, now, turn)
+        return now
 
-    def _next_name(self, fingerprint: str) -> str:
-        """The next number and the content's digest: unique, in order, and equal content is seen at a glance."""
-        try:
-            folders = self.filesystem.ls(f"{self.root}/versions", detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            folders = []
-        numbers = [re.match(r"(\d+)-", folder.rstrip("/").rpartition("/")[2]) for folder in folders]
-        newest = max((int(match[1]) for match in numbers if match), default=0)
-        return f"{newest + 1:06d}-{fingerprint[:12]}"
+    def promote(self, name: str) -> tuple[str | None, Version]:
+        """Make a version current, such as a candidate; return what CURRENT held, and it. Errors: as `make_current`."""
+        version = self.version(name)
+        return self.make_current(version, PROMOTE), version
 
     def rollback(self, name: str | None = None) -> tuple[str | None, Version]:
-        """Point CURRENT to another version: the named one, or the newest before the current one.
+        """Point CURRENT to another version: the named one, or the one that was current before.
+
+        Where CURRENT holds nothing that can be read, to the one that it held.
 
         Returns
         -------
@@ -289,86 +162,116 @@ class TableStore:
         InputRejectedError
             There is no such version, or its lookup table is not what its manifest says.
         """
-        now = self.current_name()
-        if name is None:
-            older = [other for other in self.names() if now is None or other < now]
-            if not older:
-                raise InputRejectedError(
-                    f"table '{self.table}' has no version before {now or 'the first'}: nothing to go back to"
-                )
-            name = older[-1]
-        version = self.version(name)
-        self.verify(version)
-        self._point(name)
+        if name is not None:
+            name = self.version(name).name
+        elif not self.names():
+            raise InputRejectedError(
+                f"table '{self.table}' has no version in {self.root}: nothing to go back to"
+            )
+        with self.turn() as turn:
+            now = self.readable_current()
+            version = self.version(name or self._before(now))
+            self.verify(version)
+            if now != version.name:
+                self._enter(ROLLBACK, version, now, turn)
         return now, version
 
-    def verify(self, version: Version) -> None:
-        """Compare a version's lookup table, and the segments beside it, with their checksums.
+    def _before(self, now: str | None) -> str:
+        found = self.predecessor(self.journal.entries(), now)
+        if found is None and now in (None, UNREADABLE):
+            found = next(
+                (version.name for version in reversed(self.versions()) if not version.candidate), None
+            )
+        if found is None:
+            raise InputRejectedError(
+                f"table '{self.table}' has no version before {now or 'the first'}: nothing to go back to"
+            )
+        return found
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """Be the only one who changes this table; what killed processes left of CURRENT and the index is removed.
 
         Raises
         ------
-        InputRejectedError
-            They differ, or the file is gone.
+        TemporaryError, ConfigError
+            The store cannot be written to now, or not at all.
         """
-        for name, facts in version.manifest["files"].items():
-            if "/" in name:
-                continue
-            path = f"{version.folder}/{name}"
-            try:
-                found = hashlib.sha256(self.filesystem.cat_file(path)).hexdigest()
-            except FileNotFoundError:
-                found = "no file"
-            if found != facts["sha256"]:
-                raise InputRejectedError(
-                    f"{path}: expected the sha256 {facts['sha256']} of its manifest, found {found}: "
-                    "the version is damaged; go back to another with `logcal tables rollback`"
-                )
+        with self._storing(), taking_turns(self.folder) as turn:
+            if turn.sure:
+                self.folder.tidy("*")
+            yield turn
 
-    def _folder(self, name: str) -> str:
-        return f"{self.root}/versions/{name}"
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = f"the store at {self.root} cannot be written to ({error.strerror or error})"
+            if error.errno in _REFUSED:
+                raise ConfigError(
+                    f"{reason}; nothing was published: get permission, or choose another place"
+                ) from error
+            raise TemporaryError(f"{reason}; nothing was published: run again later") from error
 
-    def _located(self, path: str) -> str:
-        """A path as those understand it who do not have this store's file system."""
-        return path if self.local else str(self.filesystem.unstrip_protocol(path))
+    def _enter(self, event: str, version: Version, now: str | None, turn: Turn) -> None:
+        """Say it in the journal, then move CURRENT if that is what happened."""
+        turn.check()
+        notes = "; ".join(str(refusal["message"]) for refusal in version.refusals)
+        run_id = version.manifest.get("run_id")
+        self.journal.add(event, version.name, now, run_id, notes if event == CANDIDATE else None)
+        if event != CANDIDATE:
+            self.folder.replace(CURRENT, f"{version.name}\n".encode())
 
-    def _point(self, name: str) -> None:
-        path = f"{self.root}/{CURRENT}"
+    def _published(self, run_id: str | None, turn: Turn) -> Version | None:
+        """What another process made of the same run meanwhile, current now; None: nothing."""
+        found = None if run_id is None else self.find_run(run_id)
+        if found is None:
+            return None
+        now = self.current_name()
+        if not standing(found, self.journal.entries(), now).to_be_current:
+            raise NothingToDoError(
+                f"another process published the same log and configuration as version {found.name} meanwhile: "
+                "nothing to do"
+            )
+        self._enter(PUBLISH, found, now, turn)
+        return found
+
+    @contextmanager
+    def _staging(self) -> Iterator[Path | None]:
+        """A local folder for a version that is being written; what killed runs left is removed."""
         if not self.local:
-            self.filesystem.pipe_file(path, f"{name}\n".encode())
+            yield None
             return
-        temporary = Path(f"{path}.{uuid.uuid4().hex}.tmp")
-        _write_through(temporary, f"{name}\n".encode())
-        temporary.replace(path)
-        _sync_folder(Path(self.root))
+        versions = Path(self._versions.root)
+        versions.mkdir(parents=True, exist_ok=True)
+        for left in versions.glob(f"{_STAGING}*"):
+            remove_dead(left)
+        staging = versions / f"{_STAGING}{uuid.uuid4().hex}"
+        lock = make(staging)
+        try:
+            yield staging
+        finally:
+            remove(staging)
+            if lock is not None:
+                os.close(lock)
 
-    def _put(self, path: str, data: bytes) -> dict[str, Any]:
-        if self.local:
-            _write_through(Path(path), data)
-        else:
-            self.filesystem.pipe_file(path, data)
-        return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    def _remove_unfinished(self) -> None:
+        """Remove what killed runs left on an object store, where only those write who have the turn."""
+        there = self.names()
+        for name in self._versions.names():
+            if name not in there:
+                self._versions.remove(name)
 
-    def _put_file(self, source: Path, path: str) -> dict[str, Any]:
-        with source.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if self.local:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, path)
-        else:
-            self.filesystem.put_file(str(source), path)
-        return {"bytes": source.stat().st_size, "sha256": digest}
+    def _next_name(self, fingerprint: str) -> str:
+        """The next number and the content's digest: unique, in order, and equal content is seen at a glance."""
+        # Numbers of versions that were pruned are not given again.
+        names = [*self._versions.names(), *(entry.version for entry in self.journal.entries())]
+        numbers = [re.match(r"(\d+)-", name) for name in names]
+        newest = max((int(match[1]) for match in numbers if match), default=0)
+        return f"{newest + 1:06d}-{fingerprint[:12]}"
 
 
-def _write_through(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _keep(score_table: Path | None, place: Folder) -> dict[str, Any]:
+    parts = [] if score_table is None else sorted(score_table.glob("*.parquet"))
+    return {f"{SCORE_TABLE}/{part.name}": place.copy(part, f"{SCORE_TABLE}/{part.name}") for part in parts}

@@ -1,0 +1,152 @@
+"""A run that was here before: what is left to do of it, and whether its table may still become the current one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.run import Outcome, Plan
+from pipeline.errors import CheckFailedError, NothingToDoError
+from pipeline.execution import Executor
+from pipeline.table.standing import Standing, standing
+from pipeline.table.store import TableStore
+from pipeline.table.version import Version
+
+OLDER_DATA = "older_data"
+"""The rule that `--force` sets aside."""
+
+
+def left_to_do(store: TableStore, identity: str, *, candidate: bool, force: bool) -> Version | None:
+    """The version that a run made before and that is to be made current now; None: the run is new.
+
+    Parameters
+    ----------
+    identity : the run's id
+    candidate : whether the run is to leave CURRENT alone
+    force : whether older data are no reason to refuse it
+
+    Raises
+    ------
+    NothingToDoError
+        It is where the run would bring it, or a rollback took it back.
+    CheckFailedError
+        It was refused, and would be again.
+    """
+    made = store.find_run(identity)
+    if made is None:
+        return None
+    now = store.current_name()
+    stand = standing(made, store.journal.entries(), now)
+    said = f"the same log and configuration were published as version {made.name}"
+    if stand.standing is Standing.CURRENT:
+        raise NothingToDoError(f"{said}: nothing to do")
+    if stand.standing is Standing.TAKEN_BACK:
+        when = "" if stand.rollback is None else f" on {stand.rollback.at}"
+        raise NothingToDoError(
+            f"{said}, which a rollback took back{when} (CURRENT names {now}): nothing to do; "
+            "`logcal tables promote` makes it current again"
+        )
+    if stand.standing is Standing.REFUSED:
+        refuse([refusal for refusal in made.refusals if refusal["rule"] != OLDER_DATA or not force], made)
+    if candidate:
+        raise NothingToDoError(f"{said} (CURRENT names {now}), and store.publish is candidate: nothing to do")
+    return made
+
+
+def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
+    """Say why a version is not made current.
+
+    Raises
+    ------
+    CheckFailedError
+        Unless there is no reason.
+    """
+    if refusals:
+        reasons = "; ".join(refusal["message"] for refusal in refusals)
+        raise CheckFailedError(
+            f"version {version.name} is kept as a candidate, and CURRENT is where it was: {reasons}; `logcal tables "
+            "promote` makes it current all the same"
+        )
+
+
+def older_data(
+    run: dict[str, Any], current: Version | None, seen: str | None, *, until: bool
+) -> list[dict[str, Any]]:
+    """Why a run's table must not replace the current one, if its data end earlier: at most one refusal.
+
+    Only where that is sure to be wrong: CURRENT has moved while the run was under way, or the run was told to end on an
+    earlier day.
+
+    Parameters
+    ----------
+    run : what the run's manifest says: window, log, started
+    current : the current version
+    seen : what CURRENT held when the run began
+    until : whether the run was told on which day to end
+    """
+    if current is None:
+        return []
+    moved = current.name != seen
+    mine, other = _data_end(run), _data_end(current.manifest)
+    if mine[0] != other[0] or mine[0] == "unknown":
+        mine, other = (("start", str(manifest.get("started", ""))) for manifest in (run, current.manifest))
+    kind, end = mine
+    if end >= other[1] or not (moved or (until and kind == "day")):
+        return []
+    what = {
+        "day": f"its data end on {end}, and those of the current version {current.name} on {other[1]}",
+        "file": f"its log's newest file is older than that of the current version {current.name}",
+        "start": f"it began before the current version {current.name} was fitted",
+    }[kind]
+    meanwhile = ", which was published meanwhile" if moved else ""
+    message = f"{what}{meanwhile}: --force publishes it all the same"
+    return [{"rule": OLDER_DATA, "message": message}]
+
+
+def _data_end(manifest: dict[str, Any]) -> tuple[str, Any]:
+    """Where a version's data end: its window's last day, or its newest file's modification, if the log tells it."""
+    if manifest.get("window"):
+        return "day", manifest["window"]["last"]
+    try:
+        return "file", max(float(file["stamp"]) for file in manifest["log"]["files"])
+    except (ValueError, KeyError):
+        return "unknown", ""
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """A fit that has been done before: all that is left is to make its version current."""
+
+    store: TableStore
+    version: Version
+    outcome: Callable[[dict[str, Any], Version], Outcome]
+
+    @property
+    def threads(self) -> bool:
+        """It has no tasks."""
+        return True
+
+    @property
+    def plan(self) -> Plan:
+        """What it would do."""
+        return Plan(
+            job="fit",
+            stages=(
+                f"publish: point CURRENT to version {self.version.name}, which the same run made before",
+            ),
+            reads=(),
+            writes=(f"{self.store.root}/CURRENT",),
+            facts={
+                "run_id": self.version.manifest["run_id"],
+                "version": self.version.name,
+                "current_version": self.store.current_name(),
+            },
+        )
+
+    def execute(self, executor: Executor) -> Outcome:
+        """Make it current."""
+        self.store.make_current(self.version)
+        outcome = self.outcome(self.version.manifest["data"], self.version)
+        lines = [*outcome.lines, "  fitted before, with the same log and configuration; made current now"]
+        return Outcome(summary=outcome.summary, lines=lines)

@@ -1,0 +1,160 @@
+"""The journal: what was made current when, and by what; append-only.
+
+    <store>/<table>/journal.jsonl                       on a mounted file system: one line each
+    <store>/<table>/journal/<number>-<token>.json       on an object store: one object each
+
+An entry is written before CURRENT moves, and says what CURRENT held. So the journal says of itself which entries took
+effect: one did if the next one found its version, or, for the last, if CURRENT holds it. A run that was killed between
+the two leaves an entry that counts for nothing, and can be run again. Readers pass over lines that are no entries,
+such as one that was never finished.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pipeline.files.folders import Folder
+
+PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
+CANDIDATE, PRUNE = "candidate", "prune"
+_MOVES = (PUBLISH, PROMOTE, ROLLBACK)
+UNREADABLE = "(unreadable)"
+"""What CURRENT is said to have held where it held no name."""
+_FILE = "journal.jsonl"
+_FOLDER = "journal"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the journal.
+
+    Attributes
+    ----------
+    event : publish, promote or rollback, which move CURRENT; candidate, prune, which do not.
+    version : what it happened to. previous : what CURRENT held before, or UNREADABLE; None: it was not there.
+    at : when, in UTC. run_id : of the run that published. note : why, for people.
+    """
+
+    event: str
+    version: str
+    previous: str | None
+    at: str
+    run_id: str | None = None
+    note: str | None = None
+
+
+class Journal:
+    """The journal of a table, in its folder."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def add(
+        self,
+        event: str,
+        version: str,
+        previous: str | None,
+        run_id: str | None = None,
+        note: str | None = None,
+    ) -> None:
+        """Add an entry, synced; only for one that has the table's turn."""
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = {k: v for k, v in asdict(Entry(event, version, previous, at, run_id, note)).items() if v}
+        line = f"{json.dumps({'previous': None, **entry})}\n".encode()
+        if self._folder.local:
+            self._folder.append(_FILE, line)
+            return
+        numbers = [int(name.partition("-")[0]) for name in self._objects()]
+        name = f"{max(numbers, default=0) + 1:06d}-{uuid.uuid4().hex[:8]}.json"
+        self._folder.write(f"{_FOLDER}/{name}", line)
+
+    def entries(self) -> list[Entry]:
+        """All entries, oldest first; empty where there is no journal."""
+        if self._folder.local:
+            text = self._folder.read(_FILE) or b""
+            found = [_entry(line) for line in text.splitlines()]
+        else:
+            found = [_entry(self._folder.read(f"{_FOLDER}/{name}") or b"") for name in self._objects()]
+        return [entry for entry in found if entry is not None]
+
+    def _objects(self) -> list[str]:
+        return [name for name in (self._folder / _FOLDER).names() if name[:1].isdigit()]
+
+
+def _entry(line: bytes) -> Entry | None:
+    try:
+        facts: Any = json.loads(line)
+        wanted = {key: facts.get(key) for key in Entry.__dataclass_fields__}
+    except (ValueError, AttributeError):
+        return None
+    plain = all(value is None or isinstance(value, str) for value in wanted.values())
+    return Entry(**wanted) if plain and wanted["event"] and wanted["version"] else None
+
+
+def moves(entries: Sequence[Entry], now: str | None) -> list[Entry]:
+    """The entries that made a version current, `now` being what CURRENT holds."""
+    tried = [entry for entry in entries if entry.event in _MOVES]
+    found = [*(entry.previous for entry in tried), now][1:]
+    # Of what cannot be read it is assumed that it was as it should be.
+    return [entry for entry, held in zip(tried, found, strict=False) if held in (entry.version, UNREADABLE)]
+
+
+def trail(entries: Sequence[Entry], names: Sequence[str], now: str | None) -> list[str]:
+    """The versions that a rollback goes back through: each was current before the next, the last one is current.
+
+    Parameters
+    ----------
+    entries : of the journal, oldest first
+    names : of all versions that could have been current, oldest first
+    now : what CURRENT holds, or UNREADABLE; None: it is not there. Then the last is what it held, as far as is known
+    """
+    tried = [entry for entry in entries if entry.event in _MOVES]
+    if now in (None, UNREADABLE):
+        now = tried[-1].version if tried else None
+    first = tried[0].previous if tried else now
+    # Versions from before there was a journal, in the order of their numbers.
+    written = {entry.version for entry in entries}
+    way = [name for name in names if first is not None and name < first and name not in written]
+    way += [first] if first is not None else []
+    for entry in moves(entries, now):
+        _reach(way, entry.previous)
+        if entry.event == ROLLBACK:
+            _go_back(way, entry.version)
+        elif way[-1:] != [entry.version]:
+            way.append(entry.version)
+    _reach(way, now)
+    return way
+
+
+def _reach(way: list[str], name: str | None) -> None:
+    """Be at a version: by hand, if nothing else says how."""
+    if name is None or name == UNREADABLE or way[-1:] == [name]:
+        return
+    if name in way:
+        _go_back(way, name)
+    else:
+        way.append(name)
+
+
+def _go_back(way: list[str], name: str) -> None:
+    del way[-1:]
+    if name in way:
+        del way[len(way) - way[::-1].index(name) :]
+    else:
+        way.append(name)
+
+
+def taken_back(entries: Sequence[Entry], name: str, now: str | None) -> Entry | None:
+    """The rollback that took a version back, if that is how it last ceased to be current."""
+    left = [entry for entry in moves(entries, now) if entry.previous == name and entry.version != name]
+    return left[-1] if left and left[-1].event == ROLLBACK else None
+
+
+def was_current(entries: Sequence[Entry], name: str, now: str | None) -> bool:
+    """Whether a version has ever been current."""
+    return any(name in (entry.version, entry.previous) for entry in moves(entries, now))

@@ -1,0 +1,522 @@
+"""Publishing, promoting and rolling back: killed at every write, run again, and run by several at once."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobs.resume import left_to_do
+from pipeline.errors import CheckFailedError, InputRejectedError, NothingToDoError, TemporaryError
+from pipeline.files import folders, single_writer
+from pipeline.table.store import TableStore
+
+STEPS = ("write_synced", "_append", "_rename", "_put")
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request, tmp_path):
+    path = str(tmp_path / "store") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+    return TableStore(path, "ads")
+
+
+def fit(store, content, *, candidate=False, refused=()):
+    """What a fit does, without its log: returns the version's name, or raises what the job would."""
+    made = left_to_do(store, content, candidate=candidate, force=False)
+    if made is not None:
+        store.make_current(made)
+        return made.name
+    manifest = {"run_id": content, **({"refused": list(refused)} if refused else {})}
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return store.publish(
+        digest, lambda name: f"{content} {name}".encode(), manifest, candidate=candidate
+    ).name
+
+
+# Killed at every write
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Killer:
+    """Ends the process before, within or after its nth write, and counts the writes."""
+
+    def __init__(self, monkeypatch, die, number=None, when="before"):
+        self.count, self.number, self.when, self.die = 0, number, when, die
+        for name in STEPS:
+            monkeypatch.setattr(folders, name, self.step(name, getattr(folders, name)))
+
+    def step(self, name, function):
+        def wrapped(*arguments):
+            self.count += 1
+            mine = self.count == self.number
+            if mine and self.when == "within" and name in ("write_synced", "_append"):
+                path, data = arguments
+                with path.open("ab") as file:
+                    file.write(data[: len(data) // 2])
+            if mine and self.when != "after":
+                self.die()
+            function(*arguments)
+            if mine:
+                self.die()
+
+        return wrapped
+
+
+def in_a_process_that_is_killed(action, store, number, when):
+    """Carry out an action in a process that is killed by SIGKILL; return the number of writes without that."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        try:
+            killer = Killer(pytest.MonkeyPatch(), lambda: os.kill(os.getpid(), signal.SIGKILL), number, when)
+            action(store)
+            os.write(writing, str(killer.count).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    _, status = os.waitpid(child, 0)
+    said = os.read(reading, 10)
+    os.close(reading)
+    assert os.WIFSIGNALED(status) == (not said)
+    return int(said or 0)
+
+
+ACTIONS = {
+    "publish the first": ([], lambda store: fit(store, "a")),
+    "publish another": (["a"], lambda store: fit(store, "b")),
+    "keep a candidate": (["a"], lambda store: fit(store, "b", candidate=True)),
+    "finish what was replaced": (["a", "b"], lambda store: fit(store, "a")),
+    "roll back": (["a", "b"], lambda store: store.rollback()),
+    "roll back to the first": (["a", "b", "c"], lambda store: store.rollback("000001")),
+    "promote": (["a", "b"], lambda store: store.promote("000001")),
+}
+
+
+def settle(action, store):
+    try:
+        action(store)
+    except NothingToDoError:
+        return
+
+
+def looks(store):
+    """What a reader finds: the current version, whole."""
+    version = store.current()
+    if version is not None:
+        store.verify(version)
+    return version and version.name
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_process_killed_at_any_write_leaves_the_old_or_the_new_and_can_be_run_again(tmp_path, name):
+    before, action = ACTIONS[name]
+    start, place = tmp_path / "start", tmp_path / "place"
+    for content in before:
+        fit(TableStore(str(start), "ads"), content)
+    start.mkdir(exist_ok=True)
+    old = looks(TableStore(str(start), "ads"))
+    expected = TableStore(str(shutil.copytree(start, tmp_path / "whole")), "ads")
+    writes = in_a_process_that_is_killed(action, expected, None, "")
+    new = looks(expected)
+    assert writes >= 3
+    for number in range(1, writes + 1):
+        for when in ("before", "within", "after"):
+            shutil.copytree(start, place)
+            store = TableStore(str(place), "ads")
+            in_a_process_that_is_killed(action, store, number, when)
+            seen = looks(store)
+            assert seen in (old, new)
+            if (number, when) == (writes, "after"):
+                assert seen == new
+            elif name.startswith("roll") and seen == new:
+                pass  # done: another rollback would go on
+            else:
+                settle(action, store)
+            assert looks(store) == new
+            assert store.names() == expected.names()
+            # Whoever comes next finds everything in order, and nothing left over.
+            fit(store, "next")
+            names = sorted(path.name for path in (place / "ads").iterdir())
+            assert names == ["CURRENT", "index.json", "journal.jsonl", "versions"]
+            assert sorted(path.name for path in (place / "ads" / "versions").iterdir()) == store.names()
+            assert store.rollback()[1].name == (new or looks(expected))
+            shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_the_same_on_an_object_store(monkeypatch, name):
+    before, action = ACTIONS[name]
+
+    def prepared():
+        store = TableStore(f"memory://{uuid.uuid4().hex}", "ads")
+        for content in before:
+            fit(store, content)
+        return store
+
+    expected = prepared()
+    old = looks(expected)
+    with pytest.MonkeyPatch.context() as patch:
+        counter = Killer(patch, None)
+        action(expected)
+    new = looks(expected)
+    # What a killed run held counts as long as it may be alive.
+    monkeypatch.setattr(single_writer, "LEASE", timedelta(0))
+    for number in range(1, counter.count + 1):
+        for when in ("before", "after"):
+            store = prepared()
+            with pytest.MonkeyPatch.context() as patch:
+
+                def die(patch=patch):
+                    patch.setattr(folders.Folder, "remove", lambda *_: None)
+                    raise Killed
+
+                Killer(patch, die, number, when)
+                with pytest.raises(Killed):
+                    action(store)
+            seen = looks(store)
+            assert seen in (old, new)
+            if not (name.startswith("roll") and seen == new):
+                settle(action, store)
+            assert looks(store) == new
+            assert store.names() == expected.names()
+            fit(store, "next")
+            assert [len((store.folder / name).names()) for name in ("lock", "versions")] == [
+                0,
+                len(store.names()),
+            ]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_store_that_fails_is_said_and_the_run_can_be_repeated(store, monkeypatch, step):
+    first = fit(store, "a")
+    with pytest.MonkeyPatch.context() as patch:
+        function = getattr(folders, step)
+
+        def fail(*arguments):
+            if "CURRENT" in str(arguments[-2]) or step in ("_append", "_rename"):
+                raise OSError(28, "No space left on device")
+            return function(*arguments)
+
+        patch.setattr(folders, step, fail)
+        if (step == "_put") == store.local:
+            return  # the other kind of store's
+        with pytest.raises(
+            TemporaryError, match=r"No space left on device.*nothing was published: run again"
+        ):
+            fit(store, "b")
+    assert looks(store) == first
+    second = fit(store, "b")
+    assert looks(store) == second
+    assert len(store.names()) == 2
+
+
+# Which version a rerun makes current
+
+
+def test_a_version_that_was_replaced_is_made_current_again(store):
+    first, second = fit(store, "a"), fit(store, "b")
+    assert fit(store, "a") == first == looks(store)
+    assert fit(store, "b") == second == looks(store)
+    with pytest.raises(NothingToDoError, match=f"published as version {second}: nothing to do"):
+        fit(store, "b")
+    assert store.names() == [first, second]
+
+
+def test_a_version_that_was_taken_back_stays_so(store):
+    first, second = fit(store, "a"), fit(store, "b")
+    store.rollback()
+    with pytest.raises(NothingToDoError, match=rf"a rollback took back on .* \(CURRENT names {first}\)"):
+        fit(store, "b")
+    third = fit(store, "c")
+    with pytest.raises(NothingToDoError, match="took back"):
+        fit(store, "b")
+    assert looks(store) == third
+    assert store.promote(second)[0] == third
+    with pytest.raises(NothingToDoError, match="is current: nothing to do"):
+        store.promote(second)
+    assert fit(store, "c") == third
+
+
+def test_a_rollback_goes_to_what_was_current_before(store):
+    first, second = fit(store, "a"), fit(store, "b")
+    assert store.rollback() == (second, store.version(first))
+    third = fit(store, "c")
+    assert store.rollback()[1].name == first
+    with pytest.raises(InputRejectedError, match="no version before"):
+        store.rollback()
+    fit(store, "d")
+    store.promote(third)
+    assert [store.rollback()[1].name for _ in range(2)] == [store.names()[3], first]
+
+
+def test_candidates(store):
+    first = fit(store, "a")
+    second = fit(store, "b", candidate=True)
+    assert looks(store) == first
+    with pytest.raises(NothingToDoError, match=r"store\.publish is candidate"):
+        fit(store, "b", candidate=True)
+    reasons = [{"rule": "min_rows", "message": "expected 1,000 rows, found 3"}]
+    third = fit(store, "c", refused=reasons)
+    assert store.version(third).candidate
+    assert store.version("000003").refusals == reasons
+    for _ in range(2):
+        with pytest.raises(CheckFailedError, match="expected 1,000 rows, found 3"):
+            fit(store, "c")
+    assert looks(store) == first
+    assert [entry.event for entry in store.journal.entries()] == ["publish", "candidate", "candidate"]
+    assert store.journal.entries()[-1].note == "expected 1,000 rows, found 3"
+    # No rollback goes to them; whoever wants one says so.
+    with pytest.raises(InputRejectedError, match="no version before"):
+        store.rollback()
+    store.promote(third)
+    assert looks(store) == third
+    assert fit(store, "b") == second == looks(store)
+    assert store.rollback()[1].name == third
+
+
+def test_a_store_from_before_there_was_a_journal(store):
+    names = [fit(store, content) for content in "abcd"]
+    for name in names:
+        path = f"{store.root}/versions/{name}/manifest.json"
+        manifest = json.loads(store.filesystem.cat_file(path))
+        del manifest["publish"]
+        store.filesystem.pipe_file(path, json.dumps(manifest).encode())
+    for left in ("journal.jsonl", "journal", "index.json"):
+        store.folder.remove(left)
+    store.filesystem.pipe_file(f"{store.root}/CURRENT", f"{names[2]}\n".encode())
+    with pytest.raises(NothingToDoError, match="took back"):
+        fit(store, "d")
+    fifth = fit(store, "e")
+    assert [store.rollback()[1].name for _ in range(3)] == [names[2], names[1], names[0]]
+    with pytest.raises(NothingToDoError, match="took back"):
+        fit(store, "e")
+    with pytest.raises(NothingToDoError, match="took back"):
+        fit(store, "b")
+    assert store.rollback(fifth)[1].name == fifth
+
+
+# CURRENT
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe\x00", b"../../etc", b"a b"])
+def test_a_current_that_is_no_name(store, content):
+    first, second = fit(store, "a"), fit(store, "b")
+    store.filesystem.pipe_file(f"{store.root}/CURRENT", content)
+    for action in (store.current, store.version, lambda: fit(store, "b"), lambda: fit(store, "c")):
+        with pytest.raises(InputRejectedError, match="CURRENT: expected the name of a version, found"):
+            action()
+    # It holds again what it held.
+    assert store.rollback() == ("(unreadable)", store.version(second))
+    assert store.rollback()[1].name == first
+    store.filesystem.pipe_file(f"{store.root}/CURRENT", content)
+    assert store.rollback("000002")[1].name == second
+
+
+def test_versions_by_the_beginning_of_their_names(store):
+    first, second = fit(store, "a"), fit(store, "b")
+    assert store.version("000002").name == second
+    assert store.version(first[:8]).name == first
+    with pytest.raises(InputRejectedError, match="has 2 versions that begin with '00000'"):
+        store.version("00000")
+    with pytest.raises(InputRejectedError, match="has no version '000003'"):
+        store.version("000003")
+
+
+def test_what_was_left_of_a_pointer_is_tidied(tmp_path):
+    store = TableStore(str(tmp_path), "ads")
+    fit(store, "a")
+    (tmp_path / "ads" / "CURRENT.0123.tmp").write_text("000001-")
+    fit(store, "b")
+    assert not list((tmp_path / "ads").glob("*.tmp"))
+
+
+# The index
+
+
+def test_the_index_is_rebuilt_and_never_believed_alone(store):
+    names = [fit(store, content) for content in "abc"]
+    for content in (b"", b"{", b"[]", b'{"format_version": "99", "runs": {}}', None):
+        if content is None:
+            store.folder.remove("index.json")
+        else:
+            store.filesystem.pipe_file(f"{store.root}/index.json", content)
+        assert store.find_run("b").name == names[1]
+        assert store.find_run("z") is None
+    fit(store, "a")
+    fit(store, "d")
+    content = json.loads(store.filesystem.cat_file(f"{store.root}/index.json"))
+    assert content["runs"] == dict(zip(store.names(), "abcd", strict=True))
+    # Whatever it says, the manifest decides.
+    content["runs"][names[0]] = "d"
+    store.filesystem.pipe_file(f"{store.root}/index.json", json.dumps(content).encode())
+    assert store.find_run("d").name == store.names()[3]
+
+
+def test_a_start_reads_one_manifest_whatever_the_number_of_versions(store, monkeypatch):
+    for content in "abcdefgh":
+        fit(store, content)
+    read = []
+    function = folders.Folder.read
+    monkeypatch.setattr(folders.Folder, "read", lambda self, name: read.append(name) or function(self, name))
+    store.current()
+    assert store.find_run("new") is None
+    assert sorted(set(read)) == ["CURRENT", "index.json", "manifest.json"]
+    assert read.count("manifest.json") <= 3
+
+
+# Several at once
+
+
+def together(*actions):
+    """Carry out actions on threads that start at once; return what each returned or raised."""
+    barrier, outcomes = threading.Barrier(len(actions)), [None] * len(actions)
+
+    def carry_out(i):
+        barrier.wait()
+        try:
+            outcomes[i] = actions[i]()
+        except Exception as error:  # noqa: BLE001
+            outcomes[i] = error
+
+    threads = [threading.Thread(target=carry_out, args=(i,)) for i in range(len(actions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_publishers_take_turns(store):
+    names = together(*(lambda content=content: fit(store, content) for content in "abcdef"))
+    assert sorted(names) == store.names()
+    assert [name[:6] for name in store.names()] == [f"{i:06d}" for i in range(1, 7)]
+    entries = store.journal.entries()
+    assert [entry.previous for entry in entries] == [None, *(entry.version for entry in entries[:-1])]
+    assert looks(store) == entries[-1].version
+
+
+def test_of_identical_runs_one_is_published(store):
+    outcomes = together(*(lambda: fit(store, "a") for _ in range(5)))
+    assert len(store.names()) == 1
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["NothingToDoError"] * 4 + ["str"]
+    assert looks(store) in outcomes
+
+
+def test_waiting_ends(store, monkeypatch):
+    monkeypatch.setattr(single_writer, "PATIENCE", 0.0)
+    with store.turn(), pytest.raises(TemporaryError, match=r"has been writing to .*: run again later"):
+        fit(store, "a")
+    assert fit(store, "a") == looks(store)
+
+
+def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):
+    store = TableStore(f"memory://{uuid.uuid4().hex}", "ads")
+    first = fit(store, "a")
+
+    def slow(name):
+        monkeypatch.setattr(single_writer, "LEASE", timedelta(0))
+        fit(store, "c")
+        return b"late"
+
+    with pytest.raises(TemporaryError, match="others took it for dead"):
+        store.publish("f" * 64, slow, {})
+    assert [store.version(name).manifest.get("run_id") for name in store.names()] == ["a", "c"]
+    assert looks(store) == store.names()[1] != first
+
+
+# The command
+
+KILLED_IN_A_COMMAND = """
+import os, signal, sys
+from pipeline.files import folders
+count, number = 0, int(sys.argv[1])
+def counting(function):
+    def wrapped(*arguments):
+        global count
+        count += 1
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+    return wrapped
+for name in ("write_synced", "_append", "_rename", "_put"):
+    setattr(folders, name, counting(getattr(folders, name)))
+from jobs.cli import run
+sys.argv = ["logcal", *sys.argv[2:]]
+run()
+"""
+
+
+@pytest.mark.parametrize("number", [6, 7])
+def test_a_killed_fit_is_finished_by_the_next(place, number):
+    place.write_log()
+    arguments = place.arguments("fit", "--json")
+    command = [sys.executable, "-c", KILLED_IN_A_COMMAND, str(number), *arguments]
+    killed = subprocess.run(command, cwd=place.root, env=place.environment, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    place.run("tables", "show", "--store", str(place.store), "--table", "ads").expect(3, "run `logcal fit`")
+    done = place.job("fit", "--json").expect(0)
+    assert done.json["version"] == place.current
+    assert len(place.versions) == 1
+    place.job("fit").expect(99, "nothing to do")
+    assert done.json["rows_used"] == 3000
+
+
+def test_two_commands_at_once(place):
+    place.write_log()
+    (place.root / "one").mkdir()
+    both = [place.start("fit", scratch=place.root / "one"), place.start("fit", scratch=place.root / "two")]
+    # The one that comes second finds the other's result, at its start or when it wants to publish.
+    assert sorted(running.result().code for running in both) == [0, 99]
+    assert len(place.versions) == 1
+
+
+def test_methods_in_turn(place):
+    place.write_log()
+    first = place.job("fit", "--json").expect(0).json["version"]
+    second = place.job("fit", "calibrator.method=abb", "--json").expect(0).json["version"]
+    plan = place.job("fit", "--dry-run").expect(0)
+    assert f"point CURRENT to version {first}, which the same run made before" in plan.stdout
+    assert place.current == second
+    again = place.job("fit", "--json").expect(0)
+    assert again.json["version"] == first == place.current
+    assert again.json["rows_used"] == 3000
+    assert len(place.versions) == 2
+    table = ("--store", str(place.store), "--table", "ads")
+    place.run("tables", "rollback", *table).expect(0)
+    assert place.current == second
+    place.job("fit").expect(99, "which a rollback took back")
+    place.run("tables", "promote", *table, "000001").expect(0)
+    assert place.current == first
+    place.run("tables", "promote", *table, "000001").expect(99, "is current")
+    place.run("tables", "promote", *table, "7").expect(3, "no version '7'")
+
+
+def test_a_candidate_by_the_command(place):
+    place.write_log()
+    done = place.job("fit", "store.publish=candidate").expect(0)
+    assert "kept as a candidate: ads version 000001-" in done.stdout
+    assert not (place.store / "ads" / "CURRENT").exists()
+    place.job("fit", "store.publish=candidate").expect(99, "store.publish is candidate")
+    place.job("fit").expect(0)
+    assert place.current == place.versions[0]
+
+
+def test_a_missing_table(place):
+    table = ("--store", str(place.store), "--table", "ads")
+    for command in (("list",), ("show",), ("rollback",), ("promote", "1")):
+        place.run("tables", command[0], *table, *command[1:]).expect(3)
+    assert not Path(place.store).exists()
