@@ -1,8 +1,8 @@
 """A folder on a mounted file system or an object store: the one place where published files are written and synced.
 
 A local file is written under a name of its own, synced and given its name by one rename, or appended to, or made where
-nobody looks for it yet; an object is put as a whole. `write_synced`, `_append`, `_rename` and `_put` are all that changes
-what others see: tests kill a process before, within and after each of them.
+nobody looks for it yet; an object is put as a whole. `write_synced`, `_append`, `_rename` and `_put` are all that
+changes what others see: tests kill a process before, within and after each of them.
 """
 
 from __future__ import annotations
@@ -86,8 +86,10 @@ class Folder:
         if self.local:
             target = Path(self.root, name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-            sync_folder(target)
+            with source.open("rb") as reader, target.open("wb") as writer:
+                shutil.copyfileobj(reader, writer)
+                writer.flush()
+                os.fsync(writer.fileno())
         else:
             self.filesystem.put_file(str(source), f"{self.root}/{name}")
         return {"bytes": source.stat().st_size, "sha256": digest}
@@ -168,7 +170,7 @@ def _put(filesystem: Any, path: str, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk, or the content of a file."""
+    """Have the names in a folder on the disk, where its file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
