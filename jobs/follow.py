@@ -22,7 +22,8 @@ from pipeline.follow.holder import Holder
 from pipeline.follow.ledger import Ledger
 from pipeline.log.log_files import expected_folder
 from pipeline.score.scored_file import Scoring
-from pipeline.table.store import TableStore, segments_of
+from pipeline.table.store import TableStore
+from pipeline.table.version import segments_of
 
 log = logging.getLogger("logcal")
 
