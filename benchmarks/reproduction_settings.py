@@ -324,10 +324,10 @@ def generated(folder: Path) -> None:
             scores, label = generate(run, train, categories(data))
             model = Classifier("nb_plain").fit(train, categories(data))
             tested = model.scores(test).probability
-            found["DG"] = Isotonic().fit(scores, label).predict(tested)
+            found["DG"] = Isotonic(ends=0).fit(scores, label).predict(tested)
             first = np.unique(scores, return_index=True)[1]
             found["DG, the first row of each tie"] = (
-                Isotonic().fit(scores[first], label[first]).predict(tested)
+                Isotonic(ends=0).fit(scores[first], label[first]).predict(tested)
             )
             for key, probability in found.items():
                 measures = measures_of(probability, test.label)

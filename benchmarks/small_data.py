@@ -77,9 +77,9 @@ def one_split(table: pa.Table, seed: int) -> list[list[float]]:
     tenth = Folds(train_fraction=0.9, seed=20_000 + seed, stratified=True).fold(0, rows).parts(rows)
     held, less = train & (tenth == SCORED), train & (tenth == TRAINED)
     smaller = GaussianNB().fit(X[less], label[less])
-    calibrator = Isotonic().fit(smaller.predict_proba(X[held])[:, 1], label[held])
+    calibrator = Isotonic(ends=0).fit(smaller.predict_proba(X[held])[:, 1], label[held])
     found.append(calibrated(calibrator, smaller, X, label, train, test))
-    for calibrator in (Isotonic(), DGG()):
+    for calibrator in (Isotonic(ends=0), DGG(ends=0)):
         fitted = calibrator.fit(log["score"].to_numpy(), log["label"].to_numpy())
         found.append(calibrated(fitted, whole, X, label, train, test))
     return found

@@ -19,6 +19,7 @@ from calibrators.cumulative import Layout, layout_pass
 from calibrators.folded import FoldedPoints
 from calibrators.measures import side_by_side
 from calibrators.passes import Array, Pass, Passes, Points
+from calibrators.pooling import check_ends
 
 CANDIDATES = {
     "platt": "calibrators.platt:Platt",
@@ -48,6 +49,8 @@ class Auto(Calibrator):
         Fewer, where a label has less than twice as many observations; with less than four of a label nothing is
         compared, and the simplest candidate is taken.
     seed : int in [0, 2**31), default 0
+    ends : float >= 0, default 1
+        Of isotonic regression: see `Isotonic`.
 
     Attributes
     ----------
@@ -59,9 +62,10 @@ class Auto(Calibrator):
 
     Notes
     -----
-    Neither 0 nor 1 is ever returned: the chosen map is shrunk, p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the
-    weights, since N observations cannot tell a rarer event from an impossible one; and candidates are judged as they
-    would be returned. Otherwise one held-out positive in a block of zeros would make a loss infinite.
+    Neither 0 nor 1 is ever returned. Isotonic regression has `ends`; the maps of the others, and its own where `ends`
+    is 0, are shrunk: p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the weights, since N observations cannot tell a
+    rarer event from an impossible one. Candidates are judged as they would be returned. Otherwise one held-out positive
+    in a block of zeros would make a loss infinite.
 
     All candidates and folds are fitted in the same passes; time and what the coordinator holds are those of all
     candidates, times the number of folds.
@@ -84,10 +88,13 @@ class Auto(Calibrator):
     cross_validated_log_loss_: dict[str, float]
     excess_: dict[str, tuple[float, float]]
 
-    def __init__(self, candidates: Sequence[str] | None = None, folds: int = 5, seed: int = 0) -> None:
+    def __init__(
+        self, candidates: Sequence[str] | None = None, folds: int = 5, seed: int = 0, ends: float = 1
+    ) -> None:
         self.candidates = candidates
         self.folds = folds
         self.seed = seed
+        self.ends = ends
 
     def check_parameters(self) -> None:
         """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""
@@ -99,6 +106,7 @@ class Auto(Calibrator):
         for name, number, low in (("folds", self.folds, 2), ("seed", self.seed, 0)):
             if not isinstance(number, Integral) or isinstance(number, bool) or not low <= number < 2**31:
                 raise ValueError(f"{name}: expected a whole number >= {low}, found {number!r}")
+        check_ends(self.ends)
 
     def _names(self) -> tuple[str, ...]:
         return tuple(CANDIDATES if self.candidates is None else self.candidates)
@@ -118,17 +126,27 @@ class Auto(Calibrator):
         self.chosen_ = names[0]
         if folds >= 2 and len(names) > 1:
             yield from self._compare(names, FoldedPoints(layout, folds, int(self.seed)))
-        fitted = yield from _make(self.chosen_)._passes()
-        return _shrunk_map(fitted, _floor(layout.weight))
+        fitted = yield from self._make(self.chosen_)._passes()
+        return _shrunk_map(fitted, self._floor(self.chosen_, layout.weight))
+
+    def _make(self, name: str) -> Calibrator:
+        module, _, cls = CANDIDATES[name].partition(":")
+        made: Calibrator = getattr(importlib.import_module(module), cls)()
+        return made.set_params(ends=self.ends) if name == "isotonic" else made
+
+    def _floor(self, name: str, weight: float) -> float:
+        """How far a candidate's map is shrunk."""
+        return 0.0 if name == "isotonic" and self.ends > 0 else min(0.5, 1 / (2 * weight))
 
     def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Generator[Pass, Any, None]:
         # A part is divided once a fold, for all candidates together.
         fits = [
-            folded.training(side_by_side(*(_make(name)._passes() for name in names)), fold)
+            folded.training(side_by_side(*(self._make(name)._passes() for name in names)), fold)
             for fold in range(folded.folds)
         ]
         by_fold: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
-        moments: Array = yield Pass(partial(_losses, folded, by_fold), _add_up)
+        floors = [self._floor(name, folded.layout.weight) for name in names]
+        moments: Array = yield Pass(partial(_losses, folded, by_fold, floors), _add_up)
         count = len(names)
         mean = moments[:count] / folded.layout.weight
         squares = moments[count:].reshape(count, count) / folded.layout.weight
@@ -139,16 +157,6 @@ class Auto(Calibrator):
         self.chosen_ = names[int(np.argmax(excess <= error))]
         self.cross_validated_log_loss_ = dict(zip(names, mean.tolist(), strict=True))
         self.excess_ = dict(zip(names, zip(excess.tolist(), error.tolist(), strict=True), strict=True))
-
-
-def _make(name: str) -> Calibrator:
-    module, _, cls = CANDIDATES[name].partition(":")
-    made: Calibrator = getattr(importlib.import_module(module), cls)()
-    return made
-
-
-def _floor(weight: float) -> float:
-    return min(0.5, 1 / (2 * weight))
 
 
 def _shrunk(probability: Array, floor: float) -> Array:
@@ -168,23 +176,24 @@ def _shrunk_map(fitted: CalibrationMap, floor: float) -> CalibrationMap:
     return shrunk
 
 
-def _losses(folded: FoldedPoints, maps: list[tuple[CalibrationMap, ...]], points: Points) -> list[Array]:
+def _losses(
+    folded: FoldedPoints, maps: list[tuple[CalibrationMap, ...]], floors: list[float], points: Points
+) -> list[Array]:
     """Of a part: exact sums of the candidates' losses and of the products of each two, as expansions."""
     pieces = []
     for fold, candidates in enumerate(maps):
         inside = folded.split(points, fold)[1]
         if inside is not None:
-            pieces.append(_moments(inside, candidates, folded.layout.weight))
+            pieces.append(_moments(inside, candidates, floors))
     if not pieces:
         return []
     return [sums.expansion_of(np.concatenate(column)) for column in zip(*pieces, strict=True)]
 
 
-def _moments(points: Points, maps: tuple[CalibrationMap, ...], weight: float) -> list[Array]:
-    floor = _floor(weight)
+def _moments(points: Points, maps: tuple[CalibrationMap, ...], floors: list[float]) -> list[Array]:
     negatives = points.weight - points.positives
     losses = []
-    for calibration_map in maps:
+    for calibration_map, floor in zip(maps, floors, strict=True):
         p = _shrunk(calibration_map.predict(points.score), floor)
         losses.append((-np.log(p), -np.log1p(-p)))
     first = [points.positives * one + negatives * zero for one, zero in losses]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from calibrators.cumulative import (
     part_totals,
 )
 from calibrators.passes import Blocks, Pass, Passes, Points
+from calibrators.pooling import pool_blocks, pool_ends, pool_points
 
 Array = npt.NDArray[np.float64]
 
@@ -35,23 +35,20 @@ class _State(NamedTuple):
 
 class _Centred(NamedTuple):
     blocks: Blocks
+    level: Array
     centre: Array
     layout: Layout
 
 
-def centred_passes(
-    pool_points: Callable[[Points], Blocks], pool_blocks: Callable[[list[Blocks]], Blocks]
-) -> Passes:
-    """The passes of centred isotonic regression, on the pooling of isotonic regression."""
-    fitted: _Centred = yield Pass(
-        chunk=partial(_pool_part, pool_points), combine=partial(_join_parts, pool_blocks)
-    )
+def centred_passes(ends: float) -> Passes:
+    """The passes of centred isotonic regression, on the pooling of isotonic regression with these `ends`."""
+    fitted: _Centred = yield Pass(chunk=_pool_part, combine=partial(_join_parts, ends))
     scores, levels = _knots(fitted)
     counts = yield counts_below_pass(fitted.layout, scores)
     return CalibrationMap.from_knots(scores, levels, *bin_counts(fitted.layout, counts))
 
 
-def _pool_part(pool_points: Callable[[Points], Blocks], points: Points) -> _State:
+def _pool_part(points: Points) -> _State:
     blocks = pool_points(points)
     ends = np.searchsorted(points.score, blocks.last, side="right")
     with np.errstate(over="ignore"):
@@ -59,22 +56,22 @@ def _pool_part(pool_points: Callable[[Points], Blocks], points: Points) -> _Stat
     return _State(blocks, components, lengths, part_totals(points))
 
 
-def _join_parts(pool_blocks: Callable[[list[Blocks]], Blocks], parts: list[_State]) -> _Centred:
-    blocks = pool_blocks([part.blocks for part in parts])
+def _join_parts(ends: float, parts: list[_State]) -> _Centred:
+    blocks, level = pool_ends(pool_blocks([part.blocks for part in parts]), ends)
     lasts = np.concatenate([part.blocks.last for part in parts])
-    ends = np.cumsum(np.concatenate([part.lengths for part in parts]))
-    ends = ends[np.searchsorted(lasts, blocks.last)]
-    sums = kernel.block_sums(np.concatenate([part.components for part in parts]), ends)
+    stops = np.cumsum(np.concatenate([part.lengths for part in parts]))
+    stops = stops[np.searchsorted(lasts, blocks.last)]
+    sums = kernel.block_sums(np.concatenate([part.components for part in parts]), stops)
     centre = sums / blocks.weight
     # Sums of products beyond the largest double: the middle of the block.
     centre = np.where(np.isfinite(centre), centre, blocks.first / 2 + blocks.last / 2)
     centre = np.clip(centre, blocks.first, blocks.last)
-    return _Centred(blocks, centre, layout_of([part.totals for part in parts]))
+    return _Centred(blocks, level, centre, layout_of([part.totals for part in parts]))
 
 
 def _knots(fitted: _Centred) -> tuple[Array, Array]:
     """One knot at the centre of each block; both ends of a block at level 0 or 1, which cannot be crossed."""
-    blocks, level = fitted.blocks, fitted.blocks.level
+    blocks, level = fitted.blocks, fitted.level
     flat = (level == 0.0) | (level == 1.0)
     left, right = np.where(flat, blocks.first, fitted.centre), np.where(flat, blocks.last, fitted.centre)
     scores = np.column_stack([left, right]).ravel()

@@ -9,6 +9,7 @@ from calibrators.base import Calibrator
 from calibrators.cumulative import bin_counts, counts_below_pass
 from calibrators.isotonic import Isotonic
 from calibrators.passes import Passes
+from calibrators.pooling import check_ends
 from calibrators.score_groups import groups_pass, start_pass
 
 
@@ -42,8 +43,8 @@ class Grouped(Calibrator):
 
     Examples
     --------
-    >>> from calibrators import Grouped
-    >>> grouped = Grouped(group_size=2).fit([0.1, 0.3, 0.5, 0.7, 0.9], [0, 1, 0, 0, 1])
+    >>> from calibrators import Grouped, Isotonic
+    >>> grouped = Grouped(Isotonic(ends=0), group_size=2).fit([0.1, 0.3, 0.5, 0.7, 0.9], [0, 1, 0, 0, 1])
     >>> grouped.predict([0.2, 0.6, 0.75, 0.9])
     array([0.25, 0.25, 0.625, 1.  ])
     """
@@ -65,13 +66,15 @@ class Grouped(Calibrator):
             )
         self.calibrator.check_parameters()
 
-    def _passes(self) -> Passes:
+    def _inner(self) -> Calibrator:
         from sklearn.base import clone
 
+        return Isotonic() if self.calibrator is None else clone(self.calibrator)
+
+    def _passes(self) -> Passes:
         start = yield start_pass()
         groups = yield groups_pass(start, int(self.group_size))
-        inner = Isotonic() if self.calibrator is None else clone(self.calibrator)
-        fitted = inner.fit_points(groups).calibration_map_
+        fitted = self._inner().fit_points(groups).calibration_map_
         counts = yield counts_below_pass(start.layout, fitted.score_lo[1:])
         weight, positives = bin_counts(start.layout, counts)
         return replace(fitted, weight=weight, positives=positives)
@@ -84,6 +87,8 @@ class DGG(Grouped):
     ----------
     group_size : int >= 1, default 100
         Observations a group.
+    ends : float >= 0, default 1
+        See `Isotonic`: what keeps probabilities from 0 and 1, in observations.
 
     Notes
     -----
@@ -96,9 +101,18 @@ class DGG(Grouped):
     Examples
     --------
     >>> from calibrators import DGG
-    >>> DGG(group_size=2).fit([0.1, 0.3, 0.5, 0.7], [0, 1, 1, 1]).predict([0.2, 0.4, 0.6])
+    >>> DGG(group_size=2, ends=0).fit([0.1, 0.3, 0.5, 0.7], [0, 1, 1, 1]).predict([0.2, 0.4, 0.6])
     array([0.5 , 0.75, 1.  ])
     """
 
-    def __init__(self, group_size: int = 100) -> None:
+    def __init__(self, group_size: int = 100, ends: float = 1) -> None:
         super().__init__(group_size=group_size)
+        self.ends = ends
+
+    def check_parameters(self) -> None:
+        """Raise ValueError as `Grouped`'s does, or if `ends` is not a finite number >= 0."""
+        super().check_parameters()
+        check_ends(self.ends)
+
+    def _inner(self) -> Calibrator:
+        return Isotonic(ends=self.ends)

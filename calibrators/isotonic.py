@@ -8,7 +8,7 @@ from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.centred_isotonic import centred_passes
 from calibrators.passes import Pass, Passes
-from calibrators.pooling import pool_blocks, pool_classes, pool_points
+from calibrators.pooling import check_ends, pool_blocks, pool_classes, pool_ends, pool_points
 
 
 class Isotonic(Calibrator):
@@ -24,6 +24,11 @@ class Isotonic(Calibrator):
         Centred isotonic regression: each pooled block becomes one knot, at the weighted mean of its scores, and the
         map is linear between knots, so that it increases strictly from the first knot to the last and keeps the
         ranking there. Constant outside them; a block at level 0 or 1, which no map can cross, stays flat.
+    ends : float >= 0, finite, default 1
+        How many positives are added below the lowest score, and negatives above the highest, so that no probability
+        is 0 or 1: all lie in [ends / (N + 2 ends), 1 - ends / (N + 2 ends)], N the sum of the weights, and a
+        log loss is finite. Only blocks at the two ends change; the map's weights and positives are the
+        observations' own. 0 is the plain method, which answers 0 where no positive was seen.
 
     Notes
     -----
@@ -39,14 +44,18 @@ class Isotonic(Calibrator):
     Examples
     --------
     >>> from calibrators import Isotonic
-    >>> Isotonic().fit([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1]).predict([0.25, 0.35])
-    array([0.5 , 0.75])
-    >>> Isotonic(strict=True).fit([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1]).predict([0.25, 0.35]).round(3)
-    array([0.5  , 0.833])
+    >>> scores, labels = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0, 0, 1, 0, 1, 1]
+    >>> Isotonic(ends=0).fit(scores, labels).predict(scores)
+    array([0. , 0. , 0.5, 0.5, 1. , 1. ])
+    >>> Isotonic().fit(scores, labels).predict(scores).round(3)
+    array([0.333, 0.333, 0.5  , 0.5  , 0.667, 0.667])
+    >>> Isotonic(strict=True).fit(scores, labels).predict([0.2, 0.25, 0.35]).round(3)
+    array([0.375, 0.417, 0.5  ])
     """
 
-    def __init__(self, strict: bool = False) -> None:
+    def __init__(self, strict: bool = False, ends: float = 1) -> None:
         self.strict = strict
+        self.ends = ends
 
     @property
     def single_pass(self) -> bool:  # type: ignore[override]
@@ -54,14 +63,14 @@ class Isotonic(Calibrator):
         return not self.strict
 
     def check_parameters(self) -> None:
-        """Raise ValueError if `strict` is not a bool."""
+        """Raise ValueError if `strict` is not a bool, or `ends` not a finite number >= 0."""
         if not isinstance(self.strict, (bool, np.bool_)):
             raise ValueError(f"strict: expected True or False, found {self.strict!r}")
+        check_ends(self.ends)
 
     def _passes(self) -> Passes:
         if self.strict:
-            return (yield from centred_passes(pool_points, pool_blocks))
+            return (yield from centred_passes(float(self.ends)))
         blocks = yield Pass(chunk=pool_points, combine=pool_blocks, classes=pool_classes)
-        return CalibrationMap.from_blocks(
-            blocks.first, blocks.last, blocks.level, blocks.weight, blocks.positives
-        )
+        blocks, level = pool_ends(blocks, float(self.ends))
+        return CalibrationMap.from_blocks(blocks.first, blocks.last, level, blocks.weight, blocks.positives)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import pava
+from calibrators._kernels import finite_ends, pava
 from calibrators.calibration_map import gap_slopes
 from calibrators.passes import Array
 
@@ -28,9 +28,13 @@ class GroupMaps(NamedTuple):
 
 
 def fit_groups(
-    negatives: Array, negative_starts: Integers, positives: Array, positive_starts: Integers
+    negatives: Array,
+    negative_starts: Integers,
+    positives: Array,
+    positive_starts: Integers,
+    ends: float = 1.0,
 ) -> GroupMaps:
-    """Isotonic regression of each group, to the last bit as `Isotonic().fit` on its rows.
+    """Isotonic regression of each group, to the last bit as `Isotonic(ends=ends).fit` on its rows.
 
     Parameters
     ----------
@@ -45,17 +49,22 @@ def fit_groups(
     """
     blocks, sizes, distinct = pava.pool_classes(negatives, negative_starts, positives, positive_starts)
     alone = distinct == 1
-    blocks = blocks[~np.repeat(alone, sizes)]
-    columns, rows = _maps_of_blocks(blocks, sizes[~alone])
+    blocks, sizes_left = blocks[~np.repeat(alone, sizes)], sizes[~alone]
+    level = np.minimum(blocks[:, 3] / blocks[:, 2], 1.0)
+    if ends > 0 and sizes_left.size:
+        pairs = np.zeros((blocks.shape[0], 6))
+        pairs[:, [0, 1, 2, 4]] = blocks
+        pairs, level, sizes_left = finite_ends.pool_ends(pairs, sizes_left, ends)
+        blocks = pairs[:, [0, 1, 2, 4]]
+    columns, rows = _maps_of_blocks(blocks, level, sizes_left)
     found = np.zeros(sizes.size, np.int64)
     found[~alone] = rows
     return GroupMaps(columns, found)
 
 
-def _maps_of_blocks(blocks: Array, sizes: Integers) -> tuple[list[Array], Integers]:
+def _maps_of_blocks(blocks: Array, level: Array, sizes: Integers) -> tuple[list[Array], Integers]:
     """As `CalibrationMap.from_blocks`, of many groups' blocks: the columns, and the rows of each group."""
     first, last, weight, positives = np.ascontiguousarray(blocks.T)
-    level = np.minimum(positives / weight, 1.0)
     ends = np.cumsum(sizes) - 1
     is_end = np.zeros(first.size, bool)
     is_end[ends] = True

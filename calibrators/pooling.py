@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
+from typing import Any
+
 import numpy as np
 
-from calibrators._kernels import pava, sums
+from calibrators._kernels import finite_ends, pava, sums
 from calibrators.passes import Array, Blocks, Points
 
 _PIECE = 1 << 22
@@ -50,3 +54,22 @@ def pool_blocks(parts: list[Blocks]) -> Blocks:
         return parts[0]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return Blocks(*pava.pool(*columns))
+
+
+def pool_ends(blocks: Blocks, ends: float) -> tuple[Blocks, Array]:
+    """Isotonic blocks and their levels, with `ends` positives added below the lowest score, as many negatives above.
+
+    Equal to isotonic regression with these two observations more, but the blocks hold the others only. O(blocks).
+    ends : float >= 0; 0 leaves the blocks as they are.
+    """
+    if ends == 0:
+        return blocks, blocks.level
+    columns = np.column_stack(blocks)
+    pooled, levels, _ = finite_ends.pool_ends(columns, np.array([columns.shape[0]]), float(ends))
+    return Blocks(*np.ascontiguousarray(pooled.T)), levels
+
+
+def check_ends(ends: Any) -> None:
+    """Raise ValueError if `ends` is not a finite number >= 0."""
+    if not isinstance(ends, Real) or isinstance(ends, bool) or not 0 <= float(ends) < math.inf:
+        raise ValueError(f"ends: expected a finite number >= 0, found {ends!r}")

@@ -76,7 +76,7 @@ def test_on_plain_rows_it_is_isotonic_regression_on_means():
     assert weights[-1] == 50
     oracle = IsotonicRegression(out_of_bounds="clip").fit(scores, levels, weights)
     at = np.linspace(0, 1, 501)
-    assert DGG().fit(s, z).predict(at) == pytest.approx(oracle.predict(at), abs=1e-12)
+    assert DGG(ends=0).fit(s, z).predict(at) == pytest.approx(oracle.predict(at), abs=1e-12)
 
 
 def test_the_short_group_keeps_its_weight():
@@ -127,8 +127,10 @@ def test_the_calibrator_given_is_left_unfitted():
 
 
 def test_fewer_observations_than_a_group_are_one_level():
-    fitted = DGG().fit([0.1, 0.5, 0.9], [0, 1, 1])
+    fitted = DGG(ends=0).fit([0.1, 0.5, 0.9], [0, 1, 1])
     assert fitted.predict([0.0, 0.5, 1.0]) == pytest.approx([2 / 3] * 3)
+    # A positive and a negative more.
+    assert DGG().fit([0.1, 0.5, 0.9], [0, 1, 1]).predict([0.5]) == pytest.approx([3 / 5])
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True, "100", None])
@@ -148,7 +150,7 @@ def test_a_bad_calibrator_is_refused():
 
 def test_the_methods_of_configurations():
     assert isinstance(make_calibrator("dg", {}), Isotonic)
-    assert make_calibrator("dgg", {"group_size": 50}).get_params() == {"group_size": 50}
+    assert make_calibrator("dgg", {"group_size": 50}).get_params() == {"ends": 1, "group_size": 50}
     with pytest.raises(
         ConfigError, match=r"group_sise: dgg has no such parameter \(did you mean 'group_size'\?\)"
     ):

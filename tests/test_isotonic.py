@@ -27,7 +27,7 @@ def sample(n, seed, digits=None, weighted=False):
 @pytest.mark.parametrize(("n", "digits"), [(1, None), (2, None), (50, 1), (3000, 3), (20000, None)])
 def test_equals_scikit_learn(n, digits, weighted):
     s, z, w = sample(n, n, digits, weighted)
-    ours = Isotonic().fit(s, z, w)
+    ours = Isotonic(ends=0).fit(s, z, w)
     theirs = IsotonicRegression(out_of_bounds="clip").fit(s, z.astype(float), sample_weight=w)
     at = np.concatenate([s, np.random.default_rng(1).uniform(-0.2, 1.2, 500)])
     np.testing.assert_allclose(ours.predict(at), theirs.predict(at), rtol=0, atol=2e-15)
@@ -37,12 +37,14 @@ def test_equals_scipy_at_the_points():
     s, z, w = sample(5000, 3, None, True)
     points = collapse(s, z, w)
     expected = isotonic_regression(points.positives / points.weight, weights=points.weight).x
-    np.testing.assert_allclose(Isotonic().fit(s, z, w).predict(points.score), expected, rtol=0, atol=2e-15)
+    np.testing.assert_allclose(
+        Isotonic(ends=0).fit(s, z, w).predict(points.score), expected, rtol=0, atol=2e-15
+    )
 
 
 def test_scores_closer_than_scikit_learn_tells_apart_stay_apart():
     s = np.array([1e-9, 2e-9, 3e-9, 4e-9])
-    np.testing.assert_array_equal(Isotonic().fit(s, [0, 0, 1, 1]).predict(s), [0, 0, 1, 1])
+    np.testing.assert_array_equal(Isotonic(ends=0).fit(s, [0, 0, 1, 1]).predict(s), [0, 0, 1, 1])
 
 
 @settings(max_examples=200)
@@ -133,16 +135,79 @@ def test_pooling_classes_is_pooling_their_points(rows):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("ends", [1, 0.5, 2.5])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("n", "digits"), [(1, None), (2, None), (9, 1), (50, 1), (3000, 3), (20000, None)])
+def test_ends_equal_scikit_learn_with_two_rows_more(n, digits, weighted, ends):
+    s, z, w = sample(n, n, digits, weighted)
+    ours = Isotonic(ends=ends).fit(s, z, w)
+    weights = np.concatenate([np.ones(n) if w is None else w, [ends, ends]])
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(
+        np.concatenate([s, [-1.0, 2.0]]), np.concatenate([z, [1.0, 0.0]]), sample_weight=weights
+    )
+    at = np.concatenate([s, np.random.default_rng(1).uniform(s.min(), s.max(), 500), [-9.0, 9.0]])
+    expected = theirs.predict(np.clip(at, s.min(), s.max()))
+    np.testing.assert_allclose(ours.predict(at), expected, rtol=0, atol=2e-15)
+    table = ours.calibration_map_
+    total = weights.sum()
+    low, high = table.prob_lo[0], table.prob_lo[-1]
+    assert ends / total <= low <= high <= 1 - ends / total
+    # No row is added to what the map says of the data.
+    assert table.weight.sum() == pytest.approx(total - 2 * ends)
+    assert table.positives.sum() == pytest.approx(weights[:-2] @ z)
+    points = collapse(s, z, w)
+    expected_positives = points.positives.sum() + ends * (1 - low - high)
+    assert points.weight @ ours.predict(points.score) == pytest.approx(expected_positives)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from([1.0, 2.5, 0.3])),
+        min_size=1,
+        max_size=80,
+    ),
+    st.lists(st.integers(1, 79), max_size=4),
+    st.sampled_from([1.0, 0.1, 3.0]),
+    st.booleans(),
+)
+def test_ends_do_not_depend_on_the_parts(rows, cuts, ends, strict):
+    s, z, w = (np.array(column) for column in zip(*rows, strict=True))
+    points = collapse(s / 7, z, w)
+    edges = sorted({0, points.score.size, *(c for c in cuts if c < points.score.size)})
+    parts = [Points(*(c[a:b] for c in points)) for a, b in itertools.pairwise(edges)]
+    whole = Isotonic(strict, ends).fit_points(points).calibration_map_
+    again = Isotonic(strict, ends).fit_passes(lambda p: p.combine([p.chunk(part) for part in parts]))
+    for name in CalibrationMap.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(whole, name), getattr(again.calibration_map_, name))
+    assert whole.monotone
+    assert whole.prob_lo[0] > 0
+    assert whole.prob_lo[-1] < 1
+
+
+@pytest.mark.parametrize("ends", [-1, np.inf, np.nan, True, "1", None])
+def test_bad_ends_are_refused(ends):
+    with pytest.raises(ValueError, match=r"^ends: expected a finite number >= 0, found "):
+        Isotonic(ends=ends).fit([0.1, 0.2], [0, 1])
+
+
 def check_groups(groups):
+    for ends in (0.0, 1.0, 0.3):
+        check_groups_with(groups, ends)
+
+
+def check_groups_with(groups, ends):
     classes = [[np.sort(s[z == label] + 0.0) for s, z in groups] for label in (False, True)]
     starts = [np.cumsum([0, *(part.size for part in parts)]) for parts in classes]
-    columns, sizes = fit_groups(np.concatenate(classes[0]), starts[0], np.concatenate(classes[1]), starts[1])
+    columns, sizes = fit_groups(
+        np.concatenate(classes[0]), starts[0], np.concatenate(classes[1]), starts[1], ends
+    )
     place = 0
     for (s, z), size in zip(groups, sizes.tolist(), strict=True):
         if np.unique(s).size == 1:
             assert size == 0
             continue
-        alone = Isotonic().fit(s, z).calibration_map_
+        alone = Isotonic(ends=ends).fit(s, z).calibration_map_
         found = CalibrationMap(*(column[place : place + size] for column in columns))
         for name in CalibrationMap.__dataclass_fields__:
             np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))

@@ -191,7 +191,7 @@ def test_the_threshold_is_the_best_on_the_training_rows(tmp_path):
     rows = table()
     score = model.predict_proba(as_frame(rows, FEATURES))[:, 1]
     label = rows["label"].to_numpy()
-    calibration_map = Isotonic().fit(score[::2], label[::2]).calibration_map_
+    calibration_map = Isotonic(ends=0).fit(score[::2], label[::2]).calibration_map_
     found = find_classifier(str(folder), ("sklearn",)).threshold(calibration_map)
     p = calibration_map.predict(score)
     rates = [np.mean((p >= t) == label) for t in [*np.unique(p), 2.0]]
@@ -214,7 +214,7 @@ def test_a_log_of_features_gets_score_probability_and_decision(tmp_path, compres
     rows = table(500, seed=3)
     (tmp_path / "log").mkdir()
     pq.write_table(rows, tmp_path / "log" / "part.parquet", row_group_size=row_group, compression=compression)
-    calibration_map = Isotonic().fit([0.1, 0.3, 0.5, 0.8], [0, 1, 0, 1]).calibration_map_
+    calibration_map = Isotonic(ends=0).fit([0.1, 0.3, 0.5, 0.8], [0, 1, 0, 1]).calibration_map_
     facts = {"version": "000001-abc", "method": "isotonic", "parameters": {}, "data": {}}
     (tmp_path / "lookup.parquet").write_bytes(lookup_bytes(calibration_map, score_transform="none", **facts))
     log = open_features(str(tmp_path / "log"), Roles(None), known=classifier.features).log

@@ -154,7 +154,7 @@ def _collect(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]], reaso
 def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitted:
     """Fit segments whose rows are in memory."""
     if type(calibrator) is Isotonic and calibrator.single_pass and not segments.weighted:
-        return _fit_isotonic(segments)
+        return _fit_isotonic(segments, float(calibrator.ends))
     found = []
     for points in segments.points():
         run = functools.partial(_run, points)
@@ -162,13 +162,13 @@ def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitte
     return _fitted(found)
 
 
-def _fit_isotonic(segments: Slices) -> Fitted:
+def _fit_isotonic(segments: Slices, ends: float) -> Fitted:
     """The same for isotonic regression of plain rows: its maps never decrease."""
     for sections in segments.each():
         for section in sections:
             section.sort()
     (negatives, positives), (negative_starts, positive_starts) = segments.sections, segments.starts
-    columns, sizes = fit_groups(negatives, negative_starts, positives, positive_starts)
+    columns, sizes = fit_groups(negatives, negative_starts, positives, positive_starts, ends)
     rows = sizes.tolist()
     reasons = [ONE_SCORE if size == 0 else None for size in rows]
     return Fitted(Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0)

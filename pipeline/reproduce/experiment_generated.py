@@ -56,13 +56,13 @@ def _schemes(seed: int, train: Data, categories: npt.NDArray[np.int64]) -> dict[
     order = np.random.default_rng([seed, held_out]).permutation(train.label.size)
     aside, rest = train.take(order[:held_out]), train.take(order[held_out:])
     part = Classifier(KIND).fit(rest, categories)
-    ir = Isotonic().fit(part.scores(aside).probability, aside.label)
+    ir = Isotonic(ends=0).fit(part.scores(aside).probability, aside.label)
     scores, label = generate(seed, train, categories)
     return {
         "raw": _Scheme(whole, np.asarray, 0),
         "ir": _Scheme(part, ir.predict, held_out),
-        "dg": _Scheme(whole, Isotonic().fit(scores, label).predict, label.size),
-        "dgg_generated": _Scheme(whole, DGG().fit(scores, label).predict, label.size),
+        "dg": _Scheme(whole, Isotonic(ends=0).fit(scores, label).predict, label.size),
+        "dgg_generated": _Scheme(whole, DGG(ends=0).fit(scores, label).predict, label.size),
     }
 
 

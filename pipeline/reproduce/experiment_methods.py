@@ -30,8 +30,8 @@ CLIP = 1e-15
 the label was given probability 0 are counted."""
 
 CALIBRATORS: dict[str, Callable[[], Any]] = {
-    "isotonic": Isotonic,
-    "centred": lambda: Isotonic(strict=True),
+    "isotonic": lambda: Isotonic(ends=0),
+    "centred": lambda: Isotonic(strict=True, ends=0),
     "near_isotonic": NearIsotonic,
     "histogram": HistogramBinning,
     "platt": Platt,
@@ -41,10 +41,10 @@ CALIBRATORS: dict[str, Callable[[], Any]] = {
     "enir_authors": lambda: ENIR(reference="authors"),
     "sbb": SBB,
     "abb": ABB,
-    "dgg": DGG,
-    "auto": Auto,
+    "dgg": lambda: DGG(ends=0),
+    "auto": lambda: Auto(ends=0),
 }
-"""Methods of this project that see the score alone."""
+"""Methods of this project that see the score alone; isotonic ones with plain ends, as in the papers."""
 
 NAMES = {
     "base": "base",
