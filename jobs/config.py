@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -187,6 +187,19 @@ class LogConfig(Section):
             )
 
 
+_SAME_TRANSFORM = Field(
+    None,
+    description="What the scores go through first: the table's own transform, whatever is given here. none or sigmoid: "
+    "an error if it is not the table's. null: not compared.",
+)
+
+
+class MeasuredLogConfig(LogConfig):
+    """A log with labels, to measure a table on."""
+
+    score_transform: Literal["none", "sigmoid"] | None = _SAME_TRANSFORM  # type: ignore[assignment]
+
+
 class ScoreLogConfig(Section):
     """A log to be scored: labels and weights are not read."""
 
@@ -194,18 +207,9 @@ class ScoreLogConfig(Section):
     score: Text = Field(
         "score",
         description="Column of the score: floats or integers. A score that is null or NaN gets a null probability. "
-        "The transform is the one that the table was fitted with. With a classifier: the column to write it to.",
+        "With a classifier: the column to write it to.",
     )
-
-    shared: ClassVar[tuple[str, ...]] = tuple(k for k in LogConfig.model_fields if k not in {"path", "score"})
-    """Keys of other jobs' log sections: accepted, so that one file can serve all jobs, and not used."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out(cls, values: Any) -> Any:
-        return (
-            {k: v for k, v in values.items() if k not in cls.shared} if isinstance(values, dict) else values
-        )
+    score_transform: Literal["none", "sigmoid"] | None = _SAME_TRANSFORM
 
 
 class StoreConfig(Section):
@@ -424,6 +428,11 @@ class ScoredConfig(Section):
     path: Text = Field(
         description="Folder to write the scored log to, in the layout of the log; outside the log."
     )
+    mode: Literal["new", "replace"] = Field(
+        "new",
+        description="What to do where output.path holds an earlier result. new: refuse. replace: put the new output, "
+        "whole, in its place.",
+    )
     column: Text = Field("probability", description="Name of the column with the calibrated probability.")
     version_column: Text = Field(
         "table_version", description="Name of the column with the version of the table that was used."
@@ -447,12 +456,39 @@ class ClassifierConfig(Section):
         ("sklearn",),
         description="Packages whose types may be loaded with it: sklearn, xgboost, lightgbm, catboost.",
     )
+    allow_other: bool = Field(
+        False,
+        description="Whether to score with a table that was fitted on another classifier's generated log.",
+    )
+
+
+class ScoreSection(Section):
+    """Which logs are not scored."""
+
+    max_outside_range: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="The largest share of rows, in [0, 1], whose score may lie below or above all scores that the "
+        "table was fitted to. Above it nothing is written (exit code 4): such scores are often of another model, or in "
+        "percent. From 0.01 on there is a warning.",
+    )
+    max_unseen: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it "
+        "does not know. Above it nothing is written (exit code 4). From 0.01 on there is a warning.",
+    )
 
 
 class ReportConfig(Section):
     """Where the report goes."""
 
-    path: Text = Field(description="Folder to write report.html, run.json and the reliability table to.")
+    path: Text = Field(
+        description="Folder to write report.html, run.json and the reliability table to. Where it is not given, "
+        "output.path is taken for it."
+    )
 
 
 class DemoOutputConfig(Section):
@@ -473,6 +509,9 @@ _CLUSTER = Field(ClusterConfig(), description="Where the work runs.")
 
 class JobConfig(Section):
     """What every job's configuration has; declared in each, so that these keys come last."""
+
+    stand_ins: ClassVar[Mapping[tuple[str, ...], tuple[str, ...]]] = {}
+    """Keys that stand for others where these are not given: the other's path to this one's."""
 
     if TYPE_CHECKING:
         scratch: str | None
@@ -507,6 +546,7 @@ class ScoreConfig(JobConfig):
     classifier: ClassifierConfig = Field(
         ClassifierConfig(), description="A classifier to score with, for logs of features."
     )
+    score: ScoreSection = Field(ScoreSection(), description="Which logs are refused.")
     output: ScoredConfig = Field(description="Where the scored log goes.")
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
@@ -515,12 +555,14 @@ class ScoreConfig(JobConfig):
 class EvaluateConfig(JobConfig):
     """Configuration of evaluate."""
 
-    log: LogConfig = Field(
+    stand_ins: ClassVar[Mapping[tuple[str, ...], tuple[str, ...]]] = {("report", "path"): ("output", "path")}
+
+    log: MeasuredLogConfig = Field(
         description="The prediction log to read. Or path is the folder score_table that a version kept "
         "(score_table.keep of fit): the log it was fitted to, sorted already; the other keys then mean nothing."
     )
     store: PublishedConfig = Field(description="The published table to measure.")
-    output: ReportConfig = Field(description="Where the report goes.")
+    report: ReportConfig = Field(description="Where the report goes.")
     evaluate: EvaluateSection = Field(EvaluateSection(), description="How to measure.")
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER

@@ -41,6 +41,13 @@ class Values:
             names = names[:-1]
         return None
 
+    def get(self, path: KeyPath) -> Any:
+        """The value at a path; None where there is none."""
+        inner: Any = self.values
+        for name in path:
+            inner = inner.get(name) if isinstance(inner, dict) else None
+        return inner
+
     def overlay(self, other: Values) -> None:
         """Take over the other's keys: maps are merged, an empty section changes nothing."""
         _merge(self.values, other.values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from jobs.config import CalibratorConfig, Section, section_of
-from jobs.config_files import Origin, Values, raise_all, read_values
+from jobs.config_files import KeyPath, Origin, Values, raise_all, read_values
+from jobs.registry import JOBS
 from pipeline.errors import ConfigError
+
+log = logging.getLogger("logcal")
 
 C = TypeVar("C", bound=Section)
 
@@ -42,12 +46,78 @@ def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[st
 
 def load_values(model: type[C], values: Values) -> C:
     """The configuration of values that have been read. Raises ConfigError as `load` does."""
+    _stand_in(model, values)
+    passed, problems = pass_over(model, values)
+    if passed:
+        log.debug("keys of other jobs, not used here: %s", ", ".join(passed))
     try:
-        return model.model_validate(values.values)
+        config = model.model_validate(values.values)
     except ValidationError as error:
-        problems = [p for detail in error.errors(include_url=False) for p in _describe(detail, model, values)]
+        problems += [
+            p for detail in error.errors(include_url=False) for p in _describe(detail, model, values)
+        ]
         raise_all(problems + _calibrator_problems(model, values))
         raise
+    raise_all(problems)
+    return config
+
+
+def _stand_in(model: type[Section], values: Values) -> None:
+    """Give keys that are not given the values of those that may stand for them."""
+    for path, other in getattr(model, "stand_ins", {}).items():
+        if values.get(path) is None and values.get(other) is not None:
+            values.put(path, values.get(other), {path: values.origins[other]})
+
+
+def pass_over(model: type[Section], values: Values) -> tuple[list[str], list[str]]:
+    """Take out what other jobs know and this one does not, so that one file can serve all jobs.
+
+    Returns
+    -------
+    passed : dotted paths of what was taken out
+    problems : of keys inside other jobs' sections that no job knows; elsewhere they stay where they are
+    """
+    passed: list[str] = []
+    problems: list[str] = []
+    if not _unknown(model, values.values):
+        return passed, problems
+    others = [job.config_class() for job in JOBS.values()]
+
+    def walk(
+        inner: dict[str, Any], own: type[Section] | None, known: Sequence[type[Section]], above: KeyPath
+    ) -> None:
+        for key in list(inner):
+            path = (*above, key)
+            mine = own.model_fields.get(key) if own else None
+            theirs = [m.model_fields[key] for m in known if key in m.model_fields]
+            section = section_of(mine.annotation) if mine else None
+            sections = [s for s in (section_of(info.annotation) for info in theirs) if s]
+            deeper = isinstance(inner[key], dict) and bool(sections)
+            if mine is not None:
+                if deeper and section:
+                    walk(inner[key], section, sections, path)
+            elif theirs:
+                if deeper:
+                    walk(inner[key], None, sections, path)
+                passed.append(_dotted(path))
+                del inner[key]
+            elif own is None:
+                problems.append(_at(path, values, f"unknown key{_suggestion(path, others)}"))
+
+    walk(values.values, model, others, ())
+    return passed, problems
+
+
+def _unknown(model: type[Section], values: Mapping[str, Any]) -> bool:
+    """Whether there is a key that the model does not know."""
+    for key, value in values.items():
+        info = model.model_fields.get(key)
+        if info is None:
+            return True
+        section = section_of(info.annotation)
+        if section and isinstance(value, dict) and _unknown(section, value):
+            return True
+    return False
 
 
 def known_keys(model: type[Section]) -> list[str]:
@@ -98,7 +168,7 @@ def _describe(detail: ErrorDetails, model: type[Section], values: Values) -> Ite
         for key, text in detail["ctx"]["conflicts"]:
             yield _at((*path, key), values, text)
     elif detail["type"] == "extra_forbidden":
-        yield _at(path, values, f"unknown key{_suggestion(path, model)}")
+        yield _at(path, values, f"unknown key{_suggestion(path, [model])}")
     elif detail["type"] == "missing":
         yield _at(path, values, f"REQUIRED; give it in a file or with --set {_dotted(path)}=...")
     elif detail["type"] == "value_error":
@@ -191,14 +261,15 @@ def _hint(detail: ErrorDetails, expected: str, origin: Origin | None, path: Sequ
     return ""
 
 
-def _suggestion(path: Sequence[str | int], model: type[Section]) -> str:
-    known = known_keys(model)
+def _suggestion(path: Sequence[str | int], models: Sequence[type[Section]]) -> str:
+    known = list(dict.fromkeys(key for model in models for key in known_keys(model)))
     dotted, last = _dotted(path), str(path[-1])
     if any(key.startswith(f"{dotted}.") for key in known):
         return ""
     same = [key for key in known if key.rsplit(".", 1)[-1] == last]
     siblings = [key for key in known if key.rpartition(".")[0] == _dotted(path[:-1])]
-    sections = [name for name, info in model.model_fields.items() if section_of(info.annotation)]
+    fields = {name: info for model in models for name, info in model.model_fields.items()}
+    sections = [name for name, info in fields.items() if section_of(info.annotation)]
     close = (
         same
         or _close(last, siblings)
@@ -208,7 +279,7 @@ def _suggestion(path: Sequence[str | int], model: type[Section]) -> str:
     )
     if close:
         return f"; did you mean {close[0]}?"
-    here = model.model_fields if len(path) == 1 else [key.rpartition(".")[2] for key in siblings]
+    here = list(fields) if len(path) == 1 else [key.rpartition(".")[2] for key in siblings]
     return f"; known here: {', '.join(here)}" if here else ""
 
 

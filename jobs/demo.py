@@ -136,7 +136,7 @@ class Prepared:
             "store.table": table,
         }
         if output is not None:
-            settings["output.path"] = self.folder / output
+            settings["report.path" if output == "report" else "output.path"] = self.folder / output
         return [f"{key}={value}" for key, value in settings.items()]
 
     def _load(

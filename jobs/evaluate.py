@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from calibrators.assessment import Measures
 from calibrators.calibration_map import CalibrationMap
 from jobs.config import EvaluateConfig
+from jobs.limits import check_transform
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError
 from pipeline.evaluate.evaluation import (
@@ -62,11 +63,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     else:
         lookup = LookupTable(segmented.whole, segmented.facts)
     transform = lookup.facts.score_transform
-    if config.log.score_transform not in ("none", transform):
-        raise ConfigError(
-            f"log.score_transform: the table was fitted with '{transform}', found '{config.log.score_transform}': "
-            "leave it out, the table's own is used"
-        )
+    check_transform(config.log.score_transform, transform)
     kept = kept_table(config.log.path)
     if kept is None:
         log = open_log(
@@ -78,11 +75,11 @@ def prepare(config: EvaluateConfig) -> Prepared:
     # The log's files count, not how they were named.
     settings = config.model_dump(
         mode="json",
-        exclude={"store": True, "scratch": True, "cluster": True, "output": True, "log": {"path"}},
+        exclude={"store": True, "scratch": True, "cluster": True, "report": True, "log": {"path"}},
     )
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
-    output = Output(config.output.path)
+    output = Output(config.report.path)
     output.check_apart(log.filesystem, log.places())
     output.check(identity)
     quarantine = None

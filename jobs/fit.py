@@ -14,6 +14,7 @@ from calibrators.base import Calibrator
 from jobs.config import FitConfig
 from jobs.resume import Finishing, left_to_do, older_data, refuse
 from jobs.run import Outcome, Plan
+from pipeline.classifier.origin import generated_by
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.files.output import Output
@@ -314,6 +315,7 @@ class Prepared:
             "log": {
                 "path": list(config.log.path),
                 "columns": self.log.types,
+                "generated_by": generated_by(self.log),
                 **self.log.sources(),
             },
             "quarantine": self.quarantine.root if self.quarantine and bad else None,

@@ -148,7 +148,10 @@ def _note(columns: tuple[ColumnFacts, ...]) -> str:
 
 
 def _rendered(name: str, values: dict[str, Any], notes: dict[str, str], place: Path) -> str:
-    own = {"output.path": str(place / {"score": "scored", "evaluate": "report"}.get(name, name))}
+    own = {
+        "output.path": str(place / {"score": "scored"}.get(name, name)),
+        "report.path": str(place / "report"),
+    }
     values, notes = {**own, **values}, dict(notes)
     if name == "evaluate":
         # Rows that the table was fitted to say little of it.

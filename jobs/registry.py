@@ -98,8 +98,8 @@ _JOBS = (
         help="Measure a published table on a labelled log and write a report.",
         config="jobs.config:EvaluateConfig",
         module="jobs.evaluate",
-        required=("log.path", "store.path", "store.table", "output.path"),
-        example=f"--set log.path=held-out/ {_STORE} --set output.path=report/",
+        required=("log.path", "store.path", "store.table", "report.path"),
+        example=f"--set log.path=held-out/ {_STORE} --set report.path=report/",
     ),
     Job(
         name="demo",

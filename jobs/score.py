@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jobs.config import ScoreConfig
+from jobs.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.run import Outcome, Plan
 from pipeline.classifier.features import Roles, open_features
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
-from pipeline.score.scored import check_output, score_log
+from pipeline.score.scored import check_output, score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.identity import run_id
-from pipeline.table.lookup_table import cached_lookup_table
+from pipeline.table.lookup_table import cached_lookup_table, read_lookup_facts
 from pipeline.table.published import PublishedTable
 from pipeline.table.version import Version, segments_of
 
@@ -28,6 +29,7 @@ def prepare(config: ScoreConfig) -> Prepared:
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version(config.store.version)
     store.verify(version)
+    check_transform(config.log.score_transform, read_lookup_facts(version.lookup_path).score_transform)
     classifying = classifying_of(config, version)
     segments = segments_of(version)
     if classifying is None:
@@ -54,9 +56,12 @@ def prepare(config: ScoreConfig) -> Prepared:
     if classifying is not None:
         settings["classifier"] = classifying.classifier.digest
         settings["decision"] = [classifying.decision, classifying.threshold]
+    limits = Limits(config)
+    settings |= limits.settings()
     identity = run_id("score", log, settings)
-    check_output(log, config.output.path, identity)
-    return Prepared(config, log, version, scoring, identity)
+    output = scored_output(config.output.path, replace=config.output.mode == "replace")
+    check_output(log, output, identity)
+    return Prepared(config, log, version, scoring, identity, output, limits)
 
 
 def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Classifying | None:
@@ -71,6 +76,7 @@ def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Clas
     from pipeline.classifier.shipped_classifier import find_classifier
 
     classifier = find_classifier(config.classifier.path, config.classifier.packages)
+    check_classifier(classifier, version, allow=config.classifier.allow_other)
     lookup = cached_lookup_table(version.lookup_path)
     threshold = classifier.threshold(lookup.map, lookup.facts.score_transform)
     return Classifying(classifier, threshold.value, config.output.decision_column)
@@ -85,6 +91,8 @@ class Prepared:
     version: Version
     scoring: Scoring
     identity: str
+    output: Output
+    limits: Limits
 
     @property
     def threads(self) -> bool:
@@ -105,7 +113,7 @@ class Prepared:
                 f"{', '.join(self.config.log.path)}: {log.described()}",
                 self.version.lookup_path,
             ),
-            writes=(Output(self.config.output.path).root,),
+            writes=(self.output.root, str(self.output.beside)),
             facts={
                 "files": len(log.files),
                 "rows": log.rows,
@@ -124,10 +132,11 @@ class Prepared:
         scored = score_log(
             self.log,
             self.scoring,
-            config.output.path,
+            self.output,
             executor,
             run_id=self.identity,
             table=config.store.table,
+            accept=self.limits.accept,
         )
         summary = {
             "path": scored.path,
@@ -138,6 +147,8 @@ class Prepared:
             "rows": scored.rows,
             "null_rows": scored.null_rows,
             "unseen_rows": scored.unseen_rows,
+            "rows_below_range": scored.rows_below_range,
+            "rows_above_range": scored.rows_above_range,
             "bytes": scored.size,
             "run_id": self.identity,
         }
@@ -150,10 +161,7 @@ class Prepared:
             f"  with {scored.table} version {scored.version}",
             f"  {scored.path}",
         ]
-        if scored.unseen_rows:
-            lines.append(
-                f"  {scored.unseen_rows:,} rows of segments that the table does not know: fallback maps"
-            )
+        lines += [f"  {text}" for text in (outside_text(scored), unseen_text(scored)) if text]
         if classifying is not None:
             lines.append(
                 f"  classified by {classifying.classifier.path}, decided at {classifying.threshold:.4g}"

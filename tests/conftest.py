@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -285,3 +287,34 @@ def make_place() -> Iterator[Callable[[Path], Place]]:
 def place(make_place: Callable[[Path], Place], tmp_path: Path) -> Place:
     """A folder of the test's own, with room for a log, a store and outputs."""
     return make_place(tmp_path)
+
+
+@pytest.fixture
+def call(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Result]]:
+    """Run a job on the place in this process, which takes a tenth of the time that starting the command does."""
+    from jobs.registry import JOBS
+    from jobs.run import run_job
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            sys.stderr.write(f"{record.levelname} {record.getMessage()}\n")
+
+    monkeypatch.chdir(place.root)
+    log, handler = logging.getLogger("logcal"), Handler()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+    def job(name: str, *settings: str, files: Sequence[str] = (), **paths: Any) -> Result:
+        given = [text for text in place.arguments(name, *settings, **paths)[1:] if text != "--set"]
+        pairs = [text for text in given if not text.startswith("--")]
+        capsys.readouterr()
+        code = run_job(JOBS[name], files, pairs, dry_run="--dry-run" in given, as_json="--json" in given)
+        printed = capsys.readouterr()
+        return Result(code, printed.out, printed.err)
+
+    yield job
+    log.removeHandler(handler)
+    log.setLevel(level)

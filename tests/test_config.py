@@ -99,7 +99,52 @@ def test_an_empty_file_and_empty_sections_say_nothing(write):
 
 def test_one_log_section_serves_fit_and_score():
     config = load(ScoreConfig, [], [*SCORE, "log.label=NO", "log.score=s"])
-    assert config.log.model_dump() == {"path": ("log",), "score": "s"}
+    assert config.log.model_dump() == {"path": ("log",), "score": "s", "score_transform": None}
+
+
+DAY = """
+log: {path: log, label: clicked, segment: country}
+store: {path: store, table: ads, version: 000001-abc}
+calibrator: {method: abb, params: {max_cuts: 5}}
+window: {column: date}
+evaluate: {bins: 5}
+report: {path: report}
+score: {max_outside_range: 0.1}
+output: {path: scored, mode: replace}
+generate: {repeats: 5}
+"""
+
+
+def test_one_file_serves_all_jobs(write):
+    day = write(DAY, "day.yaml")
+    fitted, scored, measured = (load(model, [day]) for model in (FitConfig, ScoreConfig, EvaluateConfig))
+    assert (fitted.calibrator.method, fitted.log.segment, fitted.store.table) == ("abb", ("country",), "ads")
+    assert (scored.output.path, scored.output.mode, scored.score.max_outside_range) == (
+        "scored",
+        "replace",
+        0.1,
+    )
+    assert (measured.report.path, measured.evaluate.bins) == ("report", 5)
+    assert scored.store.version == measured.store.version == "000001-abc"
+
+
+@pytest.mark.parametrize("model", [FitConfig, ScoreConfig, EvaluateConfig])
+def test_what_no_job_knows_is_an_error_wherever_it_stands(write, model):
+    day = write(DAY.replace("repeats", "repaets") + "calibratr: {}\nqqqq: 1\n", "day.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load(model, [day])
+    assert "generate.repaets (day.yaml, line 10): unknown key; did you mean generate.repeats?" in str(
+        caught.value
+    )
+    assert "calibratr (day.yaml, line 11): unknown key" in str(caught.value)
+    assert "qqqq (day.yaml, line 12): unknown key" in str(caught.value)
+
+
+def test_the_reports_folder_may_still_be_called_output_path(write):
+    assert load(EvaluateConfig, [], SCORE).report.path == "scored"
+    assert load(EvaluateConfig, [], [*SCORE, "report.path=here"]).report.path == "here"
+    with pytest.raises(ConfigError, match=r"report\.path: REQUIRED"):
+        load(EvaluateConfig, [], FIT)
 
 
 def test_a_configuration_cannot_be_changed_and_is_json():

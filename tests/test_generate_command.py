@@ -359,3 +359,16 @@ def test_the_log_must_have_the_classifiers_features(place):
     new = place.write_log({**patients(), "score": np.zeros(240)}, name="taken")
     result = place.job("score", log__path=new, classifier__path=place.root / "generated")
     result.expect(3, "expected no column 'score'", "set log.score to another name")
+
+
+def test_another_classifiers_table_is_refused(place):
+    write(place, patients())
+    generate(place, *SMALL).expect(0)
+    generate(place, *SMALL, "generate.seed=5", output="other").expect(0)
+    place.job("fit", "calibrator.method=dgg", log__path=place.root / "generated").expect(0)
+    paths = {"log__path": place.root / "data", "classifier__path": place.root / "other"}
+    place.job("score", **paths).expect(
+        4, "classifier.path: expected the classifier of the generated log", "classifier.allow_other=true"
+    )
+    assert not place.output.exists()
+    place.job("score", "classifier.allow_other=true", **paths).expect(0)

@@ -265,6 +265,7 @@ def test_places_as_urls(place, run):
     assert sorted(path.name for path in place.root.iterdir()) == [
         "log",
         "output",
+        "output.logcal",
         "report",
         "scratch",
         "store",

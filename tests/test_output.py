@@ -257,3 +257,96 @@ def test_overlaps(tmp_path, output, other, expected):
     place = Output(str(tmp_path / output))
     assert place.overlaps(LocalFileSystem(), str(tmp_path / other)) is expected
     assert not place.overlaps(fsspec.filesystem("memory"), str(tmp_path / other))
+
+
+# The manifest beside the output
+
+
+def write_beside(path, run_id="run", content=b"1", replace=False):
+    output = Output(path, beside=True, replace=replace)
+    with output.writing(run_id, ["a.parquet"]) as staging:
+        with open_target(staging.filesystem, staging.target("a.parquet")) as file:
+            file.write(content)
+        staging.files += ["a.parquet"]
+        staging.facts = {"files": [{"path": "a.parquet"}]}
+    return output
+
+
+def test_a_manifest_beside_the_output(place):
+    output = write_beside(place.path)
+    assert set(place.content()) == {"a.parquet"}
+    side = [name.rpartition("/")[2] for name in place.filesystem.find(f"{place.root}.logcal")]
+    assert side == ["manifest.json"]
+    assert output.manifest()["run_id"] == "run"
+    with pytest.raises(NothingToDoError):
+        write_beside(place.path)
+    with pytest.raises(
+        ConfigError, match=r"another run \(run\): choose another, or remove it, or set output\.mode"
+    ):
+        write_beside(place.path, "other")
+
+
+def test_a_manifest_without_its_output_counts_for_nothing(place):
+    output = write_beside(place.path)
+    place.filesystem.rm(place.root, recursive=True)
+    assert output.manifest() is None
+    write_beside(place.path)
+    assert output.manifest()["run_id"] == "run"
+
+
+def test_outputs_with_the_manifest_inside_are_still_recognised(place):
+    write(place.path)
+    assert Output(place.path, beside=True).manifest() == {"run_id": "run", "rows": 7}
+    with pytest.raises(NothingToDoError):
+        Output(place.path, beside=True).check("run")
+
+
+def failing(*arguments):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_that_ended_between_the_rename_and_the_manifest_has_finished(tmp_path, monkeypatch, replaced):
+    path = str(tmp_path / "out")
+    if replaced:
+        write_beside(path, "first", b"0")
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "_settle", failing)
+        patched.setattr(Output, "check", lambda self, run_id: None)
+        with pytest.raises(KeyboardInterrupt):
+            write_beside(path, replace=replaced)
+    assert Output(path, beside=True).manifest()["run_id"] == "run"
+    with pytest.raises(NothingToDoError):
+        Output(path, beside=True).check("run")
+    assert (tmp_path / "out" / "a.parquet").read_bytes() == b"1"
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a.parquet", "manifest.json", "out", "out.logcal"]
+
+
+@pytest.mark.parametrize("system", ["exchange", "renames"])
+def test_a_new_output_takes_the_old_ones_place(tmp_path, monkeypatch, system):
+    if system == "renames":
+        monkeypatch.setattr("pipeline.files.exchange.ctypes.CDLL", lambda *a, **k: SimpleNamespace())
+    path = str(tmp_path / "out")
+    write_beside(path, "first", b"0", replace=True)
+    with (
+        pytest.raises(ZeroDivisionError),
+        Output(path, beside=True, replace=True).writing("second", ["a.parquet"]),
+    ):
+        1 / 0  # noqa: B018
+    assert (tmp_path / "out" / "a.parquet").read_bytes() == b"0"
+    output = write_beside(path, "second", b"1", replace=True)
+    assert (tmp_path / "out" / "a.parquet").read_bytes() == b"1"
+    assert output.manifest()["run_id"] == "second"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "out.logcal"]
+    with pytest.raises(NothingToDoError):
+        write_beside(path, "second", replace=True)
+
+
+def test_only_a_result_is_replaced(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"found notes\.txt"):
+        write_beside(str(tmp_path / "out"), replace=True)
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    with pytest.raises(ConfigError, match=r"expected a mounted folder with output\.mode=replace"):
+        Output("memory://bucket/out", beside=True, replace=True).check("run")

@@ -1,6 +1,7 @@
 """Scored logs: nothing of the log changes, every row gets the map's probability."""
 
 import json
+import math
 import tracemalloc
 import uuid
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from pipeline.execution import DaskExecutor, InlineExecutor
 from pipeline.log.logs import Columns, open_log
 from pipeline.log.transforms import apply_transform
 from pipeline.score import scored_file
-from pipeline.score.scored import ScoredFile, check_output, score_log
+from pipeline.score.scored import ScoredFile, check_output, score_log, scored_output
 from pipeline.score.scored_file import Scoring, score_file
 from pipeline.table.lookup_table import lookup_bytes
 
@@ -62,7 +63,9 @@ def scores(rows, seed=0):
 
 
 def run(log, scoring, output, executor=None, run_id="run", **options):
-    return score_log(log, scoring, str(output), executor or InlineExecutor(), run_id=run_id, **options)
+    return score_log(
+        log, scoring, scored_output(str(output)), executor or InlineExecutor(), run_id=run_id, **options
+    )
 
 
 def rich_table(rows, seed=0):
@@ -245,7 +248,7 @@ def test_manifest(tmp_path, scoring):
     }
     log = write_log(tmp_path / "log", tables)
     scored = run(log, scoring, tmp_path / "out", table="ads")
-    manifest = json.loads((tmp_path / "out" / "_logcal.json").read_text())
+    manifest = json.loads((tmp_path / "out.logcal" / "manifest.json").read_text())
     files, skipped = manifest.pop("files"), manifest.pop("files_skipped")
     assert (skipped, manifest.pop("files_skipped_names")) == (0, [])
     assert manifest == {
@@ -257,6 +260,8 @@ def test_manifest(tmp_path, scoring):
         "rows": 3,
         "null_rows": 1,
         "unseen_rows": 0,
+        "rows_below_range": 0,
+        "rows_above_range": 0,
     }
     assert [ScoredFile(**file) for file in files] == list(scored.files)
     assert [(f.path, f.rows, f.null_rows) for f in scored.files] == [
@@ -278,7 +283,7 @@ def test_bytes_do_not_depend_on_the_workers(tmp_path, scoring):
         run(log, scoring, tmp_path / "two", DaskExecutor(client, 2))
     one, two = tmp_path / "one", tmp_path / "two"
     names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
-    assert names == sorted(["_logcal.json", *tables])
+    assert names == sorted(tables)
     assert names == sorted(str(p.relative_to(two)) for p in two.rglob("*") if p.is_file())
     for name in names:
         assert (one / name).read_bytes() == (two / name).read_bytes()
@@ -295,7 +300,7 @@ def test_a_repeated_task_writes_the_same_file(tmp_path, scoring):
     )
     first = score_file(*task)
     content = (tmp_path / "b").read_bytes()
-    assert score_file(*task) == first == (0, 0, len(content))
+    assert score_file(*task) == first == (0, 0, 0, 0, math.inf, -math.inf, len(content))
     assert (tmp_path / "b").read_bytes() == content
 
 
@@ -309,8 +314,9 @@ def test_object_stores(tmp_path, scoring):
         log = open_log("memory://bucket/log", Columns("score"))
         scored = run(log, scoring, "memory://bucket/out")
         assert {f.removeprefix("/bucket/out/") for f in filesystem.find("/bucket/out")} == {
-            "_logcal.json", "day=1/a.parquet", "day=2/b.parquet",
+            "day=1/a.parquet", "day=2/b.parquet",
         }  # fmt: skip
+        assert filesystem.find("/bucket/out.logcal") == ["/bucket/out.logcal/manifest.json"]
         result = pq.read_table(filesystem.open("/bucket/out/day=2/b.parquet"))
         assert result.drop_columns(["probability", "table_version"]).equals(table)
         assert result.column("probability").to_numpy().tobytes() == SLOPES.predict(scores(300)).tobytes()
@@ -388,8 +394,8 @@ def test_outputs_that_overlap_the_log(tmp_path, scoring):
     (tmp_path / "link").symlink_to(tmp_path / "log")
     for output in ("log", "log/out", "log/day=1", "link/out", "."):
         with pytest.raises(ConfigError, match=r"output\.path: expected a folder apart from the log"):
-            check_output(log, str(tmp_path / output), "run")
-    check_output(log, str(tmp_path / "log2"), "run")
+            check_output(log, scored_output(str(tmp_path / output)), "run")
+    check_output(log, scored_output(str(tmp_path / "log2")), "run")
 
 
 def test_a_single_file_and_a_glob_may_be_scored_beside_themselves(tmp_path, scoring):
@@ -402,7 +408,7 @@ def test_a_single_file_and_a_glob_may_be_scored_beside_themselves(tmp_path, scor
         output = tmp_path / "log" / f"out-{len(path)}"
         assert run(log, scoring, output).rows == 1
         with pytest.raises(ConfigError, match="apart from the log"):
-            check_output(log, log.files[0].path, "run")
+            check_output(log, scored_output(log.files[0].path), "run")
 
 
 def test_files_that_would_get_one_name(tmp_path, scoring):

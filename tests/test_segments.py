@@ -523,7 +523,7 @@ def test_fit_and_score_with_segments(place):
         fallen = next(k for k in (key, key[:1], ()) if not isinstance(expected.get(k, ""), str))
         assert row["probability"] == expected[fallen].predict(row["score"])
     assert scored[-1]["probability"] is None
-    assert json.loads((place.output / "_logcal.json").read_text())["unseen_rows"] == 2
+    assert json.loads((place.root / "output.logcal" / "manifest.json").read_text())["unseen_rows"] == 2
 
 
 def test_what_segments_do_not_go_with_is_refused(place):

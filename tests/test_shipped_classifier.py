@@ -36,7 +36,7 @@ from pipeline.classifier.shipped_classifier import (
 )
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.execution import InlineExecutor
-from pipeline.score.scored import score_log
+from pipeline.score.scored import score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.lookup_table import lookup_bytes
 
@@ -219,7 +219,7 @@ def test_a_log_of_features_gets_score_probability_and_decision(tmp_path, compres
     (tmp_path / "lookup.parquet").write_bytes(lookup_bytes(calibration_map, score_transform="none", **facts))
     log = open_features(str(tmp_path / "log"), Roles(None), known=classifier.features).log
     scoring = Scoring("score", str(tmp_path / "lookup.parquet"), classifying=Classifying(classifier, 0.6))
-    scored = score_log(log, scoring, str(tmp_path / "out"), InlineExecutor(), run_id="x")
+    scored = score_log(log, scoring, scored_output(str(tmp_path / "out")), InlineExecutor(), run_id="x")
     assert scored.rows == 500
     assert scored.null_rows == 0
     found = pq.read_table(tmp_path / "out" / "part.parquet")

@@ -144,6 +144,11 @@ class ShippedClassifier:
         """Of its model's file."""
         return str(self.metadata["sha256"])
 
+    @property
+    def run_id(self) -> str:
+        """Of the run that trained it."""
+        return str(self.metadata["run_id"])
+
     def model(self) -> Any:
         """The model, loaded once a process."""
         return _cached_model(self.path, self.digest, self.packages)

@@ -3,6 +3,10 @@
 On a mounted file system a run writes into a staging folder beside its output and renames it at the end. Object
 stores cannot rename: there the files are written in place and the manifest last, and an output without a manifest is
 not finished. A marker names the files of an unfinished output, so that the next run can remove them.
+
+The manifest lies in the output's folder; or beside it, in `<output>.logcal/`, where the folder is to be read by whoever
+reads all that is in a folder. It is then written after the rename. Should a run end between the two, the marker that it
+left there says which folder is whole, and holds its manifest.
 """
 
 from __future__ import annotations
@@ -20,11 +24,17 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
+from pipeline.files.exchange import exchange
 from pipeline.files.locks import make, remove, remove_dead
+from pipeline.files.whole import write_whole
 from pipeline.files.writable import check_free, check_writable
 
 MANIFEST = "_logcal.json"
 _UNFINISHED = "_logcal_unfinished.json"
+BESIDE = ".logcal"
+"""Ends the name of the folder beside an output."""
+MANIFEST_BESIDE = "manifest.json"
+_UNFINISHED_BESIDE = "unfinished.json"
 _HEADROOM = 1.02
 
 
@@ -35,6 +45,8 @@ class Output:
     ----------
     path : local path or fsspec URL
     setting : the setting that holds it, for messages
+    beside : whether the manifest lies beside the folder, instead of in it
+    replace : whether the output may take the place of another run's
 
     Raises
     ------
@@ -42,7 +54,9 @@ class Output:
         The path cannot be opened.
     """
 
-    def __init__(self, path: str, setting: str = "output.path") -> None:
+    def __init__(
+        self, path: str, setting: str = "output.path", *, beside: bool = False, replace: bool = False
+    ) -> None:
         try:
             self.filesystem, self.root = fsspec.core.url_to_fs(path)
         except (ImportError, ValueError) as error:
@@ -50,10 +64,29 @@ class Output:
         self.local = isinstance(self.filesystem, LocalFileSystem)
         self.root = os.path.realpath(self.root) if self.local else self.root.rstrip("/")
         self.setting = setting
+        self.beside = f"{self.root}{BESIDE}" if beside else None
+        self.replace = replace
+        self._manifest_path = f"{self.beside}/{MANIFEST_BESIDE}" if beside else f"{self.root}/{MANIFEST}"
+        self._marker = f"{self.beside}/{_UNFINISHED_BESIDE}" if beside else f"{self.root}/{_UNFINISHED}"
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of what is there, or None."""
-        return self._read(MANIFEST)
+        if self.beside is None:
+            return self._read(self._manifest_path)
+        left = self._read(self._marker) if self.local else None
+        if left is not None and left.get("inode") == _inode(self.root):
+            manifest: dict[str, Any] = left["manifest"]
+            return manifest
+        found = self._read(self._manifest_path)
+        if found is not None and self._holds(found):
+            return found
+        # Earlier versions left it in the folder.
+        return self._read(f"{self.root}/{MANIFEST}")
+
+    def _holds(self, manifest: dict[str, Any]) -> bool:
+        """Whether the folder is still the one that a manifest beside it was written for."""
+        files = manifest.get("files") or [{"path": ""}]
+        return bool(self.filesystem.exists(f"{self.root}/{files[0]['path']}".rstrip("/")))
 
     def check(self, run_id: str, needed: int = 0) -> None:
         """Check that a run may write here; nothing is changed.
@@ -73,6 +106,12 @@ class Output:
             Too little space.
         """
         self.filesystem.invalidate_cache()
+        if self.replace and not self.local:
+            raise ConfigError(
+                f"{self.setting}: expected a mounted folder with output.mode=replace, found {self.root} in an object "
+                "store, which cannot rename: write to a new place, or remove what is there"
+            )
+        self._settle()
         self._check_empty(run_id)
         if not self.local:
             return
@@ -138,68 +177,112 @@ class Output:
                 parent.mkdir(parents=True, exist_ok=True)
             staging = Staging(self.filesystem, str(folder))
             yield staging
-            staging.finish(run_id)
+            if self.beside is None:
+                staging.finish(run_id, staging.target(MANIFEST))
             _keep_only(folder, staging.files)
-            try:
-                folder.rename(root)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            with self._finishing(folder, staging.content(run_id)):
+                try:
+                    self._place(folder, root)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        raise
+                    self._check_empty(run_id)
                     raise
-                self._check_empty(run_id)
-                raise
         finally:
             remove(folder)
             if lock is not None:
                 os.close(lock)
 
+    def _place(self, folder: Path, root: Path) -> None:
+        """Give a finished folder its name."""
+        if self.replace and root.exists() and any(root.iterdir()):
+            exchange(folder, root)  # what was there is removed as the staging folder
+        else:
+            folder.rename(root)
+
+    @contextmanager
+    def _finishing(self, folder: Path, manifest: dict[str, Any]) -> Iterator[None]:
+        """While a folder gets its name: say beforehand whose manifest will lie beside it, and let it lie there then."""
+        if self.beside is None:
+            yield
+            return
+        side, marker = Path(self.beside), Path(self._marker)
+        new = not side.exists()
+        side.mkdir(exist_ok=True)
+        left = {"run_id": manifest["run_id"], "inode": _inode(str(folder)), "manifest": manifest}
+        write_whole(marker, as_json(left))
+        try:
+            yield
+        except BaseException:
+            if self._read(self._marker) == left and left["inode"] != _inode(self.root):
+                marker.unlink()
+                if new:
+                    side.rmdir()
+            raise
+        self._settle()
+
+    def _settle(self) -> None:
+        """Put the manifest beside a folder that got its name, if that is still to be done."""
+        if self.beside is None or not self.local:
+            return
+        left = self._read(self._marker)
+        if left is not None and left.get("inode") == _inode(self.root):
+            write_whole(Path(self._manifest_path), as_json(left["manifest"]))
+            Path(self._marker).unlink(missing_ok=True)
+
     @contextmanager
     def _remote_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:
-        marker = f"{self.root}/{_UNFINISHED}"
-        left = self._read(_UNFINISHED)
+        left = self._read(self._marker)
         if left is not None:
             self._remove(left["files"])
         content = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
-        self.filesystem.pipe_file(marker, json.dumps(content).encode())
+        self.filesystem.makedirs(self._marker.rpartition("/")[0], exist_ok=True)
+        self.filesystem.pipe_file(self._marker, json.dumps(content).encode())
         staging = Staging(self.filesystem, self.root)
         try:
             yield staging
-            if self._read(_UNFINISHED) != content:
+            if self._read(self._marker) != content:
                 raise TemporaryError(f"{self.setting}: another run began to write to {self.root}: run again")
-            staging.finish(run_id)
+            staging.finish(run_id, self._manifest_path)
         except BaseException:
-            if self._read(_UNFINISHED) == content:
-                self._remove([*names, MANIFEST, _UNFINISHED])
+            if self._read(self._marker) == content:
+                self._remove(names)
+                self._remove_paths([self._manifest_path, self._marker])
             raise
-        self._remove([_UNFINISHED])
+        self._remove_paths([self._marker])
 
     def _check_empty(self, run_id: str) -> None:
         manifest = self.manifest()
         if manifest is not None and manifest.get("run_id") == run_id:
             raise NothingToDoError(f"{self.root} holds the result of this run already: nothing was written")
-        if manifest is None and self._read(_UNFINISHED) is not None:
+        if manifest is None and not self.local and self._read(self._marker) is not None:
             return
-        if not self.filesystem.exists(self.root):
+        if not self.filesystem.exists(self.root) or (self.replace and manifest is not None):
             return
         names = [] if self.filesystem.isfile(self.root) else self.filesystem.ls(self.root, detail=False)
         if names or self.filesystem.isfile(self.root):
             found = examples(sorted(name.rstrip("/").rpartition("/")[2] for name in names), 3)
             whose = "" if manifest is None else f", the result of another run ({manifest.get('run_id')})"
+            instead = "" if manifest is None or self.beside is None else ", or set output.mode=replace"
             raise ConfigError(
                 f"{self.setting}: expected a folder that is new or empty, found {found or 'a file'} in "
-                f"{self.root}{whose}: choose another, or remove it"
+                f"{self.root}{whose}: choose another, or remove it{instead}"
             )
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, path: str) -> dict[str, Any] | None:
         try:
-            content = json.loads(self.filesystem.cat_file(f"{self.root}/{name}"))
+            content = json.loads(self.filesystem.cat_file(path))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         return content if isinstance(content, dict) else None
 
     def _remove(self, names: Sequence[str]) -> None:
-        for name in names:
+        self._remove_paths([f"{self.root}/{name}" for name in names])
+
+    def _remove_paths(self, paths: Sequence[str]) -> None:
+        for path in paths:
             try:
-                self.filesystem.rm_file(f"{self.root}/{name}")
+                self.filesystem.rm_file(path)
             except OSError:
                 continue
 
@@ -226,11 +309,27 @@ class Staging:
         """Where a file goes."""
         return f"{self.folder}/{relative}"
 
-    def finish(self, run_id: str) -> None:
+    def content(self, run_id: str) -> dict[str, Any]:
+        """What the manifest says."""
+        return {"run_id": run_id, **self.facts}
+
+    def finish(self, run_id: str, path: str) -> None:
         """Write the manifest."""
-        content = json.dumps({"run_id": run_id, **self.facts}, indent=2, allow_nan=False)
-        self.filesystem.pipe_file(self.target(MANIFEST), f"{content}\n".encode())
+        self.filesystem.pipe_file(path, as_json(self.content(run_id)))
         self.files.append(MANIFEST)
+
+
+def as_json(content: dict[str, Any]) -> bytes:
+    """A manifest's bytes."""
+    return f"{json.dumps(content, indent=2, allow_nan=False)}\n".encode()
+
+
+def _inode(path: str) -> int | None:
+    """Which folder this is, whatever its name; None where there is none."""
+    try:
+        return Path(path).stat().st_ino
+    except OSError:
+        return None
 
 
 def _keep_only(folder: Path, files: Sequence[str]) -> None:

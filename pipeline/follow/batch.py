@@ -100,10 +100,8 @@ def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> tupl
     own = LogFile(places.source(file.name), file.name, file.size, file.stamp)
     with open_parquet(places.filesystem, own.path, own.seen) as parquet:
         rows = parquet.metadata.num_rows
-    null_rows, unseen_rows, size = score_file(
-        places.filesystem, own, places.target_filesystem, target, scoring
-    )
-    return null_rows, unseen_rows, size, rows
+    counts = score_file(places.filesystem, own, places.target_filesystem, target, scoring)
+    return counts.null, counts.unseen, counts.size, rows
 
 
 def _seen(places: Places, path: str) -> Source | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +12,7 @@ from pipeline.errors import ConfigError, examples
 from pipeline.execution import Executor
 from pipeline.files.output import Output
 from pipeline.log.logs import MOST_NAMED, Log
+from pipeline.score.ranges import CalibrationRange, range_of
 from pipeline.score.scored_file import Scoring, score_file
 from pipeline.table.lookup_table import read_lookup_facts
 
@@ -20,24 +23,37 @@ class ScoredFile(NamedTuple):
     """A file of a scored log.
 
     `path` is relative; `null_rows` have no probability: no score, or NaN; `unseen_rows` are of segments that the
-    table does not know, and got the probability of a fallback.
+    table does not know, and got the probability of a fallback; the scores of `rows_below_range` and `rows_above_range`
+    lie outside all that the table was fitted to.
     """
 
     path: str
     rows: int
     null_rows: int
     unseen_rows: int
+    rows_below_range: int
+    rows_above_range: int
     bytes: int
 
 
 @dataclass(frozen=True)
 class ScoredLog:
-    """A scored log that has been written."""
+    """A scored log that has been written.
+
+    Attributes
+    ----------
+    path : its folder. table, version : what it was scored with. files : all of them, in the log's order.
+    range : the scores that the table was fitted to; None where the table does not tell.
+    lowest, highest : extreme scores of the log, after the table's transform.
+    """
 
     path: str
     table: str
     version: str
     files: tuple[ScoredFile, ...]
+    range: CalibrationRange | None = None
+    lowest: float = math.inf
+    highest: float = -math.inf
 
     @property
     def rows(self) -> int:
@@ -55,12 +71,30 @@ class ScoredLog:
         return sum(file.unseen_rows for file in self.files)
 
     @property
+    def rows_below_range(self) -> int:
+        """Rows whose score lies below all that the table was fitted to."""
+        return sum(file.rows_below_range for file in self.files)
+
+    @property
+    def rows_above_range(self) -> int:
+        """Rows whose score lies above all that the table was fitted to."""
+        return sum(file.rows_above_range for file in self.files)
+
+    @property
     def size(self) -> int:
         """Bytes in all files."""
         return sum(file.bytes for file in self.files)
 
 
-def check_output(log: Log, output: str, run_id: str) -> None:
+def scored_output(path: str, *, replace: bool = False) -> Output:
+    """Where a scored log goes: its manifest lies beside it, so that any reader of Parquet takes the folder.
+
+    replace : whether it may take the place of an earlier result
+    """
+    return Output(path, beside=True, replace=replace)
+
+
+def check_output(log: Log, place: Output, run_id: str) -> None:
     """Check what can be checked before anything is read or written.
 
     Raises
@@ -73,7 +107,6 @@ def check_output(log: Log, output: str, run_id: str) -> None:
     TemporaryError
         Too little space.
     """
-    place = Output(output)
     place.check_apart(log.filesystem, log.places())
     counts = Counter(file.relative for file in log.files)
     twice = [name for name, count in counts.items() if count > 1]
@@ -86,7 +119,14 @@ def check_output(log: Log, output: str, run_id: str) -> None:
 
 
 def score_log(
-    log: Log, scoring: Scoring, output: str, executor: Executor, *, run_id: str, table: str = ""
+    log: Log,
+    scoring: Scoring,
+    place: Output,
+    executor: Executor,
+    *,
+    run_id: str,
+    table: str = "",
+    accept: Callable[[ScoredLog], None] = lambda scored: None,
 ) -> ScoredLog:
     """Write a log with the probability of each row.
 
@@ -97,10 +137,11 @@ def score_log(
     ----------
     log : as `open_log` gives it; only its score column is used, or with `scoring.classifying` its features
     scoring : how
-    output : folder or fsspec URL, new or empty; it appears complete or not at all, with a manifest
+    place : as `scored_output` gives it; it appears complete or not at all
     executor : runs one task a file; the output's bytes do not depend on it
     run_id : tells a repeated run from another
     table : the lookup table's name, for the manifest
+    accept : looks at what is to be published; what it raises leaves nothing behind
 
     Raises
     ------
@@ -109,9 +150,8 @@ def score_log(
     InputRejectedError
         A file cannot be read, or has a column that is named like a new one; the lookup table is not one.
     """
-    check_output(log, output, run_id)
-    version = read_lookup_facts(scoring.lookup).version
-    place = Output(output)
+    check_output(log, place, run_id)
+    facts = read_lookup_facts(scoring.lookup)
     with place.writing(run_id, [file.relative for file in log.files]) as staging:
         tasks = [
             (log.filesystem, file, place.filesystem, staging.target(file.relative), scoring)
@@ -119,19 +159,24 @@ def score_log(
         ]
         counts = executor.run("score", score_file, tasks)
         files = tuple(
-            ScoredFile(file.relative, file.rows, null_rows, unseen_rows, size)
-            for file, (null_rows, unseen_rows, size) in zip(log.files, counts, strict=True)
+            ScoredFile(file.relative, file.rows, n.null, n.unseen, n.below, n.above, n.size)
+            for file, n in zip(log.files, counts, strict=True)
         )
-        scored = ScoredLog(place.root, table, version, files)
+        lowest = min((n.lowest for n in counts), default=math.inf)
+        highest = max((n.highest for n in counts), default=-math.inf)
+        scored = ScoredLog(place.root, table, facts.version, files, range_of(facts), lowest, highest)
+        accept(scored)
         staging.files += [file.path for file in files]
         staging.facts = {
             "table": table,
-            "table_version": version,
+            "table_version": facts.version,
             "score": scoring.score,
             "columns": [name for _, name in scoring.new_columns()],
             "rows": scored.rows,
             "null_rows": scored.null_rows,
             "unseen_rows": scored.unseen_rows,
+            "rows_below_range": scored.rows_below_range,
+            "rows_above_range": scored.rows_above_range,
             "files": [file._asdict() for file in files],
             "files_skipped": len(log.skipped),
             "files_skipped_names": list(log.skipped[:MOST_NAMED]),

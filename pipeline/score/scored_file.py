@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.score.parquet.append import append_columns, open_target
 from pipeline.score.parquet.footer import NewColumn, NotExtensibleError
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_number
+from pipeline.score.ranges import RangeCount, range_of
 from pipeline.table.lookup_table import LookupFacts, cached_lookup_table
 from pipeline.table.segment_lookup import CodedMaps, SegmentedLookup, cached_segmented_lookup
 
@@ -97,9 +98,27 @@ class Scoring:
         return [("log.score", self.score), calibrated[0], decision, calibrated[1]]
 
 
+class FileCounts(NamedTuple):
+    """What is counted of one file.
+
+    null : rows without a probability. unseen : rows of segments that the table does not know.
+    below, above : rows outside the table's calibration range.
+    lowest, highest : the file's extreme scores, after the transform.
+    size : bytes written.
+    """
+
+    null: int
+    unseen: int
+    below: int
+    above: int
+    lowest: float
+    highest: float
+    size: int
+
+
 def score_file(
     filesystem: Any, log_file: LogFile, target_filesystem: Any, target: str, scoring: Scoring
-) -> tuple[int, int, int]:
+) -> FileCounts:
     """Write one file with its probabilities, whole or not at all. May run again.
 
     Parameters
@@ -107,10 +126,6 @@ def score_file(
     filesystem, log_file : the file, as it was when the log was opened
     target_filesystem, target : where the result goes
     scoring : how
-
-    Returns
-    -------
-    rows without a probability, rows of segments that the table does not know, bytes written
 
     Raises
     ------
@@ -128,7 +143,10 @@ def score_file(
             _check_file(path, parquet, scoring)
             file = _open_file(path, parquet, scoring)
             written = append_columns(source, copy, file.write_columns)
-        return file.null_rows, file.unseen_rows, written
+        out = file.range
+        return FileCounts(
+            file.null_rows, file.unseen_rows, out.below, out.above, out.lowest, out.highest, written
+        )
     except MemoryError:
         raise
     except (pa.ArrowException, NotExtensibleError) as error:
@@ -191,6 +209,7 @@ class _File:
         self.scoring = scoring
         self.null_rows = 0
         self.unseen_rows = 0
+        self.range = RangeCount(range_of(facts))
 
     def write_columns(self, writer: ChunkWriter) -> list[NewColumn]:
         """Write the chunks of all row groups."""
@@ -225,6 +244,7 @@ class _File:
         score = writer.write_doubles(pages, rows, codec)
         probability = writer.write_doubles(map(self._calibrated, pages), rows, codec)
         self.null_rows += probability.nulls
+        self.range.add(apply_transform(scores, self.facts.score_transform))
         return [
             score,
             probability,
@@ -249,7 +269,10 @@ class _File:
 
     def _probabilities(self, row_group: int) -> Iterator[Array]:
         for batch in self._batches(row_group, [self.scoring.score]):
-            yield self._calibrated(numbers(batch.column(self.scoring.score)))
+            scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
+            self.range.add(scores)
+            assert self.map is not None
+            yield self.map.predict(scores)
 
     def _classified(self, row_group: int, classifier: ShippedClassifier) -> Array:
         names = [feature.name for feature in classifier.features]
@@ -278,6 +301,7 @@ class _SegmentedFile(_File):
         for batch in self._batches(row_group, [self.scoring.score, *self.scoring.segments]):
             codes = self.encoder.encode(batch)
             scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
+            self.range.add(scores)
             probability, unseen = self.maps.predict(scores, codes)
             self.unseen_rows += int(np.count_nonzero(unseen))
             yield probability
