@@ -55,6 +55,15 @@ def test_readme_commands_leave_what_readme_says(demo):
     assert (demo / "tables" / "income" / "CURRENT").read_text().strip() == versions[0]
 
 
+def test_commands_of_streaming(demo):
+    for block in blocks("docs/streaming.md", "sh"):
+        done = shell(block, demo)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        assert "0 to score" in done.stdout
+    followed = pq.read_table(demo / "followed")
+    assert followed["probability"].equals(pq.read_table(demo / "scored")["probability"])
+
+
 def test_commands_for_few_labels(tmp_path):
     (tmp_path / "jobs").symlink_to(ROOT / "jobs")
     (commands,) = blocks("docs/generate.md", "sh")
