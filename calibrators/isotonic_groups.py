@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,39 +28,36 @@ class GroupMaps(NamedTuple):
     sizes: Integers
 
 
-def fit_groups(
-    negatives: Array,
-    negative_starts: Integers,
-    positives: Array,
-    positive_starts: Integers,
-    ends: float = 1.0,
-) -> GroupMaps:
+def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) -> GroupMaps:
     """Isotonic regression of each group, to the last bit as `Isotonic(ends=ends).fit` on its rows.
 
     Parameters
     ----------
-    negatives, positives : float64 arrays
-        The scores of the rows with label 0 and with label 1, group after group, ascending in each.
-    negative_starts, positive_starts : int64 arrays, shape (groups + 1,)
-        Group g has the scores from starts[g] to starts[g + 1], fewer than 2**26 of both classes together.
+    columns : float64 arrays, shape (n,)
+        Blocks that are pooled in parts, group after group, ascending in each: first and last score, weight and
+        positives; or, where weights are no counts, first and last score, and weight and positives as double-doubles.
+    starts : int64 array, shape (groups + 1,)
+        Group g has the blocks from starts[g] to starts[g + 1], one at least.
 
     Notes
     -----
-    O(rows).
+    O(n).
     """
-    blocks, sizes, distinct = pava.pool_classes(negatives, negative_starts, positives, positive_starts)
-    alone = distinct == 1
-    blocks, sizes_left = blocks[~np.repeat(alone, sizes)], sizes[~alone]
-    level = np.minimum(blocks[:, 3] / blocks[:, 2], 1.0)
-    if ends > 0 and sizes_left.size:
-        pairs = np.zeros((blocks.shape[0], 6))
-        pairs[:, [0, 1, 2, 4]] = blocks
-        pairs, level, sizes_left = finite_ends.pool_ends(pairs, sizes_left, ends)
-        blocks = pairs[:, [0, 1, 2, 4]]
-    columns, rows = _maps_of_blocks(blocks, level, sizes_left)
+    if len(columns) == 4:
+        first, last, weight, positives = columns
+        zero = np.zeros(first.size)
+        columns = (first, last, weight, zero, positives, zero)
+    pooled, sizes = pava.pool_groups(*columns, starts)
+    # One block from a score to the same.
+    alone = (sizes == 1) & (pooled[0] == pooled[1])[np.cumsum(sizes) - 1]
+    pairs, left = np.ascontiguousarray(pooled.T[~np.repeat(alone, sizes)]), sizes[~alone]
+    level = np.minimum(pairs[:, 4] / pairs[:, 2], 1.0)
+    if ends > 0 and left.size:
+        pairs, level, left = finite_ends.pool_ends(pairs, left, ends)
+    maps, rows = _maps_of_blocks(pairs[:, [0, 1, 2, 4]], level, left)
     found = np.zeros(sizes.size, np.int64)
     found[~alone] = rows
-    return GroupMaps(columns, found)
+    return GroupMaps(maps, found)
 
 
 def _maps_of_blocks(blocks: Array, level: Array, sizes: Integers) -> tuple[list[Array], Integers]:

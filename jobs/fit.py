@@ -27,6 +27,7 @@ from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window, choose_window
 from pipeline.sort.day_tables import DayTables, add_up_days, planned_facts, window_facts
 from pipeline.sort.run_files import most_bytes
+from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, scratch_bytes
 from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import fingerprint, lookup_bytes
@@ -75,8 +76,8 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     needed = scratch_bytes(log, write=write)
     if days is not None:
         needed -= scratch_bytes(log, write=False)
-    # Each level has runs of its own, and parts of the segments that are cut.
-    needed += len(config.log.segment) * scratch_bytes(log, write=True)
+    # What the merge leaves of each level's segments.
+    needed += len(config.log.segment) * 32 * log.rows
     check_space(config.scratch, needed)
     return Prepared(config, log, store, identity, quarantine, needed, window, days, seen)
 
@@ -90,21 +91,18 @@ def _choose_window(config: FitConfig, log: Log) -> Window | None:
 def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:
     """The store's day tables, with room for those that the fit will make."""
     rows = config.log.model_dump(include={"score", "label", "weight", "score_transform"})
+    rows["segments"] = list(config.log.segment)
     rows["grid"] = config.score_table.grid
     settings = {**rows, "column": window.column, "keep_bad": config.log.quarantine_path is not None}
     days = DayTables(store, settings)
     new = {group for day in days.unsorted(window) for group in window.groups(day)}
-    needed = most_bytes(sum(group.rows for _, group in new), config.log.weight is not None)
+    rows_new = sum(group.rows for _, group in new)
+    needed = most_bytes(rows_new, config.log.weight is not None, bool(config.log.segment))
     check_free(check_writable(days.folder, "store.path"), needed, "store.path")
     return days
 
 
 def _check_segments(config: FitConfig) -> None:
-    if config.log.segment and config.window.column is not None:
-        raise ConfigError(
-            f"window.column: expected null with log.segment, found {config.window.column!r}: day tables of segments "
-            "are not kept; give log.path the window's files, or leave one of the two out"
-        )
     if config.log.segment and config.score_table.keep:
         raise ConfigError(
             "score_table.keep: expected false with log.segment, found true: the score tables of segments are not "
@@ -193,53 +191,57 @@ class Prepared:
                 scratch, transform=config.log.score_transform, grid=config.score_table.grid, rules=rules
             )
             sort = sort.within(config.cluster.memory_bytes, self.log.rows)
-            if config.log.segment:
-                return self._execute_segments(calibrator, sort, scratch, executor, started)
             keep = scratch / "kept" if config.score_table.keep else None
-            if self.window is not None and self.days is not None:
-                return self._execute_window(self.window, self.days, calibrator, sort, keep, executor, started)
-            fit = fit_log(calibrator, self.log, sort, executor, keep=keep)
-            self._keep_bad(scratch, fit.table.bad.total)
-            _free_runs(scratch)
-            version = self._publish(fit, keep, time.perf_counter() - started)
-        return _outcome(fit.table.facts(), version)
+            if self.window is None or self.days is None:
+                return self._fit(calibrator, sort, keep, executor, started, None, {})
+            with self.days.in_use():
+                tables = self.days.sort(self.window, sort, executor)
+                total = add_up_days(tables, sort, executor)
+                if self.quarantine is not None:
+                    self.days.collect_bad(tables, scratch)
+                facts = {"window": window_facts(self.window, tables)}
+                outcome = self._fit(calibrator, sort, keep, executor, started, total, facts)
+            self.days.tidy(self.window, tables)
+        return outcome
 
-    def _execute_window(
+    def _fit(
         self,
-        window: Window,
-        days: DayTables,
         calibrator: Calibrator,
         sort: SortPlan,
         keep: Path | None,
         executor: Executor,
         started: float,
+        total: RunReceipt | None,
+        more: dict[str, Any],
     ) -> Outcome:
-        with days.in_use():
-            tables = days.sort(window, sort, executor)
-            total = add_up_days(tables, sort, executor)
-            if self.quarantine is not None:
-                days.collect_bad(tables, sort.scratch)
-            fit = fit_log(calibrator, self.log, sort, executor, keep=keep, total=total)
+        """Fit to the log's runs, or to those that are there already, and publish."""
+        if self.config.log.segment:
+            return self._fit_segments(calibrator, sort, executor, started, total, more)
+        fit = fit_log(calibrator, self.log, sort, executor, keep=keep, total=total)
         self._keep_bad(sort.scratch, fit.table.bad.total)
         _free_runs(sort.scratch)
-        version = self._publish(
-            fit, keep, time.perf_counter() - started, {"window": window_facts(window, tables)}
-        )
-        days.tidy(window, tables)
+        version = self._publish(fit, keep, time.perf_counter() - started, more)
         return _outcome(fit.table.facts(), version)
 
     def _keep_bad(self, scratch: Path, bad: int) -> None:
         if self.quarantine is not None and bad:
             keep_parts(scratch, self.quarantine, self.identity)
 
-    def _execute_segments(
-        self, calibrator: Calibrator, sort: SortPlan, scratch: Path, executor: Executor, started: float
+    def _fit_segments(
+        self,
+        calibrator: Calibrator,
+        sort: SortPlan,
+        executor: Executor,
+        started: float,
+        total: RunReceipt | None,
+        more: dict[str, Any],
     ) -> Outcome:
         config = self.config
         rules = SegmentRules(config.segments.min_rows, config.segments.min_positives)
-        fit, table = fit_segments(calibrator, self.log, sort, executor, rules, config.calibrator.monotone)
-        self._keep_bad(scratch, table.bad.total)
-        _free_runs(scratch)
+        monotone = config.calibrator.monotone
+        fit, table = fit_segments(calibrator, self.log, sort, executor, rules, monotone, total)
+        self._keep_bad(sort.scratch, table.bad.total)
+        _free_runs(sort.scratch)
         content = self._content({**table.facts(), "largest_monotone_repair": fit.repair})
         files = segmented_files(fit, config.log.segment, content)
         segments = {
@@ -250,7 +252,7 @@ class Prepared:
             "reasons": files.reasons,
         }
         manifest = self._manifest(content, table.bad.total, time.perf_counter() - started)
-        manifest |= {"monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
+        manifest |= {"monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments, **more}
         beside = {SEGMENTS_FILE: files.segments}
         version = self._store(files.fingerprint, files.lookup_bytes, manifest, beside=beside)
         return _outcome(table.facts(), version)
@@ -263,9 +265,7 @@ class Prepared:
             "data": data,
         }
 
-    def _publish(
-        self, fit: Fit, keep: Path | None, seconds: float, more: dict[str, Any] | None = None
-    ) -> Version:
+    def _publish(self, fit: Fit, keep: Path | None, seconds: float, more: dict[str, Any]) -> Version:
         config = self.config
         calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, config.calibrator.monotone)
         content = self._content(
@@ -275,7 +275,7 @@ class Prepared:
         manifest |= {
             "monotone": calibration_map.monotone,
             "lookup_rows": len(calibration_map),
-            **(more or {}),
+            **more,
         }
         return self._store(
             fingerprint(calibration_map, **content),
@@ -328,10 +328,9 @@ class Prepared:
 
 def _free_runs(scratch: Path) -> None:
     """Give the space of the runs back before the version is written."""
-    for run in scratch.glob("run-*"):
-        run.unlink()
-    for folder in scratch.glob("segments-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    for pattern in ("run-*", "segments-*", "level-*", "codes"):
+        for file in scratch.glob(pattern):
+            file.unlink()
     shutil.rmtree(scratch / "score_table", ignore_errors=True)
 
 

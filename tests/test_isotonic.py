@@ -197,11 +197,22 @@ def check_groups(groups):
 
 
 def check_groups_with(groups, ends):
-    classes = [[np.sort(s[z == label] + 0.0) for s, z in groups] for label in (False, True)]
-    starts = [np.cumsum([0, *(part.size for part in parts)]) for parts in classes]
-    columns, sizes = fit_groups(
-        np.concatenate(classes[0]), starts[0], np.concatenate(classes[1]), starts[1], ends
-    )
+    """Each group pooled in two parts, and then what that leaves."""
+    distinct = np.unique(np.concatenate([s for s, _ in groups]) + 0.0)
+    parts = [[], []]
+    for s, z in groups:
+        rows = np.sort(2 * np.searchsorted(distinct, s + 0.0) + z).astype(np.uint32)
+        cut = np.searchsorted(rows, 2 * (rows[rows.size // 3] // 2))
+        parts[0].append(rows[:cut])
+        parts[1].append(rows[cut:])
+    pooled = [
+        pava.pool_ranked(np.concatenate(part), np.cumsum([0, *(own.size for own in part)]), distinct)
+        for part in parts
+    ]
+    blocks = [np.split(own, np.cumsum(sizes)[:-1], axis=1) for own, sizes in pooled]
+    columns = np.concatenate([part for pair in zip(*blocks, strict=True) for part in pair], axis=1)
+    sizes = pooled[0][1] + pooled[1][1]
+    columns, sizes = fit_groups(list(columns), np.cumsum([0, *sizes]), ends)
     place = 0
     for (s, z), size in zip(groups, sizes.tolist(), strict=True):
         if np.unique(s).size == 1:

@@ -10,8 +10,19 @@ from hypothesis import strategies as st
 from calibrators._kernels import ties
 from calibrators.passes import Points
 from pipeline.sort import run_files
-from pipeline.sort.run_files import COLUMNS, RunFile, Sections, SignedRows, read_run, restored, write_run
-from pipeline.sort.runs import fold_weighted
+from pipeline.sort.buffers import fold_weighted
+from pipeline.sort.run_files import (
+    COLUMNS,
+    CodedEntries,
+    CodedRows,
+    RunFile,
+    Sections,
+    SignedRows,
+    Tagged,
+    read_run,
+    restored,
+    write_run,
+)
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)
 # Often the same, often a float's, so that there are ties and bits that all numbers lack.
@@ -30,16 +41,23 @@ def column(values):
     st.lists(FEW, max_size=40),
     st.lists(st.tuples(FEW, WEIGHTS, st.booleans()), max_size=40),
     st.lists(st.tuples(FEW, st.floats(-1e300, 1e300), SCORES), max_size=40),
+    st.lists(st.tuples(FEW, st.integers(0, 2**32)), max_size=40),
     STRIDES,
 )
-def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives, rows, entries, stride):
+def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives, rows, entries, tags, stride):
     rows = sorted((score, weight if hit else -weight) for score, weight, hit in rows)
     entries = sorted(entries)
+    tags = sorted(tags)
+    code = np.array([tag for _, tag in tags], np.int64)
+    score = column([score for score, _ in tags])
     written = Sections(
         np.sort(column(negatives)),
         np.sort(column(positives)),
         SignedRows(*column(rows).reshape(-1, 2).T),
         Points(*column(entries).reshape(-1, 3).T),
+        Tagged(score, code),
+        CodedRows(score, code, -score),
+        CodedEntries(score, code, np.full(score.size, 1.5), score),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_files, "SAMPLE_STRIDE", stride)
@@ -49,7 +67,8 @@ def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives,
         again, rest = restored(str(path), run.sizes, np.append(run.index, [7.0]))
         assert rest.tolist() == [7.0]
         for found in (run, again):
-            assert found.sizes == (len(negatives), len(positives), len(rows), len(entries))
+            sizes = (len(negatives), len(positives), len(rows), len(entries), *[len(tags)] * 3)
+            assert found.sizes == sizes
             for one, other in zip(read_run(found).columns, written.columns, strict=True):
                 # Bit for bit.
                 assert one.tobytes() == np.ascontiguousarray(other).tobytes()

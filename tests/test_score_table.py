@@ -19,7 +19,8 @@ from pipeline.fit.calibration import fit_log
 from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import run_files, score_table
-from pipeline.sort.score_table import SortPlan, build_score_table, read_points, scratch_bytes, write_points
+from pipeline.sort.parts import read_points, write_points
+from pipeline.sort.score_table import SortPlan, build_score_table, scratch_bytes
 
 
 def write_log(folder: Path, columns: dict, files: int = 1, row_group_size: int = 1 << 20) -> str:

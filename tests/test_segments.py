@@ -25,9 +25,9 @@ from pipeline.fit.calibration import make_calibrator
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log import segment_values
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort import segment_levels, segment_runs
+from pipeline.sort import exchange, run_files, segment_visits
 from pipeline.sort.score_table import SortPlan
-from pipeline.sort.segment_levels import pack
+from pipeline.sort.segment_visits import pack
 from pipeline.table.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
 from pipeline.table.segment_maps import SegmentRules
 
@@ -179,7 +179,8 @@ def test_equals_a_loop_in_memory(
     )
     rules = SegmentRules(*rules)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_runs, "SAMPLE_STRIDE", stride)
+        patch.setattr(run_files, "SAMPLE_STRIDE", stride)
+        patch.setattr(exchange, "STRIDE", stride)
         found = fit(
             tmp_path_factory.mktemp("x"),
             table,
@@ -231,8 +232,9 @@ def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
     rules = SegmentRules(*[(1, 1), (20, 3)][seed // 2 % 2])
     made = []
     for layout in ("one", "small", "shuffled"):
-        monkeypatch.setattr(segment_runs, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
-        monkeypatch.setattr(segment_levels, "MOST_SEGMENTS", int(rng.choice([1, 7, 2048])))
+        monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
+        monkeypatch.setattr(exchange, "STRIDE", int(rng.choice([1, 16, 1024])))
+        monkeypatch.setattr(segment_visits, "_MOST_POOLED", int(rng.choice([1, 7, 2048])))
         (tmp_path / layout).mkdir()
         path = write_layout(tmp_path / layout / "log", table, layout, rng)
         log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
@@ -285,7 +287,8 @@ def test_very_many_segments(tmp_path):
 )
 @pytest.mark.parametrize("bucket_bytes", [800, 1 << 24])
 def test_every_method_whole_or_cut(tmp_path, method, params, bucket_bytes, monkeypatch):
-    monkeypatch.setattr(segment_runs, "SAMPLE_STRIDE", 8)
+    monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
+    monkeypatch.setattr(exchange, "STRIDE", 8)
     table = some_log(1500, 3, segments=4).drop_columns("country")
     rules = SegmentRules(60, 5)
     found = fit(
@@ -320,11 +323,15 @@ def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path)
 
 
 def test_packing_keeps_small_together_and_cuts_large():
-    sizes = np.array([10, 10, 500, 10, 10, 10, 40, 10])
-    thin = np.array([False, True, False, False, True, False, False, True])
-    small, large = pack(sizes, thin, 50)
-    assert [part.tolist() for part in small] == [[0], [3, 5], [6]]
+    # What nobody wants leaves nothing.
+    sizes = np.array([10, 0, 500, 10, 0, 10, 40, 10])
+    thin = sizes == 0
+    small, large = pack(sizes, thin, 50, 9)
+    assert [part.tolist() for part in small] == [[0], [3, 5], [6, 7]]
     assert large == [2]
+    small, large = pack(sizes, thin, 50, 1, cut=False)
+    assert [part.tolist() for part in small] == [[0], [2], [3], [5], [6], [7]]
+    assert large == []
 
 
 def test_many_thin_segments_need_few_tasks(tmp_path):
@@ -560,7 +567,8 @@ def rows_in_memory(table, expected, columns):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("bucket_bytes", [2000, 1 << 24])
 def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, monkeypatch):
-    monkeypatch.setattr(segment_runs, "SAMPLE_STRIDE", 8)
+    monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
+    monkeypatch.setattr(exchange, "STRIDE", 8)
     columns = ("model", "country")
     table, rules = some_log(1200, 7, segments=3), SegmentRules(60, 5)
     found = fit(tmp_path, table, columns, weighted, rules)

@@ -12,14 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from jobs import fit
 from jobs.config import FitConfig, ScoreTableConfig
-from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
+from pipeline.errors import InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.log.score_grid import round_scores
+from pipeline.sort.score_table import SortPlan
 from pipeline.table.store import TableStore
 
 FIRST = dt.date(2026, 1, 1)
@@ -238,7 +240,6 @@ def test_bad_rows_of_kept_days_are_counted_and_written_again(tmp_path, log):
         ({"window": {"column": "day"}}, InputRejectedError, "expected a column 'day' or folders named day="),
         ({"window": {"column": "score"}}, InputRejectedError, "found double"),
         ({"window": window(until="2025-06-30")}, InputRejectedError, "days go from 2026-01-01 to 2026-01-05"),
-        ({"window": window(), "log": {"segment": "w"}}, ConfigError, "window.column"),
     ],
 )
 def test_errors_say_what_to_do(tmp_path, log, settings, error, text):
@@ -509,3 +510,75 @@ def test_a_dry_run_says_how_many_days_would_be_sorted(tmp_path, log):
     plan = fit.prepare(FitConfig.model_validate(config)).plan
     assert plan.facts["window"]["days_to_sort"] == 1
     assert "keep 1 of 3 days sorted in the store" in plan.stages[0]
+
+
+# With segments
+
+
+def with_segments(table: pa.Table, seed: int, names: list[str | None]) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    model = pa.array([names[i] for i in rng.integers(0, len(names), table.num_rows)], pa.string())
+    site = pa.array(rng.integers(-1, 2, table.num_rows), mask=rng.random(table.num_rows) < 0.1)
+    return table.append_column("model", model).append_column("site", site)
+
+
+def beside(summary) -> bytes:
+    return (Path(summary["lookup_path"]).parent / "segments.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("weight", [None, "w"])
+@pytest.mark.parametrize(
+    ("method", "grid"), [("isotonic", "none"), ("isotonic", "1e-1"), ("platt", "none"), ("bbq", "float32")]
+)
+@pytest.mark.parametrize("columns", [["model"], ["site", "model"]])
+def test_a_window_of_segments_equals_a_fit_of_its_raw_log(tmp_path, weight, method, grid, columns):
+    log = tmp_path / "log"
+    for day in range(4):
+        # Each day has a segment of its own, and they come in another order.
+        names = [["b", None, "a"], ["a", "é"], ["c", "a", "b"], ["a", "", "b", None]][day]
+        write_day(log, day, with_segments(day_rows(day), day, names))
+    sections = {
+        "log": {"weight": weight, "segment": columns},
+        "calibrator": {"method": method},
+        "score_table": {"grid": grid},
+        "segments": {"min_rows": 40},
+    }
+    found = run(tmp_path, log, window=window(), **sections)
+    raw = run(
+        tmp_path,
+        raw_days(tmp_path, log, 1, 3),
+        "raw",
+        **{**sections, "log": {"weight": weight, "segment": columns}},
+    )
+    assert lookup(found) == lookup(raw)
+    assert beside(found) == beside(raw)
+    assert found["window"]["days_sorted"] == 3
+    write_day(log, 4, with_segments(day_rows(4), 4, ["new", "b"]))
+    moved = run(tmp_path, log, window=window(), **{**sections, "log": {"weight": weight, "segment": columns}})
+    assert (moved["window"]["days_sorted"], moved["window"]["days_reused"]) == (1, 2)
+    raw = run(
+        tmp_path,
+        raw_days(tmp_path, log, 2, 4),
+        "more",
+        **{**sections, "log": {"weight": weight, "segment": columns}},
+    )
+    assert (content(moved), beside(moved)) == (content(raw), beside(raw))
+
+
+@pytest.mark.parametrize("weight", [None, "w"])
+def test_days_of_segments_in_files_of_several_days_and_many_small_runs(tmp_path, monkeypatch, weight):
+    rng = np.random.default_rng(8)
+    table = with_segments(day_rows(1, rows=3000), 5, ["a", "b", None, "c"])
+    dates = pa.array([date_of(int(day)) for day in rng.integers(0, 4, 3000)])
+    table = table.append_column("date", dates)
+    (tmp_path / "log").mkdir()
+    pq.write_table(table, tmp_path / "log" / "all.parquet", row_group_size=400)
+    monkeypatch.setattr(SortPlan, "within", lambda plan, *_: replace(plan, run_rows=400, bucket_bytes=3000))
+    sections = {"log": {"weight": weight, "segment": ["model", "site"]}}
+    found = run(tmp_path, tmp_path / "log", window=window("2d"), **sections)
+    own = table.filter(pc.is_in(table["date"], pa.array([date_of(2), date_of(3)])))
+    pq.write_table(own, tmp_path / "own.parquet")
+    raw = run(tmp_path, tmp_path / "own.parquet", "raw", **sections)
+    assert (lookup(found), beside(found)) == (lookup(raw), beside(raw))
+    runs = list((tmp_path / "store" / "ads" / "days").glob("*/run-*"))
+    assert len([path for path in runs if "merged" in path.name]) >= 2

@@ -206,3 +206,102 @@ def pool_classes(negatives, negative_starts, positives, positive_starts):
         sizes[g] = top + 1 - base
         base = top + 1
     return stack[:base].copy(), sizes, distinct
+
+
+@kernel
+def pool_ranked(rows, starts, distinct):
+    """Isotonic blocks of many groups of rows of weight 1.
+
+    Parameters
+    ----------
+    rows : uint32 array: of each row its score's place in `distinct`, twice, plus the label; ascending in each group.
+    starts : int64 array, shape (groups + 1,): group g has the rows from starts[g] to starts[g + 1], possibly none.
+    distinct : float64 array, ascending
+
+    Returns
+    -------
+    first, last, weight, positives : float64 arrays, of all groups' blocks
+    sizes : int64 array, shape (groups,): blocks of each
+    """
+    groups = starts.size - 1
+    sizes = np.zeros(groups, np.int64)
+    stack = np.empty((1024, 4), np.int64)
+    base = 0
+    for g in range(groups):
+        i, end = starts[g], starts[g + 1]
+        if i == end:
+            continue
+        top = base
+        a = b = -1
+        w = k = np.int64(0)
+        while i < end:
+            rank = np.int64(rows[i] >> 1)
+            wi = np.int64(0)
+            ki = np.int64(0)
+            while i < end and np.int64(rows[i] >> 1) == rank:
+                wi += 1
+                ki += np.int64(rows[i] & 1)
+                i += 1
+            if w == 0 or k * wi < ki * w:
+                if w > 0:
+                    if top + 1 >= stack.shape[0]:
+                        stack = np.concatenate((stack, np.empty_like(stack)))
+                    stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
+                    top += 1
+                a = b = rank
+                w, k = wi, ki
+                continue
+            b = rank
+            w += wi
+            k += ki
+            while top > base and stack[top - 1, 3] * w >= k * stack[top - 1, 2]:
+                top -= 1
+                a = stack[top, 0]
+                w += stack[top, 2]
+                k += stack[top, 3]
+        if top + 1 >= stack.shape[0]:
+            stack = np.concatenate((stack, np.empty_like(stack)))
+        stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
+        sizes[g] = top + 1 - base
+        base = top + 1
+    blocks = np.empty((4, base))
+    for j in range(base):
+        blocks[0, j] = distinct[stack[j, 0]]
+        blocks[1, j] = distinct[stack[j, 1]]
+        blocks[2, j] = stack[j, 2]
+        blocks[3, j] = stack[j, 3]
+    return blocks, sizes
+
+
+@kernel
+def pool_groups(first, last, weight, weight_low, positives, positives_low, starts):
+    """`pool` of many groups of blocks, each for itself.
+
+    starts : int64 array, shape (groups + 1,): group g has the blocks from starts[g] to starts[g + 1], possibly none.
+
+    Returns
+    -------
+    blocks : float64 array, shape (6, blocks): the columns of `pool`, group after group
+    sizes : int64 array, shape (groups,): blocks of each
+    """
+    groups = starts.size - 1
+    sizes = np.zeros(groups, np.int64)
+    out = np.empty((6, first.size))
+    m = 0
+    for g in range(groups):
+        base = m
+        for i in range(starts[g], starts[g + 1]):
+            a, b = first[i], last[i]
+            w, wl, k, kl = weight[i], weight_low[i], positives[i], positives_low[i]
+            while m > base:
+                j = m - 1
+                if level_difference(out[4, j], out[5, j], out[2, j], out[3, j], k, kl, w, wl) < 0.0:
+                    break
+                m = j
+                a = out[0, j]
+                w, wl = add_pairs(out[2, j], out[3, j], w, wl)
+                k, kl = add_pairs(out[4, j], out[5, j], k, kl)
+            out[0, m], out[1, m], out[2, m], out[3, m], out[4, m], out[5, m] = a, b, w, wl, k, kl
+            m += 1
+        sizes[g] = m - base
+    return out[:, :m].copy(), sizes

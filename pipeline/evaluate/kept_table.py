@@ -20,8 +20,9 @@ from pipeline.execution import Executor
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
+from pipeline.sort.parts import Part, only_weight, read_points
 from pipeline.sort.runs import RunReceipt, write_entries
-from pipeline.sort.score_table import Part, ScoreTable, only_weight, read_points
+from pipeline.sort.score_table import ScoreTable
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.version import MANIFEST, SCORE_TABLE
 

@@ -26,9 +26,10 @@ from pipeline.evaluate.evaluation import Evaluation, evaluate
 from pipeline.execution import Executor
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
-from pipeline.sort.segment_levels import SegmentLevel, Visit, sort_segments
-from pipeline.sort.segment_runs import Slices
+from pipeline.sort.exchange import Slices
+from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, sort_log
+from pipeline.sort.segment_visits import Visit, cut_levels, visit_segments
+from pipeline.sort.segments import Level, number_segments
 from pipeline.table.segment_lookup import SegmentedLookup
 
 WORST = 10
@@ -87,7 +88,7 @@ class Side:
     """
 
     table: ScoreTable
-    level: SegmentLevel
+    level: Level
     values: Array
 
     def column(self, name: str) -> Array:
@@ -105,18 +106,23 @@ def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int) -> Sid
     InputRejectedError
         As `build_score_table`; too many segments.
     """
-    total, [level] = sort_segments(log, plan, executor, lowest=len(log.columns.segments))
-    table, _ = build_score_table(log, plan, executor, None, total)
+    total = sort_log(log, plan, executor)
+    segments = number_segments(total.runs, plan.scratch)
+    level = segments.levels[-1]
+    weighted = log.columns.weight is not None
+    everyone = np.ones(len(level.keys), np.bool_)
+    cutting = cut_levels(segments, [(level, everyone)], plan.scratch, pooled=False, weighted=weighted)
+    table, _ = build_score_table(log, plan, executor, None, total, cutting)
     # No total weight is 0: weights, where a log has them, are not taken for counts.
-    passes = partial(_passes, bins, None if log.columns.weight is None else 0)
+    passes = partial(_passes, bins, 0 if weighted else None)
     visit = Visit(
         small=partial(_measure_small, passes),
         first=next(passes()),
         large=partial(_measure_large, passes),
-        write=True,
     )
     values = np.empty((len(level.keys), len(_FIELDS)))
-    for codes, found in level.visit(executor, visit, np.zeros(len(level.keys), np.bool_)):
+    [files] = table.exchanged
+    for codes, found in visit_segments(files, executor, visit, everyone, plan.bucket_bytes):
         values[codes] = found
     return Side(table, level, values)
 

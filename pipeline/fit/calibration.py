@@ -16,8 +16,9 @@ from calibrators.passes import Pass
 from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
-from pipeline.sort.runs import RunReceipt, write_runs
+from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, sort_log
+from pipeline.sort.segment_merge import Cutting
 
 METHODS = {
     "isotonic": "calibrators.isotonic:Isotonic",
@@ -94,12 +95,13 @@ def fit_log(
     *,
     keep: Path | None,
     total: RunReceipt | None = None,
+    cutting: Cutting | None = None,
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
     The first pass runs inside the sort, and `placed` where rows have no weights, so that they need only be counted.
     The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
-    is not there, and the calibrator asks for another pass all the same, the runs are merged again. total : see
+    is not there, and the calibrator asks for another pass all the same, the runs are merged again. total, cutting : see
     `build_score_table`.
 
     Raises
@@ -116,12 +118,17 @@ def fit_log(
     table: ScoreTable | None = None
 
     if total is None:
-        total, _ = sort_log(log, plan, executor, write_runs)
+        total = sort_log(log, plan, executor)
 
     def run(request: Pass) -> Any:
         nonlocal table
         if table is None or plan.write is None:
-            table, result = build_score_table(log, plan, executor, request, total)
+            again = table
+            table, result = build_score_table(
+                log, plan, executor, request, total, None if again is not None else cutting
+            )
+            if again is not None:
+                table = replace(table, exchanged=again.exchanged)
             check_table(table)
             return result
         return table.run(request, executor, "fit")

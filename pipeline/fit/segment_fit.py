@@ -1,8 +1,9 @@
 """Fitting a calibrator to each segment of a log, out of core.
 
-One read of the log leaves runs of every level, and then each level's segments are fitted (see
-`pipeline.sort.segment_levels`). Thin segments have no map of their own and fall back to the level below: the
-segment of one column less, then all rows, then the score as it is.
+One read of the log, and one order of its rows by score, serve all rows and each level's segments (see
+`pipeline.sort.segment_merge`). Isotonic regression pools each segment within each range of scores, and then once more
+what that leaves, which is exact; other methods have each segment's points gathered. Thin segments have no map of their
+own and fall back to the level below: the segment of one column less, then all rows, then the score as it is.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.fit.calibration import fit_log, keep_monotone
 from pipeline.log.logs import Log
-from pipeline.sort.score_table import ScoreTable, SortPlan
-from pipeline.sort.segment_levels import SegmentLevel, Visit, sort_segments
-from pipeline.sort.segment_runs import Slices
+from pipeline.sort.exchange import Slices
+from pipeline.sort.runs import RunReceipt
+from pipeline.sort.score_table import ScoreTable, SortPlan, sort_log
+from pipeline.sort.segment_visits import Visit, cut_levels, visit_segments
+from pipeline.sort.segments import Level, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
     ONE_SCORE,
@@ -45,6 +48,7 @@ def fit_segments(
     executor: Executor,
     rules: SegmentRules,
     monotone: str = "allow",
+    total: RunReceipt | None = None,
 ) -> tuple[SegmentedFit, ScoreTable]:
     """Fit a calibrator to each segment of a log, to each segment of its leading columns, and to all rows.
 
@@ -58,6 +62,7 @@ def fit_segments(
     plan, executor : how to sort and where
     rules : which segments are fitted
     monotone : see `pipeline.fit.calibration.keep_monotone`; it holds for each map
+    total : see `pipeline.sort.score_table.build_score_table`
 
     Returns
     -------
@@ -70,18 +75,37 @@ def fit_segments(
     CheckFailedError
         With monotone='require'.
     """
-    total, sorted_levels = sort_segments(log, plan, executor)
-    fit = fit_log(calibrator, log, plan, executor, keep=None, total=total)
+    if total is None:
+        total = sort_log(log, plan, executor)
+    segments = number_segments(total.runs, plan.scratch)
+    reasons = [
+        [rules.reason(n, k) for n, k in zip(level.rows.tolist(), level.positives.tolist(), strict=True)]
+        for level in segments.levels
+    ]
+    wanted = [np.array([reason is None for reason in own], np.bool_) for own in reasons]
+    pooled = type(calibrator) is Isotonic and calibrator.single_pass
+    chosen = list(zip(segments.levels, wanted, strict=True))
+    weighted = log.columns.weight is not None
+    cutting = cut_levels(segments, chosen, plan.scratch, pooled=pooled, weighted=weighted)
+    fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, cutting=cutting)
     whole, identity, repair = _whole(calibrator, fit.table, rules, monotone)
+    if isinstance(calibrator, Isotonic) and pooled:
+        visit: Visit[Fitted] = Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
+    else:
+        visit = Visit(
+            small=functools.partial(_fit_small, calibrator, monotone),
+            first=calibrator.first_pass(),
+            large=functools.partial(_fit_large, calibrator, monotone),
+        )
     levels, results = [whole], []
-    for level in sorted_levels:
-        found, parts = _fit_level(level, calibrator, executor, rules, monotone)
-        levels.append(found)
-        results += parts
+    for (level, own), files, found in zip(chosen, fit.table.exchanged, reasons, strict=True):
+        done = visit_segments(files, executor, visit, own, plan.bucket_bytes)
+        levels.append(_level_fit(level, done, found))
+        results += [result for _, result in done]
     first = identity or _map_of(whole).monotone
     fitted = SegmentedFit(
         tuple(levels),
-        sorted_levels[-1].types,
+        segments.levels[-1].types,
         identity,
         first and all(result.monotone for result in results),
         max([repair, *(result.repair for result in results)]),
@@ -122,21 +146,11 @@ def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
     )
 
 
-def _fit_level(
-    level: SegmentLevel, calibrator: Calibrator, executor: Executor, rules: SegmentRules, monotone: str
-) -> tuple[LevelFit, list[Fitted]]:
-    """Fit all segments of a level that are not thin."""
-    reasons = [rules.reason(n, k) for n, k in zip(level.rows.tolist(), level.positives.tolist(), strict=True)]
-    visit = Visit(
-        small=functools.partial(_fit_small, calibrator, monotone),
-        first=calibrator.first_pass(),
-        large=functools.partial(_fit_large, calibrator, monotone),
-        write=not calibrator.single_pass,
-    )
-    done = level.visit(executor, visit, np.array([reason is not None for reason in reasons]))
+def _level_fit(
+    level: Level, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]
+) -> LevelFit:
     maps = _collect(len(level.keys), done, reasons)
-    fit = LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps)
-    return fit, [result for _, result in done]
+    return LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps)
 
 
 def _collect(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]) -> Maps:
@@ -152,9 +166,7 @@ def _collect(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]], reaso
 
 
 def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitted:
-    """Fit segments whose rows are in memory."""
-    if type(calibrator) is Isotonic and calibrator.single_pass and not segments.weighted:
-        return _fit_isotonic(segments, float(calibrator.ends))
+    """Fit segments whose points are in memory."""
     found = []
     for points in segments.points():
         run = functools.partial(_run, points)
@@ -162,13 +174,9 @@ def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitte
     return _fitted(found)
 
 
-def _fit_isotonic(segments: Slices, ends: float) -> Fitted:
-    """The same for isotonic regression of plain rows: its maps never decrease."""
-    for sections in segments.each():
-        for section in sections:
-            section.sort()
-    (negatives, positives), (negative_starts, positive_starts) = segments.sections, segments.starts
-    columns, sizes = fit_groups(negatives, negative_starts, positives, positive_starts, ends)
+def _fit_pooled(ends: float, segments: Slices) -> Fitted:
+    """Isotonic regression of segments' blocks: its maps never decrease."""
+    columns, sizes = fit_groups(segments.columns, segments.starts, ends)
     rows = sizes.tolist()
     reasons = [ONE_SCORE if size == 0 else None for size in rows]
     return Fitted(Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0)

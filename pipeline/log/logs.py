@@ -262,6 +262,7 @@ class Rows(NamedTuple):
     score : float64 array, NaN where null. label : uint8 array: 0, 1, or one of the codes below.
     weight : float64 array, NaN where null; or None. batch : the Arrow batch, for a second look.
     day : int32 array, days since 1970-01-01 or one of the codes below; None where all rows are of one day.
+    code : int32 array, the segment of each row by an encoder's code; None where a log has no segments.
     """
 
     first_row: int
@@ -270,6 +271,7 @@ class Rows(NamedTuple):
     weight: npt.NDArray[np.float64] | None
     batch: pa.RecordBatch
     day: npt.NDArray[np.int32] | None = None
+    code: npt.NDArray[np.int32] | None = None
 
 
 LABEL_NULL = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,12 +75,15 @@ class Encoder:
     @property
     def keys(self) -> list[Key]:
         """The segment of each code."""
-        members = self._members(np.arange(len(self)))
-        values = [
-            coder.values.take(as_column(column)).to_pylist()
-            for coder, column in zip(self._coders, members, strict=True)
-        ]
+        values = [column.to_pylist() for column in self.values_of(np.arange(len(self)))]
         return list(zip(*values, strict=True))
+
+    def values_of(self, codes: Integers) -> list[pa.Array]:
+        """The values of codes, of each column."""
+        members = self._members(codes)
+        return [
+            coder.values.take(as_column(column)) for coder, column in zip(self._coders, members, strict=True)
+        ]
 
     def sort(self, present: Integers) -> tuple[Integers, list[Integers], list[pa.Array]]:
         """Codes in the order of their segments.
@@ -240,8 +243,25 @@ class _Coder:
         return as_numpy(pc.array_sort_indices(self.values, null_placement="at_start")).astype(np.int64)
 
 
-def number(columns: Sequence[pa.Array]) -> tuple[list[Key], Integers]:
-    """The distinct keys of Arrow columns, in order, and the place of each row's among them.
+class Numbered(NamedTuple):
+    """The distinct keys of Arrow columns, level by level: of the first column, of the first two, ...
+
+    Attributes
+    ----------
+    types : of the columns
+    keys : of each level, in the order of `order`
+    of : int32 arrays: of each level, the place of each key of all columns among the level's
+    codes : int32 array: of each row, the place of its key of all columns
+    """
+
+    types: tuple[pa.DataType, ...]
+    keys: list[list[Key]]
+    of: list[npt.NDArray[np.int32]]
+    codes: npt.NDArray[np.int32]
+
+
+def number(columns: Sequence[pa.Array]) -> Numbered:
+    """The distinct keys of Arrow columns.
 
     Raises
     ------
@@ -251,11 +271,21 @@ def number(columns: Sequence[pa.Array]) -> tuple[list[Key], Integers]:
     names = [str(i) for i in range(len(columns))]
     encoder = Encoder(names)
     codes = encoder.encode(pa.RecordBatch.from_arrays(list(columns), names))
-    in_order, _, _ = encoder.sort(np.arange(len(encoder)))
-    places = np.empty(in_order.size, np.int64)
+    in_order, ranks, values = encoder.sort(np.arange(len(encoder)))
+    places = np.empty(in_order.size, np.int32)
     places[in_order] = np.arange(in_order.size)
-    keys = encoder.keys
-    return [keys[code] for code in in_order.tolist()], places[codes]
+    keys, of = [], []
+    changes = np.zeros(in_order.size, np.bool_)
+    for level in range(1, len(columns) + 1):
+        changes = changes | (np.diff(ranks[level - 1], prepend=-1) != 0)
+        first = np.flatnonzero(changes)
+        own = [
+            column.take(as_column(rank[first])).to_pylist()
+            for column, rank in zip(values[:level], ranks[:level], strict=True)
+        ]
+        keys.append(list(zip(*own, strict=True)))
+        of.append((np.cumsum(changes) - 1).astype(np.int32))
+    return Numbered(encoder.types, keys, of, places[codes])
 
 
 def arrays(keys: Sequence[Key], types: Sequence[pa.DataType]) -> list[pa.Array]:

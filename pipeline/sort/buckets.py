@@ -10,10 +10,25 @@ from calibrators._kernels import ties
 from calibrators.ordering import sort_entries, sort_pairs
 from calibrators.passes import Array, Points
 from pipeline._kernels import rows as row_kernels
+from pipeline._kernels import tags as tag_kernels
 from pipeline.sort import run_files
-from pipeline.sort.run_files import COLUMNS, WIDTHS, Integers, Run, RunFile, Words
-
-NEGATIVES, POSITIVES, ROWS, ENTRIES = range(len(COLUMNS))
+from pipeline.sort.run_files import (
+    CODED_ENTRIES,
+    CODED_ROWS,
+    COLUMNS,
+    ENTRIES,
+    NEGATIVES,
+    POSITIVES,
+    ROWS,
+    TAGGED,
+    WIDTHS,
+    Integers,
+    Run,
+    RunFile,
+    Words,
+)
+from pipeline.sort.segments import Coding
+from pipeline.sort.tagged import order_tagged
 
 
 def splitters(runs: list[Run], bucket_bytes: int) -> Array:
@@ -77,7 +92,7 @@ def places(runs: list[Run], edges: Array) -> list[Places]:
             for column in COLUMNS[section]:
                 words[:, r, c, 0], words[:, r, c, 1] = run.ends[column][start], run.ends[column][stop]
                 c += 1
-            if section == ENTRIES and run.before.size:
+            if section in (ENTRIES, CODED_ENTRIES) and run.before.size:
                 before += run.before[start]
     paths = [run.path for run in runs]
     return [
@@ -125,40 +140,105 @@ class Bucket(NamedTuple):
         return Points(*row_kernels.merge_points(*plain, *folded))
 
 
+class CodedBucket(NamedTuple):
+    """The rows of a range of scores of a log with segments, in the order of the runs, with the codes of all runs.
+
+    Attributes
+    ----------
+    score, tag : float64 and int64 arrays: of rows without weights
+    rows, entries : tuples of arrays: score, code and signed weight; score, code, weight and positives
+    before : see `Bucket`
+    """
+
+    score: Array
+    tag: Integers
+    rows: tuple[Array, Integers, Array]
+    entries: tuple[Array, Integers, Array, Array]
+    before: float
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is nothing but rows of weight 1."""
+        return self.rows[0].size == 0 and self.entries[0].size == 0
+
+    def in_order(self) -> tuple[Array, Integers, Array, Array]:
+        """All of them as entries, sorted by score and code."""
+        signed = self.rows[2]
+        label = (self.tag & 1).astype(np.float64)
+        score = np.concatenate([self.entries[0], self.rows[0], self.score])
+        code = np.concatenate([self.entries[1], self.rows[1], self.tag >> 1])
+        weight = np.concatenate([self.entries[2], np.abs(signed), np.ones(label.size)])
+        positives = np.concatenate([self.entries[3], np.maximum(signed, 0.0), label])
+        order = order_tagged(score, code)
+        return score[order], code[order], weight[order], positives[order]
+
+
 def read_bucket(where: Places, low: float, high: float) -> Bucket:
     """The rows with low <= score < high of all runs."""
+    columns, before = _read(where, low, high, None)
+    entries = columns[ENTRIES]
+    return Bucket(
+        _sorted(columns[NEGATIVES]),
+        _sorted(columns[POSITIVES]),
+        columns[ROWS],
+        (entries[:, 0].copy(), entries[:, 1:].copy()) if entries.size else None,
+        before,
+    )
+
+
+def read_coded_bucket(where: Places, low: float, high: float, coding: Coding) -> CodedBucket:
+    """The same of a log with segments."""
+    columns, before = _read(where, low, high, coding)
+    score, tag = _columns(columns[TAGGED])
+    rows, entries = _columns(columns[CODED_ROWS]), _columns(columns[CODED_ENTRIES])
+    return CodedBucket(
+        score,
+        tag.view(np.int64),
+        (rows[0], rows[1].view(np.int64), rows[2]),
+        (entries[0], entries[1].view(np.int64), entries[2], entries[3]),
+        before,
+    )
+
+
+def _columns(rows: Array) -> list[Array]:
+    return [np.ascontiguousarray(column) for column in rows.T]
+
+
+def _read(where: Places, low: float, high: float, coding: Coding | None) -> tuple[list[Array], float]:
+    """The rows of each section in the order of the runs; and the weight of all lower scores, see `Bucket`."""
     kept: list[Words] = [
         np.empty((room, len(own)), np.uint64) for room, own in zip(where.room, COLUMNS, strict=True)
     ]
     filled = [0] * len(COLUMNS)
-    entries: list[Array] = []
     before = where.entries_before
-    for path, spans in zip(where.paths, where.words.tolist(), strict=True):
+    for r, (path, spans) in enumerate(zip(where.paths, where.words.tolist(), strict=True)):
+        if all(a == b for a, b in spans):
+            continue
+        table = None if coding is None else coding.table(r)
         with RunFile(path) as file:
             for section in where.sections:
                 own, spans = spans[: len(COLUMNS[section])], spans[len(COLUMNS[section]) :]
                 if own[0][0] == own[0][1]:
                     continue
                 start = filled[section]
-                bounds = (low, high) if section != ENTRIES else (-np.inf, np.inf)
+                of_ties = section in (ENTRIES, CODED_ENTRIES)
+                bounds = (-np.inf, np.inf) if of_ties else (low, high)
                 first, stop = file.read(own, *bounds, kept[section], start)
-                filled[section] = stop
-                if section in (NEGATIVES, POSITIVES):
+                if of_ties:
+                    block = kept[section][start:stop]
+                    scores = block[:, 0].view(np.float64)
+                    a, b = np.searchsorted(scores, [low, high])
+                    before += block[:a, -2].view(np.float64).sum()
+                    block[: b - a] = block[a:b].copy()
+                    stop = start + int(b - a)
+                elif section in (NEGATIVES, POSITIVES, TAGGED):
                     before += first
-                elif section == ENTRIES:
-                    block = kept[section][start:stop].view(np.float64)
-                    a, b = np.searchsorted(block[:, 0], [low, high])
-                    before += block[:a, 1].sum()
-                    entries.append(block[a:b])
+                if table is not None:
+                    labelled = int(section == TAGGED)
+                    tag_kernels.recode(kept[section][start:stop, 1], table, labelled)
+                filled[section] = stop
     columns = [rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)]
-    whole = np.concatenate(entries) if entries else columns[ENTRIES]
-    return Bucket(
-        _sorted(columns[NEGATIVES]),
-        _sorted(columns[POSITIVES]),
-        columns[ROWS],
-        (whole[:, 0].copy(), whole[:, 1:].copy()) if whole.size else None,
-        float(before),
-    )
+    return columns, float(before)
 
 
 def _sorted(scores: Array) -> Array:

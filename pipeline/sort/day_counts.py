@@ -48,7 +48,8 @@ def write_counts(receipt: RunReceipt, path: Path, per_unit: float) -> Counts | N
         return None
     counts = np.zeros((2, steps), np.int64)
     for run in receipt.runs:
-        negatives, positives, _, entries = read_run(run)
+        sections = read_run(run)
+        negatives, positives, entries = sections.negatives, sections.positives, sections.entries
         for row, score, amount in (
             (0, negatives, np.ones(negatives.size)),
             (1, positives, np.ones(positives.size)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,26 +13,35 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from calibrators._kernels import ties
 from calibrators.ordering import sort_pairs
 from calibrators.passes import Array, Points
+from pipeline._kernels import tags
+from pipeline.arrow_columns import as_column, as_numpy
 from pipeline.errors import InputRejectedError
-from pipeline.log import quarantine, score_grid
+from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
-from pipeline.log.logs import DAY_INVALID, Columns, Rows, read_rows
+from pipeline.log.logs import DAY_INVALID, Columns, Rows
+from pipeline.log.segment_values import Encoder
 from pipeline.log.windows import days_of, shown
+from pipeline.sort.buffers import coded_sections, fold, fold_weighted, tagged_sections
 from pipeline.sort.day_counts import write_counts
-from pipeline.sort.run_files import Run, Sections, SignedRows, read_run, write_run
-from pipeline.sort.runs import (
-    Buffer,
-    Reading,
-    RunReceipt,
-    WeightedBuffer,
-    calibration_scores,
-    fold,
-    fold_weighted,
+from pipeline.sort.run_files import (
+    CodedEntries,
+    Run,
+    RunSegments,
+    Sections,
+    SignedRows,
+    read_run,
+    row_width,
+    write_run,
 )
+from pipeline.sort.runs import Intake, Reading, RunReceipt
+from pipeline.sort.tagged import order_tagged
+
+SEGMENTS = "segments.parquet"
 
 
 class MixedPiece(NamedTuple):
@@ -102,8 +112,8 @@ def write_divided_runs(
     """
     divided = _Divided(reading, folders, index, run_rows, keep_bad)
     for piece in pieces:
-        for rows in read_rows(reading.filesystem, piece.piece, reading.columns):
-            divided.add(rows, piece)
+        for rows, ready in divided.intake.read(piece.piece):
+            divided.add(rows, ready, piece)
     return divided.finish()
 
 
@@ -114,6 +124,7 @@ class _Divided:
         self, reading: Reading, folders: dict[int, str], index: int, run_rows: int, keep_bad: bool
     ) -> None:
         self.reading = reading
+        self.intake = Intake(reading)
         self.folders = folders
         self.index = index
         self.run_rows = run_rows
@@ -123,8 +134,8 @@ class _Divided:
         self.receipts: dict[int, RunReceipt] = {}
         self.bad_tables: dict[int, list[pa.Table]] = {}
 
-    def add(self, rows: Rows, piece: MixedPiece) -> None:
-        """Take the rows of wanted days."""
+    def add(self, rows: Rows, ready: Rows, piece: MixedPiece) -> None:
+        """Take the rows of wanted days. ready : see `Intake.read`."""
         assert self.reading.columns.date is not None
         rows = rows._replace(day=days_of(rows.batch.column(self.reading.columns.date)))
         assert rows.day is not None
@@ -134,17 +145,25 @@ class _Divided:
         order = _by_day(day_of_row, piece)
         if not dated.all():
             order = order[dated[order]]
-        score = calibration_scores(rows.score, self.reading)[order]
-        label = rows.label[order]
-        weight = None if rows.weight is None else rows.weight[order]
+        score, label = ready.score[order], ready.label[order]
+        weight = None if ready.weight is None else ready.weight[order]
+        code = None if ready.code is None else ready.code[order]
         counts = np.bincount(day_of_row - piece.first)
         for i in np.flatnonzero(counts).tolist():
             day = piece.first + i
             if day not in self.folders:
                 continue
             part = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
-            rounded, move = score_grid.round_scores(score[part], self.reading.grid)
-            own = Rows(0, rounded, label[part], None if weight is None else weight[part], _NO_BATCH)
+            own, move = self.intake.rounded(
+                Rows(
+                    0,
+                    score[part],
+                    label[part],
+                    None if weight is None else weight[part],
+                    _NO_BATCH,
+                    code=None if code is None else code[part],
+                )
+            )
             self._hold(day, own, int(counts[i]), move)
             if own.score.size < counts[i] or not _all_usable(own):
                 self._keep_bad(day, rows, piece.piece.path, day_of_row == day)
@@ -179,8 +198,7 @@ class _Divided:
         for day, parts in self.pending.items():
             receipt = self.receipts[day]
             size = max(1, sum(part.score.size for part in parts))
-            kind = WeightedBuffer if self.reading.columns.weight else Buffer
-            buffer = kind(size, Path(self.folders[day]), self.index)
+            buffer = self.intake.buffer(size, Path(self.folders[day]), self.index)
             # Its files go on counting where those of the last flush ended.
             buffer.runs = receipt.runs
             receipt.used += sum(buffer.add(part) for part in parts)
@@ -222,7 +240,9 @@ def finish_day(folder: str, receipt: RunReceipt, run_rows: int, per_unit: float 
     """
     place = Path(folder)
     counts = None if per_unit is None else write_counts(receipt, place / "counts", per_unit)
-    runs = merge_small(receipt.runs, place, 8 * run_rows) if counts is None else []
+    segmented = any(run.segments is not None for run in receipt.runs)
+    most = run_rows * row_width(weighted=False, segmented=segmented)
+    runs = merge_small(receipt.runs, place, most) if counts is None else []
     with (place / "samples.npy").open("wb") as file:
         np.save(file, np.concatenate([np.empty(0), *(run.index for run in runs)]))
     facts = {
@@ -235,12 +255,13 @@ def finish_day(folder: str, receipt: RunReceipt, run_rows: int, per_unit: float 
         "bad": receipt.bad.counts,
         "examples": receipt.bad.examples,
         "runs": [{"name": Path(run.path).name, "sizes": run.sizes} for run in runs],
+        "segments": write_run_segments(runs, place / SEGMENTS),
         "counts": None if counts is None else {"first": counts.first, "steps": counts.steps},
     }
     kept = {Path(run.path) for run in runs}
     if counts is not None:
         kept.add(Path(counts.path))
-    for path in [*kept, place / "samples.npy", *place.glob("bad-*.parquet")]:
+    for path in [*kept, place / "samples.npy", *place.glob(SEGMENTS), *place.glob("bad-*.parquet")]:
         _sync(path)
     (place / "day.json").write_text(json.dumps(facts))
     _sync(place / "day.json")
@@ -269,7 +290,83 @@ def merge_small(runs: Sequence[Run], folder: Path, most_bytes: int) -> list[Run]
     return merge_small(merged, folder, most_bytes)
 
 
+def write_run_segments(runs: Sequence[Run], path: Path) -> bool:
+    """Leave the segments of runs beside them, by run and by code; say whether there are any."""
+    known = [run.segments for run in runs if run.segments is not None]
+    if not known:
+        return False
+    owner = np.repeat(np.arange(len(known), dtype=np.int32), [len(own.counts) for own in known])
+    counts = np.concatenate([own.counts for own in known])
+    values = [pa.concat_arrays(column) for column in zip(*(own.values for own in known), strict=True)]
+    columns = [as_column(owner), as_column(counts[:, 0]), as_column(counts[:, 1]), *values]
+    names = ["run", "negatives", "positives", *(str(i) for i in range(len(values)))]
+    pq.write_table(pa.Table.from_arrays(columns, names=names), path, compression="lz4")
+    return True
+
+
+def read_run_segments(path: Path, runs: int) -> list[RunSegments]:
+    """What `write_run_segments` left of so many runs."""
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        table = file.read(use_threads=False).combine_chunks()
+    owner, negatives, positives, *values = table.columns
+    ends = np.searchsorted(as_numpy(owner), np.arange(runs + 1))
+    counts = np.stack([as_numpy(negatives), as_numpy(positives)], axis=1)
+    whole = [column.chunk(0) if column.num_chunks else column.combine_chunks() for column in values]
+    return [
+        RunSegments([column.slice(a, b - a) for column in whole], counts[a:b])
+        for a, b in itertools.pairwise(ends.tolist())
+    ]
+
+
+def _merge_coded(runs: Sequence[Run], path: Path) -> Run:
+    """As `_merge`, of runs of a log with segments, which get codes in common."""
+    assert runs[0].segments is not None
+    names = [str(i) for i in range(len(runs[0].segments.values))]
+    encoder = Encoder(names)
+    parts, tables = [], []
+    for run in runs:
+        assert run.segments is not None
+        tables.append(encoder.encode(pa.RecordBatch.from_arrays(run.segments.values, names)))
+        parts.append(read_run(run))
+    counts = np.zeros((len(encoder), 2), np.int64)
+    for run, table, part in zip(runs, tables, parts, strict=True):
+        assert run.segments is not None
+        counts[table] += run.segments.counts
+        for column, labelled in (
+            (part.tagged.tag, 1),
+            (part.coded_rows.code, 0),
+            (part.coded_entries.code, 0),
+        ):
+            tags.recode(column.view(np.uint64), table, labelled)
+    score, tag = (np.concatenate(column) for column in zip(*(part.tagged for part in parts), strict=True))
+    code: Any
+    entries = [np.concatenate(column) for column in zip(*(part.coded_entries for part in parts), strict=True)]
+    kept = []
+    tagged, rows = Sections().tagged, Sections().coded_rows
+    if score.size:
+        folded = tagged_sections(score, tag, len(encoder))
+        tagged = folded.tagged
+        kept.append(folded.coded_entries)
+    score, code, signed = (
+        np.concatenate(column) for column in zip(*(part.coded_rows for part in parts), strict=True)
+    )
+    if score.size:
+        folded = coded_sections(score, code, signed)
+        rows = folded.coded_rows
+        kept.append(folded.coded_entries)
+    score, code, weight, hits = (
+        np.concatenate([column, *(getattr(more, name) for more in kept)])
+        for column, name in zip(entries, CodedEntries._fields, strict=True)
+    )
+    order = order_tagged(score, code)
+    whole = CodedEntries(*tags.expand_ties(score[order], code[order], weight[order], hits[order]))
+    segments = RunSegments(encoder.values_of(np.arange(len(encoder))), counts)
+    return write_run(path, Sections(tagged=tagged, coded_rows=rows, coded_entries=whole), segments)
+
+
 def _merge(runs: Sequence[Run], path: Path) -> Run:
+    if runs[0].segments is not None:
+        return _merge_coded(runs, path)
     sections = [read_run(run) for run in runs]
     negatives, negative_ties = fold(_sorted([section.negatives for section in sections]), label=0)
     positives, positive_ties = fold(_sorted([section.positives for section in sections]), label=1)

@@ -2,6 +2,7 @@
 
     <store>/<table>/days/<day>-<digest>/day.json        rows, runs and bad rows of the day; written last
     <store>/<table>/days/<day>-<digest>/samples.npy     what is known of each run's blocks
+    <store>/<table>/days/<day>-<digest>/segments.parquet  of a log with segments: those of each run
     <store>/<table>/days/<day>-<digest>/run-*           see `pipeline.sort.run_files`
     <store>/<table>/days/<day>-<digest>/counts          instead of runs, on a score grid; see `pipeline.sort.day_counts`
 
@@ -37,12 +38,12 @@ from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_of, parse_day
 from pipeline.sort import day_runs
 from pipeline.sort.day_counts import Counts, add_counts, cluster
-from pipeline.sort.run_files import restored
+from pipeline.sort.run_files import RunSegments, restored
 from pipeline.sort.runs import Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
 from pipeline.table.store import TableStore
 
-FORMAT = 3
+FORMAT = 4
 FACTS, SAMPLES = "day.json", "samples.npy"
 _STAGING = ".staging-"
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-[0-9a-f]{16}")
@@ -160,7 +161,8 @@ class DayTables:
             for folder in folders.values():
                 folder.mkdir()
             receipts = _sort_days(window, folders, plan, executor)
-            per_unit = None if window.log.columns.weight else steps_per_unit(plan.grid)
+            columns = window.log.columns
+            per_unit = None if columns.weight or columns.segments else steps_per_unit(plan.grid)
             tasks = [(str(folders[day]), receipts[day], plan.run_rows, per_unit) for day in names]
             executor.run("days", day_runs.finish_day, tasks)
             for day, name in names.items():
@@ -326,6 +328,9 @@ def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
         counts = None if facts["counts"] is None else Counts(str(folder / "counts"), **facts["counts"])
         if counts is not None and Path(counts.path).stat().st_size != 8 * counts.steps:
             return None
+        segments: list[RunSegments | None] = [None] * len(sizes)
+        if facts["segments"]:
+            segments = [*day_runs.read_run_segments(folder / day_runs.SEGMENTS, len(sizes))]
     except (OSError, ValueError, KeyError, EOFError):
         return None
     receipt = RunReceipt(
@@ -340,9 +345,9 @@ def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
             {reason: [Example(*e) for e in found] for reason, found in facts["examples"].items()},
         ),
     )
-    for run, size in zip(facts["runs"], sizes, strict=True):
+    for run, size, own in zip(facts["runs"], sizes, segments, strict=True):
         try:
-            one, numbers = restored(str(folder / run["name"]), run["sizes"], numbers)
+            one, numbers = restored(str(folder / run["name"]), run["sizes"], numbers, own)
         except ValueError:
             return None
         if one.file_bytes != size:

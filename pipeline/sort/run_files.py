@@ -1,26 +1,29 @@
 """Run files: sorted rows in scratch space, packed, and what is known of them without reading them.
 
-A run has four sections, each ascending by score: the scores of rows with label 0, those of rows with label 1, weighted
-rows (score and weight, with the sign of the label), and *entries* (score, weight, positives) for ties of several rows.
+A run's sections ascend by score. Of a log without segments they are the scores of rows with label 0, those of rows with
+label 1, weighted rows (score and weight, with the sign of the label), and *entries* (score, weight, positives) for ties
+of several rows. With segments each row has the run's own code of its segment beside its score, and equal scores ascend
+by it; rows of weight 1 have the label as the lowest bit of what is then called their tag.
+
 Each number of a section is packed for itself (`pipeline._kernels.packing`), in blocks: any stretch of blocks can be
 read alone.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from calibrators._kernels.order import ordinal
 from calibrators.passes import Array, Points
 from pipeline._kernels import packing
+from pipeline.files.blobs import Blob, write_blob
 
 SAMPLE_STRIDE = 1024
 """Numbers of a block. The first score of each is kept: splitters and places are found from them."""
@@ -28,30 +31,37 @@ SAMPLE_STRIDE = 1024
 MOST_ROWS = 1 << 30
 """Of a run: places in it are numbers of 32 bits."""
 
-WIDTHS = (8, 8, 16, 24)
-"""Bytes of a row of each section in memory."""
+NEGATIVES, POSITIVES, ROWS, ENTRIES, TAGGED, CODED_ROWS, CODED_ENTRIES = range(7)
+"""The sections."""
 
-COLUMNS = ((0,), (1,), (2, 3), (4, 5, 6))
+COLUMNS = ((0,), (1,), (2, 3), (4, 5, 6), (7, 8), (9, 10, 11), (12, 13, 14, 15))
 """The columns of each section, the scores first."""
+
+WIDTHS = tuple(8 * len(columns) for columns in COLUMNS)
+"""Bytes of a row of each section in memory."""
 
 _HEADERS = 1 << 13
 """Bytes of short blocks at the ends of a small log's runs."""
 
 _EMPTY = np.empty(0)
+_NO_CODES = np.empty(0, np.int64)
 
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 
-def row_width(weighted: bool) -> int:
+def row_width(weighted: bool, segmented: bool = False) -> int:
     """Bytes of a row of a log in memory."""
-    return WIDTHS[2] if weighted else WIDTHS[0]
+    if segmented:
+        return WIDTHS[CODED_ROWS if weighted else TAGGED]
+    return WIDTHS[ROWS if weighted else NEGATIVES]
 
 
-def most_bytes(rows: int, weighted: bool) -> int:
+def most_bytes(rows: int, weighted: bool, segmented: bool = False) -> int:
     """Of the run files of so many rows of a log, whatever is in them."""
     width = row_width(weighted)
-    return rows * (width + width // 8) + _HEADERS
+    # A tag has some 21 bits at most.
+    return rows * (width + width // 8 + (3 if segmented else 0)) + _HEADERS
 
 
 class SignedRows(NamedTuple):
@@ -61,18 +71,63 @@ class SignedRows(NamedTuple):
     signed: Array
 
 
+class Tagged(NamedTuple):
+    """Rows of weight 1 with segments. tag : int64 array: twice the segment's code, plus the label."""
+
+    score: Array
+    tag: Integers
+
+
+class CodedRows(NamedTuple):
+    """Weighted rows with segments. code : int64 array. signed : as in `SignedRows`."""
+
+    score: Array
+    code: Integers
+    signed: Array
+
+
+class CodedEntries(NamedTuple):
+    """Ties of several rows of one segment; those of a score and a segment may be components of exact sums."""
+
+    score: Array
+    code: Integers
+    weight: Array
+    positives: Array
+
+
 class Sections(NamedTuple):
-    """What a run holds, each section ascending by score."""
+    """What a run holds, each section ascending by score, and equal scores by segment."""
 
     negatives: Array = _EMPTY
     positives: Array = _EMPTY
     rows: SignedRows = SignedRows(_EMPTY, _EMPTY)
     entries: Points = Points(_EMPTY, _EMPTY, _EMPTY)
+    tagged: Tagged = Tagged(_EMPTY, _NO_CODES)
+    coded_rows: CodedRows = CodedRows(_EMPTY, _NO_CODES, _EMPTY)
+    coded_entries: CodedEntries = CodedEntries(_EMPTY, _NO_CODES, _EMPTY, _EMPTY)
 
     @property
-    def columns(self) -> tuple[Array, ...]:
+    def columns(self) -> tuple[Any, ...]:
         """All columns, as `COLUMNS` numbers them."""
-        return (self.negatives, self.positives, *self.rows, *self.entries)
+        return (
+            self.negatives,
+            self.positives,
+            *self.rows,
+            *self.entries,
+            *self.tagged,
+            *self.coded_rows,
+            *self.coded_entries,
+        )
+
+
+class RunSegments(NamedTuple):
+    """The segments of a run, by its own codes.
+
+    values : of each column of the key. counts : int64 array, shape (codes, 2): rows with label 0 and with label 1
+    """
+
+    values: list[pa.Array]
+    counts: Integers
 
 
 @dataclass
@@ -83,6 +138,7 @@ class Run:
     ends : uint32 arrays, one a column: the word of the file that each block begins at, and the end.
     before : float64 array, one number a block of the entries: the weight of the entries before it; exact where entries
         are counts of rows
+    segments : of a log with segments
     """
 
     path: str
@@ -90,6 +146,7 @@ class Run:
     samples: tuple[Array, ...]
     ends: tuple[npt.NDArray[np.uint32], ...]
     before: Array
+    segments: RunSegments | None = None
 
     @property
     def bytes(self) -> int:
@@ -107,34 +164,42 @@ class Run:
         return np.concatenate([*self.samples, *self.ends, self.before])
 
 
-def write_run(path: Path, sections: Sections) -> Run:
+def write_run(path: Path, sections: Sections, segments: RunSegments | None = None) -> Run:
     """Write a run; a repeated task writes the same file again."""
-    temporary = path.with_suffix(".tmp")
-    longest = max(column.size for column in sections.columns)
-    words: Words = np.empty(longest + (packing.HEADER + 1) * _blocks(longest), np.uint64)
-    ends, at = [], 0
-    with temporary.open("wb", buffering=0) as file:
-        for i, column in enumerate(sections.columns):
-            own = np.zeros(_blocks(column.size) + 1, np.int64)
-            ascending = any(columns[0] == i for columns in COLUMNS)
-            write = packing.pack_ascending if ascending else packing.pack
-            write(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, words, own)
-            _write_all(file, words[: own[-1]])
-            ends.append((own + at).astype(np.uint32))
-            at += int(own[-1])
-    temporary.replace(path)
+    ends: list[npt.NDArray[np.uint32]] = []
+    write_blob(str(path), _packed(sections, ends))
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
+    # One of them is empty.
+    weight = max(sections.entries.weight, sections.coded_entries.weight, key=len)
     return Run(
         str(path),
         tuple(score.size for score in scores),
         # Copies: a view would keep the whole column alive.
         tuple(score[::SAMPLE_STRIDE].copy() for score in scores),
         tuple(ends),
-        _weight_before(sections.entries),
+        _weight_before(weight),
+        segments,
     )
 
 
-def restored(path: str, sizes: Sequence[int], numbers: Array) -> tuple[Run, Array]:
+def _packed(sections: Sections, ends: list[npt.NDArray[np.uint32]]) -> Iterator[memoryview]:
+    """The columns' words; appends to `ends` where each column's blocks begin, and the end."""
+    longest = max(column.size for column in sections.columns)
+    words: Words = np.empty(longest + (packing.HEADER + 1) * _blocks(longest), np.uint64)
+    at = 0
+    for i, column in enumerate(sections.columns):
+        own = np.zeros(_blocks(column.size) + 1, np.int64)
+        ascending = any(columns[0] == i for columns in COLUMNS)
+        write = packing.pack_ascending if ascending else packing.pack
+        write(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, words, own)
+        yield words[: own[-1]].data
+        ends.append((own + at).astype(np.uint32))
+        at += int(own[-1])
+
+
+def restored(
+    path: str, sizes: Sequence[int], numbers: Array, segments: RunSegments | None = None
+) -> tuple[Run, Array]:
     """The run whose `index` is at the front of `numbers`, and the numbers behind it.
 
     Raises
@@ -144,59 +209,60 @@ def restored(path: str, sizes: Sequence[int], numbers: Array) -> tuple[Run, Arra
     """
     blocks = [_blocks(size) for size in sizes]
     ends = [blocks[section] + 1 for section, own in enumerate(COLUMNS) for _ in own]
-    lengths = [*blocks, *ends, blocks[-1]]
+    lengths = [*blocks, *ends, max(blocks[ENTRIES], blocks[CODED_ENTRIES])]
     if numbers.size < sum(lengths):
         raise ValueError(f"expected {sum(lengths):,} numbers, found {numbers.size:,}")
     *parts, rest = np.split(numbers, np.cumsum(lengths))
     samples, own, before = parts[: len(blocks)], parts[len(blocks) : -1], parts[-1]
     places = tuple(part.astype(np.uint32) for part in own)
-    return Run(path, tuple(sizes), tuple(samples), places, before), rest
+    return Run(path, tuple(sizes), tuple(samples), places, before, segments), rest
 
 
 def _blocks(numbers: int) -> int:
     return -(-numbers // SAMPLE_STRIDE)
 
 
-def _write_all(file: FileIO, words: Words) -> None:
-    rest = words.data.cast("B")
-    while rest:
-        rest = rest[file.write(rest) :]
-
-
-def _weight_before(entries: Points) -> Array:
+def _weight_before(weight: Array) -> Array:
     """See `Run.before`."""
-    starts = np.arange(0, entries.score.size, SAMPLE_STRIDE)
-    sums = np.add.reduceat(entries.weight, starts) if starts.size else starts
+    starts = np.arange(0, weight.size, SAMPLE_STRIDE)
+    sums = np.add.reduceat(weight, starts) if starts.size else starts
     return np.concatenate([np.zeros(min(1, starts.size)), np.cumsum(sums[:-1])])
 
 
 def read_run(run: Run) -> Sections:
     """All that a run holds."""
-    kept = []
+    kept: list[list[Any]] = []
     with RunFile(run.path) as file:
         for own, size in zip(COLUMNS, run.sizes, strict=True):
             out: Words = np.empty((size, len(own)), np.uint64)
             file.read([run.ends[column][[0, -1]].tolist() for column in own], -np.inf, np.inf, out, 0)
             kept.append([np.ascontiguousarray(column) for column in out.view(np.float64).T])
-    negatives, positives, rows, entries = kept
-    return Sections(negatives[0], positives[0], SignedRows(*rows), Points(*entries))
+    negatives, positives, rows, entries, tagged, coded, coded_entries = kept
+    for section in (tagged, coded, coded_entries):
+        section[1] = section[1].view(np.int64)
+    return Sections(
+        negatives[0],
+        positives[0],
+        SignedRows(*rows),
+        Points(*entries),
+        Tagged(*tagged),
+        CodedRows(*coded),
+        CodedEntries(*coded_entries),
+    )
 
 
 class RunFile:
-    """An open run file.
-
-    Not mapped into memory: the pages of all runs together would count as the process's.
-    """
+    """An open run file."""
 
     def __init__(self, path: str) -> None:
-        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self._blob = Blob(path)
         self._words: Words = np.empty(0, np.uint64)
 
     def __enter__(self) -> RunFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._blob.__exit__()
 
     def read(
         self, spans: Sequence[Sequence[int]], low: float, high: float, out: Words, start: int
@@ -227,13 +293,8 @@ class RunFile:
         size = stop - start
         if self._words.size < size + packing.PADDING:
             self._words = np.zeros(size + packing.PADDING, np.uint64)
-        view = self._words[:size].data.cast("B")
-        at = 8 * start
-        while view:
-            count = os.preadv(self._file.fileno(), [view], at)
-            if count == 0:
-                raise OSError(f"{self._file.name}: expected {8 * stop:,} bytes, found {at:,}")
-            view, at = view[count:], at + count
+        if size:
+            self._blob.read(8 * start, self._words[:size].data.cast("B"))
         return self._words, size
 
 

@@ -9,30 +9,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from calibrators._kernels.accumulators import expansion_of
 from calibrators._kernels.sums import exact_sum
 from calibrators.passes import Array, Classes, Pass, Place, Points
-from pipeline import schema
-from pipeline.arrow_columns import as_column, as_numpy
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.log import quarantine, score_grid
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import BadRows, RowRules
 from pipeline.sort import buckets, runs
-from pipeline.sort.buckets import Bucket, Places
+from pipeline.sort.buckets import Places
+from pipeline.sort.exchange import Exchanged
+from pipeline.sort.parts import Part, merge, merge_points, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes
 from pipeline.sort.runs import Reading, RunReceipt
+from pipeline.sort.segment_merge import Cutting, merge_segments
 
 RUN_ROWS = 1 << 21
 """Rows a run: 32 MB of buffers."""
@@ -86,24 +84,6 @@ class SortPlan:
         return replace(self, bucket_bytes=bucket, run_rows=run_rows)
 
 
-_MOST_CLASSES = 1 << 26
-"""Rows below which `Pass.classes` is exact."""
-
-
-class Part(NamedTuple):
-    """A part of the table: a range of scores; weight and positives as expansions, empty where not known.
-
-    group : the row group of the file that it is; None: all of them.
-    """
-
-    path: str | None
-    first: float
-    points: int
-    weight: Array
-    positives: Array
-    group: int | None = None
-
-
 @dataclass(frozen=True)
 class ScoreTable:
     """A score table in parts of ascending scores.
@@ -114,6 +94,7 @@ class ScoreTable:
     points : distinct scores. weight, positives : totals, correctly rounded.
     lowest, highest : the extreme scores.
     largest_move : of a score that was rounded to a grid; None without one.
+    exchanged : of each level that was asked for, what the ranges of scores left of each segment, in their order.
     """
 
     parts: tuple[Part, ...]
@@ -127,6 +108,7 @@ class ScoreTable:
     highest: float
     bad: BadRows
     largest_move: float | None = None
+    exchanged: tuple[tuple[Exchanged, ...], ...] = ()
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
         """Carry out a pass over the written parts, or over those of them that it needs."""
@@ -158,7 +140,9 @@ class ScoreTable:
 
 def scratch_bytes(log: Log, *, write: bool) -> int:
     """Scratch space that sorting a log needs at most; with `write`, the table's parts included."""
-    return most_bytes(log.rows, log.columns.weight is not None) + (24 * log.rows if write else 0)
+    columns = log.columns
+    held = most_bytes(log.rows, columns.weight is not None, bool(columns.segments))
+    return held + (24 * log.rows if write else 0)
 
 
 def build_score_table(
@@ -167,6 +151,7 @@ def build_score_table(
     executor: Executor,
     request: Pass | None = None,
     total: RunReceipt | None = None,
+    cutting: Cutting | None = None,
 ) -> tuple[ScoreTable, Any]:
     """Sort a log's rows into a score table, and carry out a first pass over it on the way.
 
@@ -175,6 +160,7 @@ def build_score_table(
     log, plan, executor : what, how and where
     request : the pass, or None
     total : what `sort_log` returned, where the log's runs are there already
+    cutting : of a log with segments, what is to be left of each
 
     Returns
     -------
@@ -187,34 +173,17 @@ def build_score_table(
         Unusable rows beyond what the rules allow; no usable row.
     """
     if total is None:
-        total, _ = sort_log(log, plan, executor, runs.write_runs)
-    tasks = _bucket_tasks(total, plan, request, placed=log.columns.weight is None)
+        total = sort_log(log, plan, executor)
+    tasks = _bucket_tasks(total, plan, request, cutting, placed=log.columns.weight is None)
     filled = [bucket for bucket in executor.run("merge", _merge_bucket, tasks) if bucket is not None]
-    parts = tuple(part for part, _ in filled)
-    result = request.combine([state for _, state in filled]) if request is not None else None
-    return _table(parts, total, plan), result
+    parts = tuple(part for part, *_ in filled)
+    result = request.combine([state for _, state, _ in filled]) if request is not None else None
+    exchanged = tuple(zip(*(files for *_, files in filled), strict=True))
+    return _table(parts, total, plan, exchanged), result
 
 
-def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: str) -> Any:
-    """Carry out a pass over written parts, or over those of them that it needs."""
-    tasks = [
-        (part.path, part.group, request.chunk)
-        for part in parts
-        if request.only is None or part.first in request.only
-    ]
-    return request.combine(executor.run(stage, _run_chunk, tasks))
-
-
-def sort_log(
-    log: Log, plan: SortPlan, executor: Executor, write: Callable[..., Any]
-) -> tuple[RunReceipt, list[Any]]:
+def sort_log(log: Log, plan: SortPlan, executor: Executor) -> RunReceipt:
     """The first stage: a log as runs.
-
-    write : `runs.write_runs`, or a function with its parameters whose receipts hold more
-
-    Returns
-    -------
-    the receipts' sum, the receipts
 
     Raises
     ------
@@ -226,12 +195,11 @@ def sort_log(
         (pieces, reading, str(plan.scratch), i, plan.run_rows, plan.rules.keep)
         for i, pieces in enumerate(cut(log, plan.run_rows))
     ]
-    receipts = executor.run("sort", write, tasks)
-    total = add_up(receipts)
+    total = add_up(executor.run("sort", runs.write_runs, tasks))
     quarantine.check(total.bad, total.rows, plan.rules)
     if total.used == 0:
         raise InputRejectedError(f"expected usable rows, found none among {total.rows:,}")
-    return total, receipts
+    return total
 
 
 def add_up(receipts: list[RunReceipt]) -> RunReceipt:
@@ -250,7 +218,7 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
 
 
 def _bucket_tasks(
-    total: RunReceipt, plan: SortPlan, request: Pass | None, *, placed: bool
+    total: RunReceipt, plan: SortPlan, request: Pass | None, cutting: Cutting | None, *, placed: bool
 ) -> list[tuple[Any, ...]]:
     edges = np.concatenate([[-math.inf], buckets.splitters(total.runs, plan.bucket_bytes), [math.inf]])
     if plan.write is not None:
@@ -262,7 +230,7 @@ def _bucket_tasks(
         chunk, rows = request.placed, total.used
     where = buckets.places(total.runs, edges)
     return [
-        (where[i], float(low), float(high), _part_path(plan.write, i), chunk, rows, classes)
+        (where[i], float(low), float(high), _part_path(plan.write, i), chunk, rows, classes, cutting, i)
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
 
@@ -279,54 +247,34 @@ def _merge_bucket(
     chunk: Any,
     rows: int | None,
     classes: Classes | None,
-) -> tuple[Part, Any] | None:
+    cutting: Cutting | None,
+    index: int,
+) -> tuple[Part, Any, list[Exchanged]] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it.
 
     rows : for a pass carried out `placed`: of all buckets
     classes : see `Pass`
     """
-    bucket = buckets.read_bucket(where, low, high)
+    files: list[Exchanged] = []
+    bucket: buckets.Bucket | Points
+    if cutting is None:
+        bucket = buckets.read_bucket(where, low, high)
+        before = bucket.before
+    else:
+        coded = buckets.read_coded_bucket(where, low, high, cutting.coding)
+        before = coded.before
+        bucket, files = merge_segments(coded, cutting, index)
     if rows is not None:
-        chunk = partial(chunk, place=Place(int(bucket.before), rows))
-    return merge(bucket, path, chunk, classes)
+        chunk = partial(chunk, place=Place(int(before), rows))
+    if isinstance(bucket, Points):
+        return (*merge_points(bucket, path, chunk), files)
+    merged = merge(bucket, path, chunk, classes)
+    return None if merged is None else (*merged, files)
 
 
-def merge(
-    bucket: Bucket, path: str | None, chunk: Callable[[Points], Any] | None, classes: Classes | None
-) -> tuple[Part, Any] | None:
-    """Rows of a range of scores as a part, written where there is a path, and what a pass makes of them.
-
-    Returns None where there are no rows.
-    """
-    rows = bucket.negatives.size + bucket.positives.size
-    if classes is not None and path is None and bucket.plain and 0 < rows < _MOST_CLASSES:
-        return _pooled(bucket.negatives, bucket.positives, classes)
-    points = bucket.points()
-    return _merged(points, path, chunk) if points.score.size else None
-
-
-def _pooled(negatives: Array, positives: Array, classes: Classes) -> tuple[Part, Any]:
-    """As `_merged`, of rows without weights whose points nobody needs."""
-    state, points = classes(negatives, positives)
-    first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
-    hits = np.array([float(positives.size)])[: min(1, positives.size)]
-    return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state
-
-
-def _merged(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
-    if path is not None:
-        write_points(points, Path(path))
-    part = Part(
-        path,
-        float(points.score[0]),
-        points.score.size,
-        expansion_of(points.weight),
-        expansion_of(points.positives),
-    )
-    return part, (chunk(points) if chunk is not None else None)
-
-
-def _table(parts: tuple[Part, ...], total: RunReceipt, plan: SortPlan) -> ScoreTable:
+def _table(
+    parts: tuple[Part, ...], total: RunReceipt, plan: SortPlan, exchanged: tuple[tuple[Exchanged, ...], ...]
+) -> ScoreTable:
     return ScoreTable(
         parts=parts,
         rows=total.rows,
@@ -339,49 +287,5 @@ def _table(parts: tuple[Part, ...], total: RunReceipt, plan: SortPlan) -> ScoreT
         highest=float(total.highest),
         bad=total.bad,
         largest_move=None if plan.grid == score_grid.NONE else total.largest_move,
+        exchanged=exchanged,
     )
-
-
-def write_points(points: Points, path: Path) -> None:
-    """Write points as a part of a score table; a repeated task writes the same file again."""
-    table = pa.Table.from_arrays([as_column(column) for column in points], schema=schema.SCORE_TABLE)
-    temporary = path.with_suffix(".tmp")
-    pq.write_table(
-        table,
-        temporary,
-        # Within some hundredths as small as zstd makes it, and read in two thirds of the time.
-        compression="lz4",
-        use_dictionary=["weight", "positives"],
-        column_encoding={"score": "BYTE_STREAM_SPLIT"},
-    )
-    temporary.replace(path)
-
-
-def read_points(path: str, group: int | None = None) -> Points:
-    """A part of a score table."""
-    score, weight, positives = schema.SCORE_TABLE.names
-    with pq.ParquetFile(path, pre_buffer=False) as file:
-        groups = range(file.num_row_groups) if group is None else [group]
-        alike = only_weight(file.metadata, groups)
-        names = [score, positives] if alike is not None else [score, weight, positives]
-        table = file.read_row_groups(groups, columns=names, use_threads=False)
-    columns = {name: as_numpy(table.column(name)) for name in names}
-    if alike is not None:
-        columns[weight] = np.full(table.num_rows, alike)
-    return Points(columns[score], columns[weight], columns[positives])
-
-
-def only_weight(footer: pq.FileMetaData, groups: Iterable[int]) -> float | None:
-    """The weight that all points of some row groups have, where the footer tells."""
-    at = schema.SCORE_TABLE.names.index("weight")
-    found = set()
-    for group in groups:
-        statistics = footer.row_group(group).column(at).statistics
-        if statistics is None or not statistics.has_min_max:
-            return None
-        found |= {statistics.min, statistics.max}
-    return float(found.pop()) if len(found) == 1 else None
-
-
-def _run_chunk(path: str, group: int | None, chunk: Any) -> Any:
-    return chunk(read_points(path, group))

@@ -1,0 +1,346 @@
+"""Rows with tags: a tag is twice the code of a row's segment, plus its label. Sorting, folding, scattering."""
+
+import numpy as np
+
+from calibrators._kernels.compiled import kernel
+from calibrators._kernels.order import bits_of, ordinal
+from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
+
+_ONE = np.uint64(1)
+
+
+@kernel
+def extent(raw):
+    """The smallest and the largest `ordinal` of doubles. raw : uint64 array, their bits, one at least."""
+    low = high = ordinal(raw[0])
+    for i in range(1, raw.size):
+        x = ordinal(raw[i])
+        low = min(low, x)
+        high = max(high, x)
+    return low, high
+
+
+@kernel
+def count_pieces(raw, low, shift, counts):
+    """Count doubles by the leading bits of their distance from `low`. counts : int64 array, added to."""
+    for i in range(raw.size):
+        counts[np.int64((ordinal(raw[i]) - low) >> shift)] += 1
+
+
+@kernel
+def scatter_keys(raw, tag, low, shift, bits, fill, keys):
+    """Put rows where their piece is, as whole numbers: what the piece leaves of the score, and behind it the tag.
+
+    fill : int64 array: where each piece begins; moved on. keys : uint64 array, shape (n,), is filled.
+    """
+    mask = (_ONE << shift) - _ONE
+    for i in range(raw.size):
+        distance = ordinal(raw[i]) - low
+        piece = np.int64(distance >> shift)
+        keys[fill[piece]] = ((distance & mask) << bits) | np.uint64(tag[i])
+        fill[piece] += 1
+
+
+@kernel
+def read_keys(keys, ends, low, shift, bits, raw, tag):
+    """The rows that `scatter_keys` made keys of. ends : int64 array, of each piece. raw, tag : are filled."""
+    mask = (_ONE << bits) - _ONE
+    i = 0
+    for piece in range(ends.size):
+        base = low + (np.uint64(piece) << shift)
+        while i < ends[piece]:
+            key = keys[i]
+            raw[i] = bits_of(base + (key >> bits))
+            tag[i] = np.int64(key & mask)
+            i += 1
+
+
+@kernel
+def order_ties(order, score, tag):
+    """Put the places of equal scores in the order of their tags. order : int64 array, by score; changed in place."""
+    i = 0
+    while i < order.size:
+        start = i
+        s = score[order[i]]
+        before = tag[order[i]]
+        ascending = True
+        i += 1
+        while i < order.size and score[order[i]] == s:
+            t = tag[order[i]]
+            ascending = ascending and before <= t
+            before = t
+            i += 1
+        if not ascending:
+            stretch = order[start:i].copy()
+            order[start:i] = stretch[np.argsort(tag[stretch], kind="mergesort")]
+
+
+@kernel
+def fold_tags(score, tag, shortest):
+    """Take ties of at least `shortest` rows of one segment out of rows sorted by score and tag, in place.
+
+    Returns
+    -------
+    n : the rows left at the front of `score` and `tag`
+    score, code, weight, positives : of the entries, in order
+    """
+    room = 16
+    entries = np.empty((3, room))
+    codes = np.empty(room, np.int64)
+    m = n = i = 0
+    while i < score.size:
+        s = score[i]
+        code = tag[i] >> 1
+        start = i
+        hits = 0
+        while i < score.size and score[i] == s and tag[i] >> 1 == code:
+            hits += tag[i] & 1
+            i += 1
+        if i - start < shortest:
+            for j in range(start, i):
+                score[n] = s
+                tag[n] = tag[j]
+                n += 1
+            continue
+        if m == room:
+            entries = np.concatenate((entries, np.empty((3, room))), axis=1)
+            codes = np.concatenate((codes, np.empty(room, np.int64)))
+            room *= 2
+        entries[0, m] = s
+        entries[1, m] = i - start
+        entries[2, m] = hits
+        codes[m] = code
+        m += 1
+    return n, entries[0, :m].copy(), codes[:m].copy(), entries[1, :m].copy(), entries[2, :m].copy()
+
+
+@kernel
+def fold_signed(score, code, signed, shortest):
+    """The same of weighted rows sorted by score and code, without rounding; as `ties.fold_signed`.
+
+    A tie becomes its exact sums' components. Where these would take more memory than the rows (32 bytes each, and 24),
+    it stays.
+    """
+    room = 16
+    entries = np.empty((3, room))
+    codes = np.empty(room, np.int64)
+    w = np.empty(MAX_COMPONENTS)
+    k = np.empty(MAX_COMPONENTS)
+    m = n = i = 0
+    while i < score.size:
+        s = score[i]
+        c = code[i]
+        start = i
+        while i < score.size and score[i] == s and code[i] == c:
+            i += 1
+        nw = nk = 0
+        if i - start >= shortest:
+            for j in range(start, i):
+                x = signed[j]
+                nw = add(w, nw, abs(x))
+                nk = add(k, nk, max(x, 0.0))
+        longest = max(nw, nk)
+        if longest == 0 or 4 * longest >= 3 * (i - start):
+            for j in range(start, i):
+                score[n] = s
+                code[n] = c
+                signed[n] = signed[j]
+                n += 1
+            continue
+        if m + longest > room:
+            entries = np.concatenate((entries, np.empty((3, room + longest))), axis=1)
+            codes = np.concatenate((codes, np.empty(room + longest, np.int64)))
+            room = codes.size
+        for j in range(longest):
+            entries[0, m] = s
+            entries[1, m] = w[j] if j < nw else 0.0
+            entries[2, m] = k[j] if j < nk else 0.0
+            codes[m] = c
+            m += 1
+    return n, entries[0, :m].copy(), codes[:m].copy(), entries[1, :m].copy(), entries[2, :m].copy()
+
+
+@kernel
+def recode(column, table, labelled):
+    """Replace a run's own codes by those of all runs, in place.
+
+    column : uint64 array: codes, or tags where labelled is 1. table : int32 array: the new code of each old one.
+    """
+    for i in range(column.size):
+        x = np.int64(column[i])
+        column[i] = np.uint64((np.int64(table[x >> labelled]) << labelled) | (x & labelled))
+
+
+@kernel
+def split_tags(score, tag):
+    """The scores of rows with label 0, and those with label 1, in their order."""
+    negatives = np.empty(score.size + 1)
+    positives = np.empty(score.size + 1)
+    n = p = 0
+    for i in range(score.size):
+        z = tag[i] & 1
+        # Written without a branch: labels are unpredictable.
+        negatives[n] = positives[p] = score[i]
+        n += 1 - z
+        p += z
+    return negatives[:n], positives[:p]
+
+
+@kernel
+def count_groups(code, shift, group_of, counts):
+    """Count rows by group. code : int64 array, codes, or tags where shift is 1. counts : int64 array, added to.
+
+    group_of : int32 array: the group of each code, -1 for those that nobody wants.
+    """
+    for i in range(code.size):
+        g = group_of[code[i] >> shift]
+        if g >= 0:
+            counts[g] += 1
+
+
+@kernel
+def scatter_ranks(score, tag, group_of, fill, distinct, out):
+    """Put rows sorted by score in the order of their groups: each its score's rank, twice, plus its label.
+
+    fill : int64 array: where each group begins in `out`; moved on.
+    distinct : float64 array with room for all: is filled with the distinct scores.
+    out : uint32 array
+    """
+    rank = -1
+    last = np.nan
+    for i in range(score.size):
+        s = score[i]
+        rank += s != last
+        distinct[rank] = last = s
+        g = group_of[tag[i] >> 1]
+        if g >= 0:
+            out[fill[g]] = np.uint32(2 * rank + (tag[i] & 1))
+            fill[g] += 1
+
+
+@kernel
+def scatter_points(score, code, weight, positives, group_of, fill, out):
+    """Put points sorted by score in the order of their groups. out : float64 array, shape (3, n), is filled."""
+    for i in range(score.size):
+        g = group_of[code[i]]
+        if g >= 0:
+            at = fill[g]
+            out[0, at] = score[i]
+            out[1, at] = weight[i]
+            out[2, at] = positives[i]
+            fill[g] = at + 1
+
+
+@kernel
+def points_of_ranks(rows, starts, distinct, out, ends):
+    """Add up the ties of each group.
+
+    rows : uint32 array as `scatter_ranks` fills it; those of group g are rows[starts[g]:starts[g + 1]].
+    out : float64 array, shape (3, n), is filled with scores, weights and positives
+    ends : int64 array, shape (groups,), is filled: where each group's points end
+    """
+    m = -1
+    for g in range(starts.size - 1):
+        last = -1
+        for i in range(starts[g], starts[g + 1]):
+            rank = np.int64(rows[i] >> 1)
+            if rank != last:
+                m += 1
+                out[0, m] = distinct[rank]
+                out[1, m] = 0.0
+                out[2, m] = 0.0
+                last = rank
+            out[1, m] += 1.0
+            out[2, m] += rows[i] & 1
+        ends[g] = m + 1
+
+
+@kernel
+def sum_groups(score, code, weight, positives, group_of):
+    """Points of entries sorted by score and code: the exact sums of equal scores and groups, rounded once.
+
+    group_of : as in `count_groups`; it never falls where codes ascend, but for those that nobody wants.
+
+    Returns
+    -------
+    score, group, weight, positives, shape (m,); group is -1 for what nobody wants
+    """
+    n = score.size
+    out = np.empty((3, n))
+    group = np.empty(n, np.int64)
+    w = np.empty(MAX_COMPONENTS)
+    k = np.empty(MAX_COMPONENTS)
+    m = i = 0
+    while i < n:
+        s = score[i]
+        g = group_of[code[i]]
+        start = i
+        nw = nk = 0
+        i += 1
+        while i < n and score[i] == s and group_of[code[i]] == g:
+            i += 1
+        out[0, m] = s
+        group[m] = g
+        if i - start == 1:
+            out[1, m] = weight[start]
+            out[2, m] = positives[start]
+        else:
+            for j in range(start, i):
+                nw = add(w, nw, weight[j])
+                nk = add(k, nk, positives[j])
+            out[1, m] = rounded(w, nw)
+            out[2, m] = rounded(k, nk)
+        m += 1
+    return out[0, :m], group[:m], out[1, :m], out[2, :m]
+
+
+@kernel
+def expand_ties(score, code, weight, positives):
+    """Shrink entries sorted by score and code without rounding, as `ties.expand_ties` does those sorted by score."""
+    n = score.size
+    out = np.empty((3, n))
+    codes = np.empty(n, np.int64)
+    w = np.empty(MAX_COMPONENTS)
+    k = np.empty(MAX_COMPONENTS)
+    m = i = 0
+    while i < n:
+        s = score[i]
+        c = code[i]
+        start = i
+        nw = nk = 0
+        while i < n and score[i] == s and code[i] == c:
+            i += 1
+        if i - start > 1:
+            for j in range(start, i):
+                nw = add(w, nw, weight[j])
+                nk = add(k, nk, positives[j])
+        longest = max(nw, nk)
+        if longest == 0 or longest > i - start:
+            # Alone, or the sums have more components than the tie has entries: keep the entries.
+            for j in range(start, i):
+                out[0, m] = s
+                codes[m] = c
+                out[1, m] = weight[j]
+                out[2, m] = positives[j]
+                m += 1
+            continue
+        for j in range(longest):
+            out[0, m] = s
+            codes[m] = c
+            out[1, m] = w[j] if j < nw else 0.0
+            out[2, m] = k[j] if j < nk else 0.0
+            m += 1
+    return out[0, :m].copy(), codes[:m].copy(), out[1, :m].copy(), out[2, :m].copy()
+
+
+@kernel
+def place(source, starts, fill, out):
+    """Copy each segment's items to where they are gathered. starts : int64 array, shape (segments + 1,).
+
+    fill : int64 array: the next free place of each segment in `out`; moved on.
+    """
+    for g in range(fill.size):
+        n = starts[g + 1] - starts[g]
+        at = fill[g]
+        out[at : at + n] = source[starts[g] : starts[g + 1]]
+        fill[g] = at + n

@@ -1,0 +1,233 @@
+"""Rows on their way into runs: gathered, sorted, their longer ties folded, written.
+
+Rows without weights are scores alone, a class at a time, which keeps numpy's vectorised sort; it works for any finite
+score and loses nothing. Rows with weights are pairs of score and weight, the label being the weight's sign. Rows with
+segments have the code of theirs beside the score. Longer ties become sums.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import ties
+from calibrators.ordering import sort_pairs
+from calibrators.passes import Array, Points
+from pipeline._kernels import rows as row_kernels
+from pipeline._kernels import segments as segment_kernels
+from pipeline._kernels import tags as tag_kernels
+from pipeline.log.logs import Rows
+from pipeline.log.segment_values import Encoder
+from pipeline.sort.run_files import (
+    CodedEntries,
+    CodedRows,
+    Run,
+    RunSegments,
+    Sections,
+    SignedRows,
+    Tagged,
+    write_run,
+)
+from pipeline.sort.tagged import bits_of_tags, order_tagged, sort_tagged
+
+SHORTEST_FOLDED_TIE = 4
+"""Rows from which a tie is smaller as an entry (24 bytes) than as rows (8 or 16 bytes each)."""
+
+
+class Buffer:
+    """Rows without weights, on their way into runs."""
+
+    def __init__(self, capacity: int, folder: Path, index: int) -> None:
+        self.capacity = capacity
+        self.folder = folder
+        self.index = index
+        self.negatives = np.empty(capacity)
+        self.positives = np.empty(capacity)
+        self.n = self.p = 0
+        self.used_positive = 0
+        self.lowest, self.highest = np.inf, -np.inf
+        self.runs: list[Run] = []
+
+    def add(self, rows: Rows) -> int:
+        """Take the usable rows; return how many there were."""
+        used = 0
+        for start in range(0, rows.score.size, self.capacity):
+            score = rows.score[start : start + self.capacity]
+            if self.n + self.p + score.size > self.capacity:
+                self.flush()
+            before = self.n + self.p
+            label = rows.label[start : start + self.capacity]
+            self.n, self.p = row_kernels.split_classes(
+                score, label, self.negatives, self.positives, self.n, self.p
+            )
+            used += self.n + self.p - before
+        return used
+
+    def flush(self) -> None:
+        """Write what is held as a run."""
+        if self.n + self.p:
+            self.write(self.negatives[: self.n], self.positives[: self.p])
+        self.n = self.p = 0
+
+    def write(self, negatives: Array, positives: Array) -> None:
+        """Write scores of the classes, at least one score, as a run; they are sorted in place."""
+        negatives.sort()
+        positives.sort()
+        ends = [section[i] for section in (negatives, positives) if section.size for i in (0, -1)]
+        self.lowest, self.highest = min(self.lowest, *ends), max(self.highest, *ends)
+        self.used_positive += positives.size
+        negatives, negative_ties = fold(negatives, label=0)
+        positives, positive_ties = fold(positives, label=1)
+        entries = np.concatenate([negative_ties, positive_ties], axis=1)
+        entries = np.take(entries, np.argsort(entries[0], kind="stable"), axis=1)
+        self._write(Sections(negatives, positives, entries=Points(*entries)))
+
+    def _write(self, sections: Sections, segments: RunSegments | None = None) -> None:
+        path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
+        self.runs.append(write_run(path, sections, segments))
+
+
+def _has_longer_ties(score: Array) -> bool:
+    reach = SHORTEST_FOLDED_TIE - 1
+    return bool((score[reach:] == score[:-reach]).any())
+
+
+def fold(values: Array, label: int) -> tuple[Array, Array]:
+    """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
+    if not _has_longer_ties(values):
+        return values, np.empty((3, 0))
+    n, score, count = row_kernels.fold_ties(values, SHORTEST_FOLDED_TIE)
+    return values[:n], np.stack([score, count, label * count])
+
+
+def fold_weighted(rows: SignedRows) -> tuple[SignedRows, Points]:
+    """Sorted weighted rows without their longer ties, and the ties' exact sums as entries; rows are used up."""
+    score, signed = rows
+    if not _has_longer_ties(score):
+        return rows, Sections().entries
+    n, *entries = ties.fold_signed(score, signed, SHORTEST_FOLDED_TIE)
+    return SignedRows(score[:n], signed[:n]), Points(*entries)
+
+
+class WeightedBuffer(Buffer):
+    """Rows with weights, on their way into runs."""
+
+    def __init__(self, capacity: int, folder: Path, index: int) -> None:
+        super().__init__(0, folder, index)
+        self.capacity = capacity
+        self.rows = np.empty((capacity, 2))
+
+    def add(self, rows: Rows) -> int:
+        """See `Buffer.add`."""
+        assert rows.weight is not None
+        used = 0
+        for start in range(0, rows.score.size, self.capacity):
+            part = slice(start, start + self.capacity)
+            if self.n + rows.score[part].size > self.capacity:
+                self.flush()
+            before = self.n
+            self.n = row_kernels.keep_weighted(
+                rows.score[part],
+                rows.label[part],
+                rows.weight[part],
+                self.rows,
+                self.n,
+            )
+            used += self.n - before
+        return used
+
+    def flush(self) -> None:
+        """See `Buffer.flush`."""
+        if self.n:
+            self.write_weighted(self.rows[: self.n])
+        self.n = 0
+
+    def write_weighted(self, rows: Array) -> None:
+        """Write weighted rows, shape (rows, 2): score and signed weight, at least one, as a run."""
+        score, signed = sort_pairs(rows)
+        self.lowest, self.highest = min(self.lowest, score[0]), max(self.highest, score[-1])
+        self.used_positive += int(np.count_nonzero(signed > 0))
+        kept, entries = fold_weighted(SignedRows(score, signed))
+        self._write(Sections(rows=kept, entries=entries))
+
+
+class CodedBuffer(Buffer):
+    """Rows with segments, with weights or without, on their way into runs.
+
+    encoder : gave the rows' codes, and knows what they stand for
+    """
+
+    def __init__(self, capacity: int, folder: Path, index: int, encoder: Encoder, weighted: bool) -> None:
+        super().__init__(0, folder, index)
+        self.capacity = capacity
+        self.encoder = encoder
+        self.score = np.empty(capacity + 1)
+        self.slot = np.empty(capacity + 1, np.int32)
+        self.weight = np.empty(capacity) if weighted else None
+        self.counts = np.zeros(0, np.int64)
+
+    def add(self, rows: Rows) -> int:
+        """See `Buffer.add`."""
+        assert rows.code is not None
+        self.counts = np.append(self.counts, np.zeros(2 * len(self.encoder) - self.counts.size, np.int64))
+        used = 0
+        for start in range(0, rows.score.size, self.capacity):
+            part = slice(start, start + self.capacity)
+            taken = (rows.score[part], rows.label[part])
+            if self.n + taken[0].size > self.capacity:
+                self.flush()
+            before = self.n
+            if self.weight is None or rows.weight is None:
+                self.n = segment_kernels.keep(
+                    *taken, rows.code[part], self.score, self.slot, self.counts, self.n
+                )
+            else:
+                out = (self.score, self.weight, self.slot)
+                self.n = segment_kernels.keep_weighted(
+                    *taken, rows.weight[part], rows.code[part], *out, self.counts, self.n
+                )
+            used += self.n - before
+        return used
+
+    def flush(self) -> None:
+        """See `Buffer.flush`."""
+        if self.n == 0:
+            return
+        counts = self.counts.reshape(-1, 2)
+        present = np.flatnonzero(counts.any(axis=1))
+        slot = self.slot[: self.n]
+        if present.size < counts.shape[0]:
+            places = np.zeros(counts.shape[0], np.int32)
+            places[present] = np.arange(present.size)
+            slot = 2 * places[slot >> 1] + (slot & 1)
+        segments = RunSegments(self.encoder.values_of(present), counts[present])
+        score = self.score[: self.n]
+        if self.weight is None:
+            sections = tagged_sections(score, slot, present.size)
+        else:
+            signed = np.where(slot & 1, self.weight[: self.n], -self.weight[: self.n])
+            sections = coded_sections(score, slot >> 1, signed)
+        self.lowest, self.highest = min(self.lowest, score.min()), max(self.highest, score.max())
+        self.used_positive += int(segments.counts[:, 1].sum())
+        self._write(sections, segments)
+        self.counts[:] = 0
+        self.n = 0
+
+
+def tagged_sections(score: Array, tag: npt.NDArray[np.signedinteger], codes: int) -> Sections:
+    """Rows of weight 1 with tags of so many codes, in any order, as a run holds them."""
+    score, tags = sort_tagged(score, tag, bits_of_tags(codes))
+    n, *entries = tag_kernels.fold_tags(score, tags, SHORTEST_FOLDED_TIE)
+    return Sections(tagged=Tagged(score[:n], tags[:n]), coded_entries=CodedEntries(*entries))
+
+
+def coded_sections(score: Array, code: npt.NDArray[np.signedinteger], signed: Array) -> Sections:
+    """Weighted rows with codes, in any order, as a run holds them."""
+    order = order_tagged(score, code)
+    score, codes, signed = score[order], code[order].astype(np.int64), signed[order]
+    n, *entries = tag_kernels.fold_signed(score, codes, signed, SHORTEST_FOLDED_TIE)
+    return Sections(
+        coded_rows=CodedRows(score[:n], codes[:n], signed[:n]), coded_entries=CodedEntries(*entries)
+    )

@@ -1,0 +1,126 @@
+"""Parts of a score table: ranges of scores as points, in Parquet files or on their way through a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibrators._kernels.accumulators import expansion_of
+from calibrators.passes import Array, Classes, Pass, Points
+from pipeline import schema
+from pipeline.arrow_columns import as_column, as_numpy
+from pipeline.execution import Executor
+from pipeline.sort.buckets import Bucket
+
+_MOST_CLASSES = 1 << 26
+"""Rows below which `Pass.classes` is exact."""
+
+
+class Part(NamedTuple):
+    """A part of the table: a range of scores; weight and positives as expansions, empty where not known.
+
+    group : the row group of the file that it is; None: all of them.
+    """
+
+    path: str | None
+    first: float
+    points: int
+    weight: Array
+    positives: Array
+    group: int | None = None
+
+
+def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: str) -> Any:
+    """Carry out a pass over written parts, or over those of them that it needs."""
+    tasks = [
+        (part.path, part.group, request.chunk)
+        for part in parts
+        if request.only is None or part.first in request.only
+    ]
+    return request.combine(executor.run(stage, _run_chunk, tasks))
+
+
+def merge(
+    bucket: Bucket, path: str | None, chunk: Callable[[Points], Any] | None, classes: Classes | None
+) -> tuple[Part, Any] | None:
+    """Rows of a range of scores as a part, written where there is a path, and what a pass makes of them.
+
+    Returns None where there are no rows.
+    """
+    rows = bucket.negatives.size + bucket.positives.size
+    if classes is not None and path is None and bucket.plain and 0 < rows < _MOST_CLASSES:
+        return _pooled(bucket.negatives, bucket.positives, classes)
+    points = bucket.points()
+    return merge_points(points, path, chunk) if points.score.size else None
+
+
+def _pooled(negatives: Array, positives: Array, classes: Classes) -> tuple[Part, Any]:
+    """As `merge_points`, of rows without weights whose points nobody needs."""
+    state, points = classes(negatives, positives)
+    first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
+    hits = np.array([float(positives.size)])[: min(1, positives.size)]
+    return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state
+
+
+def merge_points(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
+    """Points of a range of scores as a part; as `merge`."""
+    if path is not None:
+        write_points(points, Path(path))
+    part = Part(
+        path,
+        float(points.score[0]),
+        points.score.size,
+        expansion_of(points.weight),
+        expansion_of(points.positives),
+    )
+    return part, (chunk(points) if chunk is not None else None)
+
+
+def write_points(points: Points, path: Path) -> None:
+    """Write points as a part of a score table; a repeated task writes the same file again."""
+    table = pa.Table.from_arrays([as_column(column) for column in points], schema=schema.SCORE_TABLE)
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(
+        table,
+        temporary,
+        # Within some hundredths as small as zstd makes it, and read in two thirds of the time.
+        compression="lz4",
+        use_dictionary=["weight", "positives"],
+        column_encoding={"score": "BYTE_STREAM_SPLIT"},
+    )
+    temporary.replace(path)
+
+
+def read_points(path: str, group: int | None = None) -> Points:
+    """A part of a score table."""
+    score, weight, positives = schema.SCORE_TABLE.names
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        groups = range(file.num_row_groups) if group is None else [group]
+        alike = only_weight(file.metadata, groups)
+        names = [score, positives] if alike is not None else [score, weight, positives]
+        table = file.read_row_groups(groups, columns=names, use_threads=False)
+    columns = {name: as_numpy(table.column(name)) for name in names}
+    if alike is not None:
+        columns[weight] = np.full(table.num_rows, alike)
+    return Points(columns[score], columns[weight], columns[positives])
+
+
+def only_weight(footer: pq.FileMetaData, groups: Iterable[int]) -> float | None:
+    """The weight that all points of some row groups have, where the footer tells."""
+    at = schema.SCORE_TABLE.names.index("weight")
+    found = set()
+    for group in groups:
+        statistics = footer.row_group(group).column(at).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        found |= {statistics.min, statistics.max}
+    return float(found.pop()) if len(found) == 1 else None
+
+
+def _run_chunk(path: str, group: int | None, chunk: Any) -> Any:
+    return chunk(read_points(path, group))

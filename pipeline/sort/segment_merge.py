@@ -1,0 +1,115 @@
+"""Merging a range of scores of a log with segments: one order of its rows, for all of them and for each segment."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrators._kernels import pava, ties
+from calibrators.passes import Array, Points
+from pipeline._kernels import tags as kernels
+from pipeline.sort.buckets import Bucket, CodedBucket
+from pipeline.sort.exchange import Exchanged, write_exchange
+from pipeline.sort.run_files import Integers
+from pipeline.sort.segments import Coding, read_codes
+from pipeline.sort.tagged import sort_tagged
+
+
+class LevelCut(NamedTuple):
+    """What a range leaves of each segment of a level.
+
+    Attributes
+    ----------
+    groups : path of a file of int32: of each code, the place of its segment among those of the level, -1 for segments
+        that nobody wants
+    size : how many segments the level has
+    pooled : whether to leave blocks that isotonic regression has pooled; otherwise points
+    path : of what is left, without the number of the range
+    """
+
+    groups: str
+    size: int
+    pooled: bool
+    path: str
+
+
+class Cutting(NamedTuple):
+    """How the rows of segments leave the merge. weighted : whether sums are more than counts."""
+
+    coding: Coding
+    levels: tuple[LevelCut, ...]
+    weighted: bool
+
+
+def merge_segments(
+    bucket: CodedBucket, cutting: Cutting, index: int
+) -> tuple[Bucket | Points, list[Exchanged]]:
+    """All rows of a range, and what is left of each segment for each level.
+
+    Returns
+    -------
+    rows : sorted by class, or added up to points where rows have weights or ties have been folded
+    files : a file a level
+    """
+    codes = cutting.coding.count
+    files = []
+    if bucket.plain:
+        score, tag = bucket.score, bucket.tag
+        if score.size:
+            score, tag = sort_tagged(score, tag, cutting.coding.bits)
+        for cut in cutting.levels:
+            columns, starts = _cut_rows(score, tag, read_codes(cut.groups, 0, codes), cut, cutting.weighted)
+            files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
+        classes = kernels.split_tags(score, tag)
+        return Bucket(classes[0], classes[1], np.empty((0, 2)), None, bucket.before), files
+    entries = bucket.in_order()
+    for cut in cutting.levels:
+        columns, starts = _cut_entries(entries, read_codes(cut.groups, 0, codes), cut, cutting.weighted)
+        files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
+    score, _, weight, positives = entries
+    return Points(*ties.sum_ties(score, weight, positives)), files
+
+
+def _starts(counts: Integers) -> Integers:
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _cut_rows(
+    score: Array, tag: Integers, group_of: Any, cut: LevelCut, weighted: bool
+) -> tuple[list[Array], Integers]:
+    counts = np.zeros(cut.size, np.int64)
+    kernels.count_groups(tag, 1, group_of, counts)
+    starts = _starts(counts)
+    rows = np.empty(starts[-1], np.uint32)
+    distinct = np.empty(score.size)
+    kernels.scatter_ranks(score, tag, group_of, starts[:-1].copy(), distinct, rows)
+    if cut.pooled:
+        blocks, sizes = pava.pool_ranked(rows, starts, distinct)
+        first, last, weight, positives = blocks
+        zero = [np.zeros(first.size)] if weighted else []
+        return [first, last, weight, *zero, positives, *zero], _starts(sizes)
+    points = np.empty((3, rows.size))
+    ends = np.empty(cut.size, np.int64)
+    kernels.points_of_ranks(rows, starts, distinct, points, ends)
+    own = np.concatenate([[0], ends])
+    return [column[: own[-1]] for column in points], own
+
+
+def _cut_entries(
+    entries: tuple[Array, Integers, Array, Array], group_of: Any, cut: LevelCut, weighted: bool
+) -> tuple[list[Array], Integers]:
+    score, group, weight, positives = kernels.sum_groups(*entries, group_of)
+    wanted = group >= 0
+    starts = _starts(np.bincount(group[wanted], minlength=cut.size))
+    points = np.empty((3, starts[-1]))
+    # The group of a group is itself.
+    own = np.arange(cut.size + 1, dtype=np.int32)
+    own[-1] = -1
+    kernels.scatter_points(score, group, weight, positives, own, starts[:-1].copy(), points)
+    if not cut.pooled:
+        return list(points), starts
+    zero = np.zeros(starts[-1])
+    blocks, sizes = pava.pool_groups(points[0], points[0], points[1], zero, points[2], zero, starts)
+    kept = blocks if weighted else [blocks[i] for i in (0, 1, 2, 4)]
+    return list(kept), _starts(sizes)

@@ -1,0 +1,71 @@
+"""Rows with tags in the order of their scores, and of their tags where scores are equal."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.ordering import ascending
+from calibrators.passes import Array
+from pipeline._kernels import tags as kernels
+
+Integers = npt.NDArray[np.int64]
+
+_FEWEST = 256
+"""Rows of a piece, on average: below it, starting to sort costs more than sorting."""
+
+_MOST = 1 << 15
+"""Rows of a piece that sort in a processor's nearer memory."""
+
+
+def bits_of_tags(codes: int) -> int:
+    """How many bits the tags of so many codes have."""
+    return max(1, (2 * codes - 1).bit_length())
+
+
+def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> tuple[Array, Integers]:
+    """Rows in ascending order of score and tag.
+
+    Parameters
+    ----------
+    score : float64 array, shape (n,), finite, without -0.0
+    tag : integers, shape (n,), each below 2 ** bits
+
+    Returns
+    -------
+    score, tag
+
+    Notes
+    -----
+    Rows are scattered by the leading bits of their scores to pieces in which the rest of the score and the tag are one
+    64-bit whole number: numpy sorts these with vector instructions, and the rows are read back from them. Nothing is
+    gathered. Where that needs too many pieces, as with scores of very many magnitudes and very many segments, scores
+    are sorted with their places, and ties by comparison. O(n log n).
+    """
+    n = score.size
+    raw = np.ascontiguousarray(score).view(np.uint64)
+    low, high = map(np.uint64, kernels.extent(raw))
+    span = int(high) - int(low)
+    shift = 64 - bits
+    if span >> shift > n // _FEWEST:
+        order = order_tagged(score, tag)
+        return score[order], tag[order].astype(np.int64)
+    while shift > 1 and span >> (shift - 1) <= n // _MOST:
+        shift -= 1
+    counts = np.zeros((span >> shift) + 1, np.int64)
+    kernels.count_pieces(raw, low, np.uint64(shift), counts)
+    ends = np.cumsum(counts)
+    keys = np.empty(n, np.uint64)
+    kernels.scatter_keys(raw, tag, low, np.uint64(shift), np.uint64(bits), ends - counts, keys)
+    for piece in np.flatnonzero(counts > 1).tolist():
+        keys[ends[piece] - counts[piece] : ends[piece]].sort()
+    tags = np.empty(n, np.int64)
+    kernels.read_keys(keys, ends, low, np.uint64(shift), np.uint64(bits), out := np.empty_like(raw), tags)
+    return out.view(np.float64), tags
+
+
+def order_tagged(score: Array, tag: npt.NDArray[np.signedinteger]) -> Integers:
+    """The places of rows in ascending order of score and tag."""
+    order = ascending(np.ascontiguousarray(score))
+    kernels.order_ties(order, score, tag)
+    return order
