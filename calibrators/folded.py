@@ -20,6 +20,9 @@ from scipy import stats
 from calibrators.cumulative import Layout
 from calibrators.passes import Array, Pass, Points
 
+_OUTSIDE, _INSIDE = 0, 1
+"""Places in what `FoldedPoints.split` returns."""
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -65,7 +68,14 @@ class FoldedPoints:
         return np.asarray(drawn + np.where(home == fold, rest, 0.0))
 
     def training(self, passes: Generator[Pass, Any, Any], fold: int) -> Generator[Pass, Any, Any]:
-        """A calibrator's passes, carried out over the observations outside a fold."""
+        """Passes, such as a calibrator's, carried out over the observations outside a fold."""
+        return self._over(passes, fold, _OUTSIDE)
+
+    def held_out(self, passes: Generator[Pass, Any, Any], fold: int) -> Generator[Pass, Any, Any]:
+        """Passes, such as those that measure, carried out over the observations in a fold."""
+        return self._over(passes, fold, _INSIDE)
+
+    def _over(self, passes: Generator[Pass, Any, Any], fold: int, side: int) -> Generator[Pass, Any, Any]:
         answer: Any = None
         while True:
             try:
@@ -73,8 +83,8 @@ class FoldedPoints:
             except StopIteration as stop:
                 return stop.value
             answer = yield Pass(
-                chunk=partial(_training_chunk, self, fold, request.chunk, request.only),
-                combine=partial(_training_combine, request.combine),
+                chunk=partial(_chunk, self, fold, side, request.chunk, request.only),
+                combine=partial(_combine, request.combine),
                 only=None if request.only is None else self._parts_of(request.only),
             )
 
@@ -85,14 +95,14 @@ class FoldedPoints:
         return frozenset(first[places].tolist())
 
 
-def _training_chunk(folded: FoldedPoints, fold: int, chunk: Any, only: Any, points: Points) -> Any:
-    training, _ = folded.split(points, fold)
-    if training is None or (only is not None and float(training.score[0]) not in only):
+def _chunk(folded: FoldedPoints, fold: int, side: int, chunk: Any, only: Any, points: Points) -> Any:
+    own = folded.split(points, fold)[side]
+    if own is None or (only is not None and float(own.score[0]) not in only):
         return None
-    return (chunk(training),)
+    return (chunk(own),)
 
 
-def _training_combine(combine: Any, states: list[Any]) -> Any:
+def _combine(combine: Any, states: list[Any]) -> Any:
     return combine([state[0] for state in states if state is not None])
 
 

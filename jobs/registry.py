@@ -102,6 +102,14 @@ _JOBS = (
         example=f"--set log.path=held-out/ {_STORE} --set report.path=report/",
     ),
     Job(
+        name="compare",
+        help="Compare methods by cross-validation on a log.",
+        config="jobs.config_compare:CompareConfig",
+        module="jobs.compare",
+        required=("log.path",),
+        example="--set log.path=log/ --set output.path=comparison/",
+    ),
+    Job(
         name="demo",
         help="Train a classifier on UCI Adult and run all jobs on its log.",
         config="jobs.config:DemoConfig",

@@ -26,6 +26,21 @@ BEFORE = "#b8501f"
 AFTER = "#1f5f99"
 GRID, MUTED, INK = "#e3e6ea", "#8a929b", "#2b3138"
 
+OTHERS = ("#2e7d5b", "#8a4f9e", "#b07d12", "#a33b5c", "#3d8c99", "#5c6b2f")
+"""Of further lines, after `BEFORE` and `AFTER`."""
+
+_VARIABLES = {
+    BEFORE: "before",
+    AFTER: "after",
+    GRID: "grid",
+    MUTED: "muted",
+    INK: "ink",
+    "#ffffff": "paper",
+    **{color: f"other-{i + 1}" for i, color in enumerate(OTHERS)},
+}
+"""Colours that pages have variables for, so that a figure is drawn once for light and dark."""
+_COLORS = re.compile("|".join(_VARIABLES))
+
 LOWEST_SHOWN = 1e-6
 """Probabilities nearer to 0 or 1 are drawn on the border of a logit axis."""
 
@@ -253,4 +268,5 @@ def _inline(text: str, name: str, alt: str) -> str:
         r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"|<svg ([^>]*?)width="[^"]*"([^>]*?)height="[^"]*"'
     )
     text = head.sub(lambda m: "<svg " + "".join(group or "" for group in m.groups()), text, count=1)
+    text = _COLORS.sub(lambda found: f"var(--{_VARIABLES[found[0]]}, {found[0]})", text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)

@@ -15,6 +15,7 @@ from pipeline.evaluate.figures import (
     AFTER,
     LOWEST_SHOWN,
     MUTED,
+    OTHERS,
     grid,
     logit,
     logit_ticks,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 EXACT_ROWS = 1500
 """Maps of more rows are drawn at this many places."""
 
-_OTHERS = ("#2e7d5b", "#8a4f9e", "#b07d12", "#a33b5c", "#3d8c99", "#5c6b2f")
 _DASHES: tuple[Any, ...] = ((5, 2), (1.2, 1.2), (7, 2, 1.2, 2), (3, 1.2))
 
 
@@ -109,7 +109,7 @@ def _draw_curve(axes: Axes, view: View, i: int, label: str, calibration_map: Cal
     style: dict[str, Any] = {"color": AFTER, "zorder": 4}
     if i > 0:
         style = {
-            "color": _OTHERS[(i - 1) % len(_OTHERS)],
+            "color": OTHERS[(i - 1) % len(OTHERS)],
             "dashes": _DASHES[(i - 1) % len(_DASHES)],
             "zorder": 5,
         }

@@ -20,16 +20,14 @@ from pipeline.evaluate.evaluation import (
     Evaluation,
     changes,
     headline,
-    jsonable,
     points,
     ranking,
 )
 from pipeline.evaluate.figures import AFTER, BEFORE
 from pipeline.evaluate.map_figure import EXACT_ROWS, View, logit_view, map_figure
+from pipeline.evaluate.page import MISSING, fact_groups, render_page
 
 TEMPLATE = "report.html.j2"
-
-MISSING = "–"
 
 
 @dataclass(frozen=True)
@@ -119,18 +117,9 @@ def render_report(
     str
         HTML without references to anything outside; the same text for the same arguments.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("pipeline.evaluate"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     before, after = evaluation.before, evaluation.after
-    return environment.get_template(TEMPLATE).render(
-        missing=MISSING,
+    return render_page(
+        TEMPLATE,
         title=title,
         headline=headline(before.measures, after.measures),
         notes=list(notes),
@@ -146,7 +135,7 @@ def render_report(
         frequency_rows=_paired(before.by_frequency, after.by_frequency),
         weighted=after.weighted,
         probabilities=before.probabilities,
-        facts=_fact_groups(facts),
+        facts=fact_groups(facts),
     )
 
 
@@ -390,35 +379,3 @@ def _percent(value: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:,.4g}"
-
-
-def _fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Groups of facts as (heading, rows); facts outside groups come first, without a heading."""
-    loose = [(_spaced(name), _fact(value)) for name, value in facts.items() if not isinstance(value, Mapping)]
-    groups = [
-        (_spaced(name), [(_spaced(key), _fact(item)) for key, item in value.items()])
-        for name, value in facts.items()
-        if isinstance(value, Mapping)
-    ]
-    return ([("", loose)] if loose else []) + groups
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _fact(value: Any) -> str:
-    value = jsonable(value)
-    if value is None:
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.6g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} = {_fact(item)}" for key, item in value.items()) or "none"
-    if isinstance(value, list):
-        return ", ".join(_fact(item) for item in value) or "none"
-    return str(value)

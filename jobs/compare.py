@@ -1,0 +1,227 @@
+"""The compare job: methods compared by cross-validation on a log, as a table in the terminal and as a page."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from calibrators.base import Calibrator
+from calibrators.cross_validation import CrossValidation, cross_validation_passes
+from calibrators.measures import run_passes
+from jobs.config_compare import CompareConfig
+from jobs.run import Outcome, Plan
+from pipeline.errors import ConfigError, InputRejectedError
+from pipeline.evaluate.comparison_page import (
+    SHOWN,
+    comparison_document,
+    comparison_headline,
+    render_comparison,
+)
+from pipeline.evaluate.evaluation import to_json
+from pipeline.execution import Executor
+from pipeline.files.output import Output
+from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.fit.calibration import check_table, make_calibrator
+from pipeline.log.logs import Columns, Log, cut, open_log
+from pipeline.log.quarantine import RowRules, check_place, keep_parts
+from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
+from pipeline.table.identity import run_id, software
+
+REPORT, RUN = "report.html", "run.json"
+_NEEDS_PROBABILITIES = ("bbq",)
+_OF_GENERATED_LOGS = ("dg", "dgg")
+
+
+def prepare(config: CompareConfig) -> Prepared:
+    """Check everything that can be checked before the first task; reads footers only."""
+    calibrators = _calibrators(config)
+    log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
+    settings = config.model_dump(
+        mode="json", exclude={"scratch": True, "cluster": True, "output": True, "log": {"path"}}
+    )
+    identity = run_id("compare", log, settings)
+    output = None
+    if config.output.path is not None:
+        output = Output(config.output.path)
+        output.check_apart(log.filesystem, log.places())
+        output.check(identity)
+    quarantine = None
+    if config.log.quarantine_path is not None:
+        quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
+        quarantine.check_apart(log.filesystem, log.places())
+        check_place(quarantine, identity)
+    needed = scratch_bytes(log, write=True)
+    check_space(config.scratch, needed)
+    return Prepared(config, log, calibrators, identity, output, quarantine, needed)
+
+
+def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
+    made = {}
+    for name in config.compare.methods:
+        if name in _OF_GENERATED_LOGS:
+            raise ConfigError(
+                f"compare.methods: expected methods for any log, found {name}, which is for logs that `logcal "
+                "generate` made: leave it out"
+            )
+        made[name] = make_calibrator(name, config.compare.params.get(name, {}))
+    return made
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A comparison that can start."""
+
+    config: CompareConfig
+    log: Log
+    calibrators: Mapping[str, Calibrator]
+    identity: str
+    output: Output | None
+    quarantine: Output | None
+    needed: int
+
+    @property
+    def threads(self) -> bool:
+        """Its tasks sort, merge, fit and measure in compiled code."""
+        return True
+
+    @property
+    def plan(self) -> Plan:
+        """What the comparison would do."""
+        log, config = self.log, self.config
+        tasks = len(cut(log, SortPlan(Path()).within(config.cluster.memory_bytes, log.rows).run_rows))
+        names = ", ".join(self.calibrators)
+        written = () if self.output is None else (self.output.root,)
+        return Plan(
+            job="compare",
+            stages=(
+                f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)",
+                "merge: write the score table to scratch",
+                f"compare: fit {names} to the rows outside each of {config.compare.folds} folds, measure inside",
+            ),
+            reads=(
+                f"{', '.join(config.log.path)}: {len(log.files)} files, {log.rows:,} rows, {log.size:,} bytes",
+            ),
+            writes=(
+                *written,
+                f"scratch ({config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
+            ),
+            facts={
+                "files": len(log.files),
+                "rows": log.rows,
+                "methods": list(self.calibrators),
+                "folds": config.compare.folds,
+                "run_id": self.identity,
+            },
+        )
+
+    def execute(self, executor: Executor) -> Outcome:
+        """Compare, and write the page where one is wanted."""
+        started = time.perf_counter()
+        with scratch_folder(self.config.scratch) as scratch:
+            table, found, notes = self._compare(executor, scratch)
+            if self.quarantine is not None and table.bad.total:
+                keep_parts(scratch, self.quarantine, self.identity)
+        facts = self._facts(table, time.perf_counter() - started)
+        summary = {
+            **comparison_document(found),
+            "headline": comparison_headline(found),
+            "notes": notes,
+            **table.facts(),
+            "run_id": self.identity,
+        }
+        lines = [comparison_headline(found), "", *comparison_lines(found), "", *notes]
+        if self.output is None:
+            return Outcome(summary, [*lines, "the same as a page: --set output.path=FOLDER"])
+        page = render_comparison(found, facts, notes=notes)
+        contents = {
+            REPORT: page.encode(),
+            RUN: to_json({"facts": facts, "comparison": comparison_document(found)}).encode(),
+        }
+        with self.output.writing(self.identity, list(contents)) as staging:
+            for name, content in contents.items():
+                staging.filesystem.pipe_file(staging.target(name), content)
+            staging.files += list(contents)
+        summary["report"] = f"{self.output.root}/{REPORT}"
+        return Outcome(summary, [*lines, f"report: {summary['report']}"])
+
+    def _compare(self, executor: Executor, scratch: Path) -> tuple[ScoreTable, CrossValidation, list[str]]:
+        log = self.config.log
+        rules = RowRules(
+            quarantine=log.on_bad_rows == "quarantine",
+            max_fraction=log.max_bad_fraction,
+            keep=self.quarantine is not None,
+        )
+        plan = SortPlan(scratch, transform=log.score_transform, rules=rules, write=scratch / "score_table")
+        plan = plan.within(self.config.cluster.memory_bytes, self.log.rows)
+        table, _ = build_score_table(self.log, plan, executor)
+        check_table(table)
+        calibrators, notes = self._suitable(table)
+        passes = cross_validation_passes(
+            calibrators, folds=self.config.compare.folds, seed=self.config.compare.seed
+        )
+        try:
+            found: CrossValidation = run_passes(
+                passes, lambda request: table.run(request, executor, "compare")
+            )
+        except ValueError as error:
+            raise InputRejectedError(f"the log does not suit the comparison: {error}") from None
+        return table, found, notes
+
+    def _suitable(self, table: ScoreTable) -> tuple[dict[str, Calibrator], list[str]]:
+        """The methods that scores of this range can have."""
+        calibrators, notes = dict(self.calibrators), []
+        if self.config.log.segment:
+            notes.append("segments are not told apart: log.segment was passed over")
+        if not 0 <= table.lowest <= table.highest <= 1:
+            left_out = [name for name in _NEEDS_PROBABILITIES if calibrators.pop(name, None) is not None]
+            notes += [
+                f"{name} was left out: it needs scores in [0, 1], found {table.lowest:g} to {table.highest:g}"
+                for name in left_out
+            ]
+        if not calibrators:
+            raise ConfigError(f"compare.methods: no method is left; {notes[-1]}")
+        return calibrators, notes
+
+    def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
+        compare = self.config.compare
+        return {
+            "Log": {
+                "path": ", ".join(self.config.log.path),
+                "files": len(self.log.files),
+                **{key: value for key, value in table.facts().items() if key != "quarantined_by_reason"},
+                **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
+            },
+            "Comparison": {"folds": compare.folds, "seed": compare.seed, "parameters": compare.params},
+            "Run": {
+                "id": self.identity,
+                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+                "seconds": round(seconds, 2),
+                **software(),
+            },
+        }
+
+
+def comparison_lines(found: CrossValidation) -> list[str]:
+    """A row a method, with standard errors; the best of each measure has a star."""
+    width = max(len(method.name) for method in found.methods)
+    best = {measure: found.best(measure) for measure in SHOWN}
+    lines = [f"{'':{width}}" + "".join(f"{label:>20}" for label in SHOWN.values())]
+    for method in found.methods:
+        cells = []
+        for measure in SHOWN:
+            estimate = method.estimates[measure]
+            star = "*" if best[measure] == method.name else ""
+            if estimate.mean is None:
+                cells.append("–")
+            elif math.isinf(estimate.mean):
+                cells.append("infinite")
+            else:
+                error = "" if estimate.error is None else f" ±{estimate.error:.4f}"
+                cells.append(f"{star}{estimate.mean:.4f}{error}")
+        lines.append(f"{method.name:{width}}" + "".join(f"{cell:>20}" for cell in cells))
+    return lines

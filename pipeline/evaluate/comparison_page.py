@@ -1,0 +1,178 @@
+"""The comparison of methods as a page: which to take, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from calibrators.cross_validation import RAW, CrossValidation, Estimate, MethodResult
+from pipeline.evaluate.evaluation import jsonable
+from pipeline.evaluate.figures import AFTER, BEFORE, MUTED, grid, render
+from pipeline.evaluate.page import MISSING, fact_groups, render_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TEMPLATE = "comparison.html.j2"
+
+SHOWN = {
+    "log_loss": "Log loss",
+    "brier": "Brier score",
+    "ece_frequency": "ECE",
+    "auc": "AUC",
+}
+"""The measures of the table, and what they are called."""
+
+_HEIGHT = 0.32
+"""Of a method's line in the figure, in inches."""
+
+
+def render_comparison(
+    found: CrossValidation,
+    facts: Mapping[str, Any],
+    *,
+    title: str = "Methods compared",
+    notes: Sequence[str] = (),
+) -> str:
+    """The page as text: HTML without references to anything outside; the same text for the same arguments."""
+    best = {measure: found.best(measure) for measure in SHOWN}
+    rows = [
+        {
+            "label": _label(method.name),
+            "cells": [
+                {"best": best[measure] == method.name, **_cell(method.estimates[measure])}
+                for measure in SHOWN
+            ],
+            "excess": _excess(method.estimates["log_loss"]),
+        }
+        for method in found.methods
+    ]
+    return render_page(
+        TEMPLATE,
+        title=title,
+        headline=comparison_headline(found),
+        size=_size(found),
+        notes=notes,
+        measures=list(SHOWN.values()),
+        rows=rows,
+        folds=found.folds,
+        infinite=[(_label(m.name), f"{m.infinite:,.10g}") for m in found.methods if m.infinite],
+        figures=[_dots(found, measure) for measure in ("log_loss", "ece_frequency")],
+        facts=fact_groups(facts),
+    )
+
+
+def comparison_headline(found: CrossValidation) -> str:
+    """Which method has the lowest log loss, and which are not clearly worse, in one plain sentence."""
+    best = found.best("log_loss")
+    if best is None:
+        return "Every method gave some label probability 0 when it happened: no log loss is finite."
+    near = [method.name for method in found.methods if method.name != best and _is_near(method)]
+    loss = next(m for m in found.methods if m.name == best).estimates["log_loss"].mean
+    said = f"The lowest log loss on rows that a method has not seen is that of {_label(best)}, {loss:.4f}"
+    if not near:
+        return f"{said}; every other method is clearly worse."
+    names = f"{', '.join(near[:-1])} and {near[-1]}" if len(near) > 1 else near[0]
+    return f"{said}; {names} cannot be told from it."
+
+
+def _is_near(method: MethodResult) -> bool:
+    """Whether the excess is within two of its standard errors."""
+    estimate = method.estimates["log_loss"]
+    if estimate.excess is None or estimate.excess_error is None or method.name == RAW:
+        return False
+    return estimate.excess <= 2 * estimate.excess_error
+
+
+def comparison_document(found: CrossValidation) -> dict[str, Any]:
+    """For machines: every estimate, and every measure of every fold; sums as they agree on any partitioning."""
+    methods = {
+        method.name: {
+            "estimates": {name: asdict(estimate) for name, estimate in method.estimates.items()},
+            "infinite_losses": method.infinite,
+            "folds": [measures.as_dict() for measures in method.folds],
+        }
+        for method in found.methods
+    }
+    document = {
+        "folds": found.folds,
+        "seed": found.seed,
+        "weight": found.weight,
+        "positives": found.positives,
+        "best": found.best("log_loss"),
+        "methods": methods,
+    }
+    return dict(jsonable(document))
+
+
+def _label(name: str) -> str:
+    return "no calibration" if name == RAW else name
+
+
+def _size(found: CrossValidation) -> str:
+    share = f"{100 * found.positives / found.weight:.3g} %"
+    return (
+        f"{found.weight:,.10g} rows, of which {share} have label 1, in {found.folds} parts: each was predicted by "
+        "calibrators that were fitted to the others."
+    )
+
+
+def _cell(estimate: Estimate) -> dict[str, str]:
+    if estimate.mean is None:
+        return {"text": MISSING, "error": ""}
+    if math.isinf(estimate.mean):
+        return {"text": "∞", "error": ""}
+    return {
+        "text": f"{estimate.mean:.4f}",
+        "error": "" if estimate.error is None else f"± {estimate.error:.4f}",
+    }
+
+
+def _excess(estimate: Estimate) -> str:
+    if estimate.excess is None or estimate.excess_error is None:
+        return MISSING
+    return "best" if estimate.excess == 0 else f"+{estimate.excess:.4f} ± {estimate.excess_error:.4f}"
+
+
+def _dots(found: CrossValidation, measure: str) -> str:
+    """A measure's estimates as points with two standard errors to either side; of the log loss the excess."""
+    rows = []
+    for method in found.methods:
+        estimate = method.estimates[measure]
+        value, error = estimate.mean, estimate.error
+        if measure == "log_loss":
+            value, error = estimate.excess, estimate.excess_error
+        rows.append((method.name, value, error or 0.0))
+    best = found.best(measure)
+    shown = [row for row in rows if row[1] is not None]
+    label = "Log loss above the best method's" if measure == "log_loss" else "Calibration error (ECE)"
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        grid(axes, "x")
+        # What is far from all others would hide their differences.
+        limit = _limit(
+            [value + 2 * error for name, value, error in shown if name != RAW and value is not None]
+        )
+        for y, (name, value, error) in enumerate(rows):
+            color = AFTER if name == best else BEFORE if name == RAW else MUTED
+            if value is None or value - 2 * error > limit:
+                said = "infinite" if value is None else f"{value:.4f}, beyond the axis"
+                axes.text(limit, y, f"{said} ", ha="right", va="center", fontsize=9)
+                continue
+            axes.hlines(y, max(0.0, value - 2 * error), min(limit, value + 2 * error), color=color, lw=1.6)
+            axes.scatter([value], [y], s=42, color=color, zorder=3, clip_on=False)
+        axes.set_yticks(range(len(rows)), [_label(name) for name, _, _ in rows])
+        axes.set(xlim=(-0.03 * limit, limit), ylim=(len(rows) - 0.4, -0.6), ylabel=label)
+        axes.locator_params(axis="x", nbins=5)
+        axes.spines["left"].set_visible(False)
+        figure.subplots_adjust(left=0.3)
+
+    alt = f"{label}, a line a method: the point, and two standard errors to either side"
+    return render(draw, (4.8, 0.9 + _HEIGHT * len(rows)), f"dots-{measure}", alt)
+
+
+def _limit(values: Sequence[float]) -> float:
+    return 1.15 * max([*values, 1e-6])

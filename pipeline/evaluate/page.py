@@ -1,0 +1,59 @@
+"""What all pages share: the template that they extend, with its style, and how facts are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.evaluate.evaluation import jsonable
+
+MISSING = "–"
+
+
+def render_page(template: str, **content: Any) -> str:
+    """A page as text: HTML without references to anything outside; the same text for the same content.
+
+    template : of pipeline/evaluate/templates, one that extends page.html.j2
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("pipeline.evaluate"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(missing=MISSING, **content)
+
+
+def fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Groups of facts as (heading, rows); facts outside groups come first, without a heading."""
+    loose = [(_spaced(name), _fact(value)) for name, value in facts.items() if not isinstance(value, Mapping)]
+    groups = [
+        (_spaced(name), [(_spaced(key), _fact(item)) for key, item in value.items()])
+        for name, value in facts.items()
+        if isinstance(value, Mapping)
+    ]
+    return ([("", loose)] if loose else []) + groups
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _fact(value: Any) -> str:
+    value = jsonable(value)
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {_fact(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(_fact(item) for item in value) or "none"
+    return str(value)

@@ -1,0 +1,198 @@
+"""Methods compared by cross-validation: against brute force, through the real command, and as a page."""
+
+import itertools
+import json
+import math
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
+from calibrators.cross_validation import BY_FOLD, RAW, cross_validate, cross_validation_passes
+from calibrators.cumulative import layout_of, part_totals
+from calibrators.folded import FoldedPoints
+from calibrators.measures import measure, run_passes
+from calibrators.passes import Points, collapse
+from pipeline.evaluate.comparison_page import comparison_headline, render_comparison
+
+METHODS = {"isotonic": Isotonic(), "bbq": BBQ(), "platt": Platt(), "histogram": HistogramBinning(smoothing=1)}
+
+
+@pytest.fixture(scope="module")
+def points():
+    random = np.random.default_rng(5)
+    score = random.random(1500).round(2)
+    return collapse(score, random.random(1500) < 0.1 + 0.8 * score**2)
+
+
+@pytest.fixture(scope="module")
+def found(points):
+    return cross_validate(points, METHODS, folds=4, seed=3)
+
+
+def rows_of(points):
+    """Each observation by itself: its score and its label."""
+    counts = np.column_stack([points.weight - points.positives, points.positives]).astype(int)
+    return np.repeat(points.score, counts.sum(axis=1)), np.concatenate([[0] * n + [1] * k for n, k in counts])
+
+
+def brute_force(points, folds, seed):
+    """Held-out scores, labels, folds and probabilities of each method, row by row."""
+    folded = FoldedPoints(layout_of([part_totals(points)]), folds, seed)
+    score, label, fold, said = [], [], [], {name: [] for name in METHODS}
+    for i in range(folds):
+        outside, inside = folded.split(points, i)
+        s, y = rows_of(inside)
+        score.append(s)
+        label.append(y)
+        fold.append(np.full(s.size, i))
+        for name, calibrator in METHODS.items():
+            said[name].append(type(calibrator)(**calibrator.get_params()).fit(*rows_of(outside)).predict(s))
+    said[RAW] = score
+    return *map(np.concatenate, (label, fold)), {name: np.concatenate(p) for name, p in said.items()}
+
+
+def test_estimates_are_those_of_rows_predicted_one_by_one(points, found):
+    label, fold, said = brute_force(points, 4, 3)
+    assert [m.name for m in found.methods] == [RAW, *METHODS]
+    losses = {}
+    for method in found.methods:
+        p = said[method.name]
+        with np.errstate(divide="ignore"):
+            losses[method.name] = {
+                "log_loss": -np.log(np.where(label == 1, p, 1 - p)),
+                "brier": (label - p) ** 2,
+            }
+        for i, measures in enumerate(method.folds):
+            expected = measure(p[fold == i], None, label[fold == i])
+            for name in ("ece_frequency", "auc", "brier"):
+                assert math.isclose(getattr(measures, name), getattr(expected, name), abs_tol=1e-12)
+    for name in ("log_loss", "brier"):
+        best = losses[found.best(name)][name]
+        for method in found.methods:
+            estimate, own = method.estimates[name], losses[method.name][name]
+            assert math.isclose(estimate.mean, own.mean(), rel_tol=1e-12)
+            if math.isinf(own.mean()):
+                assert (estimate.error, estimate.excess) == (None, None)
+                continue
+            assert math.isclose(estimate.error, own.std() / math.sqrt(own.size), rel_tol=1e-9)
+            assert math.isclose(estimate.excess, (own - best).mean(), abs_tol=1e-12)
+            assert math.isclose(
+                estimate.excess_error, (own - best).std() / math.sqrt(own.size), rel_tol=1e-6, abs_tol=1e-9
+            )
+
+
+def test_infinite_losses_are_counted():
+    label = np.r_[np.zeros(300), np.ones(300), [1.0], [0.0]]
+    score = np.r_[np.linspace(0, 0.4, 300), np.linspace(0.6, 1, 300), [0.1], [0.9]]
+    found = cross_validate(collapse(score, label), {"isotonic": Isotonic(ends=0), "abb": ABB()}, folds=3)
+    by_name = {method.name: method for method in found.methods}
+    assert by_name["isotonic"].infinite == 2
+    assert by_name["isotonic"].estimates["log_loss"].mean == math.inf
+    assert by_name["abb"].infinite == 0
+    assert found.best("log_loss") == "abb"
+    page = render_comparison(found, {})
+    assert "The log loss of isotonic is infinite: it gave probability 0 to what happened in 2" in page
+
+
+def cut(points, parts):
+    edges = np.linspace(0, points.score.size, parts + 1).astype(int)
+    return [Points(*(c[a:b] for c in points)) for a, b in itertools.pairwise(edges) if a < b]
+
+
+@pytest.mark.parametrize("parts", [2, 7])
+def test_parts_change_nothing(points, found, parts):
+    pieces = cut(points, parts)
+
+    def run(request):
+        chosen = [p for p in pieces if request.only is None or p.score[0] in request.only]
+        return request.combine([request.chunk(p) for p in chosen])
+
+    assert run_passes(cross_validation_passes(METHODS, folds=4, seed=3), run) == found
+
+
+def test_enir_and_abb_on_scores_that_are_no_probabilities(points):
+    shifted = Points(points.score * 8 - 4, points.weight, points.positives)
+    found = cross_validate(shifted, {"enir": ENIR(), "abb": ABB()}, folds=2)
+    assert [method.name for method in found.methods] == ["enir", "abb"]
+    assert all(method.estimates[name].error is not None for method in found.methods for name in BY_FOLD)
+
+
+def test_too_few_of_a_label_are_refused():
+    with pytest.raises(
+        ValueError, match="at least twice as many observations of each label as folds, found 3"
+    ):
+        cross_validate(collapse(np.arange(50) / 50, np.arange(50) > 46), {"isotonic": Isotonic()})
+
+
+# The command
+
+
+def test_the_command_prints_a_table_and_writes_a_page(place):
+    place.write_log()
+    shown = place.run("compare", "--set", "log.path=log", "--set", "cluster.kind=inline").expect(0).stdout
+    for name in ("before", "isotonic", "platt", "histogram", "enir", "bbq", "abb"):
+        assert re.search(rf"^{name} .*±0\.\d{{4}}", shown, flags=re.MULTILINE)
+    assert "the same as a page: --set output.path=FOLDER" in shown
+    settings = ("log.path=log", "cluster.kind=inline", "output.path=out", "compare.methods=[isotonic, platt]")
+    arguments = ["compare", *(part for setting in settings for part in ("--set", setting))]
+    found = place.run(*arguments, "--json").expect(0).json
+    assert set(found["methods"]) == {"before", "isotonic", "platt"}
+    page = (place.root / "out" / "report.html").read_text()
+    assert found["headline"].partition(",")[0] in page
+    assert re.findall(r'(?:src|href)="(?!#)', page) == []
+    document = json.loads((place.root / "out" / "run.json").read_text())
+    assert document["comparison"]["methods"] == found["methods"]
+    place.run(*arguments).expect(99)
+
+
+def test_files_and_their_order_change_nothing(place):
+    columns = place.predictions()
+    order = np.random.default_rng(1).permutation(3000)
+    place.write_log(columns, files=1)
+    place.write_log({name: np.asarray(c)[order] for name, c in columns.items()}, files=4, name="other")
+    found = [
+        place.run("compare", "--json", "--set", f"log.path={name}", "--set", "cluster.kind=inline")
+        .expect(0)
+        .json
+        for name in ("log", "other")
+    ]
+    assert found[0]["methods"] == found[1]["methods"]
+
+
+def test_what_does_not_go_is_said_before_anything_is_read(place):
+    place.write_log()
+    base = ("compare", "--set", "log.path=log")
+    place.run(*base, "--set", "compare.methods=[isotnic]").expect(2, "did you mean 'isotonic'?")
+    place.run(*base, "--set", "compare.methods=[dg]").expect(
+        2, "found dg, which is for logs that `logcal generate`"
+    )
+    place.run(*base, "--set", "compare.methods=[abb, abb]").expect(2, "expected each method once")
+    place.run(*base, "--set", "compare.params={platt: {}}", "--set", "compare.methods=[abb]").expect(
+        2, "expected names of compare.methods, found platt"
+    )
+    assert "compare: fit isotonic" in place.run(*base, "--dry-run").expect(0).stdout
+
+
+def test_margins_leave_bbq_out(place):
+    columns = place.predictions()
+    columns["score"] = columns["score"] * 10 - 5
+    place.write_log(pa.table(columns))
+    arguments = ("compare", "--set", "log.path=log", "--set", "cluster.kind=inline")
+    shown = place.run(*arguments).expect(0).stdout
+    assert "bbq was left out: it needs scores in [0, 1]" in shown
+    assert "before" not in shown
+    place.run(*arguments, "--set", "compare.methods=bbq").expect(2, "no method is left; bbq was left out")
+    few = place.run(*arguments, "--set", "compare.folds=100", "--set", "compare.methods=platt")
+    assert few.code in (0, 3)
+
+
+def test_the_headline_names_what_cannot_be_told_apart(points):
+    same = {"one": Isotonic(), "two": Isotonic()}
+    found = cross_validate(points, {**same, "platt": Platt()}, folds=3)
+    line = comparison_headline(found)
+    if found.best("log_loss") in same:
+        assert "cannot be told from it" in line
+    assert "every label" not in line
