@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import lookup
-
 Array = npt.NDArray[np.float64]
 
 _INDEX_BUCKETS_PER_ROW = 4
+_MANY = 1 << 20
+_COMPILED = "calibrators._kernels.lookup"
+
+
+def compiled(scores: int) -> bool:
+    """Whether so many scores are worth compiled code: its import takes as long as a few million without it."""
+    return scores >= _MANY or (_COMPILED in sys.modules and scores > 1000)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +100,8 @@ class CalibrationMap:
     @cached_property
     def _index(self) -> tuple[Any, ...]:
         """An index on the bits of the score: constant time a look-up whatever the number of rows."""
+        from calibrators._kernels import lookup
+
         edges = np.ascontiguousarray(self.score_hi[:-1])
         if edges.size == 0:
             return edges, np.zeros(2, np.int64), np.uint64(0), np.uint64(0)
@@ -104,9 +113,28 @@ class CalibrationMap:
         starts = lookup.bucket_starts(bits, low, np.uint64(shift), buckets)
         return edges, starts, low, np.uint64(shift)
 
-    def predict(self, scores: npt.ArrayLike) -> Array:
-        """Probabilities in [0, 1], float64, of scores of any shape; NaN for NaN. O(1) a score."""
+    @overload
+    def predict(self, scores: float) -> np.float64: ...
+
+    @overload
+    def predict(self, scores: npt.ArrayLike) -> Any: ...
+
+    def predict(self, scores: Any) -> Any:
+        """Probabilities in [0, 1] of scores of any shape; NaN for NaN. O(1) a score.
+
+        Returns
+        -------
+        float64: a number for a number; otherwise an array of the scores' shape.
+        """
+        if isinstance(scores, float):
+            return self._at(float(scores))
         array = np.asarray(scores, dtype=np.float64)
+        if array.ndim == 0:
+            return self._at(float(array))
+        if not compiled(array.size):
+            return self._of_few(array)
+        from calibrators._kernels import lookup
+
         flat = np.ascontiguousarray(array).reshape(-1)
         out = np.empty(flat.size)
         edges, starts, low, shift = self._index
@@ -115,8 +143,32 @@ class CalibrationMap:
         )
         return out.reshape(array.shape)
 
+    @cached_property
+    def _views(self) -> tuple[memoryview, ...]:
+        """Edges and rows, whose items are Python's own floats."""
+        columns: tuple[Any, ...] = (self.score_hi[:-1], self.prob_lo, self.slope, self.anchor)
+        return tuple(memoryview(column) for column in columns)
+
+    def _at(self, score: float) -> float:
+        """The same of one score, without arrays."""
+        if score != score:
+            return score
+        edges, prob_lo, slope, anchor = self._views
+        j = bisect_right(edges, score)
+        p: float = prob_lo[j]
+        if slope[j] != 0.0:
+            p += slope[j] * (score - anchor[j])
+        return np.float64(p)
+
+    def _of_few(self, scores: Array) -> Array:
+        """The same without compiled code. O(log rows) a score."""
+        j = np.searchsorted(self.score_hi[:-1], scores, side="right")
+        return line(scores, self.prob_lo[j], self.slope[j], self.anchor[j])
+
     def predict_ascending(self, scores: Array) -> Array:
         """The same of ascending scores, without NaN; float64 array, shape (n,). O(n + rows), some times as fast."""
+        from calibrators._kernels import lookup
+
         out = np.empty(scores.size)
         lookup.apply_ascending(scores, self.score_hi[:-1], self.prob_lo, self.slope, self.anchor, out)
         return out
@@ -201,6 +253,13 @@ class CalibrationMap:
             weight=weight,
             positives=positives,
         )
+
+
+def line(scores: Array, prob_lo: Array, slope: Array, anchor: Array) -> Array:
+    """Of each score the value of the row that it lies in; NaN for NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = np.where(slope == 0.0, prob_lo, prob_lo + slope * (scores - anchor))
+    return np.where(np.isnan(scores), scores, value)
 
 
 def midpoints(below: Array, above: Array) -> Array:

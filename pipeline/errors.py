@@ -1,57 +1,25 @@
-"""What can go wrong, by what the caller should do about it. Each kind has its exit code."""
+"""What can go wrong, by what the caller should do about it: the errors of `logcal`, which this package raises, too."""
 
-from __future__ import annotations
+from logcal.errors import (
+    MAX_PROBLEMS,
+    CheckFailedError,
+    ConfigError,
+    InputRejectedError,
+    LogcalError,
+    NothingToDoError,
+    TemporaryError,
+    examples,
+    listing,
+)
 
-from collections.abc import Sequence
-
-MAX_PROBLEMS = 10
-
-
-class LogcalError(Exception):
-    """A clear error for the user: what was expected, what was found, what to do. Never a traceback."""
-
-    exit_code = 1
-
-
-class ConfigError(LogcalError):
-    """The command or its configuration is wrong: nothing was read."""
-
-    exit_code = 2
-
-
-class InputRejectedError(LogcalError):
-    """The data does not fit what the configuration says of it."""
-
-    exit_code = 3
-
-
-class CheckFailedError(LogcalError):
-    """A result was computed and refused; nothing was published."""
-
-    exit_code = 4
-
-
-class TemporaryError(LogcalError):
-    """Something outside is missing for now (space, a worker, a scheduler): the same run may succeed later."""
-
-    exit_code = 75
-
-
-class NothingToDoError(LogcalError):
-    """The same inputs and configuration have already been published."""
-
-    exit_code = 99
-
-
-def listing(problems: Sequence[str]) -> str:
-    """Problems as lines of one message, at most `MAX_PROBLEMS` of them."""
-    lines = [f"- {problem}" for problem in problems[:MAX_PROBLEMS]]
-    if len(problems) > MAX_PROBLEMS:
-        lines.append(f"- and {len(problems) - MAX_PROBLEMS} more")
-    return "\n".join(lines)
-
-
-def examples(items: Sequence[object], most: int = 5) -> str:
-    """At most `most` items in one line, and how many there are beyond."""
-    shown = ", ".join(str(item) for item in items[:most])
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+__all__ = [
+    "MAX_PROBLEMS",
+    "CheckFailedError",
+    "ConfigError",
+    "InputRejectedError",
+    "LogcalError",
+    "NothingToDoError",
+    "TemporaryError",
+    "examples",
+    "listing",
+]

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrators.calibration_map import CalibrationMap
+from logcal import reading
 from pipeline import schema
 from pipeline.errors import InputRejectedError
-from pipeline.table import lookup_table
 from pipeline.table.lookup_table import (
     cached_lookup_table,
     fingerprint,
@@ -137,8 +137,8 @@ def test_reads_from_any_file_system():
 
 def test_a_process_reads_a_table_once_while_it_stays_the_same(path, monkeypatch):
     reads = []
-    read = lookup_table.read_lookup_table
-    monkeypatch.setattr(lookup_table, "read_lookup_table", lambda p: reads.append(p) or read(p))
+    read = reading.read_table
+    monkeypatch.setattr(reading, "read_table", lambda p: reads.append(p) or read(p))
     first = cached_lookup_table(path)
     assert cached_lookup_table(path) is first
     assert reads == [path]

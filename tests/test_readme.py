@@ -64,6 +64,15 @@ def test_commands_of_streaming(demo):
     assert followed["probability"].equals(pq.read_table(demo / "scored")["probability"])
 
 
+def test_readme_in_an_application(demo, monkeypatch):
+    monkeypatch.chdir(demo)
+    names: dict = {}
+    for block in blocks("README.md", "python"):
+        exec(compile(block, "README.md", "exec"), names)
+    scored = pq.read_table(demo / "scored")
+    assert names["table"].predict(scored["score"].to_numpy()).tolist() == scored["probability"].to_pylist()
+
+
 def test_commands_for_few_labels(tmp_path):
     (tmp_path / "jobs").symlink_to(ROOT / "jobs")
     (commands,) = blocks("docs/generate.md", "sh")

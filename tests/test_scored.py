@@ -16,10 +16,10 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.calibration_map import CalibrationMap
+from logcal.transforms import apply_transform
 from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import DaskExecutor, InlineExecutor
 from pipeline.log.logs import Columns, open_log
-from pipeline.log.transforms import apply_transform
 from pipeline.score import scored_file
 from pipeline.score.scored import ScoredFile, check_output, score_log, scored_output
 from pipeline.score.scored_file import Scoring, score_file

@@ -384,10 +384,11 @@ def test_fallbacks_to_the_parent_and_to_all_rows(tmp_path):
     keys = [*told, ("x", "new"), ("new", "big"), ("y", None)]
     fitted_on = [(None, None), ("x", "big"), ("x",), (), (), ("x",), (), ()]
     grid = np.array([-np.inf, -1, 0, 0.3, 0.305, 0.99, 1, 2, np.inf, np.nan])
-    for code, (key, source) in enumerate(zip(keys, fitted_on, strict=True)):
-        found_p, unseen = lookup.predict(grid, keys, np.full(grid.size, code, np.int32))
+    places, known = lookup.index.find([pa.array([key[i] for key in keys]) for i in range(2)])
+    assert known.tolist() == [key in told for key in keys]
+    for place, key, source in zip(places, keys, fitted_on, strict=True):
+        found_p = lookup.apply(grid, np.full(grid.size, place))
         np.testing.assert_array_equal(found_p, expected[source].predict(grid), err_msg=str(key))
-        assert unseen.all() == (key not in told)
 
 
 def test_too_few_rows_altogether_fall_back_to_the_score_itself(tmp_path):
@@ -396,7 +397,7 @@ def test_too_few_rows_altogether_fall_back_to_the_score_itself(tmp_path):
     assert found.identity
     _, lookup = publish(tmp_path, found, ("model",))
     grid = np.array([-np.inf, -3.0, 0.0, 1e-300, 0.25, np.nextafter(1, 0), 1.0, 9.0])
-    p, _ = lookup.predict(grid, [(1,)], np.zeros(grid.size, np.int32))
+    p = lookup.apply(grid, lookup.index.find([pa.array([1] * grid.size)])[0])
     np.testing.assert_array_equal(p, grid.clip(0, 1))
     wide = table.set_column(0, "score", pa.array([0.0, 0.25, 3.0]))
     (tmp_path / "wide").mkdir()

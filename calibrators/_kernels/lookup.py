@@ -94,3 +94,26 @@ def apply_ascending(scores, edges, prob_lo, slope, anchor, out):
                 out[r] = prob_lo[j] + slope[j] * (scores[r] - anchor[j])
         i = stop
         j += 1
+
+
+@kernel
+def apply_each(scores, place, start, stop, score_hi, prob_lo, slope, anchor, out):
+    """Evaluate at scores[i] the map in rows start[k], ..., stop[k] - 1, k = place[i]; NaN stays NaN. O(log rows) each.
+
+    place : int32 array, shape (n,). start, stop : int64 arrays, shape (maps,).
+    """
+    for i in range(scores.size):
+        s = scores[i]
+        if np.isnan(s):
+            out[i] = np.nan
+            continue
+        j = start[place[i]]
+        end = stop[place[i]] - 1
+        while j < end:
+            mid = (j + end) >> 1
+            if score_hi[mid] <= s:
+                j = mid + 1
+            else:
+                end = mid
+        # An infinite score in a constant row would give 0 * inf.
+        out[i] = prob_lo[j] if slope[j] == 0.0 else prob_lo[j] + slope[j] * (s - anchor[j])

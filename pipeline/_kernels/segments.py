@@ -120,23 +120,3 @@ def place(source, starts, target, fill, out):
             n = starts[i + 1] - starts[i]
             out[fill[t] : fill[t] + n] = source[starts[i] : starts[i + 1]]
             fill[t] += n
-
-
-@kernel
-def apply(scores, start, stop, score_hi, prob_lo, slope, anchor, out):
-    """Evaluate the map in rows start[i], ..., stop[i] - 1 at scores[i]; NaN stays NaN. O(log rows) a score."""
-    for i in range(scores.size):
-        s = scores[i]
-        if np.isnan(s):
-            out[i] = np.nan
-            continue
-        j = start[i]
-        end = stop[i] - 1
-        while j < end:
-            mid = (j + end) >> 1
-            if score_hi[mid] <= s:
-                j = mid + 1
-            else:
-                end = mid
-        # An infinite score in a constant row would give 0 * inf.
-        out[i] = prob_lo[j] if slope[j] == 0.0 else prob_lo[j] + slope[j] * (s - anchor[j])

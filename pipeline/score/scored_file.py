@@ -17,18 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.calibration_map import CalibrationMap
+from logcal.transforms import apply_transform
 from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.log.log_files import LogFile, open_bytes, open_parquet, read_batches, reason
 from pipeline.log.logs import numbers
-from pipeline.log.segment_values import Encoder
-from pipeline.log.transforms import apply_transform
 from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.score.parquet.append import append_columns, open_target
 from pipeline.score.parquet.footer import NewColumn, NotExtensibleError
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_number
 from pipeline.score.ranges import RangeCount, range_of
 from pipeline.table.lookup_table import LookupFacts, cached_lookup_table
-from pipeline.table.segment_lookup import CodedMaps, SegmentedLookup, cached_segmented_lookup
+from pipeline.table.segment_lookup import SegmentedLookup, cached_segmented_lookup
 
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
@@ -294,14 +293,12 @@ class _SegmentedFile(_File):
 
     def __init__(self, path: str, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
         super().__init__(path, parquet, lookup.facts, scoring, None)
-        self.encoder = Encoder(scoring.segments)
-        self.maps = CodedMaps(lookup, self.encoder)
+        self.lookup = lookup
 
     def _probabilities(self, row_group: int) -> Iterator[Array]:
         for batch in self._batches(row_group, [self.scoring.score, *self.scoring.segments]):
-            codes = self.encoder.encode(batch)
+            place, known = self.lookup.index.find([batch.column(name) for name in self.scoring.segments])
             scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
             self.range.add(scores)
-            probability, unseen = self.maps.predict(scores, codes)
-            self.unseen_rows += int(np.count_nonzero(unseen))
-            yield probability
+            self.unseen_rows += known.size - int(np.count_nonzero(known))
+            yield self.lookup.apply(scores, place)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import logistic
-from pipeline.errors import ConfigError
+from logcal.errors import ConfigError
 
 Array = npt.NDArray[np.float64]
 
@@ -36,6 +35,9 @@ def apply_transform(scores: npt.ArrayLike, name: str) -> Array:
         return array
     if name != "sigmoid":
         raise ConfigError(f"log.score_transform: expected one of {', '.join(TRANSFORMS)}, found {name!r}")
+    # Compiled: tables that transform nothing are read without.
+    from calibrators._kernels import logistic
+
     flat = np.ascontiguousarray(array).reshape(-1)
     out = np.empty(flat.size)
     logistic.logistic(flat, out)

@@ -1,0 +1,88 @@
+"""Finding values among known ones: hash tables of texts and of whole numbers, which many threads may read at once."""
+
+import numpy as np
+
+from calibrators._kernels.compiled import kernel
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
+_PRIME = np.uint64(0x100000001B3)
+_BASIS = np.uint64(0xCBF29CE484222325)
+
+
+@kernel(inline=True)
+def _text_slot(data, start, stop, shift):
+    """Where the search for a text begins: FNV-1a, spread once more."""
+    h = _BASIS
+    for k in range(start, stop):
+        h = (h ^ np.uint64(data[k])) * _PRIME
+    return np.int64(((h ^ (h >> np.uint64(32))) * _GOLDEN) >> shift)
+
+
+@kernel(inline=True)
+def _number_slot(value, shift):
+    h = np.uint64(value) * _GOLDEN
+    return np.int64(((h ^ (h >> np.uint64(32))) * _GOLDEN) >> shift)
+
+
+@kernel
+def hash_texts(starts, data, slots, shift):
+    """Fill a table of texts, all different. O(bytes).
+
+    Parameters
+    ----------
+    starts : int64 array, shape (n + 1,): text i is data[starts[i]:starts[i + 1]], of bytes.
+    slots : int32 array, shape (2**k,), more than n, all -1: is given the number of the text of each slot.
+    shift : 64 - k, uint64.
+    """
+    mask = slots.size - 1
+    for i in range(starts.size - 1):
+        slot = _text_slot(data, starts[i], starts[i + 1], shift)
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = i
+
+
+@kernel
+def find_texts(starts, data, known_starts, known_data, slots, shift, out):
+    """The number of each text among the known ones, -1 where it is none, into out. O(bytes). See `hash_texts`."""
+    mask = slots.size - 1
+    for i in range(out.size):
+        begin = starts[i]
+        size = starts[i + 1] - begin
+        slot = _text_slot(data, begin, begin + size, shift)
+        found = slots[slot]
+        while found >= 0:
+            at = known_starts[found]
+            if known_starts[found + 1] - at == size:
+                k = 0
+                while k < size and data[begin + k] == known_data[at + k]:
+                    k += 1
+                if k == size:
+                    break
+            slot = (slot + 1) & mask
+            found = slots[slot]
+        out[i] = found
+
+
+@kernel
+def hash_numbers(known, slots, shift):
+    """Fill a table of whole numbers, all different. known : int64 array; the others as in `hash_texts`. O(n)."""
+    mask = slots.size - 1
+    for i in range(known.size):
+        slot = _number_slot(known[i], shift)
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = i
+
+
+@kernel
+def find_numbers(values, known, slots, shift, out):
+    """The number of each value among the known ones, -1 where it is none, into out. O(n). values : int64 array."""
+    mask = slots.size - 1
+    for i in range(values.size):
+        slot = _number_slot(values[i], shift)
+        found = slots[slot]
+        while found >= 0 and known[found] != values[i]:
+            slot = (slot + 1) & mask
+            found = slots[slot]
+        out[i] = found

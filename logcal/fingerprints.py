@@ -1,0 +1,69 @@
+"""Fingerprints of lookup tables: equal content has equal ones, whatever wrote it and under whatever version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from calibrators.calibration_map import CalibrationMap
+from logcal import schema
+from logcal.lookup_table import Array, Key
+
+_MAP = schema.LOOKUP_TABLE.names
+
+
+def fingerprint(
+    calibration_map: CalibrationMap,
+    *,
+    method: str,
+    parameters: dict[str, Any],
+    score_transform: str,
+    data: dict[str, Any],
+) -> str:
+    """The SHA-256 of a lookup table's content, as hexadecimal digits; its version is not part of it.
+
+    Equal content has equal fingerprints, whatever the version of pyarrow that writes it.
+    """
+    facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
+    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
+    for name in _MAP:
+        digest.update(np.asarray(getattr(calibration_map, name), "<f8").tobytes())
+    return digest.hexdigest()
+
+
+def segmented_fingerprint(
+    facts: dict[str, Any],
+    types: Sequence[pa.DataType],
+    keys: Sequence[Key],
+    rows: Sequence[int],
+    maps: dict[str, Array],
+    segments: pa.Table,
+) -> str:
+    """The same of a table with segments.
+
+    Parameters
+    ----------
+    facts : method, parameters, score_transform, data, monotone, segments
+    types : of the segment columns
+    keys, rows : of all levels, in order: None for columns behind a key's level, and how many rows its map has
+    maps : columns of all maps
+    segments : the table beside them
+    """
+    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
+    # Whose rows they are, once a segment and not once a row.
+    digest.update(json.dumps([[str(kind) for kind in types], keys, rows], default=str).encode())
+    for name in _MAP:
+        digest.update(np.asarray(maps[name], "<f8").tobytes())
+    for name, column in zip(segments.schema.names, segments.columns, strict=True):
+        digest.update(json.dumps([name, column.to_pylist()], default=str).encode())
+    return digest.hexdigest()
+
+
+def as_json(value: Any) -> str:
+    """The one text of a JSON value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,147 @@
+"""Lookup tables: a calibration map, or one for each segment, with the facts of their making.
+
+lookup.parquet has the maps: of all rows, and, with segments, of the leading columns and of the segments, sorted by
+level, segment and score. Beside it segments.parquet has a row a segment: how many rows it had, which rows its map was
+fitted to, and why where they are not its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from calibrators.calibration_map import CalibrationMap, compiled, line
+from logcal.segment_index import SegmentIndex
+
+Array = npt.NDArray[np.float64]
+Key = tuple[Any, ...]
+"""A segment: a value a column (str, int, bool, datetime.date), None where it is null."""
+
+
+@dataclass(frozen=True)
+class LookupFacts:
+    """What a lookup table's metadata says.
+
+    Attributes
+    ----------
+    version : the published version's name.
+    method : the calibrator's name in configurations. parameters : what it was given.
+    score_transform : one of `logcal.transforms.TRANSFORMS`, to be applied to scores before the map.
+    monotone : whether the map never decreases.
+    data : facts of the calibration data, as JSON values.
+    fingerprint : see `fingerprint` and `segmented_fingerprint`.
+    rows : of all maps.
+    segments : names of the segment columns.
+    """
+
+    version: str
+    method: str
+    parameters: dict[str, Any]
+    score_transform: str
+    monotone: bool
+    data: dict[str, Any]
+    fingerprint: str
+    rows: int
+    segments: tuple[str, ...] = ()
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What of it is part of the fingerprint of a table without segments."""
+        names = ("method", "parameters", "score_transform", "data")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class LookupTable:
+    """A calibration map and the facts of its making."""
+
+    map: CalibrationMap
+    facts: LookupFacts = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SegmentedLookup:
+    """A table with segments, ready to score with.
+
+    Attributes
+    ----------
+    facts : see `LookupFacts`.
+    maps : the columns of all maps, one after the other, as in `CalibrationMap`.
+    starts : int64 array, shape (maps + 1,): where each map begins, and where the last one ends.
+    owners, levels : whose they are: the columns of their keys, and how many of these count.
+    segments : the segments that the table was fitted to; `logcal.schema.segments`.
+    index : which map a segment's rows go through.
+    """
+
+    facts: LookupFacts
+    maps: dict[str, Array] = field(repr=False)
+    starts: npt.NDArray[np.int64] = field(repr=False)
+    owners: list[pa.Array] = field(repr=False)
+    levels: npt.NDArray[np.int64] = field(repr=False)
+    segments: pa.Table = field(repr=False)
+    index: SegmentIndex = field(repr=False)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the segment columns, as fitted."""
+        return self.facts.segments
+
+    @cached_property
+    def known(self) -> dict[Key, str]:
+        """The segments that the table was fitted to, and what each one's map was fitted to.
+
+        That is `segment`, `parent`, `global` or `identity`.
+        """
+        keys = keys_of([self.segments.column(name) for name in self.columns])
+        return dict(zip(keys, self.segments.column("fitted_on").to_pylist(), strict=True))
+
+    @cached_property
+    def bounds(self) -> dict[Key, tuple[int, int]]:
+        """Of each segment with a map, by its key of any level, its rows in `maps`."""
+        keys = zip(keys_of(self.owners), self.levels.tolist(), strict=True)
+        spans = pairwise(self.starts.tolist())
+        return {key[:n]: span for (key, n), span in zip(keys, spans, strict=True)}
+
+    def rows_of(self, key: Key) -> tuple[int, int]:
+        """The rows of the map that a key's scores go through: its own, a parent's, or that of all rows."""
+        return next(self.bounds[key[:n]] for n in range(len(key), -1, -1) if key[:n] in self.bounds)
+
+    def map_of(self, key: Key) -> CalibrationMap:
+        """The map that a key's scores go through."""
+        start, stop = self.rows_of(key)
+        return CalibrationMap(**{name: column[start:stop] for name, column in self.maps.items()})
+
+    @property
+    def whole(self) -> CalibrationMap:
+        """The map of all rows."""
+        return self.map_of(())
+
+    def apply(self, scores: Array, place: npt.NDArray[np.int32]) -> Array:
+        """Probabilities, NaN for NaN. place : of each score the number of its map, as `index` finds them."""
+        names = ("score_hi", "prob_lo", "slope", "anchor")
+        score_hi, *lines = (self.maps[name] for name in names)
+        if compiled(scores.size):
+            from calibrators._kernels import lookup
+
+            out = np.empty(scores.size)
+            lookup.apply_each(scores, place, self.starts[:-1], self.starts[1:], score_hi, *lines, out)
+            return out
+        row, end = self.starts[place], self.starts[place + 1] - 1
+        while (searching := row < end).any():
+            middle = (row + end) >> 1
+            above = searching & (score_hi[middle] <= scores)
+            end = np.where(searching & ~above, middle, end)
+            row = np.where(above, middle + 1, row)
+        return line(scores, *(column[row] for column in lines))
+
+
+def keys_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[Key]:
+    """Arrow columns as keys."""
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))

@@ -1,0 +1,325 @@
+"""Reading lookup tables, plain or with segments, and checking all of them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibrators.calibration_map import CalibrationMap, line
+from logcal import schema, storage
+from logcal.arrow_columns import as_column, as_numpy
+from logcal.errors import InputRejectedError
+from logcal.fingerprints import fingerprint, segmented_fingerprint
+from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
+from logcal.segment_index import SegmentIndex
+from logcal.transforms import TRANSFORMS
+
+SEGMENTS_FILE, MANIFEST_FILE = "segments.parquet", "manifest.json"
+
+_CACHED_TABLES = 2
+_PREFIX = schema.LOOKUP_METADATA_PREFIX
+_MAP = schema.LOOKUP_TABLE.names
+_JSON_KEYS = ("parameters", "data")
+
+
+def read_table(path: str) -> LookupTable | SegmentedLookup:
+    """Read a lookup table, and the segments beside it, and check all of it.
+
+    Parameters
+    ----------
+    path : local path or fsspec URL
+
+    Raises
+    ------
+    InputRejectedError
+        It is not there, is not a lookup table of this format version, its rows are not calibration maps, or it is not
+        as it was published.
+    """
+    content = _content(path, "lookup table", "publish one with `logcal fit`")
+    parquet = _parquet(path, content)
+    facts = _checked_facts(path, parquet)
+    table = _rows(path, parquet)
+    if any(table.column(name).null_count for name in _MAP):
+        raise InputRejectedError(f"{path}: expected a lookup table, found nulls in it: publish it again")
+    if facts.segments:
+        return _segmented(path, content, facts, table)
+    try:
+        found = LookupTable(CalibrationMap(**_columns(table)), facts)
+    except ValueError as error:
+        raise _not_maps(path, f"{error}") from None
+    _compare(path, facts.fingerprint, fingerprint(found.map, **facts.content))
+    return found
+
+
+def read_facts(path: str) -> LookupFacts:
+    """Read a lookup table's metadata alone.
+
+    Raises
+    ------
+    InputRejectedError
+        As `read_table`, except that the rows are not looked at.
+    """
+    return _checked_facts(
+        path, _parquet(path, _content(path, "lookup table", "publish one with `logcal fit`"))
+    )
+
+
+def cached_table(path: str) -> LookupTable | SegmentedLookup:
+    """A lookup table, read once by each process while the file stays as it is. Errors: as `read_table`."""
+    try:
+        stamp = storage.stamp(path)
+    except OSError:
+        return read_table(path)  # which says what is wrong
+    with _READING:
+        return _read_cached(path, stamp)
+
+
+_READING = threading.Lock()
+"""Threads that need the same table at the same time wait for the one that reads it."""
+
+
+@functools.lru_cache(maxsize=_CACHED_TABLES)
+def _read_cached(path: str, stamp: str) -> LookupTable | SegmentedLookup:
+    return read_table(path)
+
+
+def plain(path: str, table: LookupTable | SegmentedLookup) -> LookupTable:
+    """A table that must have no segments; InputRejectedError where it has."""
+    if isinstance(table, SegmentedLookup):
+        raise InputRejectedError(
+            f"{path}: expected a lookup table without segments, found one with the segment columns "
+            f"{', '.join(table.columns)}: use a table that was fitted without log.segment"
+        )
+    return table
+
+
+def segmented(path: str, table: LookupTable | SegmentedLookup) -> SegmentedLookup:
+    """A table that must have segments; InputRejectedError where it has none."""
+    if isinstance(table, LookupTable):
+        raise InputRejectedError(
+            f"{path}: expected a segmented lookup table, found one without segments: use a table that was fitted "
+            "with log.segment"
+        )
+    return table
+
+
+def _content(path: str, what: str, remedy: str) -> bytes:
+    try:
+        return storage.read(path)
+    except FileNotFoundError:
+        raise InputRejectedError(f"{path}: expected a {what}, found no file: {remedy}") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _parquet(path: str, content: bytes) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(pa.BufferReader(content))
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _rows(path: str, parquet: pq.ParquetFile) -> pa.Table:
+    try:
+        return parquet.read(use_threads=False).combine_chunks()
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str, error: Exception) -> InputRejectedError:
+    reason = " ".join(str(error).split())[:200]
+    return InputRejectedError(
+        f"{path}: expected a lookup table, found a file that cannot be read ({reason}): publish it again"
+    )
+
+
+def _not_maps(path: str, problem: str) -> InputRejectedError:
+    return InputRejectedError(
+        f"{path}: expected a lookup table, found rows that are {problem}: publish it again"
+    )
+
+
+def _compare(path: str, expected: str, found: str) -> None:
+    if found != expected:
+        raise InputRejectedError(
+            f"{path}: expected content with the fingerprint {expected}, found {found}: "
+            "the file was changed after it was published; publish it again"
+        )
+
+
+def _columns(table: pa.Table) -> dict[str, Array]:
+    return {name: as_numpy(table.column(name)) for name in _MAP}
+
+
+def _checked_facts(path: str, parquet: pq.ParquetFile) -> LookupFacts:
+    """What the metadata says; the columns are those that they should be."""
+    found = parquet.schema_arrow
+    segmented = (_PREFIX + "segments").encode() in (found.metadata or {})
+    facts = facts_of(path, found.metadata, parquet.metadata.num_rows) if segmented else None
+    names = facts.segments if facts else ()
+    expected = _expected(found, names, schema.segmented_lookup) if names else schema.LOOKUP_TABLE
+    if not found.remove_metadata().equals(expected):
+        raise InputRejectedError(
+            f"{path}: expected a lookup table with the columns {_described(expected)}; found {_described(found)}: "
+            "publish it again"
+        )
+    return facts or facts_of(path, found.metadata, parquet.metadata.num_rows)
+
+
+def _expected(found: pa.Schema, names: Sequence[str], columns: Any) -> pa.Schema:
+    """The columns of a table with segment columns of the types that they are found to have."""
+    there = set(found.names)
+    return columns((name, found.field(name).type if name in there else pa.null()) for name in names)
+
+
+def _described(columns: pa.Schema) -> str:
+    return ", ".join(f"{f.name} {f.type}{'' if f.nullable else ' not null'}" for f in columns)
+
+
+def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> LookupFacts:
+    """What a lookup table's Parquet metadata says; InputRejectedError where it is not one's. rows : of the table."""
+    prefix = _PREFIX.encode()
+    texts = {
+        key[len(prefix) :].decode(): value.decode()
+        for key, value in (metadata or {}).items()
+        if key.startswith(prefix)
+    }
+    found = texts.get("format_version")
+    if found != schema.FORMAT_VERSION:
+        raise InputRejectedError(
+            f"{path}: expected a lookup table of format version {schema.FORMAT_VERSION}, found "
+            f"{'no format version' if found is None else found}: use the version of logcal that wrote it, "
+            "or publish it again"
+        )
+    try:
+        values: dict[str, Any] = {key: json.loads(texts[key]) for key in _JSON_KEYS}
+        values |= {key: texts[key] for key in ("version", "method", "score_transform", "fingerprint")}
+        values["monotone"] = {"true": True, "false": False}[texts["monotone"]]
+        values["segments"] = tuple(json.loads(texts.get("segments", "[]")))
+    except (KeyError, ValueError) as error:
+        raise InputRejectedError(
+            f"{path}: expected a lookup table's metadata, found them incomplete ({error}): publish it again"
+        ) from None
+    if values["score_transform"] not in TRANSFORMS:
+        raise InputRejectedError(
+            f"{path}: expected a score transform among {', '.join(TRANSFORMS)}, found "
+            f"'{values['score_transform']}': use the version of logcal that wrote it"
+        )
+    return LookupFacts(rows=rows, **values)
+
+
+# With segments
+
+
+def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -> SegmentedLookup:
+    maps = _columns(table)
+    names = facts.segments
+    levels = as_numpy(table.column(schema.SEGMENT_LEVEL)).astype(np.int64)
+    # Each map begins at -inf, and nothing else does.
+    starts = np.flatnonzero(maps["score_lo"] == -np.inf)
+    problem = _problem(maps, starts, levels)
+    if problem is not None:
+        raise _not_maps(path, f"not calibration maps: {problem}")
+    beside = storage.beside(path, SEGMENTS_FILE)
+    segments_content = _content(beside, "table of segments", "publish it again")
+    segments = _rows(beside, _parquet(beside, segments_content))
+    expected = _expected(segments.schema, names, schema.segments)
+    if not segments.schema.remove_metadata().equals(expected):
+        raise InputRejectedError(
+            f"{beside}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
+            "publish it again"
+        )
+    owners = [_one(table.column(name)).take(as_column(starts)) for name in names]
+    own = [_one(segments.column(name)) for name in names]
+    keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, own, strict=True)]
+    rows = segments.num_rows
+    try:
+        index = SegmentIndex(
+            keys,
+            np.append(levels[starts], np.full(rows, len(names))),
+            np.append(np.arange(starts.size), np.full(rows, -1)),
+            np.repeat([False, True], [starts.size, rows]),
+        )
+    except ValueError as error:
+        raise _not_maps(path, f"not calibration maps: {error}") from None
+    found = SegmentedLookup(
+        facts, maps, np.append(starts, levels.size), owners, levels[starts], segments, index
+    )
+    _check_published(path, found, {path: content, beside: segments_content})
+    return found
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
+
+
+def _problem(
+    maps: dict[str, Array], starts: npt.NDArray[np.int64], levels: npt.NDArray[np.int64]
+) -> str | None:
+    """What is wrong with the maps that begin at `starts`, or None; as `CalibrationMap.problem` for each."""
+    low, high = maps["score_lo"], maps["score_hi"]
+    if not starts.size or starts[0] != 0:
+        return "each must reach from -inf to +inf"
+    last = np.append(starts[1:], low.size) - 1
+    inner = np.ones(low.size, np.bool_)
+    inner[starts] = False
+    if not np.all(high[last] == np.inf):
+        return "each must reach from -inf to +inf"
+    if not (np.array_equal(low[inner], np.roll(high, 1)[inner]) and np.all(low < high)):
+        return "rows must follow each other without gaps or overlaps"
+    if np.any(np.diff(levels)[inner[1:]] != 0):
+        return "the rows of each must be of one level"
+    if not all(np.isfinite(maps[name]).all() for name in _MAP[2:]):
+        return "numbers must be finite"
+    slope, prob, anchor = maps["slope"], maps["prob_lo"], maps["anchor"]
+    if slope[starts].any() or slope[last].any():
+        return "each must be constant in its first and last row"
+    for at in (low, np.nextafter(high, -np.inf)):
+        value = line(at, prob, slope, anchor)
+        if not (value.min() >= 0 and value.max() <= 1):
+            return "values must lie in [0, 1]"
+    return None
+
+
+def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, bytes]) -> None:
+    """Compare files with the checksums of the manifest beside them; without one, what is in them with its fingerprint.
+
+    The fingerprint takes seconds for a million segments.
+    """
+    try:
+        files = json.loads(storage.read(storage.beside(path, MANIFEST_FILE)))["files"]
+        expected = {name: files[name.rpartition("/")[2]]["sha256"] for name in contents}
+    except (OSError, ValueError, KeyError, TypeError):
+        _compare(path, lookup.facts.fingerprint, _fingerprint_of(lookup))
+        return
+    for name, content in contents.items():
+        found = hashlib.sha256(content).hexdigest()
+        if found != expected[name]:
+            raise InputRejectedError(
+                f"{name}: expected the sha256 {expected[name]} of the manifest beside it, found {found}: "
+                "the file was changed after it was published; publish it again"
+            )
+
+
+def _fingerprint_of(lookup: SegmentedLookup) -> str:
+    """The fingerprint, worked out anew from what was read."""
+    names = lookup.columns
+    own = list(lookup.known)
+    width = len(names)
+    keys = [
+        key + (None,) * (width - n) for n in range(width + 1) for key in dict.fromkeys(k[:n] for k in own)
+    ]
+    lengths = [n for n in range(width + 1) for _ in dict.fromkeys(k[:n] for k in own)]
+    spans = [lookup.bounds.get(key[:n], (0, 0)) for key, n in zip(keys, lengths, strict=True)]
+    types = [lookup.segments.schema.field(name).type for name in names]
+    facts = {**lookup.facts.content, "monotone": lookup.facts.monotone, "segments": list(names)}
+    return segmented_fingerprint(facts, types, keys, [b - a for a, b in spans], lookup.maps, lookup.segments)

@@ -1,0 +1,54 @@
+"""Columns, types and meanings of published tables: the only place that spells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+FORMAT_VERSION = "1"
+"""Of lookup tables and manifests; readers refuse a version that they do not know."""
+
+LOOKUP_METADATA_PREFIX = "logcal."
+"""Of the keys in a lookup table's Parquet metadata: format_version, version, method, parameters, ..."""
+
+LOOKUP_TABLE = pa.schema(
+    [
+        pa.field("score_lo", pa.float64(), nullable=False),  # inclusive; the first is -inf
+        pa.field("score_hi", pa.float64(), nullable=False),  # exclusive; the last is +inf
+        pa.field("prob_lo", pa.float64(), nullable=False),  # probability at the anchor
+        pa.field("slope", pa.float64(), nullable=False),  # probability per unit of score; 0 in constant rows
+        pa.field("anchor", pa.float64(), nullable=False),  # p = prob_lo + slope * (score - anchor)
+        pa.field("weight", pa.float64(), nullable=False),  # of the calibration rows in [score_lo, score_hi)
+        pa.field("positives", pa.float64(), nullable=False),  # the same over rows with label 1
+    ]
+)
+"""A calibration map; one row an interval of scores."""
+
+SEGMENT_LEVEL = "segment_level"
+
+
+def segmented_lookup(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """Calibration maps of segments; sorted by level, segment (null first) and score.
+
+    columns : names and types of the segment columns; null beyond a row's level.
+    """
+    own = [pa.field(name, kind) for name, kind in columns]
+    # The number of leading segment columns that a map is for; 0: the map of all rows.
+    return pa.schema([*own, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False), *LOOKUP_TABLE])
+
+
+def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """One row a segment of the calibration log, sorted (null first)."""
+    return pa.schema(
+        [
+            *(pa.field(name, kind) for name, kind in columns),
+            pa.field("rows", pa.int64(), nullable=False),  # used
+            pa.field("rows_positive", pa.int64(), nullable=False),  # of them with label 1
+            pa.field("fitted_on", pa.string(), nullable=False),  # segment, parent, global, identity
+            pa.field(
+                "fitted_level", pa.int32(), nullable=False
+            ),  # segment_level of its rows in the lookup table
+            pa.field("reason", pa.string()),  # why not on the segment itself; null where it is
+        ]
+    )

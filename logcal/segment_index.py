@@ -1,0 +1,234 @@
+"""Finding the map that a row's segment is given: rows' segment values to the maps of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from calibrators.calibration_map import compiled
+from logcal.arrow_columns import as_column, as_numpy, null_mask
+
+Integers = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+_ABSENT = np.int64(-1)
+
+
+class SegmentIndex:
+    """The maps of a table by segment: of all rows, of the values of the first column, of the first two, and so on.
+
+    It is made once and then only read: threads share it.
+
+    Parameters
+    ----------
+    keys : a column of values for each segment column, shape (keys,)
+    levels : int array, shape (keys,): how many leading columns of a key count; keys of level 0 are all rows
+    maps : int array, shape (keys,): which map a key's rows go through; -1: that of its parent
+    known : bool array, shape (keys,): whether a key is a segment that the table knows
+
+    Raises
+    ------
+    ValueError
+        Two maps have one key, or there is none for all rows.
+    """
+
+    def __init__(
+        self, keys: Sequence[pa.Array], levels: Integers, maps: Integers, known: npt.NDArray[np.bool_]
+    ) -> None:
+        owners = maps >= 0
+        if np.count_nonzero(owners & (levels == 0)) != 1:
+            raise ValueError("it must have the map of all rows once")
+        self._columns = [_Values(column) for column in keys]
+        self._root = int(maps[owners & (levels == 0)][0])
+        self._levels: list[_Level] = []
+        prefix, parents = np.zeros(levels.size, np.int64), np.array([self._root])
+        for depth, column in enumerate(self._columns, 1):
+            pairs = (prefix << 32) | column.codes
+            deep = levels >= depth
+            numbers, ids = np.unique(pairs[deep], return_inverse=True)
+            prefix = np.full(levels.size, _ABSENT)
+            prefix[deep] = ids
+            own = owners & (levels == depth)
+            if np.unique(prefix[own]).size < np.count_nonzero(own):
+                raise ValueError("it must have each segment once")
+            place = parents[numbers >> 32]
+            place[prefix[own]] = maps[own]
+            self._levels.append(_Level(numbers, place))
+            parents = place
+        self._known = np.zeros(parents.size + 1, np.bool_)  # the last one for what is not there
+        self._known[prefix[known]] = True
+
+    def find(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[Codes, npt.NDArray[np.bool_]]:
+        """Of each row the map that it goes through, int32, and whether its segment is known. O(1) a row.
+
+        columns : as many as the index has, of one length and any type; values of another type are not known.
+        """
+        rows = len(columns[0])
+        place = np.full(rows, self._root, np.int32)
+        ids: Integers = np.zeros(rows, np.int64)
+        for level, values, column in zip(self._levels, self._columns, columns, strict=True):
+            ids = level.find(ids, values.find(column))
+            place = np.where(ids >= 0, level.place[ids], place)
+        return place, self._known[ids]
+
+
+class _Level:
+    """The keys of a number of columns: pairs of a key of one column less and the code of a value."""
+
+    def __init__(self, numbers: Integers, place: Integers) -> None:
+        self.place = np.append(place, -1).astype(np.int32)  # the last one for what is not there
+        self._numbers = _Numbers(numbers)
+        self._direct: Integers | None = None
+        if not numbers.size or numbers[-1] >> 32 == 0:
+            # One key above all of them: its codes tell them apart.
+            size = int(numbers[-1]) + 1 if numbers.size else 0
+            self._direct = np.full(size + 1, _ABSENT)
+            self._direct[numbers] = np.arange(numbers.size)
+
+    def find(self, prefix: Integers, codes: Integers) -> Integers:
+        """The place of each pair, or -1."""
+        if self._direct is not None:
+            there = (prefix == 0) & (codes < self._direct.size - 1)
+            return self._direct[np.where(there, codes, _ABSENT)]
+        found = self._numbers.find((prefix << 32) | codes)
+        return np.where((prefix >= 0) & (codes >= 0), found, _ABSENT)
+
+
+class _Numbers:
+    """Whole numbers, all different, that are found by their value."""
+
+    def __init__(self, known: Integers) -> None:
+        self.known = np.ascontiguousarray(known, np.int64)
+
+    @cached_property
+    def _order(self) -> Integers:
+        return np.argsort(self.known)
+
+    def find(self, values: Integers) -> Integers:
+        """The place of each value, or -1."""
+        if not self.known.size:
+            return np.full(values.size, _ABSENT)
+        if compiled(values.size):
+            from calibrators._kernels import find
+
+            out = np.empty(values.size, np.int64)
+            find.find_numbers(np.ascontiguousarray(values), self.known, *self._table, out)
+            return out
+        order = self._order
+        at = np.minimum(np.searchsorted(self.known, values, sorter=order), order.size - 1)
+        return np.where(self.known[order[at]] == values, order[at], _ABSENT)
+
+    @cached_property
+    def _table(self) -> tuple[Codes, np.uint64]:
+        from calibrators._kernels import find
+
+        slots, shift = _empty_table(self.known.size)
+        find.hash_numbers(self.known, slots, shift)
+        return slots, shift
+
+
+class _Texts:
+    """Texts, all different, that are found by their bytes."""
+
+    def __init__(self, known: pa.Array) -> None:
+        self.known = known
+
+    def find(self, column: pa.Array) -> Integers:
+        """The place of each text, or -1; of nulls, anything."""
+        if compiled(len(column)):
+            from calibrators._kernels import find
+
+            out = np.empty(len(column), np.int64)
+            find.find_texts(*_texts(column), *_texts(self.known), *self._table, out)
+            return out
+        import pyarrow.compute as pc
+
+        places = pc.index_in(column.cast(self.known.type), value_set=self.known)
+        return np.where(null_mask(places), _ABSENT, as_numpy(places))
+
+    @cached_property
+    def _table(self) -> tuple[Codes, np.uint64]:
+        from calibrators._kernels import find
+
+        slots, shift = _empty_table(len(self.known))
+        find.hash_texts(*_texts(self.known), slots, shift)
+        return slots, shift
+
+
+class _Values:
+    """The values of a segment column that a table has, and the code of each key's.
+
+    Attributes
+    ----------
+    codes : int64 array, shape (keys,)
+    """
+
+    def __init__(self, column: pa.Array) -> None:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        self.codes = as_numpy(encoded.indices).astype(np.int64)
+        values = encoded.dictionary
+        self._null = int(np.flatnonzero(null_mask(values))[0]) if values.null_count else -1
+        there = np.flatnonzero(~null_mask(values))
+        self._code = np.append(there, -1)  # the last one for what is not there
+        values = values.take(as_column(there))
+        self._text = pa.types.is_string(values.type)
+        self._kind = _kind(values.type)
+        self._unsigned = pa.types.is_uint64(values.type)
+        self._values: Any = (
+            _Texts(values) if self._text else _Numbers(as_numpy(_whole(values)).astype(np.int64))
+        )
+
+    def find(self, column: pa.Array | pa.ChunkedArray) -> Integers:
+        """The code of each value, or -1."""
+        if isinstance(column, pa.ChunkedArray):
+            return np.concatenate([np.empty(0, np.int64), *(self.find(chunk) for chunk in column.chunks)])
+        if pa.types.is_dictionary(column.type):
+            places = self.find(column.dictionary)
+            places = np.append(places, _ABSENT)
+            codes = places[np.where(null_mask(column.indices), -1, as_numpy(column.indices).astype(np.int64))]
+            return self._with_nulls(column.indices, codes)
+        if _kind(column.type) != self._kind:
+            return self._with_nulls(column, np.full(len(column), _ABSENT))
+        if self._text:
+            return self._with_nulls(column, self._code[self._values.find(column)])
+        numbers = as_numpy(_whole(column)).astype(np.int64)
+        codes = self._code[self._values.find(numbers)]
+        if pa.types.is_uint64(column.type) != self._unsigned:
+            # What is negative in the one is beyond the largest number in the other.
+            codes = np.where(numbers < 0, _ABSENT, codes)
+        return self._with_nulls(column, codes)
+
+    def _with_nulls(self, column: pa.Array, codes: Integers) -> Integers:
+        return np.where(null_mask(column), self._null, codes) if column.null_count else codes
+
+
+def _kind(kind: pa.DataType) -> str:
+    """Types whose values can be equal have one kind."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "text"
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return "numbers"
+    return "dates" if pa.types.is_date32(kind) else str(kind)
+
+
+def _whole(column: pa.Array) -> pa.Array:
+    return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
+
+
+def _texts(column: pa.Array) -> tuple[Integers, npt.NDArray[np.uint8]]:
+    """Where the texts of a column begin, and where the last one ends, and their bytes."""
+    width = np.int64 if pa.types.is_large_string(column.type) else np.int32
+    _, offsets, data = column.buffers()
+    if len(column) == 0 or data is None:
+        return np.zeros(len(column) + 1, np.int64), np.zeros(1, np.uint8)
+    starts = np.frombuffer(offsets, width, len(column) + 1, column.offset * np.dtype(width).itemsize)
+    return starts.astype(np.int64), np.frombuffer(data, np.uint8)
+
+
+def _empty_table(values: int) -> tuple[Codes, np.uint64]:
+    bits = max(4, (2 * values).bit_length())
+    return np.full(1 << bits, -1, np.int32), np.uint64(64 - bits)

@@ -1,0 +1,245 @@
+"""A published table in an application: scores in, probabilities out, as the job `score` computes them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from logcal import schema, storage
+from logcal.arrow_columns import as_column, column_of
+from logcal.errors import ConfigError, InputRejectedError
+from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
+from logcal.reading import MANIFEST_FILE, cached_table
+from logcal.transforms import apply_transform
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LARGEST = 2**63 - 1
+_SCALARS = (str, int, float, bool, type(None), np.generic, dt.date)
+
+
+def load(store: str, table: str, version: str | None = None) -> Table:
+    """Load a published table.
+
+    Parameters
+    ----------
+    store : local folder or fsspec URL
+    table : name of the table
+    version : name of a version; None: the current one
+
+    Raises
+    ------
+    ConfigError
+        A name is not a plain one.
+    InputRejectedError
+        There is no such table or version, or it is damaged.
+    """
+    for key, name in (("table", table), ("version", version)):
+        if name is not None and not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{key}: expected letters, digits, '.', '_' and '-', found {name!r}: choose a plain name"
+            )
+    root = f"{str(store).rstrip('/')}/{table}"
+    if version is None:
+        version = _current(root)
+    folder = f"{root}/versions/{version}"
+    try:
+        # Which is written last: without it there is no version.
+        manifest = json.loads(storage.read(f"{folder}/{MANIFEST_FILE}"))
+    except FileNotFoundError:
+        raise InputRejectedError(
+            f"{root}: expected a version '{version}', found none: see `logcal tables list`"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputRejectedError(
+            f"{folder}/{MANIFEST_FILE}: expected JSON, found a damaged file ({error}): load another version"
+        ) from None
+    found = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if found != schema.FORMAT_VERSION:
+        raise InputRejectedError(
+            f"{folder}/{MANIFEST_FILE}: expected format_version {schema.FORMAT_VERSION}, found {found}: "
+            "it was written by another version of logcal"
+        )
+    return Table(cached_table(f"{folder}/lookup.parquet"))
+
+
+def _current(root: str) -> str:
+    try:
+        return storage.read(f"{root}/CURRENT").decode().strip()
+    except FileNotFoundError:
+        raise InputRejectedError(
+            f"expected a published table, found none in {root}: run `logcal fit` first"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputRejectedError(f"{root}/CURRENT cannot be read ({error})") from None
+
+
+class Table:
+    """A published table, ready to score with; threads may share it.
+
+    Attributes
+    ----------
+    facts : what the table says of itself: version, method, data and so on.
+    segments : names of its segment columns; empty without segments.
+    """
+
+    def __init__(self, lookup: LookupTable | SegmentedLookup) -> None:
+        self.facts: LookupFacts = lookup.facts
+        self.segments: tuple[str, ...] = lookup.facts.segments
+        self._lookup = lookup
+        self._plain = lookup.map.predict if isinstance(lookup, LookupTable) else None
+        self._as_it_is = lookup.facts.score_transform == "none"
+
+    @property
+    def version(self) -> str:
+        """The version's name."""
+        return self.facts.version
+
+    def predict(self, scores: Any, segments: Any = None) -> Any:
+        """Calibrated probabilities of scores, to the last bit those of the job `score`.
+
+        Parameters
+        ----------
+        scores : a number, or an array-like of numbers of any shape; NaN has the probability NaN
+        segments : of a table with segments, a mapping (or an Arrow table, or a data frame) from each segment column's
+            name to one value for all scores, or to an array-like of one a score. None is a value. Segments that the
+            table does not know go through the map of their parent, or of all rows.
+
+        Returns
+        -------
+        float64: a number for a number; otherwise an array of the scores' shape. O(log rows) a score.
+
+        Raises
+        ------
+        ConfigError
+            A segment column is missing or of another length, or the table has none.
+        """
+        if self._plain is not None and segments is None:
+            return self._plain(scores if self._as_it_is else self._transformed(scores))
+        if self._plain is not None:
+            raise ConfigError("segments: expected none, since the table has none, found some: leave them out")
+        columns = self._columns(segments)
+        if np.ndim(scores) == 0 and all(isinstance(column, _SCALARS) for column in columns):
+            return self._at(float(self._transformed(scores)), tuple(columns))
+        array = np.asarray(self._transformed(scores), dtype=np.float64)
+        return self._of_arrays(np.ascontiguousarray(array).reshape(-1), columns).reshape(array.shape)
+
+    def _transformed(self, scores: Any) -> Any:
+        return scores if self._as_it_is else apply_transform(scores, self.facts.score_transform)
+
+    def _columns(self, segments: Any) -> list[Any]:
+        """The segment columns' values, in the table's order."""
+        names = self._names_in(segments)
+        missing = [name for name in self.segments if name not in names]
+        if missing:
+            raise ConfigError(
+                f"segments: expected values of the columns {', '.join(self.segments)}, found none of "
+                f"{', '.join(missing)}: give the columns by name"
+            )
+        return [segments[name] for name in self.segments]
+
+    @staticmethod
+    def _names_in(segments: Any) -> Any:
+        if segments is None:
+            return ()
+        if isinstance(segments, Mapping):
+            return segments.keys()
+        return getattr(segments, "column_names", None) or getattr(segments, "columns", ())
+
+    @cached_property
+    def _lines(self) -> tuple[memoryview, ...]:
+        assert isinstance(self._lookup, SegmentedLookup)
+        maps = self._lookup.maps
+        columns: list[Any] = [
+            np.ascontiguousarray(maps[n]) for n in ("score_hi", "prob_lo", "slope", "anchor")
+        ]
+        return tuple(memoryview(column) for column in columns)
+
+    def _at(self, score: float, key: tuple[Any, ...]) -> np.float64:
+        """The probability of one score of one segment, without arrays."""
+        assert isinstance(self._lookup, SegmentedLookup)
+        if score != score:
+            return np.float64(score)
+        start, stop = self._lookup.rows_of(key)
+        score_hi, prob_lo, slope, anchor = self._lines
+        j = bisect_right(score_hi, score, start, stop - 1)
+        p: float = prob_lo[j]
+        if slope[j] != 0.0:
+            p += slope[j] * (score - anchor[j])
+        return np.float64(p)
+
+    def _of_arrays(self, scores: Array, columns: list[Any]) -> Array:
+        assert isinstance(self._lookup, SegmentedLookup)
+        arrays = [_as_arrow(*pair) for pair in zip(self.segments, columns, strict=True)]
+        for name, array in zip(self.segments, arrays, strict=True):
+            if len(array) not in (1, scores.size):
+                raise ConfigError(
+                    f"segments: expected {scores.size:,} values of '{name}', one a score, found {len(array):,}"
+                )
+        if all(len(array) == 1 for array in arrays):
+            place, _ = self._lookup.index.find(arrays)
+            return self._lookup.apply(scores, np.repeat(place, scores.size))
+        whole = [a if len(a) == scores.size else _repeated(a, scores.size) for a in arrays]
+        place, _ = self._lookup.index.find(whole)
+        return self._lookup.apply(scores, place)
+
+
+def _as_arrow(name: str, column: Any) -> pa.Array | pa.ChunkedArray:
+    """Values as an Arrow column: one value as a column of length 1. Arrow's own ways would import pandas."""
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return column
+    if isinstance(column, _SCALARS) or not hasattr(column, "__len__"):
+        column = [column]
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iub":
+        return as_column(column)
+    if isinstance(column, list | tuple | np.ndarray):
+        return _of_values(name, column.tolist() if isinstance(column, np.ndarray) else column)
+    values = pa.array(column, from_pandas=True)
+    if pa.types.is_floating(values.type):
+        with contextlib.suppress(pa.ArrowInvalid):
+            # Whole numbers some of which are missing, as data frames have them.
+            return values.cast(pa.int64())
+    return values
+
+
+def _of_values(name: str, values: Sequence[Any]) -> pa.Array:
+    """Python's text, whole numbers, booleans or dates as a column, null where they are None or NaN."""
+    own = [None if value is None or value != value else value for value in values]
+    kinds = {_kind(value) for value in own if value is not None} or {str}
+    try:
+        (kind,) = kinds
+        if kind is int:
+            numbers = [None if value is None else int(value) for value in own]
+            return column_of(
+                numbers, pa.uint64() if max(filter(None, numbers), default=0) > _LARGEST else pa.int64()
+            )
+        return column_of(own, {str: pa.string(), bool: pa.bool_(), dt.date: pa.date32()}[kind])
+    except (ValueError, KeyError, OverflowError):
+        raise ConfigError(
+            f"segments: expected text, whole numbers, booleans or dates of '{name}', all of one kind, found "
+            f"{', '.join(sorted(kind.__name__ for kind in kinds))}"
+        ) from None
+
+
+def _kind(value: Any) -> type:
+    """The kind that values of several types are of; floats that are whole are whole numbers."""
+    if isinstance(value, bool | np.bool_):
+        return bool
+    if isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()):
+        return int
+    return str if isinstance(value, str) else type(value)
+
+
+def _repeated(column: pa.Array | pa.ChunkedArray, times: int) -> pa.Array:
+    indices: npt.NDArray[np.int32] = np.zeros(times, np.int32)
+    values = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    return pa.DictionaryArray.from_arrays(pa.array(indices), values)

@@ -1,0 +1,414 @@
+"""What applications import: published tables, applied as the job `score` applies them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import subprocess
+import sys
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import logcal
+from calibrators import calibration_map
+from calibrators.calibration_map import CalibrationMap
+from logcal import lookup_table, segment_index
+from logcal.errors import ConfigError, InputRejectedError
+from logcal.segment_index import SegmentIndex
+from logcal.table import _as_arrow
+from pipeline.table.lookup_table import read_lookup_table
+from pipeline.table.segment_lookup import read_segmented_lookup
+
+MAP = CalibrationMap.from_blocks(
+    first=np.array([0.1, 0.3, 0.6]),
+    last=np.array([0.2, 0.5, 0.6]),
+    level=np.array([0.05, 1 / 3, 0.9]),
+    weight=np.ones(3),
+    positives=np.zeros(3),
+)
+DIFFICULT = [
+    -np.inf,
+    -0.0,
+    0.0,
+    5e-324,
+    1e308,
+    np.inf,
+    np.nan,
+    *MAP.score_lo[1:],
+    *np.nextafter(MAP.score_lo[1:], -1),
+]
+
+
+def each_way(monkeypatch):
+    """With compiled code and without."""
+    for answer in (True, False):
+        for module in (calibration_map, lookup_table, segment_index):
+            monkeypatch.setattr(module, "compiled", lambda scores, answer=answer: answer)
+        yield
+
+
+@pytest.fixture(scope="module")
+def published(make_place, tmp_path_factory):
+    """A place with a plain table and one with segments, and a log that was scored with each."""
+    place = make_place(tmp_path_factory.mktemp("published"))
+    rng = np.random.default_rng(0)
+    rows = 4000
+    country = rng.choice(np.array(["de", "fr", "", "é", None], object), rows, p=[0.5, 0.3, 0.1, 0.05, 0.05])
+    columns = place.predictions(rows) | {"country": country, "model": rng.integers(1, 4, rows)}
+    place.write_log(columns)
+    place.job("fit").expect(0)
+    place.job("score").expect(0)
+    segments = ("log.segment=[country, model]", "segments.min_rows=150", "segments.min_positives=5")
+    place.job("fit", *segments, store__table="by-country").expect(0)
+    news = columns | {"country": rng.permutation(np.where(columns["score"] < 0.2, "new", country))}
+    news["score"] = np.where(rng.random(rows) < 0.1, np.nan, news["score"])
+    place.write_log(news, name="news")
+    out = place.root / "by-country"
+    options = {"store__table": "by-country", "log__path": place.root / "news", "output__path": out}
+    place.job("score", "log.segment=[country, model]", **options).expect(0)
+    return place
+
+
+def scored(folder):
+    return pa.concat_tables(pq.ParquetFile(path).read() for path in sorted(folder.glob("*.parquet")))
+
+
+def test_it_equals_score_to_the_last_bit(published, monkeypatch):
+    table = logcal.load(str(published.store), "ads")
+    rows = scored(published.output)
+    expected = rows["probability"].to_numpy()
+    for _ in each_way(monkeypatch):
+        np.testing.assert_array_equal(table.predict(rows["score"].to_numpy()), expected)
+    assert [table.predict(s) for s in rows["score"].to_pylist()] == expected.tolist()
+    assert table.version == rows["table_version"][0].as_py() == published.current
+
+
+def test_it_equals_score_with_segments_to_the_last_bit(published, monkeypatch):
+    table = logcal.load(str(published.store), "by-country")
+    assert table.segments == ("country", "model")
+    rows = scored(published.root / "by-country")
+    score, expected = rows["score"].to_numpy(), rows["probability"].to_numpy(zero_copy_only=False)
+    assert np.isnan(expected).any()
+    frame = rows.to_pandas()
+    given_as = [
+        rows,
+        frame,
+        {"model": frame["model"].to_numpy(), "country": frame["country"].tolist()},
+        {
+            "model": frame["model"].astype(float),
+            "country": rows["country"].combine_chunks().dictionary_encode(),
+        },
+    ]
+    for _ in each_way(monkeypatch):
+        for segments in given_as:
+            np.testing.assert_array_equal(table.predict(score, segments), expected)
+    ones = zip(score, rows["country"].to_pylist(), rows["model"].to_pylist(), expected, strict=True)
+    for s, country, model, p in ones:
+        found = table.predict(s, {"country": country, "model": model})
+        assert found == p or (np.isnan(found) and np.isnan(p))
+    shown = table.predict(score.reshape(4, -1), {"country": "de", "model": 2})
+    assert shown.shape == (4, 1000)
+    repeated = {"country": ["de"] * 4000, "model": [2] * 4000}
+    np.testing.assert_array_equal(shown.reshape(-1), table.predict(score, repeated))
+
+
+def test_it_needs_numpy_and_arrow_alone(published):
+    code = (
+        "import sys, logcal\n"
+        "plain = logcal.load(sys.argv[1], 'ads')\n"
+        "plain.predict(0.5), plain.predict([0.1] * 5000)\n"
+        "table = logcal.load(sys.argv[1], 'by-country')\n"
+        "table.predict(0.5, {'country': 'de', 'model': 1})\n"
+        "table.predict([0.1] * 5000, {'country': ['de'] * 5000, 'model': [1] * 5000})\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(published.store)], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert {"numpy", "pyarrow", "logcal", "calibrators"} <= loaded
+    others = {
+        "numba",
+        "pandas",
+        "dask",
+        "sklearn",
+        "scipy",
+        "matplotlib",
+        "fsspec",
+        "pipeline",
+        "jobs",
+        "yaml",
+    }
+    assert loaded & others == set()
+
+
+def test_calibrators_and_measures_are_there_when_named():
+    from calibrators import measures
+
+    assert logcal.Isotonic is __import__("calibrators").Isotonic
+    assert logcal.measures is measures
+    assert {"load", "Isotonic", "measures"} <= set(dir(logcal))
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = logcal.nothing
+
+
+def test_one_number_gives_a_number():
+    for score in (0.25, np.float64(0.25), np.float32(0.25), np.array(0.25), 1):
+        found = MAP.predict(score)
+        assert isinstance(found, float)
+        assert np.shape(found) == ()
+        assert found == MAP.predict([float(score)])[0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats() | st.sampled_from(DIFFICULT), min_size=1, max_size=30))
+def test_every_way_to_apply_a_map_gives_the_same_bits(scores):
+    expected = [
+        np.nan
+        if np.isnan(s)
+        else next(
+            p if slope == 0 else p + slope * (s - anchor)
+            for low, high, p, slope, anchor in zip(
+                MAP.score_lo, MAP.score_hi, MAP.prob_lo, MAP.slope, MAP.anchor, strict=True
+            )
+            if low <= s < high or high == np.inf
+        )
+        for s in scores
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        for _ in each_way(patched):
+            np.testing.assert_array_equal(MAP.predict(scores), expected)
+    np.testing.assert_array_equal([MAP.predict(s) for s in scores], expected)
+
+
+# Segments
+
+KINDS = {
+    "text": (pa.string(), st.sampled_from(["", "a", "b", "ab", "é", "a" * 20, "\0"])),
+    "whole": (pa.int64(), st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)])),
+    "large": (pa.uint64(), st.sampled_from([0, 1, 2**63, 2**64 - 1])),
+    "flag": (pa.bool_(), st.booleans()),
+    "day": (pa.date32(), st.dates(dt.date(2026, 1, 1), dt.date(2026, 1, 5))),
+}
+OTHERS = {
+    "text": pa.large_string(),
+    "whole": pa.int8(),
+    "large": pa.int16(),
+    "flag": pa.bool_(),
+    "day": pa.date32(),
+}
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data(), st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3))
+def test_segments_are_found_as_in_a_dictionary(data, kinds):
+    key = st.tuples(*(st.none() | KINDS[kind][1] for kind in kinds))
+    known = data.draw(st.lists(key, max_size=8, unique=True))
+    prefixes = {k[:n] for k in known for n in range(1, len(kinds) + 1)}
+    owners = [(), *(k for k in sorted(prefixes, key=repr) if data.draw(st.booleans()))]
+    width = len(kinds)
+    rows = [(*k, *([None] * (width - len(k)))) for k in owners] + known
+    index = SegmentIndex(
+        [pa.array([row[i] for row in rows], KINDS[kind][0]) for i, kind in enumerate(kinds)],
+        np.array([len(k) for k in owners] + [width] * len(known)),
+        np.array([*range(len(owners))] + [-1] * len(known)),
+        np.array([False] * len(owners) + [True] * len(known)),
+    )
+    asked = data.draw(st.lists(key | st.sampled_from(known) if known else key, min_size=1, max_size=12))
+    expected = [
+        max(
+            i
+            for i, own in enumerate(owners)
+            if k[: len(own)] == own and len(own) == max(len(o) for o in owners if k[: len(o)] == o)
+        )
+        for k in asked
+    ]
+    columns = [pa.array([k[i] for k in asked], KINDS[kind][0]) for i, kind in enumerate(kinds)]
+    layouts = [
+        columns,
+        [pa.chunked_array([c[:1], c[1:]]) for c in columns],
+        [c.dictionary_encode() for c in columns],
+    ]
+    with contextlib.suppress(pa.ArrowInvalid):  # a number that the other type has not
+        layouts.append([c.cast(OTHERS[kind]) for c, kind in zip(columns, kinds, strict=True)])
+    with pytest.MonkeyPatch.context() as patched:
+        for _ in each_way(patched):
+            for layout in layouts:
+                place, seen = index.find(layout)
+                assert place.tolist() == expected
+                assert seen.tolist() == [k in known for k in asked]
+
+
+def test_values_of_another_type_are_unknown():
+    index = SegmentIndex(
+        [pa.array([None, "1", "2", None])],
+        np.array([0, 1, 1, 1]),
+        np.array([0, 1, -1, 2]),
+        np.array([False, True, True, True]),
+    )
+    for column in (pa.array([1, None]), pa.array([1.0, None]), pa.array([dt.date(2026, 1, 1), None])):
+        place, known = index.find([column])
+        assert (place.tolist(), known.tolist()) == ([0, 2], [False, True])
+
+
+def test_many_texts_are_found(monkeypatch):
+    rng = np.random.default_rng(0)
+    texts = np.unique(rng.integers(0, 10**9, 20_000)).astype(str)
+    levels = np.append(0, np.ones(texts.size, int))
+    index = SegmentIndex([pa.array([None, *texts])], levels, np.arange(levels.size), levels == 1)
+    asked = np.concatenate([rng.permutation(texts), rng.integers(10**9, 10**10, 10_000).astype(str)])
+    of = {text: i for i, text in enumerate(texts, 1)}
+    for _ in each_way(monkeypatch):
+        place, known = index.find([pa.array(asked)])
+        assert place.tolist() == [of.get(text, 0) for text in asked]
+        assert known.tolist() == [text in of for text in asked]
+
+
+# What is wrong
+
+
+def test_segments_that_do_not_fit(published):
+    plain = logcal.load(str(published.store), "ads")
+    with pytest.raises(ConfigError, match="expected none, since the table has none"):
+        plain.predict([0.5], {"country": "de"})
+    table = logcal.load(str(published.store), "by-country")
+    for segments, said in (
+        (None, "found none of country, model"),
+        ({"country": "de"}, "found none of model"),
+        (pd.DataFrame({"model": [1]}), "found none of country"),
+        ({"country": ["de", "fr"], "model": 1}, "expected 3 values of 'country', one a score, found 2"),
+        ({"country": ["de", 1, "fr"], "model": 1}, "of 'country', all of one kind, found int, str"),
+        ({"country": "de", "model": [1.5, 1.5, 1.5]}, "of 'model', all of one kind, found float"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            table.predict([0.5, 0.6, 0.7], segments)
+
+
+def test_tables_that_are_not_there(published, tmp_path):
+    store = str(published.store)
+    for arguments, error, said in (
+        ((store, "none"), InputRejectedError, "found none in .*: run `logcal fit` first"),
+        ((str(tmp_path / "file" / "x"), "ads"), InputRejectedError, "run `logcal fit` first"),
+        ((store, "ads", "000009-x"), InputRejectedError, "expected a version '000009-x', found none"),
+        ((store, "../ads"), ConfigError, "choose a plain name"),
+        ((store, "ads", "../../ads"), ConfigError, "choose a plain name"),
+    ):
+        with pytest.raises(error, match=said):
+            logcal.load(*arguments)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_values_may_come_in_many_forms(kind):
+    values = {
+        "text": ["a", None, "é"],
+        "whole": [1, None, -(2**63)],
+        "large": [1, None, 2**64 - 1],
+        "flag": [True, None, False],
+        "day": [dt.date(2026, 1, 2), None, dt.date(1969, 1, 1)],
+    }[kind]
+    known = pa.array(values, KINDS[kind][0])
+    index = SegmentIndex([known], np.array([0, 1, 1]), np.array([0, 1, 2]), np.ones(3, bool))
+    expected = [index.find([known])[0].tolist()]
+    frame_types = {"whole": "Int64", "text": "category", "large": "UInt64"}
+    forms = [
+        values,
+        tuple(values),
+        np.array(values, object),
+        pd.Series(values, dtype=frame_types.get(kind, object)),
+    ]
+    for form in forms:
+        assert [index.find([_as_arrow("s", form)])[0].tolist()] == expected, form
+
+
+def changed(folder, name, column, value):
+    """A copy of a version with one number of one file changed."""
+    path = folder / name
+    table = pq.read_table(path)
+    values = table.column(column).to_pylist()
+    values[0] = value
+    at = table.schema.get_field_index(column)
+    pq.write_table(
+        table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type)), path
+    )
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+@pytest.mark.parametrize(
+    ("table", "name", "column", "value", "read"),
+    [
+        ("ads", "lookup.parquet", "prob_lo", 0.5, read_lookup_table),
+        ("by-country", "lookup.parquet", "prob_lo", 0.5, read_segmented_lookup),
+        ("by-country", "segments.parquet", "rows", 5, read_segmented_lookup),
+    ],
+)
+def test_a_probability_that_was_tampered_with_is_refused(
+    published, tmp_path, manifest, table, name, column, value, read
+):
+    source = published.store / table / "versions" / (published.store / table / "CURRENT").read_text().strip()
+    for file in ("lookup.parquet", "segments.parquet", *(["manifest.json"] if manifest else [])):
+        if (source / file).exists():
+            (tmp_path / file).write_bytes((source / file).read_bytes())
+    read(str(tmp_path / "lookup.parquet"))
+    changed(tmp_path, name, column, value)
+    with pytest.raises(InputRejectedError, match="the file was changed after it was published"):
+        read(str(tmp_path / "lookup.parquet"))
+
+
+def test_plain_tables_and_those_with_segments_are_told_apart(published):
+    path = {table: logcal.load(str(published.store), table) for table in ("ads", "by-country")}
+    assert path["ads"].segments == ()
+    at = {t: f"{published.store}/{t}/versions/{table.version}/lookup.parquet" for t, table in path.items()}
+    with pytest.raises(InputRejectedError, match="expected a lookup table without segments"):
+        read_lookup_table(at["by-country"])
+    with pytest.raises(InputRejectedError, match="expected a segmented lookup table"):
+        read_segmented_lookup(at["ads"])
+
+
+def test_stores_by_url(published):
+    memory = fsspec.filesystem("memory")
+    memory.put(str(published.store), "/tables", recursive=True)
+    try:
+        table = logcal.load("memory://tables", "ads")
+        expected = logcal.load(str(published.store), "ads")
+        assert table.predict(0.5) == expected.predict(0.5)
+        segmented = logcal.load("memory://tables/", "by-country", None)
+        assert segmented.facts == logcal.load(str(published.store), "by-country").facts
+        with pytest.raises(InputRejectedError, match="run `logcal fit` first"):
+            logcal.load("memory://tables", "none")
+    finally:
+        memory.rm("/tables", recursive=True)
+
+
+def test_margins_go_through_the_sigmoid(make_place, tmp_path):
+    place = make_place(tmp_path)
+    columns = place.predictions(500)
+    columns["score"] = 6 * columns["score"] - 3
+    place.write_log(columns)
+    place.job("fit", "log.score_transform=sigmoid").expect(0)
+    place.job("score").expect(0)
+    rows = scored(place.output)
+    table = logcal.load(str(place.store), "ads")
+    np.testing.assert_array_equal(table.predict(rows["score"].to_numpy()), rows["probability"].to_numpy())
+    assert table.predict(0.3) == table.predict([0.3])[0]
+
+
+def test_a_manifest_of_another_format_is_refused(published, tmp_path):
+    folder = tmp_path / "ads" / "versions" / "000001-a"
+    folder.mkdir(parents=True)
+    (tmp_path / "ads" / "CURRENT").write_text("000001-a\n")
+    for text, said in (
+        (json.dumps({"format_version": "0"}), "format_version"),
+        ("{", "damaged"),
+        ("[]", "format_version"),
+    ):
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(InputRejectedError, match=said):
+            logcal.load(str(tmp_path), "ads")
