@@ -238,6 +238,30 @@ class PublishedConfig(Section):
     version: Name | None = Field(None, description="Version of the table. null: the one that CURRENT names.")
 
 
+class SecurityConfig(Section):
+    """Certificates for a scheduler at a tls address."""
+
+    ca_file: Text | None = Field(
+        None,
+        description="Of the authority that signed the scheduler's. null: as Dask's own configuration has it.",
+    )
+    cert_file: Text | None = Field(None, description="Of this command.")
+    key_file: Text | None = Field(None, description="Of cert_file.")
+
+    @property
+    def given(self) -> bool:
+        """Whether there are any."""
+        return self.ca_file is not None
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """All three go together."""
+        keys = ("ca_file", "cert_file", "key_file")
+        given = [key for key in keys if getattr(self, key) is not None]
+        for key in keys:
+            if given and key not in given:
+                yield key, f"REQUIRED with cluster.security.{given[0]}"
+
+
 class ClusterConfig(Section):
     """Where the work runs."""
 
@@ -268,7 +292,16 @@ class ClusterConfig(Section):
         description="With kind scheduler_file: the file that the scheduler wrote (dask scheduler --scheduler-file).",
     )
     arguments: dict[str, Any] = Field({}, description="With a class: its keyword arguments.")
-    timeout: float = Field(300.0, gt=0, description="Seconds to wait for the cluster and its first worker.")
+    security: SecurityConfig = Field(
+        default_factory=SecurityConfig,
+        description="With kind address or scheduler_file: certificates (TLS).",
+    )
+    timeout: float = Field(
+        300.0,
+        gt=0,
+        description="Seconds to wait for the cluster and its first worker, and later, where all workers have gone, for "
+        "another.",
+    )
 
     @property
     def memory_bytes(self) -> int:
@@ -295,6 +328,11 @@ class ClusterConfig(Section):
                 yield key, f"only goes with cluster.kind={key}, found cluster.kind={self.kind}"
         if self.arguments and not self.by_class:
             yield "arguments", f"only go with a cluster class, found cluster.kind={self.kind}"
+        if self.security.given and self.kind not in (ADDRESS, SCHEDULER_FILE):
+            yield (
+                "security",
+                f"only goes with cluster.kind={ADDRESS} or {SCHEDULER_FILE}, found cluster.kind={self.kind}",
+            )
 
 
 class CalibratorConfig(Section):

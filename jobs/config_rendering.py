@@ -77,6 +77,7 @@ OVERLAYS = {
                 "processes": 1,
                 "memory": "4GiB",
                 "interface": None,
+                "log_directory": "slurm-logs",
             },
         },
         notes={
@@ -85,6 +86,7 @@ OVERLAYS = {
             "cores": "One task at a time in each job, so that it has the memory to itself.",
             "memory": "Of one job; at least cluster.memory.",
             "interface": "Network interface between the nodes, such as ib0. null: the default route's.",
+            "log_directory": "Where each job leaves what it said: a folder that all nodes see.",
         },
     ),
     "kubernetes": Overlay(

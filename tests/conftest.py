@@ -318,3 +318,67 @@ def call(
     yield job
     log.removeHandler(handler)
     log.setLevel(level)
+
+
+class Dask:
+    """A scheduler with one worker, each a process of its own, as on a cluster."""
+
+    def __init__(self, folder: Path, *options: str, **environment: str) -> None:
+        self.file = folder / "scheduler.json"
+        self.options = options
+        self.environment = {**os.environ, **environment}
+        self.environment.pop("PYTHONWARNINGS", None)
+        self.processes: list[Any] = []
+        self.begin("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        self.worker = self.begin_worker()
+
+    def begin_worker(self, memory: str = "1GiB") -> Any:
+        """Start another worker."""
+        options = ("--nthreads", "1", "--memory-limit", memory, "--no-dashboard", "--no-nanny")
+        return self.begin("dask_worker", *options)
+
+    def begin(self, program: str, *arguments: str) -> Any:
+        """Start a process of the cluster."""
+        command = [sys.executable, "-m", f"distributed.cli.{program}", "--scheduler-file", str(self.file)]
+        process = subprocess.Popen(
+            [*command, *arguments, *self.options],
+            cwd=self.file.parent,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.processes.append(process)
+        return process
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Of a job that runs there."""
+        return "cluster.kind=scheduler_file", f"cluster.scheduler_file={self.file}", "cluster.memory=1GiB"
+
+    def await_file(self) -> None:
+        """Wait for the scheduler."""
+        end = time.monotonic() + 60
+        while not self.file.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End all of its processes."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def dask(tmp_path_factory: Any) -> Iterator[Dask]:
+    """A cluster of its own for a test."""
+    cluster = Dask(tmp_path_factory.mktemp("dask"))
+    cluster.await_file()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def dask_class() -> type[Dask]:
+    """For clusters with options."""
+    return Dask

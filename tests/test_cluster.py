@@ -21,53 +21,6 @@ from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
 QUICK = "cluster.timeout=1"
 
 
-class Dask:
-    """A scheduler with one worker, each a process of its own, as on a cluster."""
-
-    def __init__(self, folder, **environment):
-        self.file = folder / "scheduler.json"
-        self.environment = {**os.environ, **environment}
-        self.environment.pop("PYTHONWARNINGS", None)
-        self.processes = []
-        self.begin("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
-        options = ("--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard", "--no-nanny")
-        self.begin("dask_worker", *options)
-
-    def begin(self, program, *arguments):
-        command = [sys.executable, "-m", f"distributed.cli.{program}", "--scheduler-file", str(self.file)]
-        process = subprocess.Popen(
-            [*command, *arguments],
-            cwd=self.file.parent,
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self.processes.append(process)
-
-    @property
-    def settings(self):
-        return "cluster.kind=scheduler_file", f"cluster.scheduler_file={self.file}", "cluster.memory=1GiB"
-
-    def await_file(self):
-        end = time.monotonic() + 60
-        while not self.file.exists():
-            assert time.monotonic() < end
-            time.sleep(0.05)
-
-    def stop(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture
-def dask(tmp_path_factory):
-    cluster = Dask(tmp_path_factory.mktemp("dask"))
-    cluster.await_file()
-    yield cluster
-    cluster.stop()
-
-
 def test_a_running_cluster_by_file_and_by_address(place, dask):
     place.write_log()
     place.job("fit").expect(0)
@@ -97,11 +50,11 @@ def test_a_scheduler_that_dies_during_the_sort(place, dask, start):
     assert not place.store.exists()
 
 
-def test_workers_of_another_version(tmp_path):
+def test_workers_of_another_version(tmp_path, dask_class):
     facts = tmp_path / "logcal-9.9.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: logcal\nVersion: 9.9\n")
-    dask = Dask(tmp_path, PYTHONPATH=str(tmp_path))
+    dask = dask_class(tmp_path, PYTHONPATH=str(tmp_path))
     try:
         dask.await_file()
         settings = {"kind": "scheduler_file", "scheduler_file": str(dask.file), "memory": "1GiB"}

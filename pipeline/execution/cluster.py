@@ -33,6 +33,24 @@ _LARGE_GRAPH = 1 << 30
 """Bytes of a graph from which Dask warns: ours hold paths and numbers."""
 
 
+class WorkerSeen(NamedTuple):
+    """A worker, as the scheduler knows it.
+
+    Attributes
+    ----------
+    status : 'running', 'paused', ...
+    memory : bytes that it may take; 0: no limit
+    threads : of its tasks
+    assigned, executing : tasks that it was given, and those of them that run
+    """
+
+    status: str
+    memory: int
+    threads: int
+    assigned: int
+    executing: int
+
+
 class Seen(NamedTuple):
     """What the scheduler knows.
 
@@ -40,12 +58,12 @@ class Seen(NamedTuple):
     ----------
     done : tasks that have ended, by layer
     failed : a layer with an error for the user
-    workers : status by address
+    workers : by address
     """
 
     done: dict[str, int]
     failed: bool
-    workers: dict[str, str]
+    workers: dict[str, WorkerSeen]
 
 
 Watch = Callable[[Seen], None]
@@ -125,7 +143,7 @@ class DaskExecutor(Executor):
             if seen is None:
                 progress.at({})
                 continue
-            progress.at(seen.done, sum(status == "running" for status in seen.workers.values()))
+            progress.at(seen.done, sum(worker.status == "running" for worker in seen.workers.values()))
             self.watch(seen)
             if seen.failed:
                 raise self._failure(graph)
@@ -185,7 +203,21 @@ def look(dask_scheduler: Any, sizes: dict[str, int]) -> Seen:
         )
         done[name] = max(0, size - waiting)
         failed |= any(kind.endswith(f".{Failure.__name__}") for kind in group._types)
-    return Seen(done, failed, {ws.address: ws.status.name for ws in dask_scheduler.workers.values()})
+    workers = {
+        ws.address: WorkerSeen(
+            ws.status.name, ws.memory_limit, ws.nthreads, len(ws.processing), len(ws.executing)
+        )
+        for ws in dask_scheduler.workers.values()
+    }
+    return Seen(done, failed, workers)
+
+
+def resubmit(dask_scheduler: Any, addresses: list[str]) -> None:
+    """Runs on the scheduler: tasks that some workers were given and do not run are given to others."""
+    for address in addresses:
+        ws = dask_scheduler.workers.get(address)
+        for ts in [] if ws is None else [ts for ts in ws.processing if ts not in ws.executing]:
+            dask_scheduler._reschedule(ts.key, stimulus_id=f"logcal-paused-{time.time()}")
 
 
 def failures(dask_scheduler: Any, layers: list[str]) -> list[Any]:
