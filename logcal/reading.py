@@ -195,11 +195,7 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
     }
     found = texts.get("format_version")
     if found != schema.FORMAT_VERSION:
-        raise InputRejectedError(
-            f"{path}: expected a lookup table of format version {schema.FORMAT_VERSION}, found "
-            f"{'no format version' if found is None else found}: use the version of logcal that wrote it, "
-            "or publish it again"
-        )
+        raise InputRejectedError(f"{path}: {schema.other_format(found)}")
     try:
         values: dict[str, Any] = {key: json.loads(texts[key]) for key in _JSON_KEYS}
         values |= {key: texts[key] for key in ("version", "method", "score_transform", "fingerprint")}

@@ -9,6 +9,15 @@ import pyarrow as pa
 FORMAT_VERSION = "1"
 """Of lookup tables and manifests; readers refuse a version that they do not know."""
 
+
+def other_format(found: object) -> str:
+    """What to say of a format version that is not FORMAT_VERSION."""
+    text = "none" if found is None else str(found)
+    newer = text.isdecimal() and int(text) > int(FORMAT_VERSION)
+    advice = "a newer version of logcal wrote it: use that version" if newer else "publish it again"
+    return f"expected format_version {FORMAT_VERSION}, found {text}: {advice}"
+
+
 LOOKUP_METADATA_PREFIX = "logcal."
 """Of the keys in a lookup table's Parquet metadata: format_version, version, method, parameters, ..."""
 

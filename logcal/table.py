@@ -65,10 +65,7 @@ def load(store: str, table: str, version: str | None = None) -> Table:
         ) from None
     found = manifest.get("format_version") if isinstance(manifest, dict) else None
     if found != schema.FORMAT_VERSION:
-        raise InputRejectedError(
-            f"{folder}/{MANIFEST_FILE}: expected format_version {schema.FORMAT_VERSION}, found {found}: "
-            "it was written by another version of logcal"
-        )
+        raise InputRejectedError(f"{folder}/{MANIFEST_FILE}: {schema.other_format(found)}")
     return Table(cached_table(f"{folder}/lookup.parquet"))
 
 

@@ -175,7 +175,7 @@ def test_other_columns(tmp_path):
 def test_other_format_version(path, read):
     rewritten(path, metadata={"logcal.format_version": "2"})
     with pytest.raises(
-        InputRejectedError, match="of format version 1, found 2: use the version of logcal that wrote"
+        InputRejectedError, match="expected format_version 1, found 2: a newer version of logcal wrote it"
     ):
         read(path)
     rewritten(path, drop="logcal.format_version")

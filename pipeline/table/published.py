@@ -11,6 +11,7 @@ import re
 
 import fsspec
 
+from logcal.schema import other_format
 from pipeline import schema
 from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.files.folders import Folder
@@ -138,11 +139,8 @@ class PublishedTable:
                 "point CURRENT to another version with `logcal tables rollback`"
             ) from None
         if not isinstance(manifest, dict) or manifest.get("format_version") != schema.FORMAT_VERSION:
-            other = manifest.get("format_version") if isinstance(manifest, dict) else "no manifest"
-            raise InputRejectedError(
-                f"{path}: expected format_version {schema.FORMAT_VERSION}, found {other}: it was written by another "
-                "version of logcal; use that version, or fit the table anew"
-            )
+            other = manifest.get("format_version") if isinstance(manifest, dict) else None
+            raise InputRejectedError(f"{path}: {other_format(other)}")
         return Version(name, self._versions.located(name), manifest)
 
     def versions(self) -> list[Version]:

@@ -1,0 +1,146 @@
+"""A store and scored logs that version 0.1.0 wrote: they are read for ever, and made again to the last bit."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import logcal
+from jobs import fit, score
+from jobs.cluster import starting_executor
+from jobs.config import FitConfig, ScoreConfig, SegmentsConfig
+from jobs.config_loading import load
+from pipeline.errors import InputRejectedError
+from pipeline.table.store import TableStore
+
+GOLDEN = Path(__file__).parent / "golden"
+TABLES = sorted(path.name for path in (GOLDEN / "store").iterdir())
+
+FORMER = {
+    "isotonic": {"ends": 0},
+    "dg": {"ends": 0},
+    "dgg": {"ends": 0},
+}
+"""Parameters by which a method does what it did, where its defaults have moved since."""
+
+FORMER_SETTINGS = ("segments.shrinkage=none",) if "shrinkage" in SegmentsConfig.model_fields else ()
+"""Settings of segments likewise."""
+
+
+@pytest.fixture
+def golden(tmp_path, monkeypatch):
+    """A copy: nothing here may change the original."""
+    shutil.copytree(GOLDEN, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(job, config, *settings, files=()):
+    """Run a job in this process; returns its summary."""
+    loaded = load(config, files, [*settings, "cluster.kind=inline"])
+    with starting_executor(loaded.cluster) as executor:
+        return job.prepare(loaded).execute(executor()).summary
+
+
+def writer(path):
+    return pq.ParquetFile(path).metadata.created_by
+
+
+def assert_same_columns(found, expected, but=()):
+    """To the last bit, signs of zeros and NaN included."""
+    found, expected = found.drop_columns(list(but)), expected.drop_columns(list(but))
+    assert found.schema.equals(expected.schema)
+    for name in expected.column_names:
+        one, other = (table[name].combine_chunks() for table in (found, expected))
+        if pa.types.is_floating(one.type):
+            assert one.is_null().equals(other.is_null())
+            bits = [np.asarray(column.fill_null(0.0)).view(np.int64) for column in (one, other)]
+            np.testing.assert_array_equal(*bits, err_msg=name)
+        else:
+            assert one.equals(other), name
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_scoring_with_a_table_gives_what_it_gave(golden, table):
+    run(
+        score, ScoreConfig, "log.path=to-score", "store.path=store", f"store.table={table}", "output.path=now"
+    )
+    now, before = golden / "now" / "part-0.parquet", golden / "scored" / table / "part-0.parquet"
+    if writer(now) == writer(before):
+        assert now.read_bytes() == before.read_bytes()
+    assert_same_columns(pq.read_table(now), pq.read_table(before))
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table != "history"])
+def test_a_fit_gives_the_table_that_it_gave(golden, table):
+    version = TableStore("store", table).version()
+    config = version.manifest["config"]
+    former = FORMER.get(config["calibrator"]["method"], {})
+    config["calibrator"]["params"] |= former
+    config["store"] = {"path": "now", "table": table}
+    config |= {"cluster": {"kind": "inline"}, "scratch": None}
+    Path("config.yaml").write_text(yaml.safe_dump(config))
+    done = run(fit, FitConfig, *(FORMER_SETTINGS if config["log"]["segment"] else ()), files=["config.yaml"])
+    now, before = Path(done["lookup_path"]), Path(version.lookup_path)
+    if not former and not config["log"]["segment"] and writer(now) == writer(before):
+        assert now.read_bytes() == before.read_bytes()
+    assert_same_columns(pq.read_table(now), pq.read_table(before))
+    assert done["rows_used"] == version.manifest["data"]["rows_used"] > 0
+    for name in (path.name for path in before.parent.glob("s*/*.parquet")):
+        parts = [folder.parent / "score_table" / name for folder in (now, before)]
+        assert_same_columns(*(pq.read_table(part) for part in parts))
+
+
+def test_a_table_with_a_history_is_taken_up(golden):
+    store = TableStore("store", "history")
+    first, second, third = store.names()
+    assert store.current().name == second
+    assert store.rollback()[1].name == first
+    assert store.promote(third)[0] == first
+    assert store.rollback()[1].name == first
+
+
+def newer(golden, name):
+    """Let a file of a version say that it has a format that nobody knows yet."""
+    (folder,) = (golden / "store" / "isotonic" / "versions").iterdir()
+    path = folder / name
+    if name == "manifest.json":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": "2"}))
+        return
+    table = pq.read_table(path)
+    pq.write_table(
+        table.replace_schema_metadata({**table.schema.metadata, b"logcal.format_version": b"2"}), path
+    )
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][name]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "lookup.parquet"])
+def test_a_newer_format_is_refused(golden, name):
+    newer(golden, name)
+    store = ("store.path=store", "store.table=isotonic")
+    said = r"expected format_version 1, found 2.*a newer version of logcal wrote it: use that version"
+    with pytest.raises(InputRejectedError, match=said):
+        run(score, ScoreConfig, "log.path=to-score", *store, "output.path=now")
+    assert not (golden / "now").exists()
+    if name == "manifest.json":
+        with pytest.raises(InputRejectedError, match=said):
+            run(fit, FitConfig, "log.path=log", *store)
+    with pytest.raises(InputRejectedError, match=said):
+        logcal.load("store", "isotonic")
+
+
+@pytest.mark.parametrize("table", ["isotonic", "platt", "segments", "history"])
+def test_applications_read_a_table_as_they_did(golden, table):
+    before = pq.read_table(golden / "scored" / table / "part-0.parquet")
+    segments = {"country": before["country"].to_pylist()} if table == "segments" else None
+    found = logcal.load("store", table).predict(before["score"].fill_null(np.nan).to_numpy(), segments)
+    expected = before["probability"].fill_null(np.nan).to_numpy()
+    np.testing.assert_array_equal(found, expected)
