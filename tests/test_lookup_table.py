@@ -179,7 +179,7 @@ def test_other_format_version(path, read):
     ):
         read(path)
     rewritten(path, drop="logcal.format_version")
-    with pytest.raises(InputRejectedError, match="found no format version"):
+    with pytest.raises(InputRejectedError, match="found none"):
         read(path)
 
 
