@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -20,6 +19,7 @@ from calibrators.folded import FoldedPoints
 from calibrators.measures import side_by_side
 from calibrators.passes import Array, Pass, Passes, Points
 from calibrators.pooling import check_ends
+from calibrators.shrinking import floor_of, shrunk, shrunk_map
 
 CANDIDATES = {
     "platt": "calibrators.platt:Platt",
@@ -96,6 +96,22 @@ class Auto(Calibrator):
         self.seed = seed
         self.ends = ends
 
+    def facts(self) -> dict[str, Any]:
+        """What was chosen, and what it was compared with."""
+        return {
+            "chosen": self.chosen_,
+            "cross_validated_log_loss": self.cross_validated_log_loss_,
+            "excess_over_the_best": {name: list(pair) for name, pair in self.excess_.items()},
+        }
+
+    def for_segments(self) -> Calibrator:
+        """The chosen calibrator: a choice for each segment would follow noise."""
+        made = self._make(self.chosen_)
+        if self.chosen_ == "enir":
+            made.set_params(shrink=1)
+        made.sampling_rate = self.sampling_rate
+        return made
+
     def check_parameters(self) -> None:
         """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""
         names = self._names()
@@ -127,16 +143,18 @@ class Auto(Calibrator):
         if folds >= 2 and len(names) > 1:
             yield from self._compare(names, FoldedPoints(layout, folds, int(self.seed)))
         fitted = yield from self._make(self.chosen_)._passes()
-        return _shrunk_map(fitted, self._floor(self.chosen_, layout.weight))
+        return shrunk_map(fitted, self._floor(self.chosen_, layout.weight))
 
     def _make(self, name: str) -> Calibrator:
         module, _, cls = CANDIDATES[name].partition(":")
         made: Calibrator = getattr(importlib.import_module(module), cls)()
-        return made.set_params(ends=self.ends) if name == "isotonic" else made
+        # What is shrunk is shrunk once, by as much in every fold.
+        own: dict[str, dict[str, float]] = {"isotonic": {"ends": self.ends}, "enir": {"shrink": 0}}
+        return made.set_params(**own.get(name, {}))
 
     def _floor(self, name: str, weight: float) -> float:
         """How far a candidate's map is shrunk."""
-        return 0.0 if name == "isotonic" and self.ends > 0 else min(0.5, 1 / (2 * weight))
+        return 0.0 if name == "isotonic" and self.ends > 0 else floor_of(1, weight)
 
     def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Generator[Pass, Any, None]:
         # A part is divided once a fold, for all candidates together.
@@ -159,23 +177,6 @@ class Auto(Calibrator):
         self.excess_ = dict(zip(names, zip(excess.tolist(), error.tolist(), strict=True), strict=True))
 
 
-def _shrunk(probability: Array, floor: float) -> Array:
-    return np.minimum(floor + (1 - 2 * floor) * probability, 1 - floor)
-
-
-def _shrunk_map(fitted: CalibrationMap, floor: float) -> CalibrationMap:
-    level, slope = _shrunk(fitted.prob_lo, floor), (1 - 2 * floor) * fitted.slope
-    shrunk = replace(fitted, prob_lo=level, slope=slope)
-    # Rounding may lift the end of a gap above the next level.
-    bits = 50
-    while fitted.monotone and not shrunk.monotone:
-        low, high = shrunk.ends()
-        passed = np.append(high[:-1] > low[1:], False)
-        slope = np.where(passed, slope * (1 - 2.0**-bits), slope)
-        shrunk, bits = replace(fitted, prob_lo=level, slope=slope), bits - 1
-    return shrunk
-
-
 def _losses(
     folded: FoldedPoints, maps: list[tuple[CalibrationMap, ...]], floors: list[float], points: Points
 ) -> list[Array]:
@@ -194,7 +195,7 @@ def _moments(points: Points, maps: tuple[CalibrationMap, ...], floors: list[floa
     negatives = points.weight - points.positives
     losses = []
     for calibration_map, floor in zip(maps, floors, strict=True):
-        p = _shrunk(calibration_map.predict(points.score), floor)
+        p = shrunk(calibration_map.predict(points.score), floor)
         losses.append((-np.log(p), -np.log1p(-p)))
     first = [points.positives * one + negatives * zero for one, zero in losses]
     second = [points.positives * (a[0] * b[0]) + negatives * (a[1] * b[1]) for a in losses for b in losses]

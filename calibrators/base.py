@@ -39,6 +39,10 @@ class Calibrator(Parameters, ABC):
     single_placed_pass: bool = False
     """The same where the first pass is carried out `placed`: see `Pass`."""
 
+    sampling_rate: float = 1.0
+    """The share of negatives that the observations are a sample of, over that of positives: the map is then for all
+    rows. See `calibrators.sampling`. No parameter: it belongs to the data."""
+
     calibration_map_: CalibrationMap
 
     def fit(
@@ -74,7 +78,7 @@ class Calibrator(Parameters, ABC):
     def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
         """Fit with passes that `run` carries out over the parts of a score table."""
         self.check_parameters()
-        passes = self._passes()
+        passes = self._passes_for_all_rows()
         try:
             request = next(passes)
             while True:
@@ -108,6 +112,18 @@ class Calibrator(Parameters, ABC):
     def facts(self) -> dict[str, Any]:
         """What a reader of the fitted map should know of the fit, as JSON values; empty for most methods."""
         return {}
+
+    def for_segments(self) -> Calibrator:
+        """The calibrator for segments of the observations that this one is fitted to: itself, as a rule."""
+        return self
+
+    def _passes_for_all_rows(self) -> Passes:
+        fitted = yield from self._passes()
+        if self.sampling_rate == 1.0:
+            return fitted
+        from calibrators.sampling import resampling_passes
+
+        return (yield from resampling_passes(fitted, self.sampling_rate))
 
     @abstractmethod
     def _passes(self) -> Passes:

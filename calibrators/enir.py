@@ -20,6 +20,7 @@ from calibrators.label_runs import Runs, runs_pass
 from calibrators.near_isotonic_path import NearIsotonicPath, Solution
 from calibrators.near_isotonic_start import KEEP, blocks_pass, least_criterion, path_from
 from calibrators.passes import Pass, Passes
+from calibrators.shrinking import check_shrink, floor_of, shrunk_map
 
 Array = npt.NDArray[np.float64]
 Penalty = Callable[[npt.NDArray[np.int64]], Array]
@@ -77,6 +78,9 @@ class ENIR(Calibrator):
         lambda = 0 too (unless it is the only one); BIC = -2 L + d (log N + log 2 pi). After scoring, each model's
         each block of level p over n observations gets the level (p n + e (1 - c)) / (n + 1 - c), where e is their
         mean score, o their frequency of positives, and c = |o - e|. All models count. Scores must lie in [0, 1].
+    shrink : float >= 0, default 1
+        Probabilities are drawn into [shrink / (2 N), 1 - shrink / (2 N)], so that none is 0 or 1: p becomes
+        shrink / (2 N) + (1 - shrink / N) p. 0 leaves them as they are; so does reference="authors".
 
     Attributes
     ----------
@@ -113,7 +117,7 @@ class ENIR(Calibrator):
     Examples
     --------
     >>> from calibrators.enir import ENIR
-    >>> enir = ENIR().fit([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0, 0, 1, 0, 1, 1])
+    >>> enir = ENIR(shrink=0).fit([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0, 0, 1, 0, 1, 1])
     >>> enir.models_.lam
     array([0.5])
     >>> enir.predict([0.2, 0.3, 0.35, 0.5])
@@ -124,9 +128,10 @@ class ENIR(Calibrator):
 
     models_: Models
 
-    def __init__(self, criterion: str = "bic", reference: str = "paper") -> None:
+    def __init__(self, criterion: str = "bic", reference: str = "paper", shrink: float = 1) -> None:
         self.criterion = criterion
         self.reference = reference
+        self.shrink = shrink
 
     def facts(self) -> dict[str, Any]:
         """How many models the map averages."""
@@ -138,6 +143,7 @@ class ENIR(Calibrator):
             raise ValueError(f"criterion: expected one of {', '.join(CRITERIA)}, found {self.criterion!r}")
         if self.reference not in REFERENCES:
             raise ValueError(f"reference: expected one of {', '.join(REFERENCES)}, found {self.reference!r}")
+        check_shrink(self.shrink)
 
     def _passes(self) -> Passes:
         if self.reference == "authors":
@@ -150,9 +156,11 @@ class ENIR(Calibrator):
         else:
             path = yield from self._score_late_models()
             finest, level = average(path, self.models_, path.solution)
-        return CalibrationMap.from_blocks(
+        fitted = CalibrationMap.from_blocks(
             finest.first_score, finest.last_score, level, finest.weight, finest.positives
         )
+        shrink = 0.0 if self.reference == "authors" else float(self.shrink)
+        return shrunk_map(fitted, floor_of(shrink, float(fitted.weight.sum())))
 
     def _score_late_models(self) -> Generator[Pass, Any, NearIsotonicPath]:
         """Score the models from some lambda on, below which none can matter; return the path from there."""

@@ -6,6 +6,7 @@ from calibrators.base import Calibrator
 from calibrators.near_isotonic_path import check_lam
 from calibrators.near_isotonic_start import blocks_pass, path_from
 from calibrators.passes import Passes
+from calibrators.shrinking import check_shrink, floor_of, shrunk_map
 
 
 class NearIsotonic(Calibrator):
@@ -20,6 +21,9 @@ class NearIsotonic(Calibrator):
     lam : float >= 0, default 1
         In units of weight: two neighbouring blocks in the wrong order move by lam / weight towards each other.
         Infinite is allowed.
+    shrink : float >= 0, default 1
+        Probabilities are drawn into [shrink / (2 N), 1 - shrink / (2 N)], N the sum of the weights, so that none is 0
+        or 1: p becomes shrink / (2 N) + (1 - shrink / N) p. 0 leaves them as they are.
 
     Notes
     -----
@@ -34,20 +38,23 @@ class NearIsotonic(Calibrator):
     Examples
     --------
     >>> from calibrators.near_isotonic import NearIsotonic
-    >>> NearIsotonic(lam=0.25).fit([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1]).predict([0.2, 0.25, 0.3])
+    >>> NearIsotonic(lam=0.25, shrink=0).fit([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1]).predict([0.2, 0.25, 0.3])
     array([0.75, 0.5 , 0.25])
     """
 
     single_pass = True
 
-    def __init__(self, lam: float = 1.0) -> None:
+    def __init__(self, lam: float = 1.0, shrink: float = 1) -> None:
         self.lam = lam
+        self.shrink = shrink
 
     def check_parameters(self) -> None:
-        """Raise ValueError if `lam` is not a number >= 0."""
+        """Raise ValueError if `lam` is not a number >= 0, or `shrink` not a finite one."""
         check_lam(self.lam)
+        check_shrink(self.shrink)
 
     def _passes(self) -> Passes:
         lam = check_lam(self.lam)
         blocks = yield blocks_pass(lam)
-        return path_from(blocks, limit=lam).solution(lam).calibration_map()
+        fitted = path_from(blocks, limit=lam).solution(lam).calibration_map()
+        return shrunk_map(fitted, floor_of(float(self.shrink), float(fitted.weight.sum())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Generator
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal, NamedTuple
 
@@ -101,10 +102,15 @@ class Platt(Calibrator):
         if not isinstance(self.max_error, Real) or not 1e-12 <= self.max_error <= 0.1:
             raise ValueError(f"max_error: expected a number in [1e-12, 0.1], found {self.max_error!r}")
 
+    def _passes_for_all_rows(self) -> Passes:
+        # Exactly: the odds of all rows are the sigmoid's times the rate.
+        return self._passes()
+
     def _passes(self) -> Passes:
         layout = yield layout_pass()
         scale = Scale.of(layout, self.input)
         fitted = yield from _minimise(layout, scale)
+        fitted = fitted._replace(sigmoid=replace(fitted.sigmoid, b=fitted.sigmoid.b + self._log_rate()))
         self.slope_, self.intercept_ = fitted.sigmoid.slope_and_intercept()
         self.log_loss_, self.n_evaluations_ = fitted.loss, fitted.evaluations
         if fitted.sigmoid.a == 0.0:
@@ -114,6 +120,9 @@ class Platt(Calibrator):
         knots, levels = tabulate_sigmoid(fitted.sigmoid, float(self.max_error))
         counts = yield counts_below_pass(layout, knots)
         return CalibrationMap.from_knots(knots, levels, *bin_counts(layout, counts))
+
+    def _log_rate(self) -> float:
+        return math.log(self.sampling_rate)
 
 
 class _Fitted(NamedTuple):

@@ -144,6 +144,14 @@ class LogConfig(Section):
     weight: Text | None = Field(
         None, description="Column of the row's weight: a finite number > 0. null: every row weighs 1."
     )
+    negative_sampling_rate: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the rows with label 0 that the log holds, chosen by chance, such as 0.01: probabilities "
+        "are then those of all rows. Do not give sampled rows weights for it.",
+    )
+    positive_sampling_rate: float = Field(1.0, gt=0, le=1, description="The same of the rows with label 1.")
     segment: Names = Field(
         (),
         description="Columns whose values tell segments apart, such as [model_id, country]: strings, integers, "
@@ -170,6 +178,11 @@ class LogConfig(Section):
         None,
         description="With quarantine: folder to write the bad rows to, as Parquet. null: they are only counted.",
     )
+
+    @property
+    def sampling_rate(self) -> float:
+        """The share of negatives that were kept over that of positives: what odds are multiplied by."""
+        return self.negative_sampling_rate / self.positive_sampling_rate
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """One column cannot be two things; what is not quarantined is not written."""
@@ -343,7 +356,8 @@ class CalibratorConfig(Section):
         description="isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one "
         "of them. bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. "
         "histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. dg, dgg: isotonic regression on a log "
-        "that `logcal generate` made, on its rows and on groups of them. docs/methods.md helps to choose.",
+        "that `logcal generate` made, on its rows and on groups of them. auto: of platt, isotonic, enir, bbq and abb "
+        "the simplest that is not clearly worse by cross-validation. docs/methods.md helps to choose.",
     )
     params: dict[str, Any] = Field(
         {},

@@ -46,7 +46,15 @@ from pipeline.table.segment_lookup import SEGMENTS_FILE, SegmentedLookup, read_s
 from pipeline.table.version import Version, segments_of
 
 REPORT, RUN = "report.html", "run.json"
-FITTED = ("every_boundary_considered", "models_averaged", "slope", "intercept", "largest_monotone_repair")
+FITTED = (
+    "every_boundary_considered",
+    "models_averaged",
+    "slope",
+    "intercept",
+    "largest_monotone_repair",
+    "chosen",
+    "cross_validated_log_loss",
+)
 """Facts of the fit that the report shows where there are any."""
 
 

@@ -39,7 +39,7 @@ from pipeline.table.version import Version
 
 def prepare(config: FitConfig) -> Prepared | Finishing:
     """Check everything that can be checked before the first task; reads footers only."""
-    calibrator = make_calibrator(config.calibrator.method, config.calibrator.params)
+    calibrator = _calibrator(config)
     columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
     _check_segments(config)
     log = open_log(config.log.path, columns)
@@ -80,6 +80,10 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     needed += len(config.log.segment) * 32 * log.rows
     check_space(config.scratch, needed)
     return Prepared(config, log, store, identity, quarantine, needed, window, days, seen)
+
+
+def _calibrator(config: FitConfig) -> Calibrator:
+    return make_calibrator(config.calibrator.method, config.calibrator.params, config.log.sampling_rate)
 
 
 def _choose_window(config: FitConfig, log: Log) -> Window | None:
@@ -180,7 +184,7 @@ class Prepared:
         """Fit and publish."""
         started = time.perf_counter()
         config = self.config
-        calibrator = make_calibrator(config.calibrator.method, config.calibrator.params)
+        calibrator = _calibrator(config)
         rules = RowRules(
             quarantine=config.log.on_bad_rows == "quarantine",
             max_fraction=config.log.max_bad_fraction,
@@ -242,7 +246,9 @@ class Prepared:
         fit, table = fit_segments(calibrator, self.log, sort, executor, rules, monotone, total)
         self._keep_bad(sort.scratch, table.bad.total)
         _free_runs(sort.scratch)
-        content = self._content({**table.facts(), "largest_monotone_repair": fit.repair})
+        # What was chosen for all rows holds for the segments too.
+        chosen = calibrator.facts() if config.calibrator.method == "auto" else {}
+        content = self._content({**table.facts(), "largest_monotone_repair": fit.repair, **chosen})
         files = segmented_files(fit, config.log.segment, content)
         segments = {
             "columns": list(config.log.segment),
@@ -258,6 +264,8 @@ class Prepared:
         return _outcome(table.facts(), version)
 
     def _content(self, data: dict[str, Any]) -> dict[str, Any]:
+        if self.config.log.sampling_rate != 1:
+            data = {**data, "sampling_rate": self.config.log.sampling_rate}
         return {
             "method": self.config.calibrator.method,
             "parameters": self.config.calibrator.params,

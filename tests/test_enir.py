@@ -89,7 +89,7 @@ def slow(points, models, name):
 
 
 def assert_equals_slow(points, models, name):
-    fitted = ENIR(criterion=name).fit_points(points)
+    fitted = ENIR(criterion=name, shrink=0).fit_points(points)
     mean, rows = slow(points, models, name)
     score = points.score
     inside = score[:-1] + np.diff(score) * np.random.default_rng(0).random(score.size - 1)
@@ -172,7 +172,7 @@ def test_labels_without_a_fall_leave_isotonic_regression():
     score = np.linspace(0, 1, 50)
     grid = np.linspace(-0.2, 1.2, 500)
     for labels in [score > 0.3, np.ones(50), np.zeros(50)]:
-        fitted = ENIR().fit(score, labels)
+        fitted = ENIR(shrink=0).fit(score, labels)
         assert np.array_equal(fitted.predict(grid), Isotonic(ends=0).fit(score, labels).predict(grid))
         assert fitted.models_.lam.tolist() == [0.0]
         assert fitted.models_.weight.tolist() == [1.0]
@@ -183,7 +183,7 @@ def test_follows_a_curve_that_falls():
     rng = np.random.default_rng(8)
     score = rng.random(20_000)
     truth = np.where(score < 0.5, 0.7, 0.2 + 0.6 * (score > 0.8))
-    fitted = ENIR().fit(score, rng.random(20_000) < truth)
+    fitted = ENIR(shrink=0).fit(score, rng.random(20_000) < truth)
     assert fitted.predict([0.25, 0.65, 0.9]) == pytest.approx([0.7, 0.2, 0.8], abs=0.05)
     assert not fitted.calibration_map_.monotone
 
@@ -239,7 +239,7 @@ def authors_rows(score, labels, name):
 def test_authors_variant_equals_their_procedure_on_rows(name, n, decimals):
     score, labels = curve(n, n, decimals)
     distinct, level = authors_rows(score, labels, name)
-    fitted = ENIR(criterion=name, reference="authors").fit(score, labels)
+    fitted = ENIR(criterion=name, reference="authors", shrink=0).fit(score, labels)
     grid = np.linspace(-0.1, 1.1, 777)
     np.testing.assert_allclose(fitted.predict(distinct), level, rtol=0, atol=1e-10)
     np.testing.assert_allclose(fitted.predict(grid), np.interp(grid, distinct, level), rtol=0, atol=1e-10)
@@ -256,7 +256,7 @@ def test_authors_variant_thins_long_paths():
 def test_authors_variant_without_a_fall():
     score = np.array([0.1, 0.2, 0.6, 0.7])
     distinct, level = authors_rows(score, np.array([0, 0, 1, 1]), "bic")
-    fitted = ENIR(reference="authors").fit(score, [0, 0, 1, 1])
+    fitted = ENIR(reference="authors", shrink=0).fit(score, [0, 0, 1, 1])
     np.testing.assert_allclose(fitted.predict(distinct), level, rtol=0, atol=1e-14)
     # e = .15, o = 0, c = .15: the level 0 over two observations becomes .15 * .85 / (2 + .85).
     assert fitted.predict(0.1) == pytest.approx(0.15 * 0.85 / 2.85)
@@ -267,14 +267,14 @@ def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
     points = Points(
         np.array([0.1, 0.2, 0.3, 0.4]), np.array([2e6, 4e6, 1e6, 1e6]), np.array([1.0, 1.0, 0.0, 1.0])
     )
-    fitted = ENIR(reference="authors").fit_points(points)
+    fitted = ENIR(reference="authors", shrink=0).fit_points(points)
     assert np.isfinite(fitted.predict(points.score)).all()
     assert fitted.models_.weight.tolist() == [1.0]
 
 
 def test_authors_variant_refuses_scores_outside_the_unit_interval():
     with pytest.raises(ValueError, match=r"expected numbers in \[0, 1\].*found -0.5 to 0.2; put scores"):
-        ENIR(reference="authors").fit([-0.5, 0.2], [0, 1])
+        ENIR(reference="authors", shrink=0).fit([-0.5, 0.2], [0, 1])
 
 
 @pytest.mark.parametrize("reference", ["paper", "authors"])
@@ -283,14 +283,14 @@ def test_result_does_not_depend_on_rows_or_parts(reference):
     score, labels = curve(10, 3000, 3)
     for weight in [None, rng.random(3000) * 10.0 ** rng.integers(-3, 3, 3000)]:
         points = collapse(score, labels, weight)
-        expected = ENIR(reference=reference).fit_points(points)
+        expected = ENIR(reference=reference, shrink=0).fit_points(points)
         order = rng.permutation(3000)
-        shuffled = ENIR(reference=reference).fit(
+        shuffled = ENIR(reference=reference, shrink=0).fit(
             score[order], labels[order], None if weight is None else weight[order]
         )
         bounds = [0, 1, 2, 500, 501, 777, points.score.size]
         parts = [Points(*(x[a:b] for x in points)) for a, b in itertools.pairwise(bounds)]
-        cut = ENIR(reference=reference).fit_passes(
+        cut = ENIR(reference=reference, shrink=0).fit_passes(
             lambda request, parts=parts: request.combine(
                 [pickle.loads(pickle.dumps(request.chunk))(part) for part in parts]
             )
@@ -307,8 +307,8 @@ def test_weights_are_repeated_rows(reference):
     rng = np.random.default_rng(11)
     score, labels = curve(12, 500, 2)
     weight = rng.integers(1, 5, 500)
-    a = ENIR(reference=reference).fit(score, labels, weight)
-    b = ENIR(reference=reference).fit(np.repeat(score, weight), np.repeat(labels, weight))
+    a = ENIR(reference=reference, shrink=0).fit(score, labels, weight)
+    b = ENIR(reference=reference, shrink=0).fit(np.repeat(score, weight), np.repeat(labels, weight))
     grid = np.linspace(0, 1, 200)
     assert np.array_equal(a.predict(grid), b.predict(grid))
     assert a.n_observations_ == b.n_observations_ == weight.sum()
@@ -332,7 +332,7 @@ def test_weights_are_repeated_rows(reference):
 def test_extreme_input_gives_finite_probabilities(criterion, scores, labels, weight):
     grid = np.concatenate([np.asarray(scores, float), [-np.inf, np.inf, 0.0, 1e-300, 5e307]])
     for reference in ["paper", "authors"]:
-        fitted = ENIR(criterion, reference).fit(scores, labels, weight)
+        fitted = ENIR(criterion, reference, shrink=0).fit(scores, labels, weight)
         p = fitted.predict(grid)
         assert np.all((p >= 0) & (p <= 1))
         assert fitted.models_.weight.sum() == pytest.approx(1)
@@ -341,7 +341,7 @@ def test_extreme_input_gives_finite_probabilities(criterion, scores, labels, wei
 def test_any_finite_scores():
     score, labels = curve(13, 400)
     moved = 1e6 * score - 3e5
-    a, b = ENIR().fit(score, labels), ENIR().fit(moved, labels)
+    a, b = ENIR(shrink=0).fit(score, labels), ENIR(shrink=0).fit(moved, labels)
     assert np.array_equal(a.predict(score), b.predict(moved))
 
 
@@ -350,12 +350,12 @@ def test_any_finite_scores():
 )
 def test_parameters_are_checked(params, words):
     with pytest.raises(ValueError, match=f"{next(iter(params))}: expected one of {words}, found"):
-        ENIR(**params).fit([0.1, 0.2], [0, 1])
+        ENIR(**params, shrink=0).fit([0.1, 0.2], [0, 1])
 
 
 def test_is_a_scikit_learn_estimator():
-    fitted = ENIR("aic", "authors").fit([0.1, 0.2, 0.3], [1, 0, 1])
-    assert clone(fitted).get_params() == {"criterion": "aic", "reference": "authors"}
+    fitted = ENIR("aic", "authors", shrink=0).fit([0.1, 0.2, 0.3], [1, 0, 1])
+    assert clone(fitted).get_params() == {"criterion": "aic", "reference": "authors", "shrink": 0}
     assert repr(ENIR(criterion="aic")) == "ENIR(criterion='aic')"
     again = pickle.loads(pickle.dumps(fitted))
     assert np.array_equal(again.predict([0.12, 0.3]), fitted.predict([0.12, 0.3]))

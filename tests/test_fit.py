@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from calibrators.sampling import odds_divided
 from jobs import fit
 from jobs.config import FitConfig
 from jobs.config_loading import load
@@ -16,7 +17,7 @@ from pipeline.sort import score_table
 from pipeline.table.lookup_table import read_lookup_table
 
 # What these look at besides scores and labels comes with a generated log.
-WITH_SCORES_ALONE = sorted(set(METHODS) - {"dg", "dgg", "auto"})
+WITH_SCORES_ALONE = sorted(set(METHODS) - {"dg", "dgg"})
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,78 @@ def test_a_published_table_is_the_calibrator_fitted_in_memory(tmp_path, monkeypa
         assert manifest["data"][key] == published.facts.data[key] == value
     assert manifest["monotone"] == expected.calibration_map_.monotone
     assert not list(tmp_path.glob("**/logcal-scratch*"))
+
+
+def fitted(tmp_path, table, *more):
+    pq.write_table(table, tmp_path / "log.parquet")
+    settings = [f"log.path={tmp_path / 'log.parquet'}", f"store.path={tmp_path / 'store'}", "store.table=t"]
+    return fit.prepare(load(FitConfig, settings=[*settings, *more])).execute(InlineExecutor())
+
+
+@pytest.mark.parametrize("method", ["isotonic", "abb", "platt"])
+def test_a_log_of_sampled_negatives_gives_the_map_of_all_rows(tmp_path, rows, method):
+    score, label, _ = rows
+    outcome = fitted(
+        tmp_path,
+        pa.table({"score": score, "label": label}),
+        f"calibrator.method={method}",
+        "log.negative_sampling_rate=0.02",
+        "log.positive_sampling_rate=0.5",
+    )
+    published = read_lookup_table(outcome.summary["lookup_path"])
+    raw = make_calibrator(method, {}).fit(score, label)
+    expected = odds_divided(raw.predict(score), 0.04)
+    np.testing.assert_allclose(published.map.predict(score), expected, rtol=0, atol=5e-8)
+    assert published.facts.data["sampling_rate"] == 0.04
+    assert published.map.weight.sum() == score.size
+
+
+def test_segments_of_sampled_negatives_have_maps_of_all_rows(tmp_path, rows):
+    score, label, _ = rows
+    part = np.arange(score.size) % 2
+    outcome = fitted(
+        tmp_path,
+        pa.table({"score": score, "label": label, "part": part}),
+        "log.segment=part",
+        "log.negative_sampling_rate=0.1",
+        "segments.min_rows=10",
+    )
+    table = pq.read_table(outcome.summary["lookup_path"]).to_pandas()
+    for own in (0, 1):
+        rows_of = table[(table["part"] == own) & (table["segment_level"] == 1)]
+        raw = make_calibrator("isotonic", {}).fit(score[part == own], label[part == own])
+        first, last = odds_divided(raw.calibration_map_.prob_lo[[0, -1]], 0.1)
+        assert rows_of["prob_lo"].iloc[[0, -1]].tolist() == pytest.approx([first, last])
+
+
+def test_auto_chooses_once_for_all_rows_and_says_what(tmp_path, rows):
+    score, label, _ = rows
+    outcome = fitted(
+        tmp_path,
+        pa.table({"score": score, "label": label, "part": np.arange(score.size) % 2}),
+        "calibrator.method=auto",
+        "calibrator.params={folds: 3}",
+        "log.segment=part",
+        "segments.min_rows=10",
+    )
+    manifest = json.loads(
+        (tmp_path / "store/t/versions" / outcome.summary["version"] / "manifest.json").read_text()
+    )
+    data = manifest["data"]
+    assert data["chosen"] in data["cross_validated_log_loss"]
+    assert set(data["cross_validated_log_loss"]) == {"platt", "isotonic", "enir", "bbq", "abb"}
+    whole = make_calibrator("auto", {"folds": 3}).fit(score, label)
+    assert data["cross_validated_log_loss"] == whole.cross_validated_log_loss_
+
+
+def test_weights_that_nobody_meant_as_counts_are_said(tmp_path, rows, caplog):
+    score, label, weight = rows
+    with caplog.at_level("WARNING", "logcal"):
+        fitted(
+            tmp_path, pa.table({"score": score, "label": label, "w": weight / weight.sum()}), "log.weight=w"
+        )
+    assert "the weights of 4,000 rows add up to 1:" in caplog.text
+    assert "log.weight" in caplog.text
 
 
 def small(plan):

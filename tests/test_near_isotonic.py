@@ -307,7 +307,7 @@ def test_lambda_is_checked(lam):
     with pytest.raises(ValueError, match="lam: expected a number >= 0, found"):
         path.solution(lam)
     with pytest.raises(ValueError, match="lam: expected a number >= 0, found"):
-        NearIsotonic(lam=lam).fit([0.1, 0.2], [1, 0])
+        NearIsotonic(lam=lam, shrink=0).fit([0.1, 0.2], [1, 0])
 
 
 def cut(points, places):
@@ -364,7 +364,7 @@ def fit_in_parts(calibrator, points, places):
 def test_calibrator_is_the_solution_at_its_lambda(lam):
     for name, points in data_sets(3000):
         path = path_of_points(points)
-        calibrator = NearIsotonic(lam=lam).fit_points(points)
+        calibrator = NearIsotonic(lam=lam, shrink=0).fit_points(points)
         expected = path.solution(lam)
         got = calibrator.predict(points.score)
         np.testing.assert_allclose(
@@ -374,14 +374,14 @@ def test_calibrator_is_the_solution_at_its_lambda(lam):
         np.testing.assert_allclose(
             calibrator.predict(middle), np.interp(middle, points.score, got), rtol=0, atol=1e-9, err_msg=name
         )
-        parts = fit_in_parts(NearIsotonic(lam=lam), points, [5, 6, 7, 2000])
+        parts = fit_in_parts(NearIsotonic(lam=lam, shrink=0), points, [5, 6, 7, 2000])
         assert np.array_equal(parts.predict(points.score), got)
 
 
 def test_calibrator_at_infinite_lambda_is_isotonic_regression():
     score, labels = curve(np.random.default_rng(8), 5000)
     grid = np.linspace(-0.1, 1.1, 1001)
-    got = NearIsotonic(lam=np.inf).fit(score, labels)
+    got = NearIsotonic(lam=np.inf, shrink=0).fit(score, labels)
     assert np.array_equal(got.predict(grid), Isotonic(ends=0).fit(score, labels).predict(grid))
     assert got.calibration_map_.monotone
 
@@ -392,8 +392,8 @@ def test_calibrator_takes_weights_as_repeated_rows_in_any_order():
     score = np.round(score, 2)
     weight = rng.integers(1, 4, 400)
     rows = rng.permutation(np.repeat(np.arange(400), weight))
-    a = NearIsotonic(lam=1.5).fit(score, labels, weight)
-    b = NearIsotonic(lam=1.5).fit(score[rows], labels[rows])
+    a = NearIsotonic(lam=1.5, shrink=0).fit(score, labels, weight)
+    b = NearIsotonic(lam=1.5, shrink=0).fit(score[rows], labels[rows])
     grid = np.linspace(0, 1, 300)
     assert np.array_equal(a.predict(grid), b.predict(grid))
     assert a.n_observations_ == weight.sum()
@@ -416,14 +416,14 @@ def test_calibrator_takes_weights_as_repeated_rows_in_any_order():
 def test_extreme_input_gives_finite_probabilities(scores, labels, weight):
     grid = np.concatenate([np.asarray(scores, float), [-np.inf, np.inf, 0.0, 1e-300, 5e307]])
     for lam in [0.0, 1e-10, 0.3, 1.0, 1e9, np.inf]:
-        p = NearIsotonic(lam=lam).fit(scores, labels, weight).predict(grid)
+        p = NearIsotonic(lam=lam, shrink=0).fit(scores, labels, weight).predict(grid)
         assert np.all((p >= 0) & (p <= 1))
 
 
 def test_calibrator_is_a_scikit_learn_estimator():
     calibrator = NearIsotonic(lam=2.5)
     assert repr(calibrator) == "NearIsotonic(lam=2.5)"
-    assert clone(calibrator).get_params() == {"lam": 2.5}
+    assert clone(calibrator).get_params() == {"lam": 2.5, "shrink": 1}
     calibrator.fit([0.1, 0.2, 0.3], [1, 0, 1])
     assert np.array_equal(pickle.loads(pickle.dumps(calibrator)).predict([0.15]), calibrator.predict([0.15]))
 

@@ -110,7 +110,7 @@ def test_one_solution_gathers_few_blocks():
     whole = path_of(points).solution(20.0)
     assert whole.level.size <= blocks.falls.size < 1.1 * whole.level.size + 50
     # In memory the calibrator goes the same way.
-    fitted = NearIsotonic(lam=20.0).fit(points.score, points.positives)
+    fitted = NearIsotonic(lam=20.0, shrink=0).fit(points.score, points.positives)
     expected = whole.calibration_map()
     for name in expected.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(fitted.calibration_map_, name), getattr(expected, name))
@@ -127,7 +127,7 @@ def test_enir_keeps_the_models_that_it_keeps_of_the_whole_path(caplog):
     points = waves(300_000)
     whole = enir.score(path_of(points), penalty_of("bic", 300_000.0))
     with caplog.at_level(logging.INFO, "logcal"):
-        fitted = ENIR().fit(points.score, points.positives)
+        fitted = ENIR(shrink=0).fit(points.score, points.positives)
     assert "the path begins at lambda" in caplog.text
     for name in whole._fields:
         np.testing.assert_array_equal(getattr(fitted.models_, name), getattr(whole, name))
@@ -135,7 +135,7 @@ def test_enir_keeps_the_models_that_it_keeps_of_the_whole_path(caplog):
 
 def test_enir_starts_again_with_more_blocks_where_the_path_began_too_late(tmp_path, monkeypatch, caplog):
     points = waves(20_000)
-    whole = ENIR().fit(points.score, points.positives)
+    whole = ENIR(shrink=0).fit(points.score, points.positives)
     pq.write_table(pa.table({"score": points.score, "label": points.positives}), tmp_path / "log.parquet")
     monkeypatch.setattr(enir, "KEEP", 16)
     passes = []
@@ -144,7 +144,7 @@ def test_enir_starts_again_with_more_blocks_where_the_path_began_too_late(tmp_pa
     log = open_log([str(tmp_path / "log.parquet")], Columns("score", "label", None))
     plan = SortPlan(tmp_path, run_rows=3000, bucket_bytes=50_000)
     with caplog.at_level(logging.INFO, "logcal"):
-        fit = fit_log(ENIR(), log, plan, InlineExecutor(), keep=None)
+        fit = fit_log(ENIR(shrink=0), log, plan, InlineExecutor(), keep=None)
     assert passes[:2] == [16, 256]
     assert "times less likely" in caplog.text
     for name in whole.models_._fields:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, sort_log
 from pipeline.sort.segment_merge import Cutting
 
+_logger = logging.getLogger("logcal")
+
+_FAR_BELOW = 10
+"""Weights that add up to less than this fraction of the rows are weights that nobody meant as counts."""
+
 METHODS = {
     "isotonic": "calibrators.isotonic:Isotonic",
     "histogram": "calibrators.histogram:HistogramBinning",
@@ -31,12 +37,15 @@ METHODS = {
     "abb": "calibrators.bayesian_binning:ABB",
     "dg": "calibrators.isotonic:Isotonic",
     "dgg": "calibrators.dgg:DGG",
+    "auto": "calibrators.auto:Auto",
 }
 """Names of methods in configurations, and where their classes are: imported when used."""
 
 
-def make_calibrator(method: str, parameters: dict[str, Any]) -> Calibrator:
+def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: float = 1.0) -> Calibrator:
     """The calibrator of a method, its parameters checked by name and range.
+
+    sampling_rate : see `Calibrator.sampling_rate`
 
     Raises
     ------
@@ -66,6 +75,7 @@ def make_calibrator(method: str, parameters: dict[str, Any]) -> Calibrator:
         calibrator.check_parameters()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"calibrator.params: {error}") from None
+    calibrator.sampling_rate = sampling_rate
     return calibrator
 
 
@@ -188,4 +198,11 @@ def check_table(table: ScoreTable) -> None:
         raise InputRejectedError(
             f"expected different scores, found {table.used:,} rows that all have score {table.lowest:g}: "
             "check log.score and the model that wrote it"
+        )
+    if table.weight * _FAR_BELOW < table.used:
+        _logger.warning(
+            "the weights of %s rows add up to %.6g: every method counts a weight of 2 as the row twice, so these are "
+            "taken for so few observations; multiply log.weight by a constant that makes a weight of 1 mean one row",
+            f"{table.used:,}",
+            table.weight,
         )

@@ -83,12 +83,13 @@ def fit_segments(
         for level in segments.levels
     ]
     wanted = [np.array([reason is None for reason in own], np.bool_) for own in reasons]
-    pooled = type(calibrator) is Isotonic and calibrator.single_pass
+    pooled = type(calibrator) is Isotonic and calibrator.single_pass and calibrator.sampling_rate == 1.0
     chosen = list(zip(segments.levels, wanted, strict=True))
     weighted = log.columns.weight is not None
     cutting = cut_levels(segments, chosen, plan.scratch, pooled=pooled, weighted=weighted)
     fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, cutting=cutting)
     whole, identity, repair = _whole(calibrator, fit.table, rules, monotone)
+    calibrator = calibrator.for_segments()
     if isinstance(calibrator, Isotonic) and pooled:
         visit: Visit[Fitted] = Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
     else:

@@ -1,0 +1,113 @@
+"""Drift: the evidence against its formulas, the promise against simulated years, e-BH against its definition."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+
+from calibrators.drift import CHANGES, DriftState, Evidence, alarms, evidence_pass, stability_index
+from calibrators.measures import run_passes
+from calibrators.passes import Points
+
+
+def evidence(points, predict=None, tolerance=1.05, cuts=()):
+    borders = [0, *cuts, points.score.size]
+    parts = [Points(*(column[a:b] for column in points)) for a, b in itertools.pairwise(borders)]
+
+    def passes():
+        return (yield evidence_pass(predict, tolerance))
+
+    return run_passes(passes(), lambda request: request.combine([request.chunk(part) for part in parts]))
+
+
+def sample(n=4000, seed=0, weights=False):
+    rng = np.random.default_rng(seed)
+    p = np.sort(np.clip(rng.beta(0.3, 6.0, n), 1e-12, 1.0))
+    w = rng.integers(1, 4, n).astype(float) if weights else np.ones(n)
+    return Points(p, w, rng.binomial(w.astype(int), p).astype(float))
+
+
+@pytest.mark.parametrize("tolerance", [1.0, 1.05, 1.5])
+@pytest.mark.parametrize("weights", [False, True])
+def test_evidence_is_the_log_likelihood_ratio(weights, tolerance):
+    points = sample(weights=weights)
+    p, w, k = points
+    found = evidence(points, tolerance=tolerance, cuts=(10, 2000))
+    for change, log in zip(CHANGES, found.logs, strict=True):
+        z = logit(p) + math.copysign(math.log(tolerance), change)
+        before, after = expit(z), expit(z + change)
+        ratio = k @ np.log(after / before) + (w - k) @ (np.log1p(-after) - np.log1p(-before))
+        assert log == pytest.approx(ratio, rel=1e-9, abs=1e-9)
+    assert (found.rows, found.observed) == (w.sum(), k.sum())
+    assert found.expected == pytest.approx(w @ p)
+    assert evidence(points, tolerance=tolerance) == found
+
+
+def test_a_label_that_was_called_impossible_alarms():
+    points = Points(np.array([0.0, 0.5]), np.ones(2), np.array([1.0, 0.0]))
+    state = DriftState().after(evidence(points))
+    assert state.log_e == math.inf
+    fine = Points(np.array([0.0, 1.0]), np.ones(2), np.array([0.0, 1.0]))
+    assert math.isfinite(DriftState().after(evidence(fine)).log_e)
+
+
+def test_the_state_is_the_mean_over_all_days_that_may_be_the_first():
+    rng = np.random.default_rng(0)
+    days = rng.normal(0, 1, (6, len(CHANGES)))
+    state = DriftState()
+    for t, logs in enumerate(days, 1):
+        state = state.after(Evidence(tuple(logs), 1.0, 0.0, 0.0))
+        starts = [np.exp(days[s - 1 : t].sum(0)) / (s * (s + 1)) for s in range(1, t + 1)]
+        expected = np.sum(starts, 0).mean() + 1 / (t + 1)
+        assert state.log_e == pytest.approx(math.log(expected))
+    assert state.days == 6
+
+
+def simulated(rng, days, shift, change_day=None, change=0.0):
+    """E-values of a table of 20 levels with 1e5 rows a day at a rate of about 1 %, odds off by a factor exp(shift)."""
+    p = expit(np.linspace(-7, -2, 20))
+    rows = np.full(20, 5000)
+    state, found = DriftState(), []
+    for day in range(days):
+        off = shift + (change if change_day is not None and day >= change_day else 0.0)
+        k = rng.binomial(rows, expit(logit(p) + off)).astype(float)
+        state = state.after(evidence(Points(p, rows.astype(float), k)))
+        found.append(state.log_e)
+    return np.array(found)
+
+
+def test_false_alarms_are_as_rare_as_promised_and_drift_is_found():
+    rng = np.random.default_rng(1)
+    limit = math.log(1 / 0.01)
+    # Odds off by all that is tolerated, each way: 60 years of 60 days; alpha allows less than one.
+    false = sum(simulated(rng, 60, shift).max() >= limit for shift in np.resize([0.0488, -0.0488, 0.0], 60))
+    assert false <= 2
+    delays = []
+    for _ in range(5):
+        e = simulated(rng, 60, 0.0, change_day=20, change=math.log(1.49))
+        assert e[:20].max() < limit
+        delays.append(int(np.argmax(e >= limit)) - 20 + 1)
+    assert max(delays) <= 3
+
+
+def test_many_tables_by_the_definition():
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        log_e = rng.normal(3, 4, 12)
+        e = np.sort(np.exp(log_e))[::-1]
+        count = max([k for k in range(1, 13) if e[k - 1] >= 12 / (k * 0.05)], default=0)
+        expected = np.isin(np.arange(12), np.argsort(-log_e)[:count])
+        assert alarms(log_e, 0.05).tolist() == expected.tolist()
+    assert alarms([math.log(100.0)], 0.01).tolist() == [True]
+    assert alarms([math.log(99.0)], 0.01).tolist() == [False]
+
+
+def test_stability_of_what_has_not_moved():
+    rng = np.random.default_rng(3)
+    reference = rng.multinomial(100_000, np.full(500, 1 / 500))
+    psi = [stability_index(reference, rng.multinomial(50_000, np.full(500, 1 / 500)))[0] for _ in range(200)]
+    assert np.mean(psi) == pytest.approx(19 * (1 / 100_000 + 1 / 50_000), rel=0.15)
+    assert stability_index(reference, reference) == (0.0, 0.0)
+    assert stability_index([1, 1], [0, 10])[1] == pytest.approx(0.5)

@@ -1,0 +1,106 @@
+"""Sampled logs: maps of all rows from the rows that were kept, against scikit-learn with weights and T itself."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
+
+from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, Points, collapse
+from calibrators.auto import Auto
+from calibrators.error_bars import error_bar_passes
+from calibrators.measures import assess, assessment_passes, run_passes
+from calibrators.sampling import OddsDivided, odds_divided, weighing_negatives
+
+RATES = (0.01, 0.3, 4.0)
+
+
+def sample(n=3000, seed=0, digits=None):
+    rng = np.random.default_rng(seed)
+    s = rng.random(n)
+    return (s if digits is None else s.round(digits)), rng.random(n) < 0.1 + 0.7 * s**2
+
+
+def of_all_rows(calibrator, rate):
+    calibrator.sampling_rate = rate
+    return calibrator
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize(("n", "digits"), [(50, 1), (3000, None), (3000, 2)])
+def test_isotonic_equals_scikit_learn_with_weighed_negatives(rate, n, digits):
+    s, z = sample(n, n, digits)
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(
+        s, z.astype(float), sample_weight=np.where(z, 1.0, 1 / rate)
+    )
+    at = np.concatenate([s, np.linspace(-0.2, 1.2, 700)])
+    ours = of_all_rows(Isotonic(ends=0), rate).fit(s, z)
+    np.testing.assert_allclose(ours.predict(at), theirs.predict(at), rtol=0, atol=4e-16)
+    assert ours.calibration_map_.monotone
+    assert ours.calibration_map_.weight.sum() == n
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize(
+    "make",
+    [HistogramBinning, ABB, BBQ, ENIR, DGG, lambda: Isotonic(strict=True), Platt, lambda: Auto(["platt"])],
+)
+def test_at_its_rows_every_map_is_the_raw_one_with_other_odds(make, rate):
+    s, z = sample()
+    raw, ours = make().fit(s, z), of_all_rows(make(), rate).fit(s, z)
+    error = np.abs(ours.predict(s) - odds_divided(raw.predict(s), rate))
+    # Platt's own map is within 1e-9 of its sigmoid on either side.
+    assert error.max() < (1e-9 * (1 + 2 / min(rate, 1.0)) if isinstance(raw, (Platt, Auto)) else 1.1e-9)
+    for own, other in (("weight", s.size), ("positives", z.sum())):
+        assert getattr(ours.calibration_map_, own).sum() == pytest.approx(other)
+    assert ours.calibration_map_.monotone == raw.calibration_map_.monotone
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_lines_that_are_cut_hold_the_rows_between_the_cuts(rate):
+    s, z = sample(2000)
+    table = of_all_rows(Isotonic(strict=True), rate).fit(s, z).calibration_map_
+    row = np.searchsorted(table.score_hi, s, side="right")
+    assert table.weight.tolist() == np.bincount(row, minlength=len(table)).tolist()
+    assert table.positives.tolist() == np.bincount(row, z, len(table)).tolist()
+    assert len(table) > len(Isotonic(strict=True).fit(s, z).calibration_map_)
+
+
+def test_parts_do_not_matter():
+    points = collapse(*sample(1000, digits=3))
+    cuts = [0, 1, 90, 500, points.score.size]
+    parts = [Points(*(column[a:b] for column in points)) for a, b in itertools.pairwise(cuts)]
+    for make in (Isotonic, lambda: Isotonic(strict=True), ABB):
+        whole = of_all_rows(make(), 0.05).fit_points(points).calibration_map_
+        again = of_all_rows(make(), 0.05).fit_passes(lambda p: p.combine([p.chunk(part) for part in parts]))
+        for name in whole.__dataclass_fields__:
+            assert np.array_equal(getattr(whole, name), getattr(again.calibration_map_, name))
+
+
+def test_platt_moves_its_intercept():
+    s, z = sample()
+    raw, ours = Platt().fit(s, z), of_all_rows(Platt(), 0.01).fit(s, z)
+    assert ours.slope_ == pytest.approx(raw.slope_)
+    assert ours.intercept_ == pytest.approx(raw.intercept_ + np.log(0.01))
+
+
+@given(st.floats(0, 1), st.floats(1e-4, 1e4))
+def test_the_inverse_rate_undoes_it(p, rate):
+    back = odds_divided(odds_divided(p, rate), 1 / rate)
+    assert back == pytest.approx(p, abs=1e-9 * max(rate, 1 / rate))
+
+
+def test_measures_of_all_rows_from_those_that_were_kept():
+    s, z = sample(4000, digits=2)
+    points, rate = collapse(s, z), 0.25
+    run = lambda request: request.combine([request.chunk(points)])  # noqa: E731
+    found = run_passes(weighing_negatives(assessment_passes(), rate), run).measures
+    expected = assess(s, np.where(z, 1.0, 4.0), z).measures
+    assert found == expected
+    # Tests count the rows that there are.
+    true = run_passes(error_bar_passes(OddsDivided(1 / rate, OddsDivided(rate))), run)
+    raw = run_passes(error_bar_passes(), run)
+    assert true.ratio_z == pytest.approx(raw.ratio_z)
+    assert true.auc_error == raw.auc_error
