@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from jobs.config import (
     _CLUSTER,
+    CalibratorConfig,
     ClassifierConfig,
     ClusterConfig,
     JobConfig,
     LogConfig,
+    Paths,
     PublishedConfig,
     ScoredConfig,
+    ScoreTableConfig,
     Scratch,
     Section,
+    SegmentsConfig,
     Text,
+    WindowConfig,
     _check_days,
     parse_bytes,
 )
@@ -50,6 +56,13 @@ def _check_size(text: str) -> str:
 Duration = Annotated[Text, AfterValidator(_check_duration)]
 Size = Annotated[Text, AfterValidator(_check_size)]
 Days = Annotated[Text, AfterValidator(_check_days)]
+
+
+def _check_optional_days(text: str) -> str:
+    return text if text == "0d" else _check_days(text)
+
+
+OptionalDays = Annotated[Text, AfterValidator(_check_optional_days)]
 
 
 class FollowSection(Section):
@@ -117,6 +130,47 @@ class FollowSection(Section):
         return parse_bytes(self.max_bytes)
 
 
+class LabelledConfig(Section):
+    """Where rows with labels are."""
+
+    path: Paths | None = Field(
+        None,
+        description="A log with labels, such as one that joins outcomes to predictions. null: log.path has them; rows "
+        "without a label wait.",
+    )
+
+
+class RefitSection(Section):
+    """When the table is fitted anew: the fit job runs as it would by itself, with the sections that it knows."""
+
+    every: Duration | None = Field(
+        None, description="Time after the last refit, such as 24h. null: not by the clock."
+    )
+    rows: int | None = Field(
+        None, ge=1, description="Rows scored since the last refit. null: not by their number."
+    )
+    mature_after: OptionalDays = Field(
+        "0d",
+        description="With window.column: days after which a day's labels are taken to be complete; later days are left "
+        "out. Positives and negatives become known at different speeds, so that what is known early is biased.",
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there are refits at all."""
+        return self.every is not None or self.rows is not None
+
+    @property
+    def every_seconds(self) -> float | None:
+        """Seconds between refits."""
+        return None if self.every is None else parse_duration(self.every)
+
+    @property
+    def mature_days(self) -> int:
+        """Days that a day's labels take."""
+        return int(self.mature_after.removesuffix("d"))
+
+
 class RetentionSection(Section):
     """What is forgotten, and when."""
 
@@ -146,6 +200,23 @@ class FollowConfig(JobConfig):
         description="Where the scored files go, each under its own name. The ledger lies beside it, in <path>.logcal/."
     )
     follow: FollowSection = Field(FollowSection(), description="How files are followed.")
+    labelled: LabelledConfig = Field(LabelledConfig(), description="With refits: where rows with labels are.")
+    refit: RefitSection = Field(RefitSection(), description="When the table is fitted anew.")
+    calibrator: CalibratorConfig = Field(CalibratorConfig(), description="With refits: how to calibrate.")
+    segments: SegmentsConfig = Field(
+        SegmentsConfig(), description="With refits and log.segment: which segments get a map of their own."
+    )
+    window: WindowConfig = Field(
+        WindowConfig(), description="With refits: which days of the log to use: all, or the last ones."
+    )
+    score_table: ScoreTableConfig = Field(ScoreTableConfig(), description="With refits: the sorted log.")
     retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """A version that is named does not change."""
+        if self.refit.wanted and self.store.version is not None:
+            yield "store.version", "expected null with refits, which publish new versions, found one"
+        if self.refit.mature_days and self.window.column is None:
+            yield "refit.mature_after", "only goes with window.column, found window.column=null"

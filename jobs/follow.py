@@ -10,9 +10,18 @@ from typing import Any
 
 from jobs import interrupts
 from jobs.config_follow import FollowConfig
+from jobs.refit import Refits
+from jobs.refit import check as check_refits
 from jobs.run import Outcome, Plan
 from jobs.score import classifying_of
-from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError, examples
+from pipeline.errors import (
+    CheckFailedError,
+    ConfigError,
+    InputRejectedError,
+    NothingToDoError,
+    TemporaryError,
+    examples,
+)
 from pipeline.execution import Executor
 from pipeline.files.output import Output
 from pipeline.follow.arrivals import Limits, compare, list_sources
@@ -39,6 +48,7 @@ def prepare(config: FollowConfig) -> Prepared:
     store = TableStore(config.store.path, config.store.table)
     if config.store.version is not None:
         store.version(config.store.version)
+    check_refits(config)
     places = Places(filesystem, root, output.filesystem, output.root)
     ledger = Ledger(output.filesystem, output.root)
     _check_known(ledger, places, config)
@@ -108,8 +118,9 @@ class Prepared:
 
     def _follow(self, executor: Executor, holder: Holder) -> Outcome:
         config = self.config
-        # Before the ledger is begun: the name of another table is soon mistyped.
-        self._await_table(time.monotonic() + config.follow.seconds["lifetime"])
+        if not config.refit.wanted:
+            # Before the ledger is begun: the name of another table is soon mistyped.
+            self._await_table(time.monotonic() + config.follow.seconds["lifetime"])
         new = self.ledger.stream() is None
         self.ledger.begin(_stream(config, self.places))
         if new and config.follow.rebuild:
@@ -118,14 +129,18 @@ class Prepared:
         follower = Follower(
             self.places, self.ledger, _rules(config), self._scoring, self._current, executor, holder
         )
+        refits = Refits(config, self.ledger)
         totals = Totals(config.store.table, self.places.target_root)
         totals.add(follower.start())
         if config.follow.retry is not None:
             follower.forget([config.follow.retry])
+        if self._current() is None and refits.due():
+            refits.run(executor)
         if config.follow.once:
-            self._once(follower, totals)
+            self._once(follower, totals, refits)
         else:
-            self._until_stopped(follower, totals)
+            self._until_stopped(follower, totals, refits)
+        totals.refits = refits.count
         return totals.outcome()
 
     def _await_table(self, end: float) -> None:
@@ -141,7 +156,7 @@ class Prepared:
             told = True
             _wait(time.monotonic() + max(self.config.follow.seconds["poll"], 1.0))
 
-    def _once(self, follower: Follower, totals: Totals) -> None:
+    def _once(self, follower: Follower, totals: Totals, refits: Refits) -> None:
         change = follower.listing(whole=True)
         while (report := follower.run(change)) is not None:
             totals.add(report)
@@ -150,16 +165,20 @@ class Prepared:
             if len(left) == len(change.new):
                 break
             change = change._replace(new=left, gone=())
-        if not totals.batches:
-            raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
+        if refits.due():
+            refits.run(follower.executor)
+        if refits.refused:
+            raise CheckFailedError(f"the files were scored, and the refit was refused: {refits.refused[-1]}")
         if totals.refused:
             names = examples(sorted(totals.refused), 3)
             first = totals.refused[min(totals.refused)]
             raise InputRejectedError(
                 f"{len(totals.refused):,} files were refused ({names}); the others were scored. The first: {first}"
             )
+        if not totals.batches and not refits.count:
+            raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
 
-    def _until_stopped(self, follower: Follower, totals: Totals) -> None:
+    def _until_stopped(self, follower: Follower, totals: Totals, refits: Refits) -> None:
         seconds = self.config.follow.seconds
         end = time.monotonic() + seconds["lifetime"]
         while time.monotonic() < end:
@@ -167,6 +186,8 @@ class Prepared:
             interrupts.check()
             report = follower.run(follower.listing())
             totals.add(report)
+            if refits.due():
+                refits.run(follower.executor)
             if report is None or not report.left:
                 _wait(began + seconds["poll"])
 
@@ -236,6 +257,7 @@ class Totals:
     unseen_rows: int = 0
     removed: int = 0
     waiting: int = 0
+    refits: int = 0
     version: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -280,6 +302,7 @@ class Totals:
             "unseen_rows": self.unseen_rows,
             "removed": self.removed,
             "waiting": self.waiting,
+            "refits": self.refits,
             "refused": self.refused,
         }
         lines = [
@@ -322,6 +345,7 @@ def status(places: Places, ledger: Ledger, store: TableStore, config: FollowConf
         "backlog_bytes": sum(source.size for source in backlog),
         "batches": ledger.last,
         "waiting": sorted(ledger.waiting),
+        "refit": Refits(config, ledger).last() or None,
         "refused": refused,
         **ages,
     }
@@ -330,6 +354,12 @@ def status(places: Places, ledger: Ledger, store: TableStore, config: FollowConf
         f"{places.target_root}: {scored:,} files scored, {len(backlog):,} to score ({size:,} bytes)",
         f"  last batch {last}; table version {summary['version']}, published {published}",
     ]
+    if summary["refit"]:
+        last_refit = summary["refit"]
+        lines.append(
+            f"  last refit {_said(_age(last_refit['at'], now))}: {last_refit['outcome']} "
+            f"{last_refit['version'] or last_refit['message']}"
+        )
     if ledger.waiting:
         lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
     lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]

@@ -1,0 +1,124 @@
+"""Refits of a stream's table: the fit job, run from the follow job when it is time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.config import FitConfig
+from jobs.config_follow import FollowConfig
+from pipeline.errors import CheckFailedError, InputRejectedError, NothingToDoError
+from pipeline.execution import Executor
+from pipeline.files.creation import read_json, replace
+from pipeline.follow.ledger import Ledger
+
+log = logging.getLogger("logcal")
+
+PUBLISHED, UNCHANGED, REFUSED, REJECTED = "published", "unchanged", "refused", "rejected"
+"""What became of a refit. refused: by a check; the table stays. rejected: the log does not suit."""
+
+_STATE = "refit.json"
+
+
+@dataclass
+class Refits:
+    """The refits of a stream.
+
+    Attributes
+    ----------
+    config : of the stream
+    ledger : of its output; the last refit is said there
+    refused : messages of refits that a check refused, in this run
+    """
+
+    config: FollowConfig
+    ledger: Ledger
+    refused: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def last(self) -> dict[str, Any]:
+        """The last refit: when it was, the rows scored by then, what became of it; empty before the first."""
+        return read_json(self.ledger.filesystem, f"{self.ledger.root}/{_STATE}") or {}
+
+    def due(self) -> bool:
+        """Whether it is time."""
+        refit = self.config.refit
+        if not refit.wanted:
+            return False
+        last = self.last()
+        if not last:
+            return True
+        every = refit.every_seconds
+        # A clock that was set back must not stop refits for as long.
+        if every is not None and not 0 <= time.time() - last["at"] < every:
+            return True
+        return refit.rows is not None and self._rows() - last["rows"] >= refit.rows
+
+    def _rows(self) -> int:
+        return sum(known.rows for known in self.ledger.files.values())
+
+    def run(self, executor: Executor) -> str:
+        """Fit, and say what became of it.
+
+        Raises
+        ------
+        TemporaryError, ConfigError
+            As fit: the stream cannot go on with it.
+        """
+        from jobs import fit
+
+        started = time.time()
+        version, message = None, ""
+        try:
+            outcome = fit.prepare(self._fit_config()).execute(executor)
+            kind, version = PUBLISHED, outcome.summary["version"]
+        except NothingToDoError as error:
+            kind, message = UNCHANGED, str(error)
+        except CheckFailedError as error:
+            kind, message = REFUSED, str(error)
+            self.refused.append(message)
+            log.warning("refit refused, the table stays as it is: %s", error)
+        except InputRejectedError as error:
+            kind, message = REJECTED, str(error)
+            log.warning("no refit: %s", error)
+        self.count += kind == PUBLISHED
+        log.info("refit: %s%s, %.1f s", kind, f" {version}" if version else "", time.time() - started)
+        content = {
+            "at": started,
+            "rows": self._rows(),
+            "outcome": kind,
+            "version": version,
+            "message": message,
+        }
+        replace(self.ledger.filesystem, f"{self.ledger.root}/{_STATE}", json.dumps(content).encode())
+        return kind
+
+    def _fit_config(self) -> FitConfig:
+        config = self.config
+        given = config.model_dump(mode="json")
+        section = {key: given[key] for key in FitConfig.model_fields if key in given}
+        section["log"] = {**given["log"], "path": given["labelled"]["path"] or given["log"]["path"]}
+        section["store"] = {"path": config.store.path, "table": config.store.table}
+        if config.refit.mature_days:
+            today = dt.datetime.now(dt.UTC).date()
+            until = today - dt.timedelta(config.refit.mature_days)
+            section["window"] = {**given["window"], "until": until.isoformat()}
+        return FitConfig.model_validate(section)
+
+
+def check(config: FollowConfig) -> None:
+    """Check what can be checked of the refits before a stream is followed.
+
+    Raises
+    ------
+    ConfigError
+        The method or its parameters are wrong.
+    """
+    if config.refit.wanted:
+        from pipeline.fit.calibration import make_calibrator
+
+        make_calibrator(config.calibrator.method, config.calibrator.params)

@@ -1,0 +1,155 @@
+"""Refits of a stream's table: what the fit job would have published, when it is time."""
+
+import json
+import shutil
+import signal
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import refit as refits
+from jobs.config_follow import FollowConfig, parse_duration
+
+
+def lands(folder, name, rows=400, seed=0):
+    """A labelled file arrives."""
+    rng = np.random.default_rng([seed, *name.encode()])
+    score = rng.random(rows)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f"_{path.name}")
+    pq.write_table(pa.table({"score": score, "label": (rng.random(rows) < score**2).astype(np.int8)}), hidden)
+    hidden.rename(path)
+
+
+@pytest.fixture
+def stream(place):
+    """Follow a folder of labelled files; and the folder."""
+    arriving = place.root / "arriving"
+    arriving.mkdir()
+
+    def follow(*settings, run=place.job):
+        return run("follow", *settings, log__path=arriving, output__path=place.output)
+
+    return follow, arriving
+
+
+def test_the_first_table_comes_from_the_stream_and_later_ones_when_it_is_time(place, stream):
+    follow, arriving = stream
+    lands(arriving, "date=2026-11-19/a.parquet")
+    lands(arriving, "date=2026-11-20/a.parquet")
+    settings = ("--once", "window.column=date", "refit.rows=700", "refit.mature_after=1d")
+    done = follow(*settings, "--json").expect(0).json
+    assert (done["refits"], done["files"], done["version"]) == (1, 2, place.current)
+    first = place.lookup()
+    lands(arriving, "date=2026-11-21/a.parquet")
+    assert follow(*settings, "--json").expect(0).json["refits"] == 0
+    lands(arriving, "date=2026-11-21/b.parquet", rows=500)
+    assert follow(*settings, "--json").expect(0).json["refits"] == 1
+    assert place.lookup() != first
+    status = follow("--status", "--json").expect(0).json
+    assert status["refit"]["outcome"] == "published"
+    assert status["refit"]["version"] == place.current
+    # What fit would have made of it, in a store of its own.
+    fitted = json.loads(
+        place.job("fit", "window.column=date", "--json", log__path=arriving, store__path=place.root / "own")
+        .expect(0)
+        .stdout
+    )
+    manifest = json.loads(
+        (place.store / place.table / "versions" / place.current / "manifest.json").read_text()
+    )
+    assert manifest["fingerprint"] == fitted["fingerprint"]
+
+
+def test_a_refit_that_was_killed_after_it_published_publishes_once(place, stream):
+    follow, arriving = stream
+    lands(arriving, "a.parquet")
+    follow("--once", "refit.every=1h").expect(0)
+    versions = place.versions
+    (place.root / "output.logcal" / "refit.json").unlink()
+    follow("--once", "refit.every=1h").expect(99)
+    assert place.versions == versions
+
+
+def test_a_log_that_does_not_suit_stops_no_stream(place, stream):
+    follow, arriving = stream
+    lands(arriving, "a.parquet")
+    follow("--once", "refit.every=1h").expect(0)
+    (place.root / "output.logcal" / "refit.json").unlink()
+    labelled = place.root / "labelled"
+    labelled.mkdir()
+    pq.write_table(pa.table({"score": [0.1, 0.2], "label": [0, 0]}), labelled / "one-class.parquet")
+    lands(arriving, "b.parquet")
+    result = follow("--once", "refit.every=1h", f"labelled.path={labelled}").expect(0)
+    assert "no refit: expected labels of both classes" in result.stderr
+    assert (place.output / "b.parquet").exists()
+    assert len(place.versions) == 1
+
+
+def test_what_does_not_go_with_refits(place, stream):
+    follow, arriving = stream
+    lands(arriving, "a.parquet")
+    follow("--once", "refit.every=1h", "store.version=000001-a").expect(2, "expected null with refits")
+    follow("--once", "refit.mature_after=2d").expect(2, "only goes with window.column")
+    follow("--once", "refit.every=soon").expect(2, "expected a duration")
+    follow("--once", "refit.every=1h", "calibrator.method=isotnic").expect(2, "isotonic")
+    assert not (place.root / "output.logcal").exists()
+
+
+def test_refits_of_a_stream_that_goes_on(place, stream, start):
+    follow, arriving = stream
+    lands(arriving, "a.parquet")
+    running = follow(
+        "follow.poll=50ms", "refit.rows=300", run=lambda *given, **paths: start(place, *given, **paths)
+    )
+    running.await_that((place.output / "a.parquet").exists, "a.parquet")
+    lands(arriving, "b.parquet")
+    running.await_that(lambda: len(place.versions) == 2, "a second version")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.result(timeout=30).code == 143
+    shutil.rmtree(place.output)
+    follow("--once").expect(0)
+    assert (place.output / "b.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("last", "rows", "expected"),
+    [
+        ({}, 0, True),
+        ({"at": 1000.0, "rows": 0}, 99, False),
+        ({"at": 1000.0, "rows": 0}, 100, True),
+        ({"at": 1000.0 - 3600, "rows": 0}, 0, True),
+        # The clock was set back.
+        ({"at": 1000.0 + 10, "rows": 0}, 0, True),
+    ],
+)
+def test_when_it_is_time(last, rows, expected, monkeypatch):
+    config = FollowConfig.model_validate(
+        {
+            "log": {"path": "log"},
+            "store": {"path": "store", "table": "t"},
+            "output": {"path": "out"},
+            "refit": {"every": "1h", "rows": 100},
+        }
+    )
+    ledger = SimpleNamespace(files={"a": SimpleNamespace(rows=rows)})
+    stream = refits.Refits(config, ledger)
+    monkeypatch.setattr(refits.Refits, "last", lambda self: last)
+    monkeypatch.setattr(refits.time, "time", lambda: 1000.0)
+    assert stream.due() == expected
+
+
+def test_durations():
+    assert [parse_duration(text) for text in ("500ms", "2s", "1.5m", "24h", "3d")] == [
+        0.5,
+        2,
+        90,
+        86400,
+        259200,
+    ]
+    with pytest.raises(ValueError, match="expected a duration"):
+        parse_duration("3 weeks")
