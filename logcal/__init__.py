@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         near_isotonic_path,
         project_isotonic,
     )
+    from logcal.displays import HistogramDisplay, MapDisplay, ReliabilityDisplay
     from logcal.table import Table, load
 
 __all__ = [
@@ -48,10 +49,13 @@ __all__ = [
     "Calibrator",
     "Grouped",
     "HistogramBinning",
+    "HistogramDisplay",
     "Isotonic",
+    "MapDisplay",
     "NearIsotonic",
     "Platt",
     "Points",
+    "ReliabilityDisplay",
     "Table",
     "collapse",
     "load",
@@ -64,6 +68,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("Table", "load"):
         return getattr(importlib.import_module("logcal.table"), name)
+    if name.endswith("Display") and name in __all__:
+        return getattr(importlib.import_module("logcal.displays"), name)
     if name == "measures":
         return importlib.import_module("calibrators.measures")
     if name in __all__:

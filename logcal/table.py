@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.calibration_map import CalibrationMap
 from logcal import schema, storage
 from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError
@@ -100,6 +101,11 @@ class Table:
     def version(self) -> str:
         """The version's name."""
         return self.facts.version
+
+    @property
+    def map(self) -> CalibrationMap:
+        """The map from scores, after `facts.score_transform`, to probabilities; with segments that of all rows."""
+        return self._lookup.map if isinstance(self._lookup, LookupTable) else self._lookup.whole
 
     def predict(self, scores: Any, segments: Any = None) -> Any:
         """Calibrated probabilities of scores, to the last bit those of the job `score`.

@@ -1,0 +1,520 @@
+"""Pictures for Python, as scikit-learn's displays are: computed once, drawn on any matplotlib axes.
+
+matplotlib is imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.base import Calibrator
+from calibrators.calibration_map import CalibrationMap
+from calibrators.passes import Points, collapse
+from calibrators.reliability_curve import (
+    ConsistencyBand,
+    ReliabilityCurve,
+    consistency_band,
+    probability_points,
+    reliability_curve,
+)
+from logcal.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = npt.NDArray[np.float64]
+
+BLUE, ORANGE, MUTED = "#1f5f99", "#b8501f", "#8a929b"
+
+_BINS = 50
+_PLACES = 1500
+"""Where a map is looked at, besides the ends of its rows."""
+
+
+class ReliabilityDisplay:
+    """A reliability diagram without bins: what came of predictions, and what chance would make of right ones.
+
+    The curve is the isotonic regression of the labels on the probabilities (CORP): where it runs above the diagonal,
+    predictions are too low. The band is where it would lie if every probability were right.
+
+    Parameters
+    ----------
+    curve : ReliabilityCurve
+    points : Points
+        The predictions, with ties added up.
+    band : ConsistencyBand or None
+    name : str or None
+        For the legend.
+
+    Attributes
+    ----------
+    curve, points, band, name : as given
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    line_ : matplotlib Line2D: the curve
+
+    See Also
+    --------
+    from_predictions, from_estimator, from_table : make one.
+
+    References
+    ----------
+    Dimitriadis, Gneiting & Jordan (2021), "Stable reliability diagrams for probabilistic classifiers", PNAS 118,
+    e2016191118, doi:10.1073/pnas.2016191118.
+
+    Examples
+    --------
+    >>> from logcal import ReliabilityDisplay
+    >>> display = ReliabilityDisplay.from_predictions([0, 0, 1, 0, 1, 1], [0.1, 0.2, 0.3, 0.4, 0.6, 0.9])
+    >>> display.curve.observed.round(2)
+    array([0. , 0. , 0.5, 0.5, 1. , 1. ])
+    """
+
+    ax_: Axes
+    figure_: Figure
+    line_: Any
+
+    def __init__(
+        self,
+        curve: ReliabilityCurve,
+        points: Points,
+        *,
+        band: ConsistencyBand | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.curve = curve
+        self.points = points
+        self.band = band
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: npt.ArrayLike,
+        probabilities: npt.ArrayLike,
+        *,
+        sample_weight: npt.ArrayLike | None = None,
+        name: str | None = None,
+        band: float | None = 0.9,
+        draws: int = 200,
+        seed: int = 0,
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw predictions and what came of them.
+
+        Parameters
+        ----------
+        labels : array-like, shape (n,), bool or numbers in {0, 1}
+        probabilities : array-like, shape (n,), in [0, 1]
+        sample_weight : array-like, shape (n,), finite, > 0; default 1
+        name : str, optional
+            For the legend.
+        band : float in (0, 1) or None
+            Share of chance that the consistency band holds at each prediction; None: no band.
+        draws, seed : int
+            Of the band's simulation.
+        ax : matplotlib Axes, optional
+            To draw on; None: new ones.
+        **kwargs : dict
+            For `plot`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+
+        Raises
+        ------
+        ValueError
+            For arrays outside these ranges.
+        """
+        points = probability_points(labels, probabilities, sample_weight)
+        found = None if band is None else consistency_band(points, level=band, draws=draws, seed=seed)
+        return cls(reliability_curve(points), points, band=found, name=name).plot(ax=ax, **kwargs)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: npt.ArrayLike, *, name: str | None = None, **kwargs: Any
+    ) -> Self:
+        """Draw a fitted binary classifier's probabilities.
+
+        Parameters
+        ----------
+        estimator : classifier with `predict_proba`, of two classes
+        X : array-like, shape (n, features)
+        y : array-like, shape (n,)
+            Its labels; the second of `estimator.classes_` is the positive one.
+        name : str, optional
+            None: the estimator's class.
+        **kwargs : dict
+            For `from_predictions`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+        """
+        classes = np.asarray(estimator.classes_)
+        if classes.size != 2:
+            raise ValueError(f"estimator: expected a classifier of two classes, found {classes.size}")
+        probabilities = np.asarray(estimator.predict_proba(X), dtype=np.float64)[:, 1]
+        labels = np.asarray(y) == classes[1]
+        return cls.from_predictions(labels, probabilities, name=name or type(estimator).__name__, **kwargs)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Table | CalibrationMap | Calibrator,
+        scores: npt.ArrayLike,
+        labels: npt.ArrayLike,
+        *,
+        segments: Any = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw the probabilities that a table gives to scores which it was not fitted to.
+
+        Parameters
+        ----------
+        table : Table, CalibrationMap or fitted Calibrator
+        scores : array-like, shape (n,)
+        labels : array-like, shape (n,), bool or numbers in {0, 1}
+        segments : optional
+            Of a table with segments: see `Table.predict`.
+        name : str, optional
+            None: the table's method and version.
+        **kwargs : dict
+            For `from_predictions`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+        """
+        if isinstance(table, Table):
+            probabilities = table.predict(np.asarray(scores), segments)
+        else:
+            probabilities = table.predict(scores)
+        return cls.from_predictions(labels, probabilities, name=name or _name(table), **kwargs)
+
+    def plot(
+        self,
+        *,
+        ax: Axes | None = None,
+        name: str | None = None,
+        ref_line: bool = True,
+        band: bool = True,
+        histogram: bool = True,
+        decomposition: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            To draw on; None: new ones.
+        name : str, optional
+            For the legend, instead of the display's own.
+        ref_line : bool
+            Whether to draw the diagonal, once on the same axes.
+        band : bool
+            Whether to draw the consistency band, if there is one.
+        histogram : bool
+            Whether to draw at the bottom how often each probability is predicted.
+        decomposition : bool
+            Whether the legend says the parts of the Brier score: MCB, DSC and UNC.
+        **kwargs : dict
+            Of the curve, as matplotlib's `plot` takes them.
+
+        Returns
+        -------
+        self
+        """
+        axes = self.ax_ = _axes(ax)
+        self.figure_ = axes.figure  # type: ignore[assignment]
+        curve = self.curve
+        if ref_line and not any(line.get_gid() == "reference" for line in axes.get_lines()):
+            axes.plot([0, 1], [0, 1], color=MUTED, lw=1, dashes=(4, 3), gid="reference")
+        style = {"color": _next_color(axes), "lw": 1.8, **kwargs}
+        label = name if name is not None else self.name
+        parts = f"MCB {curve.miscalibration:.4f}, DSC {curve.discrimination:.4f}, UNC {curve.uncertainty:.4f}"
+        told = [text for text in (label, parts if decomposition else None) if text]
+        if told:
+            style.setdefault("label", "\n".join(told))
+        (self.line_,) = axes.plot(curve.predicted, curve.observed, gid="reliability", **style)
+        color = self.line_.get_color()
+        if band and self.band is not None:
+            found = self.band
+            axes.fill_between(found.predicted, found.low, found.high, color=color, alpha=0.15, lw=0)
+        if histogram:
+            weight, edges = np.histogram(self.points.score, _BINS, (0, 1), weights=self.points.weight)
+            axes.stairs(0.12 * weight / weight.max(), edges, fill=True, color=color, alpha=0.35, lw=0)
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+        axes.set(xlabel="Predicted probability", ylabel="Observed frequency")
+        if told:
+            axes.legend(loc="upper left", frameon=False, fontsize="small")
+        return self
+
+
+class MapDisplay:
+    """A calibration map: calibrated probability against score.
+
+    Parameters
+    ----------
+    score, probability : float64 arrays of one shape
+        Corners of the line, ascending in score.
+    name : str or None
+        For the legend.
+
+    Attributes
+    ----------
+    score, probability, name : as given
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    line_ : matplotlib Line2D
+
+    Examples
+    --------
+    >>> from calibrators import Isotonic
+    >>> from logcal import MapDisplay
+    >>> display = MapDisplay.from_calibrator(Isotonic().fit([0.1, 0.4, 0.6, 0.8], [0, 1, 0, 1]))
+    >>> bool(display.probability.min() >= 0)
+    True
+    """
+
+    ax_: Axes
+    figure_: Figure
+    line_: Any
+
+    def __init__(self, score: Array, probability: Array, *, name: str | None = None) -> None:
+        self.score = score
+        self.probability = probability
+        self.name = name
+
+    @classmethod
+    def from_calibrator(
+        cls,
+        calibrator: Calibrator | CalibrationMap,
+        *,
+        limits: tuple[float, float] | None = None,
+        name: str | None = None,
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw a fitted calibrator's map.
+
+        Parameters
+        ----------
+        calibrator : fitted Calibrator, or CalibrationMap
+        limits : tuple of two floats, optional
+            Scores to draw between. None: 0 and 1 where all ends of rows lie between them, otherwise the outermost.
+        name : str, optional
+            None: the calibrator's class.
+        ax : matplotlib Axes, optional
+        **kwargs : dict
+            For `plot`.
+
+        Returns
+        -------
+        MapDisplay
+        """
+        own = calibrator if isinstance(calibrator, CalibrationMap) else calibrator.calibration_map_
+        score, probability = _corners(own, limits)
+        return cls(score, probability, name=name or _name(calibrator)).plot(ax=ax, **kwargs)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Table,
+        *,
+        limits: tuple[float, float] | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw a published table's map, from scores as its transform makes them; with segments that of all rows.
+
+        Parameters
+        ----------
+        table : Table
+            As `logcal.load` gives it.
+        limits, name : as in `from_calibrator`
+        **kwargs : dict
+            For `plot`, and `ax`.
+
+        Returns
+        -------
+        MapDisplay
+        """
+        return cls.from_calibrator(table.map, limits=limits, name=name or _name(table), **kwargs)
+
+    def plot(
+        self, *, ax: Axes | None = None, name: str | None = None, ref_line: bool = True, **kwargs: Any
+    ) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            To draw on; None: new ones.
+        name : str, optional
+            For the legend, instead of the display's own.
+        ref_line : bool
+            Whether to draw, for scores in [0, 1], the line that leaves scores as they are; once on the same axes.
+        **kwargs : dict
+            Of the line, as matplotlib's `plot` takes them.
+
+        Returns
+        -------
+        self
+        """
+        axes = self.ax_ = _axes(ax)
+        self.figure_ = axes.figure  # type: ignore[assignment]
+        within = self.score[0] >= 0 and self.score[-1] <= 1
+        if ref_line and within and not any(line.get_gid() == "reference" for line in axes.get_lines()):
+            axes.plot([0, 1], [0, 1], color=MUTED, lw=1, dashes=(4, 3), gid="reference")
+        style = {"color": _next_color(axes), "lw": 1.8, **kwargs}
+        label = name if name is not None else self.name
+        if label:
+            style.setdefault("label", label)
+        (self.line_,) = axes.plot(self.score, self.probability, gid="map", **style)
+        axes.set(xlabel="Score", ylabel="Calibrated probability", ylim=(-0.02, 1.02))
+        if label:
+            axes.legend(loc="upper left", frameon=False, fontsize="small")
+        return self
+
+
+class HistogramDisplay:
+    """How often each probability is predicted, label 1 set off from label 0.
+
+    Parameters
+    ----------
+    edges : float64 array, shape (bins + 1,)
+    weight, positives : float64 arrays, shape (bins,)
+    name : str or None
+        For the title.
+
+    Attributes
+    ----------
+    edges, weight, positives, name : as given
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> from logcal import HistogramDisplay
+    >>> HistogramDisplay.from_predictions([0, 1, 1], [0.1, 0.4, 0.9], bins=2).weight
+    array([2., 1.])
+    """
+
+    ax_: Axes
+    figure_: Figure
+
+    def __init__(self, edges: Array, weight: Array, positives: Array, *, name: str | None = None) -> None:
+        self.edges = edges
+        self.weight = weight
+        self.positives = positives
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: npt.ArrayLike,
+        predictions: npt.ArrayLike,
+        *,
+        sample_weight: npt.ArrayLike | None = None,
+        bins: int = _BINS,
+        name: str | None = None,
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw predictions.
+
+        Parameters
+        ----------
+        labels : array-like, shape (n,), bool or numbers in {0, 1}
+        predictions : array-like of finite numbers, shape (n,)
+            Drawn over [0, 1] where all lie in it, otherwise over their range.
+        sample_weight : array-like, shape (n,), finite, > 0; default 1
+        bins : int >= 1
+        name : str, optional
+            For the title.
+        ax : matplotlib Axes, optional
+        **kwargs : dict
+            For `plot`.
+
+        Returns
+        -------
+        HistogramDisplay
+        """
+        points = collapse(predictions, labels, sample_weight)
+        low, high = float(points.score[0]), float(points.score[-1])
+        limits = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+        weight, edges = np.histogram(points.score, bins, limits, weights=points.weight)
+        positives, _ = np.histogram(points.score, bins, limits, weights=points.positives)
+        return cls(edges, weight, positives, name=name).plot(ax=ax, **kwargs)
+
+    def plot(self, *, ax: Axes | None = None, **kwargs: Any) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            To draw on; None: new ones.
+        **kwargs : dict
+            Of both shapes, as matplotlib's `stairs` takes them.
+
+        Returns
+        -------
+        self
+        """
+        axes = self.ax_ = _axes(ax)
+        self.figure_ = axes.figure  # type: ignore[assignment]
+        total = self.weight.sum()
+        style = {"color": BLUE, "lw": 0, "fill": True, **kwargs}
+        share, positive = self.weight / total, self.positives / total
+        axes.stairs(positive, self.edges, label="label 1", **style)
+        axes.stairs(share, self.edges, baseline=positive, label="label 0", **{**style, "alpha": 0.32})
+        axes.set(xlim=(self.edges[0], self.edges[-1]), xlabel="Prediction", ylabel="Share of rows")
+        axes.set_ylim(0, 1.08 * share.max())
+        if self.name:
+            axes.set_title(self.name)
+        axes.legend(frameon=False, fontsize="small")
+        return self
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots()[1]
+
+
+def _next_color(axes: Axes) -> str:
+    """Blue, then orange, then the colours of the axes: the first two can be told apart by everybody."""
+    drawn = sum(line.get_gid() in ("reliability", "map") for line in axes.get_lines())
+    return (BLUE, ORANGE, "#2e7d5b", "#8a4f9e", "#b07d12", "#3d8c99")[drawn % 6]
+
+
+def _name(of: Any) -> str | None:
+    if isinstance(of, Table):
+        return f"{of.facts.method}, {of.version}"
+    return None if isinstance(of, CalibrationMap) else type(of).__name__
+
+
+def _corners(own: CalibrationMap, limits: tuple[float, float] | None) -> tuple[Array, Array]:
+    """Where a map is drawn: both sides of each end of a row, thinned where there are many."""
+    ends = own.score_hi[:-1]
+    if limits is None:
+        inside = ends.size == 0 or (ends[0] >= 0 and ends[-1] <= 1)
+        limits = (0.0, 1.0) if inside else (float(ends[0]), float(ends[-1]))
+        if limits[0] == limits[1]:
+            limits = (limits[0] - 0.5, limits[1] + 0.5)
+    step = max(1, ends.size // _PLACES)
+    ends = ends[::step]
+    ends = ends[(ends > limits[0]) & (ends < limits[1])]
+    score = np.unique(np.concatenate([limits, np.nextafter(ends, -np.inf), ends]))
+    return score, own.predict_ascending(score)
