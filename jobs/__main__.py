@@ -1,6 +1,6 @@
 """`python -m jobs` is `logcal`."""
 
-from jobs.cli import run
+from logcal.command import run
 
 if __name__ == "__main__":
     run()

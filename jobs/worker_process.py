@@ -15,7 +15,7 @@ from multiprocessing import forkserver, resource_tracker
 
 log = logging.getLogger("logcal")
 
-PRELOAD = "jobs.worker_preload"
+PRELOAD = "logcal.worker_preload"
 _LARGE = str(1 << 30)
 ENVIRONMENT = {
     # A worker runs one task at a time, on one thread.

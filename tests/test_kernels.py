@@ -69,8 +69,9 @@ class Copy:
             (self.kernels / f"{name}.py").write_text(source)
         self.call_file = root / "call.py"
         self.call_file.write_text(CALL)
-        names = ("LOGCAL_CACHE", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "PYTHONPATH")
-        self.environment = {name: value for name, value in os.environ.items() if name not in names}
+        # Empty, so that nothing sets them anew.
+        unset = dict.fromkeys(("LOGCAL_CACHE", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"), "")
+        self.environment = {name: value for name, value in os.environ.items() if name != "HOME"} | unset
         self.environment |= {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(root)}
 
     def start(self, *arguments: str, **environment: Path) -> subprocess.Popen[str]:

@@ -1,0 +1,6 @@
+"""`python -m logcal` is `logcal`."""
+
+from logcal.command import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,30 @@
+"""Our packages, whatever else of their names lies on the path: `jobs` and `pipeline` are names that users have, too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+NAMES = ("calibrators", "jobs", "logcal", "pipeline")
+
+
+class _Finder:
+    """Finds our packages beside this one, before the path is looked at."""
+
+    root = str(Path(__file__).parents[1])
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As finders on `sys.meta_path` do; None for what is not ours, or not beside this package."""
+        return PathFinder.find_spec(name, [cls.root], target) if name in NAMES else None
+
+
+def insist() -> None:
+    """Let this process import our packages under their names, from now on."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)

@@ -1,0 +1,74 @@
+"""The command where packages of the user's have the names of ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import logcal
+
+ROOT = Path(logcal.__file__).parents[1]
+SHADOWED = ("jobs", "pipeline", "calibrators")
+
+
+@pytest.fixture
+def command(place):
+    """The command as pip installs it, in a folder with packages of our names that cannot be imported."""
+    (place.root / "__init__.py").touch()
+    for name in SHADOWED:
+        (place.root / name).mkdir()
+        (place.root / name / "__init__.py").write_text(f"raise ImportError('the {name} of a user')")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["logcal"].partition(":")
+    script = place.root / "bin" / "logcal"
+    script.parent.mkdir()
+    call = f"if __name__ == '__main__':\n    sys.exit({function}())\n"
+    script.write_text(f"import sys\nfrom {module} import {function}\n{call}")
+    return [sys.executable, str(script)]
+
+
+def run(place, command, *arguments, **environment):
+    done = subprocess.run(
+        [*command, *arguments],
+        cwd=place.root,
+        env=place.environment | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("kind", ["inline", "threads", "{kind: local, workers: 2}"])
+def test_jobs_run_with_ours(place, command, kind):
+    place.write_log()
+    cluster = f"cluster={kind}" if kind[0] == "{" else f"cluster.kind={kind}"
+    path = {"PYTHONPATH": str(place.root)}
+    run(place, command, *place.arguments("fit", cluster, "log.max_bad_fraction=0.1"), **path)
+    run(place, command, *place.arguments("score", cluster), **path)
+    assert (place.output / "part-0.parquet").exists()
+
+
+@pytest.mark.parametrize("kind", ["inline", "{kind: local, workers: 2}"])
+def test_jobs_run_from_a_folder_with_such_packages(place, command, kind):
+    # Python puts the working directory first.
+    place.write_log()
+    cluster = f"cluster={kind}" if kind[0] == "{" else f"cluster.kind={kind}"
+    run(place, [sys.executable, "-m", "logcal"], *place.arguments("fit", cluster))
+    assert place.lookup()
+
+
+def test_other_packages_on_the_path_are_the_users(place, command):
+    (place.root / "models").mkdir()
+    (place.root / "models" / "__init__.py").write_text("MINE = True")
+    code = (
+        "import logcal.command, models, jobs, pipeline; print(models.MINE, jobs.__file__, pipeline.__file__)"
+    )
+    done = run(place, [sys.executable, "-c"], code, PYTHONPATH=str(place.root))
+    assert done.stdout.split() == ["True", str(ROOT / "jobs/__init__.py"), str(ROOT / "pipeline/__init__.py")]
