@@ -42,13 +42,24 @@ class Executor(ABC):
 
     def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Compute a graph of one stage: function(*task) for each task; the results are in the order of the tasks."""
+        found: list[Any] = self.reduce(stage, function, tasks, running.gathered, "results")
+        return found
+
+    def reduce(
+        self,
+        stage: str,
+        function: Callable[..., Any],
+        tasks: Sequence[tuple[Any, ...]],
+        combine: Callable[[list[Any]], Any],
+        last: str = "combine",
+    ) -> Any:
+        """Compute a graph of one stage, and of a last task that makes one result of all results, in their order."""
         graph = Graph()
         results = graph.layer(stage, function, tasks)
         if not results:
             Progress(graph, self.report).end()
-            return []
-        found: list[Any] = self.compute(graph, graph.task(f"{stage}-results", running.gathered, results))
-        return found
+            return combine([])
+        return self.compute(graph, graph.task(f"{last}-{stage}", combine, results))
 
 
 class InlineExecutor(Executor):

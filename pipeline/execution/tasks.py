@@ -100,9 +100,11 @@ def here(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
     check()
     if GUARD not in os.environ:
         return function(*arguments)
-    before = pickle.dumps(arguments)
+    import cloudpickle
+
+    before = cloudpickle.dumps(arguments)
     result = function(*arguments)
-    if pickle.dumps(arguments) != before:
+    if cloudpickle.dumps(arguments) != before:
         raise AssertionError(
             f"expected a task that only reads its arguments, found that {arguments[:2]} changed"
         )

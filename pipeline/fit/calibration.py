@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import itertools
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, sort_log
+from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
 from pipeline.sort.segment_merge import Cutting
 
 _logger = logging.getLogger("logcal")
@@ -111,8 +112,8 @@ def fit_log(
 
     The first pass runs inside the sort, and `placed` where rows have no weights, so that they need only be counted.
     The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
-    is not there, and the calibrator asks for another pass all the same, the runs are merged again. total, cutting : see
-    `build_score_table`.
+    is not there, and the calibrator asks for another pass all the same, the runs are merged again, by their receipts.
+    total, cutting : see `build_score_table`.
 
     Raises
     ------
@@ -127,11 +128,11 @@ def fit_log(
     plan = replace(plan, write=write)
     table: ScoreTable | None = None
 
-    if total is None:
-        total = sort_log(log, plan, executor)
+    passes = itertools.count(1)
 
     def run(request: Pass) -> Any:
         nonlocal table
+        number = next(passes)
         if table is None or plan.write is None:
             again = table
             table, result = build_score_table(
@@ -141,7 +142,7 @@ def fit_log(
                 table = replace(table, exchanged=again.exchanged)
             check_table(table)
             return result
-        return table.run(request, executor, "fit")
+        return table.run(request, executor, f"pass-{number}")
 
     try:
         calibrator.fit_passes(run)

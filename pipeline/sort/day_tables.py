@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.files.locks import hold, make, remove, remove_dead, share
 from pipeline.log import quarantine
 from pipeline.log.quarantine import BadRows, Example
@@ -160,11 +160,8 @@ class DayTables:
             folders = {day: staging / name for day, name in names.items()}
             for folder in folders.values():
                 folder.mkdir()
-            receipts = _sort_days(window, folders, plan, executor)
-            columns = window.log.columns
-            per_unit = None if columns.weight or columns.segments else steps_per_unit(plan.grid)
-            tasks = [(str(folders[day]), receipts[day], plan.run_rows, per_unit) for day in names]
-            executor.run("days", day_runs.finish_day, tasks)
+            graph = Graph()
+            executor.compute(graph, graph.task("kept", len, _add_days(graph, window, folders, plan)))
             for day, name in names.items():
                 _drop_unused(folders[day])
                 self._move_in(folders[day], self.folder / name)
@@ -282,16 +279,18 @@ def _is_old(name: str, window: Window, used: set[str]) -> bool:
     return day <= day_of(window.last)
 
 
-def _sort_days(
-    window: Window, folders: dict[int, Path], plan: SortPlan, executor: Executor
-) -> dict[int, RunReceipt]:
-    """Sort the rows of some days into runs in the days' own folders."""
+def _add_days(graph: Graph, window: Window, folders: dict[int, Path], plan: SortPlan) -> list[Any]:
+    """Add to a graph what makes day tables in folders of their own: `sort-i -> days-k`; return the references.
+
+    A day needs the row groups alone that hold rows of it.
+    """
     log = window.log
     reading = Reading(log.filesystem, log.columns, plan.transform, grid=plan.grid)
     plain = reading._replace(columns=day_runs.without_date(log.columns))
     keep = plan.rules.keep
     tasks: list[tuple[Any, ...]] = []
     days: list[int | None] = []
+    reach: list[list[tuple[int, int]]] = []
     for day, folder in folders.items():
         own = [
             file.piece((group.place,), group.start, group.rows)
@@ -301,6 +300,7 @@ def _sort_days(
         for pieces in day_runs.pack(own, plan.run_rows):
             tasks.append((write_runs, pieces, plain, str(folder), len(tasks), plan.run_rows, keep))
             days.append(day)
+            reach.append([])
     wanted = {day: str(folder) for day, folder in folders.items()}
     mixed = [
         day_runs.MixedPiece(file.piece((group.place,), group.start, group.rows), group.first, group.last)
@@ -311,12 +311,36 @@ def _sort_days(
     for divided in day_runs.pack(mixed, plan.run_rows):
         tasks.append((day_runs.write_divided_runs, divided, reading, wanted, len(tasks), plan.run_rows, keep))
         days.append(None)
-    found: dict[int, list[RunReceipt]] = {day: [] for day in folders}
-    for day_or_none, result in zip(days, executor.run("sort", day_runs.call, tasks), strict=True):
-        parts = result.items() if day_or_none is None else [(day_or_none, result)]
-        for day, receipt in parts:
-            found[day].append(receipt)
-    return {day: add_up(receipts) for day, receipts in found.items()}
+        reach.append([(piece.first, piece.last) for piece in divided])
+    found = graph.layer("sort", day_runs.call, tasks)
+    columns = log.columns
+    per_unit = None if columns.weight or columns.segments else steps_per_unit(plan.grid)
+    finished = []
+    for day, folder in folders.items():
+        own = [result for sorted_day, result in zip(days, found, strict=True) if sorted_day == day]
+        others = [
+            result
+            for sorted_day, result, days_in in zip(days, found, reach, strict=True)
+            if sorted_day is None and any(first <= day <= last for first, last in days_in)
+        ]
+        finished.append((str(folder), day, own, others, plan.run_rows, per_unit))
+    return graph.layer("days", _finish_day, finished)
+
+
+def _finish_day(
+    folder: str,
+    day: int,
+    own: list[RunReceipt],
+    divided: list[dict[int, RunReceipt]],
+    run_rows: int,
+    per_unit: float | None,
+) -> None:
+    """Make a day table of what sort tasks left.
+
+    own : of tasks that read rows of this day alone. divided : of those that read others' rows, too.
+    """
+    found = [*own, *(receipts[day] for receipts in divided if day in receipts)]
+    day_runs.finish_day(folder, add_up(found), run_rows, per_unit)
 
 
 def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:

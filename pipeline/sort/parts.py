@@ -42,7 +42,7 @@ def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: s
         for part in parts
         if request.only is None or part.first in request.only
     ]
-    return request.combine(executor.run(stage, _run_chunk, tasks))
+    return executor.reduce(stage, _run_chunk, tasks, request.combine)
 
 
 def merge(

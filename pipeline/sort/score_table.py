@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibrators._kernels.sums import exact_sum
 from calibrators.passes import Array, Classes, Pass, Place, Points
 from pipeline.errors import InputRejectedError
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.log import quarantine, score_grid
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import BadRows, RowRules
@@ -28,7 +28,7 @@ from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import Places
 from pipeline.sort.exchange import Exchanged
 from pipeline.sort.parts import Part, merge, merge_points, run_parts
-from pipeline.sort.run_files import MOST_ROWS, most_bytes
+from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.runs import Reading, RunReceipt
 from pipeline.sort.segment_merge import Cutting, merge_segments
 
@@ -172,31 +172,79 @@ def build_score_table(
     InputRejectedError
         Unusable rows beyond what the rules allow; no usable row.
     """
-    if total is None:
-        total = sort_log(log, plan, executor)
-    tasks = _bucket_tasks(total, plan, request, cutting, placed=log.columns.weight is None)
-    filled = [bucket for bucket in executor.run("merge", _merge_bucket, tasks) if bucket is not None]
-    parts = tuple(part for part, *_ in filled)
-    result = request.combine([state for _, state, _ in filled]) if request is not None else None
-    exchanged = tuple(zip(*(files for *_, files in filled), strict=True))
-    return _table(parts, total, plan, exchanged), result
+    graph = Graph()
+    source = add_sort(graph, log, plan) if total is None else total
+    merged = add_merge(graph, log, plan, request, source, cutting)
+    found: tuple[ScoreTable, Any] = executor.compute(graph, merged)
+    return found
 
 
 def sort_log(log: Log, plan: SortPlan, executor: Executor) -> RunReceipt:
-    """The first stage: a log as runs.
+    """The first stages alone: a log as runs.
 
     Raises
     ------
     InputRejectedError
         Unusable rows beyond what the rules allow; no usable row.
     """
+    graph = Graph()
+    total: RunReceipt = executor.compute(graph, add_sort(graph, log, plan))
+    return total
+
+
+def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
+    """Add the first stages to a graph: `sort-i -> check`; return a reference to the receipts' sum.
+
+    A sort task leaves its receipt beside its run: one that is repeated because the worker that held its result was
+    lost, or after a crash, reads that.
+    """
     reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
     tasks = [
         (pieces, reading, str(plan.scratch), i, plan.run_rows, plan.rules.keep)
         for i, pieces in enumerate(cut(log, plan.run_rows))
     ]
-    total = add_up(executor.run("sort", runs.write_runs, tasks))
-    quarantine.check(total.bad, total.rows, plan.rules)
+    receipts = graph.layer("sort", runs.write_runs, tasks, receipts=str(plan.scratch))
+    return graph.task("check", _checked, receipts, plan.rules)
+
+
+def add_merge(
+    graph: Graph,
+    log: Log,
+    plan: SortPlan,
+    request: Pass | None,
+    total: Any,
+    cutting: Cutting | None = None,
+) -> Any:
+    """Add what follows to a graph: `split -> merge-i -> combine`; return a reference to what `build_score_table` does.
+
+    total : RunReceipt, or a reference to it. The number of merges is bounded by the rows, so that it is known before;
+    those beyond what there is do nothing. A merge needs its own entry of the split alone.
+    """
+    if plan.write is not None:
+        plan.write.mkdir(parents=True, exist_ok=True)
+    if isinstance(total, RunReceipt):
+        held = sum(run.bytes for run in total.runs)
+    else:
+        held = log.rows * row_width(log.columns.weight is not None, bool(log.columns.segments))
+    count = max(1, -(-held // plan.bucket_bytes))
+    split = graph.task("split", _split, total, plan.bucket_bytes, count)
+    chunk: Callable[..., Any] | None = request.chunk if request is not None else None
+    classes = request.classes if request is not None else None
+    placed = request is not None and request.placed is not None and log.columns.weight is None
+    if placed and request is not None:
+        chunk = request.placed
+    tasks = [
+        (entry, _part_path(plan.write, i), chunk, placed, classes, cutting, i)
+        for i, entry in enumerate(graph.entries("entry", split, count))
+    ]
+    merged = graph.layer("merge", _merge_bucket, tasks)
+    combine = None if request is None else request.combine
+    return graph.task("combine", _combined, total, merged, combine, plan.grid)
+
+
+def _checked(receipts: list[RunReceipt], rules: RowRules) -> RunReceipt:
+    total = add_up(receipts)
+    quarantine.check(total.bad, total.rows, rules)
     if total.used == 0:
         raise InputRejectedError(f"expected usable rows, found none among {total.rows:,}")
     return total
@@ -217,22 +265,26 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
     return total
 
 
-def _bucket_tasks(
-    total: RunReceipt, plan: SortPlan, request: Pass | None, cutting: Cutting | None, *, placed: bool
-) -> list[tuple[Any, ...]]:
-    edges = np.concatenate([[-math.inf], buckets.splitters(total.runs, plan.bucket_bytes), [math.inf]])
-    if plan.write is not None:
-        plan.write.mkdir(parents=True, exist_ok=True)
-    chunk: Callable[..., Any] | None = request.chunk if request is not None else None
-    classes = request.classes if request is not None else None
-    rows = None
-    if placed and request is not None and request.placed is not None:
-        chunk, rows = request.placed, total.used
+class _Entry(NamedTuple):
+    """A bucket: where its rows are, the scores that it holds (low <= score < high), and the rows of all buckets."""
+
+    where: Places
+    low: float
+    high: float
+    rows: int
+
+
+def _split(total: RunReceipt, bucket_bytes: int, count: int) -> list[_Entry | None]:
+    """Where all runs are cut into at most `count` buckets; None for those that are not needed."""
+    enough = -(-sum(run.bytes for run in total.runs) // count)
+    inner = buckets.splitters(total.runs, max(bucket_bytes, enough))
+    edges = np.concatenate([[-math.inf], inner, [math.inf]])
     where = buckets.places(total.runs, edges)
-    return [
-        (where[i], float(low), float(high), _part_path(plan.write, i), chunk, rows, classes, cutting, i)
+    found = [
+        _Entry(where[i], float(low), float(high), total.used)
         for i, (low, high) in enumerate(itertools.pairwise(edges))
     ]
+    return [*found, *([None] * (count - len(found)))]
 
 
 def _part_path(folder: Path | None, index: int) -> str | None:
@@ -240,21 +292,21 @@ def _part_path(folder: Path | None, index: int) -> str | None:
 
 
 def _merge_bucket(
-    where: Places,
-    low: float,
-    high: float,
+    entry: _Entry | None,
     path: str | None,
     chunk: Any,
-    rows: int | None,
+    placed: bool,
     classes: Classes | None,
     cutting: Cutting | None,
     index: int,
 ) -> tuple[Part, Any, list[Exchanged]] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it.
 
-    rows : for a pass carried out `placed`: of all buckets
-    classes : see `Pass`
+    placed, classes : see `Pass`
     """
+    if entry is None:
+        return None
+    where, low, high, rows = entry
     files: list[Exchanged] = []
     bucket: buckets.Bucket | Points
     if cutting is None:
@@ -264,7 +316,7 @@ def _merge_bucket(
         coded = buckets.read_coded_bucket(where, low, high, cutting.coding)
         before = coded.before
         bucket, files = merge_segments(coded, cutting, index)
-    if rows is not None:
+    if placed:
         chunk = partial(chunk, place=Place(int(before), rows))
     if isinstance(bucket, Points):
         return (*merge_points(bucket, path, chunk), files)
@@ -272,8 +324,21 @@ def _merge_bucket(
     return None if merged is None else (*merged, files)
 
 
+def _combined(
+    total: RunReceipt,
+    merged: list[tuple[Part, Any, list[Exchanged]] | None],
+    combine: Callable[[list[Any]], Any] | None,
+    grid: str,
+) -> tuple[ScoreTable, Any]:
+    filled = [bucket for bucket in merged if bucket is not None]
+    parts = tuple(part for part, *_ in filled)
+    result = None if combine is None else combine([state for _, state, _ in filled])
+    exchanged = tuple(zip(*(files for *_, files in filled), strict=True))
+    return _table(parts, total, grid, exchanged), result
+
+
 def _table(
-    parts: tuple[Part, ...], total: RunReceipt, plan: SortPlan, exchanged: tuple[tuple[Exchanged, ...], ...]
+    parts: tuple[Part, ...], total: RunReceipt, grid: str, exchanged: tuple[tuple[Exchanged, ...], ...]
 ) -> ScoreTable:
     return ScoreTable(
         parts=parts,
@@ -286,6 +351,6 @@ def _table(
         lowest=float(total.lowest),
         highest=float(total.highest),
         bad=total.bad,
-        largest_move=None if plan.grid == score_grid.NONE else total.largest_move,
+        largest_move=None if grid == score_grid.NONE else total.largest_move,
         exchanged=exchanged,
     )

@@ -163,7 +163,7 @@ def _visit_large(parts: list[tuple[_Part, float, int, Any]], executor: Executor,
                 for part, first, *_ in parts
                 if request.only is None or first in request.only
             ]
-            return request.combine(executor.run("fit", _run_part, tasks))
+            return executor.reduce("fit", _run_part, tasks, request.combine)
         first, states = states, None
         return request.combine(first)
 
