@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types setup clean
+.PHONY: demo test boundscheck lint types setup clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest
+
+# Every access of compiled loops is checked: their code is compiled anew, into a folder of its own.
+boundscheck: $(VENV)/.dev
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --override-ini timeout=1200
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -54,7 +54,7 @@ class Calibrator(Parameters, ABC):
         ----------
         scores : array-like of numbers, shape (n,), finite, n >= 1
         labels : array-like, shape (n,), bool or numbers in {0, 1}
-        sample_weight : array-like, shape (n,), finite, > 0; default 1. A weight of 2 equals a repeated row.
+        sample_weight : array-like, shape (n,), from 1e-100 to 1e100; default 1. A weight of 2 equals a repeated row.
 
         Returns
         -------

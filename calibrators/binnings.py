@@ -26,6 +26,8 @@ MOST_EDGES = 1e9
 _BINS_A_THREAD = 1 << 19  # a tenth of a second
 _MOST_THREADS = 8
 
+_MOST_WEIGHT = 1e15
+
 
 @dataclass(frozen=True)
 class Family:
@@ -62,6 +64,11 @@ class Edges(NamedTuple):
 
 def binning_family(total: float, C: float, *, authors: bool, per_bin: bool) -> Family:
     """The binnings of BBQ for this total weight."""
+    if total > _MOST_WEIGHT:
+        raise ValueError(
+            f"expected weights that add up to {_MOST_WEIGHT:g} at most, found {total:g}: the number of bins "
+            "grows with them; divide the weights by their mean"
+        )
     bins = np.arange(_fewest_bins(total, C), _most_bins(total, C) + 1)
     one_bin = np.full(bins.size, 2.0 if authors or per_bin else 0.0)
     return Family(

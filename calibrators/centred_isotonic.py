@@ -17,6 +17,7 @@ from calibrators.cumulative import (
     counts_below_pass,
     layout_of,
     part_totals,
+    summable,
 )
 from calibrators.passes import Blocks, Pass, Passes, Points
 from calibrators.pooling import pool_blocks, pool_ends, pool_points
@@ -52,7 +53,7 @@ def _pool_part(points: Points) -> _State:
     blocks = pool_points(points)
     ends = np.searchsorted(points.score, blocks.last, side="right")
     with np.errstate(over="ignore"):
-        components, lengths = kernel.block_expansions(points.score * points.weight, ends)
+        components, lengths = kernel.block_expansions(summable(points.score * points.weight), ends)
     return _State(blocks, components, lengths, part_totals(points))
 
 

@@ -20,6 +20,14 @@ from calibrators.passes import Pass, Points
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
+_SUMMABLE = 1e290
+
+
+def summable(values: Array) -> Array:
+    """Values that are too large to be added up become NaN, so that no sum overflows in some grouping only."""
+    large = np.abs(values) > _SUMMABLE
+    return np.where(large, np.nan, values) if large.any() else values
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -18,6 +18,10 @@ from calibrators.calibration_map import CalibrationMap
 Array = npt.NDArray[np.float64]
 
 
+LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100
+"""Of an observation: products of two sums of weights in this range neither overflow nor lose their last bits."""
+
+
 class Points(NamedTuple):
     """Observations with ties added up.
 
@@ -155,10 +159,10 @@ def _check_weights(sample_weight: npt.ArrayLike, n: int) -> Array:
     if w.dtype.kind not in "fiub":
         raise ValueError(f"sample_weight: expected numbers, found dtype {w.dtype}")
     w = w.astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(w) & (w > 0)))
+    bad = np.flatnonzero(~((w >= LOWEST_WEIGHT) & (w <= HIGHEST_WEIGHT)))
     if bad.size:
         raise ValueError(
-            f"sample_weight: expected finite numbers > 0, found {bad.size} others, "
+            f"sample_weight: expected numbers from {LOWEST_WEIGHT:g} to {HIGHEST_WEIGHT:g}, found {bad.size} others, "
             f"the first {w[bad[0]]} at index {bad[0]}"
         )
     return w

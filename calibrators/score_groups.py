@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrators._kernels import cumulative, ties
-from calibrators.cumulative import Indices, Layout, PartTotals, layout_of, part_totals
+from calibrators.cumulative import Indices, Layout, PartTotals, layout_of, part_totals, summable
 from calibrators.passes import Array, Pass, Points
 
 _BEFORE_ALL = np.zeros(1, np.int64)
@@ -59,7 +59,7 @@ def _part_start(points: Points) -> tuple[PartTotals, Array]:
 
 def _moments(points: Points) -> Array:
     with np.errstate(over="ignore"):
-        return points.weight * points.score
+        return summable(points.weight * points.score)
 
 
 def _join_starts(parts: list[tuple[PartTotals, Array]]) -> _Start:

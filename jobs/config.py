@@ -140,9 +140,13 @@ class LogConfig(Section):
 
     path: Paths = Field(description=_PATH)
     score: Text = Field("score", description=_SCORE)
-    label: Text = Field("label", description="Column of the label: booleans, or the numbers 0 and 1.")
+    label: Text = Field(
+        "label",
+        description="Column of the label: booleans, or the numbers 0 and 1; null: not known yet, the row waits.",
+    )
     weight: Text | None = Field(
-        None, description="Column of the row's weight: a finite number > 0. null: every row weighs 1."
+        None,
+        description="Column of the row's weight: a number from 1e-100 to 1e100. null: every row weighs 1.",
     )
     negative_sampling_rate: float = Field(
         1.0,

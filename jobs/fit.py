@@ -364,6 +364,7 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     shape = "monotone" if summary["monotone"] else "not monotone"
     used = (
         f"{facts['rows_used']:,} of {facts['rows_read']:,} rows, {facts['rows_positive']:,} of them positive"
+        f"{', ' + format(facts['rows_waiting'], ',') + ' waiting for their label' if facts.get('rows_waiting') else ''}"
     )
     lines = [
         f"{'kept as a candidate:' if version.candidate else 'published'} {summary['table']} version {version.name}",

@@ -80,12 +80,12 @@ REASONS = (
     "score_null",
     "score_nan",
     "score_infinite",
-    "label_null",
     "label_not_0_or_1",
     "weight_null",
     "weight_nan",
     "weight_infinite",
     "weight_not_positive",
+    "weight_out_of_range",
     "date_null",
     "date_invalid",
 )

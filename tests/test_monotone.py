@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ENIR, CalibrationMap, HistogramBinning, Isotonic, Platt, project_isotonic
@@ -48,11 +50,45 @@ def test_what_the_policies_do():
         keep_monotone(falling, "require")
 
 
-def test_a_falling_curve_has_no_blocks():
+def test_a_falling_curve_becomes_its_mean():
     ends, levels = np.array([0.0, 1.0]), np.array([0.9, 0.1])
     falling = CalibrationMap.from_knots(ends, levels, np.array([0.0, 5.0, 0.0]), np.array([0.0, 2.0, 0.0]))
-    with pytest.raises(ValueError, match="weights lie in constant rows"):
-        project_isotonic(falling)
+    after, largest = project_isotonic(falling)
+    assert after.monotone
+    np.testing.assert_allclose(after.predict([-1.0, 0.0, 0.5, 2.0]), 0.5)
+    assert largest == pytest.approx(0.4)
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=2, max_size=12),
+    st.lists(st.integers(0, 9), min_size=13, max_size=13),
+    st.sampled_from([1.0, 5e-324, 1e-310, 1e308]),
+)
+def test_any_curve_of_knots_becomes_monotone_and_keeps_its_mean(levels, weight, unit):
+    scores = np.arange(1, len(levels) + 1) * (unit / 20 if unit == 1e308 else unit)
+    weight = np.array(weight[: len(levels) + 1], float)
+    weight[0] += 1
+    curve = CalibrationMap.from_knots(scores, np.array(levels), weight, np.zeros(weight.size))
+    after, largest = project_isotonic(curve)
+    assert after.monotone
+    assert largest_fall(after) == 0
+    assert 0 <= largest <= 1
+    if unit == 1.0:
+        mean = [rows.weight @ (sum(rows.ends()) / 2) for rows in (curve, after)]
+        assert mean[0] == pytest.approx(mean[1], abs=1e-9)
+    if curve.monotone:
+        assert after is curve
+    edges = [x for lo in after.score_lo[1:] for x in (np.nextafter(lo, -np.inf), lo)]
+    assert (np.diff(after.predict(edges)) >= 0).all()
+
+
+def test_a_falling_sigmoid_is_repaired():
+    rng = np.random.default_rng(0)
+    score = rng.random(500)
+    sigmoid = Platt().fit(score, rng.random(500) > score).calibration_map_
+    after, _ = project_isotonic(sigmoid)
+    assert after.monotone
+    np.testing.assert_allclose(after.predict(score), np.full(500, sigmoid.predict(score).mean()), atol=0.01)
 
 
 def test_a_rising_curve_stays():

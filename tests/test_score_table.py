@@ -146,20 +146,22 @@ def test_bad_rows_are_counted_by_their_first_reason_and_kept(tmp_path):
     )
     table, _ = build_score_table(log, plan, InlineExecutor())
     assert table.bad.in_order() == {
-        "score_null": 1, "score_nan": 1, "score_infinite": 1, "label_null": 1, "label_not_0_or_1": 1,
+        "score_null": 1, "score_nan": 1, "score_infinite": 1, "label_not_0_or_1": 1,
         "weight_null": 1, "weight_not_positive": 2,
     }  # fmt: skip
-    assert table.rows == table.used + table.bad.total
+    assert table.waiting == 1
+    assert table.rows == table.used + table.bad.total + table.waiting
+    assert table.facts()["rows_waiting"] == 1
     assert_same(points_of(table), collapse([0.1, 0.9], [0, 0], [1.0, 2.0]))
     kept = pa.concat_tables([pq.read_table(p) for p in sorted(tmp_path.glob("bad-*.parquet"))])
-    assert kept.num_rows == 8
-    assert kept.column("row").to_pylist() == [1, 2, 3, 4, 0, 1, 2, 4]
+    assert kept.num_rows == 7
+    assert kept.column("row").to_pylist() == [1, 2, 3, 0, 1, 2, 4]
     assert str(table.bad.examples["label_not_0_or_1"][0]).startswith("label=7 at ")
 
 
 def test_bad_rows_reject_the_log(tmp_path):
     log = open_log(write_log(tmp_path / "log", BAD), Columns("score", "label", "w"))
-    with pytest.raises(InputRejectedError, match=r"8 of 10 rows cannot be used.*on_bad_rows=quarantine"):
+    with pytest.raises(InputRejectedError, match=r"7 of 10 rows cannot be used.*on_bad_rows=quarantine"):
         build_score_table(log, SortPlan(tmp_path), InlineExecutor())
     with pytest.raises(InputRejectedError, match=r"more than log.max_bad_fraction = 0\.01"):
         build_score_table(log, SortPlan(tmp_path, rules=RowRules(quarantine=True)), InlineExecutor())
@@ -167,6 +169,27 @@ def test_bad_rows_reject_the_log(tmp_path):
     rules = RowRules(quarantine=True, max_fraction=1)
     with pytest.raises(InputRejectedError, match="expected usable rows"):
         build_score_table(none, SortPlan(tmp_path, rules=rules), InlineExecutor())
+
+
+def test_rows_without_a_label_wait_for_it(tmp_path):
+    columns = {"score": [0.1, None, 0.3, float("nan")], "label": pa.array([0, None, 1, None])}
+    log = open_log(write_log(tmp_path / "log", columns), Columns("score", "label"))
+    table, _ = build_score_table(log, SortPlan(tmp_path, write=tmp_path / "t"), InlineExecutor())
+    assert (table.rows, table.used, table.waiting, table.bad.total) == (4, 2, 2, 0)
+    unlabelled = {"score": [0.1, 0.2], "label": pa.array([None, None], pa.int8())}
+    log = open_log(write_log(tmp_path / "none", unlabelled), Columns("score", "label"))
+    with pytest.raises(InputRejectedError, match=r"found none among 2 \(2 of them wait for their label"):
+        build_score_table(log, SortPlan(tmp_path), InlineExecutor())
+
+
+def test_weights_beyond_what_sums_can_hold(tmp_path):
+    columns = {"score": np.arange(7) / 7, "label": [0, 1] * 3 + [1]}
+    columns["w"] = [9.9e-101, 1e-100, 1.0, 1e100, 1.01e100, 1.7e308, float("inf")]
+    log = open_log(write_log(tmp_path / "log", columns), Columns("score", "label", "w"))
+    plan = SortPlan(tmp_path, rules=RowRules(quarantine=True, max_fraction=1), write=tmp_path / "t")
+    table, _ = build_score_table(log, plan, InlineExecutor())
+    assert table.bad.in_order() == {"weight_infinite": 1, "weight_out_of_range": 3}
+    np.testing.assert_array_equal(points_of(table).weight, [1e-100, 1.0, 1e100])
 
 
 def test_sigmoid_of_margins_but_infinite_margins_are_bad(tmp_path):

@@ -2,7 +2,8 @@
 
 A sum is kept as an *expansion*: doubles that do not overlap and whose exact sum is the exact sum of what was
 added (Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic"). Expansions of parts may be added in any
-order; rounding happens once, at the end, and is correct. Integers below 2**53 stay one component long.
+order; rounding happens once, at the end, and is correct. Integers below 2**53 stay one component long. A sum beyond the
+largest double is NaN.
 """
 
 import numpy as np
@@ -55,6 +56,10 @@ def add(components, n, x):
     """
     if n >= MAX_COMPONENTS - 1:
         n = _compress(components, n)
+        if n >= MAX_COMPONENTS - 1:
+            # Only sums beyond the largest double, whose rests are NaN, do not become shorter: there is no number left.
+            components[0] = np.nan
+            n = 1
     m = 0
     for j in range(n):
         y = components[j]

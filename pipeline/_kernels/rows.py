@@ -5,6 +5,7 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 
 _LARGEST = 1.7976931348623157e308
+LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100  # as `calibrators.passes` has them
 
 
 @kernel
@@ -28,7 +29,7 @@ def split_classes(score, label, negatives, positives, n, p):
 
 @kernel
 def keep_weighted(score, label, weight, out, n):
-    """Append usable weighted rows; return the new length. A weight is usable when finite and > 0.
+    """Append usable weighted rows; return the new length. A weight is usable from 1e-100 to 1e100.
 
     out : shape (capacity, 2): the score; and the weight, negative where the label is 0.
     """
@@ -36,7 +37,7 @@ def keep_weighted(score, label, weight, out, n):
         s = score[i] + 0.0
         w = weight[i]
         z = label[i]
-        if z <= 1 and abs(s) <= _LARGEST and 0.0 < w <= _LARGEST:
+        if z <= 1 and abs(s) <= _LARGEST and LOWEST_WEIGHT <= w <= HIGHEST_WEIGHT:
             out[n, 0] = s
             out[n, 1] = w if z == 1 else -w
             n += 1

@@ -12,12 +12,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
 from pipeline import schema
 from pipeline.errors import InputRejectedError, NothingToDoError
 from pipeline.files.output import Output
 from pipeline.log.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Columns, Rows
 
 EXAMPLES = 5
+
+_USABLE, _WAITING = -1, -2
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ def find_bad(
 ) -> tuple[BadRows, pa.Table]:
     """The rows of a batch that cannot be used, each under its first reason, and as a quarantine table.
 
+    Rows without a label are not among them: they are waiting for it.
+
     among : the rows to look at; None: all.
     """
     score_null = rows.batch.column(columns.score).is_null().to_numpy(zero_copy_only=False)
@@ -83,7 +88,6 @@ def find_bad(
         ("score_null", score_null),
         ("score_nan", np.isnan(rows.score)),
         ("score_infinite", np.isinf(rows.score)),
-        ("label_null", rows.label == LABEL_NULL),
         ("label_not_0_or_1", rows.label == LABEL_OTHER),
     ]
     if rows.weight is not None and columns.weight is not None:
@@ -93,14 +97,16 @@ def find_bad(
             ("weight_nan", np.isnan(rows.weight)),
             ("weight_infinite", np.isinf(rows.weight)),
             ("weight_not_positive", rows.weight <= 0),
+            ("weight_out_of_range", (rows.weight < LOWEST_WEIGHT) | (rows.weight > HIGHEST_WEIGHT)),
         ]
     if rows.day is not None:
         tests += [("date_null", rows.day == DAY_NULL), ("date_invalid", rows.day == DAY_INVALID)]
-    reason = np.full(rows.score.size, -1, np.int8)
+    # Whatever else is the matter with it, a row without a label is waiting for it.
+    reason = np.where(rows.label == LABEL_NULL, np.int8(_WAITING), np.int8(_USABLE))
     for code, (_, hit) in enumerate(tests):
-        reason[(reason < 0) & hit] = code
+        reason[(reason == _USABLE) & hit] = code
     if among is not None:
-        reason[~among] = -1
+        reason[~among] = _USABLE
     bad = np.flatnonzero(reason >= 0)
     found = BadRows()
     for code, (name, _) in enumerate(tests):
@@ -163,9 +169,14 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
     else:
         head = (
             f"{bad.total:,} of {rows:,} rows cannot be used: expected finite scores, labels 0 or 1, and weights "
-            "> 0. Correct the log, or set log.on_bad_rows=quarantine to go on without these rows."
+            "from 1e-100 to 1e100. Correct the log, or set log.on_bad_rows=quarantine to go on without these rows."
         )
     raise InputRejectedError("\n".join([head, *lines]))
+
+
+def waiting(rows: int) -> str:
+    """How many rows wait for their label, to end a sentence on rows with."""
+    return f" ({rows:,} of them wait for their label, which is null)" if rows else ""
 
 
 def write_part(tables: list[pa.Table], path: Path) -> None:

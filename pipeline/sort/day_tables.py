@@ -221,7 +221,8 @@ def add_up_days(tables: list[DayTable], plan: SortPlan, executor: Executor) -> R
     quarantine.check(receipt.bad, receipt.rows, plan.rules)
     if receipt.used == 0:
         raise InputRejectedError(
-            f"window: expected usable rows, found none among {receipt.rows:,}: set window.until or window.last"
+            f"window: expected usable rows, found none among {receipt.rows:,}"
+            f"{quarantine.waiting(receipt.rows - receipt.bad.total)}: set window.until or window.last"
         )
     per_unit = steps_per_unit(plan.grid)
     clusters = cluster([table.counts for table in tables if table.counts is not None])

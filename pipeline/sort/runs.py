@@ -84,7 +84,7 @@ def write_runs(
             if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, reading.columns, piece.path)
                 receipt.bad.merge(bad)
-                if keep_bad:
+                if keep_bad and bad.total:
                     bad_tables.append(table)
     buffer.flush()
     receipt.runs = buffer.runs

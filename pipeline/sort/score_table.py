@@ -120,9 +120,16 @@ class ScoreTable:
         known = all(part.weight.size for part in self.parts)
         return [(part.first, part.weight) for part in self.parts] if known else []
 
+    @property
+    def waiting(self) -> int:
+        """Rows whose label is null: not known yet."""
+        return self.rows - self.used - self.bad.total
+
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the table."""
-        moved = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
+        more = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
+        if self.waiting:
+            more = {"rows_waiting": self.waiting, **more}
         return {
             "rows_read": self.rows,
             "rows_used": self.used,
@@ -134,7 +141,7 @@ class ScoreTable:
             "positives": self.positives,
             "lowest_score": self.lowest,
             "highest_score": self.highest,
-            **moved,
+            **more,
         }
 
 
@@ -246,7 +253,9 @@ def _checked(receipts: list[RunReceipt], rules: RowRules) -> RunReceipt:
     total = add_up(receipts)
     quarantine.check(total.bad, total.rows, rules)
     if total.used == 0:
-        raise InputRejectedError(f"expected usable rows, found none among {total.rows:,}")
+        raise InputRejectedError(
+            f"expected usable rows, found none among {total.rows:,}{quarantine.waiting(total.rows - total.bad.total)}"
+        )
     return total
 
 
