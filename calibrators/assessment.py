@@ -46,10 +46,10 @@ class Measures:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: an infinite log loss is null too; `reasons` tells."""
+        """For JSON: an infinite log loss is the text "Infinity", so that nobody takes it for one that was not taken."""
         values = asdict(self)
         if self.log_loss is not None and math.isinf(self.log_loss):
-            values["log_loss"] = None
+            values["log_loss"] = "Infinity"
         return values
 
 

@@ -476,6 +476,36 @@ class EvaluateSection(Section):
     """How to evaluate."""
 
     bins: int = Field(10, ge=1, le=1000, description="Number of bins of ECE, MCE and the reliability table.")
+    against: Text | None = Field(
+        None,
+        description="What to compare the table with, on the same rows: another version's name, previous (the version "
+        "before it), or raw (the scores themselves). The difference of the losses is given with its standard error.",
+    )
+    require: dict[str, float] = Field(
+        {},
+        description="Limits of measures, such as {ece_frequency: 0.01, calibration_in_the_large: 0.02, auc: 0.7}: the "
+        "largest absolute value; of auc and accuracy the smallest. Where one is not kept the report is written and the "
+        "exit code is 4. Beside the measures: calibration_in_the_large (mean prediction less the share of label 1), "
+        "log_ratio (the logarithm of observed over expected), ratio_z and spiegelhalter_z (standard normal by chance).",
+    )
+    allow_in_sample: bool = Field(
+        True,
+        description="Whether the log may hold rows that the table was fitted to, which make it look better than it is. "
+        "false: that is exit code 4. Where it does, the report says so in any case.",
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Only what is measured can be required."""
+        for name in self.require:
+            if name not in REQUIRABLE:
+                yield "require", f"expected names among {', '.join(REQUIRABLE)}, found {name!r}"
+
+
+REQUIRABLE = (
+    "auc", "accuracy", "brier", "rmse", "log_loss", "ece_frequency", "mce_frequency", "ece_width", "mce_width",
+    "calibration_in_the_large", "log_ratio", "ratio_z", "spiegelhalter_z",
+)  # fmt: skip
+"""What evaluate.require takes."""
 
 
 class ScoredConfig(Section):

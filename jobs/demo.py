@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -163,17 +164,23 @@ def comparison_table(sides: Mapping[str, Mapping[str, Any]]) -> list[str]:
     width = max(len(facts.label) for facts in MEASURE_FACTS.values())
     lines = [f"{'':{width}}" + "".join(f"{name:>11}" for name in sides)]
     for name, facts in MEASURE_FACTS.items():
-        values = {side: measures[name] for side, measures in sides.items()}
+        values = {side: _number(measures[name]) for side, measures in sides.items()}
         finite = [value for value in values.values() if value is not None]
         best = (max if facts.higher_is_better else min)(finite, default=None)
-        cells = [_cell(value, best, sides[side], name) for side, value in values.items()]
+        cells = [_cell(value, best) for value in values.values()]
         lines.append(f"{facts.label:{width}}" + "".join(f"{cell:>11}" for cell in cells))
     return lines
 
 
-def _cell(value: float | None, best: float | None, measures: Mapping[str, Any], name: str) -> str:
+def _number(value: float | str | None) -> float | None:
+    return None if value is None else float(value)  # "Infinity"
+
+
+def _cell(value: float | None, best: float | None) -> str:
     if value is None:
-        return "infinite" if name == "log_loss" and name in measures.get("reasons", {}) else "–"
+        return "–"
+    if value == math.inf:
+        return "infinite"
     return f"{'*' if value == best else ''}{value:.4f}"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,12 @@ import pyarrow.parquet as pq
 
 from calibrators.assessment import Measures
 from calibrators.calibration_map import CalibrationMap
+from calibrators.passes import Pass
 from jobs.config import EvaluateConfig
+from jobs.judging import Against, check_earlier, check_in_sample, check_required, find_against, unmet
 from jobs.limits import check_transform
 from jobs.run import Outcome, Plan
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.evaluation import (
     Evaluation,
     PublishedMap,
@@ -30,8 +32,11 @@ from pipeline.evaluate.evaluation import (
     run_document,
     to_json,
 )
+from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
+from pipeline.evaluate.judgement import compared
 from pipeline.evaluate.kept_table import KeptTable, kept_table, sort_by_probability
-from pipeline.evaluate.report import import_meanwhile, render_report
+from pipeline.evaluate.reliability import RELIABILITY_FILE, reliability_table
+from pipeline.evaluate.report import import_meanwhile, render_report, segment_name
 from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, evaluate_segments
 from pipeline.execution import Executor
 from pipeline.files.output import Output
@@ -64,6 +69,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
     version = store.version(config.store.version)
     store.verify(version)
     _check_segments(config, version)
+    against = find_against(config, store, version)
     columns = segments_of(version)
     segmented = read_segmented_lookup(version.lookup_path) if columns else None
     if segmented is None:
@@ -85,11 +91,20 @@ def prepare(config: EvaluateConfig) -> Prepared:
         mode="json",
         exclude={"store": True, "scratch": True, "cluster": True, "report": True, "log": {"path"}},
     )
+    if against is not None:
+        settings["against"] = [against.name, against.path]
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
     output = Output(config.report.path)
     output.check_apart(log.filesystem, log.places())
+    check_earlier(output, identity)
     output.check(identity)
+    seen = (
+        in_sample(log, version.manifest)
+        if kept is None
+        else of_same_rows(kept.manifest["data"], version.manifest)
+    )
+    check_in_sample(config, seen, version)
     quarantine = None
     if config.log.quarantine_path is not None:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
@@ -97,7 +112,9 @@ def prepare(config: EvaluateConfig) -> Prepared:
         check_place(quarantine, identity)
     needed = _scratch_needed(log, kept, monotone=lookup.facts.monotone)
     check_space(config.scratch, needed)
-    return Prepared(config, log, version, lookup, identity, output, quarantine, needed, kept, segmented)
+    return Prepared(
+        config, log, version, lookup, identity, output, quarantine, needed, kept, segmented, against, seen
+    )
 
 
 def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...]) -> None:
@@ -150,6 +167,8 @@ class Prepared:
     needed: int
     kept: KeptTable | None = None
     segmented: SegmentedLookup | None = None
+    against: Against | None = None
+    seen: InSample = field(default_factory=lambda: InSample(0, 0.0))
 
     @property
     def _one_sort(self) -> bool:
@@ -216,6 +235,9 @@ class Prepared:
         started = time.perf_counter()
         import_meanwhile()
         table, evaluation, segments = self._measured(executor)
+        seen = self.seen or of_same_rows(table.facts(), self.version.manifest)
+        check_in_sample(self.config, seen, self.version)
+        failed = unmet(self.config, evaluation)
         facts = self._facts(table, time.perf_counter() - started)
         page = render_report(
             evaluation,
@@ -226,9 +248,20 @@ class Prepared:
             curves=curves,
             comparison=comparison,
             segments=None if segments is None else segments.facts(),
+            segment_maps=self._segment_maps(segments),
+            notes=[
+                *([seen.sentence(self.version.name)] if seen else []),
+                *(f"Not as required: {p}." for p in failed),
+            ],
         )
-        document = run_document(evaluation, facts)
-        contents = {REPORT: page.encode()}
+        document = {
+            "in_sample": bool(seen),
+            "in_sample_share": seen.share,
+            "required": self.config.evaluate.require,
+            "failed": failed,
+            **run_document(evaluation, facts),
+        }
+        contents = {REPORT: page.encode(), RELIABILITY_FILE: _parquet(reliability_table(evaluation))}
         if segments is not None:
             document["segments"] = segments.facts()
             contents[SEGMENTS_FILE] = _parquet(segments.table())
@@ -237,8 +270,27 @@ class Prepared:
             for name, content in contents.items():
                 staging.filesystem.pipe_file(staging.target(name), content)
             staging.files += list(contents)
-            staging.facts = {"table": self.config.store.table, "table_version": self.version.name}
-        return self._outcome(evaluation, table, segments)
+            staging.facts = {
+                "table": self.config.store.table,
+                "table_version": self.version.name,
+                "failed": failed,
+            }
+        check_required(failed, self.output.root)
+        return self._outcome(evaluation, table, segments, seen)
+
+    def _segment_maps(
+        self, segments: SegmentedEvaluation | None
+    ) -> dict[str, tuple[str, CalibrationMap]] | None:
+        """The maps of segments that are off beyond chance, for the report."""
+        if segments is None or self.segmented is None:
+            return None
+        return {
+            segment_name([None if value is None else str(value) for value in key]): (
+                fitted_on,
+                self.segmented.map_of(key),
+            )
+            for key, fitted_on in segments.flagged()
+        }
 
     def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
         """Measure, and write nothing but quarantined rows."""
@@ -276,7 +328,7 @@ class Prepared:
         again.scratch.mkdir()
         if self.segmented is not None:
             segments = evaluate_segments(self.log, self.segmented, (plan, again), executor, bins)
-            return segments.before.table, segments.whole, segments
+            return segments.before.table, segments.whole, segments  # segments are compared with nothing
         if self.kept is None:
             table, _ = build_score_table(self.log, plan, executor)
         else:
@@ -284,7 +336,8 @@ class Prepared:
         run = partial(table.run, executor=executor, stage="measure")
         if self._one_sort:
             predict = PublishedMap(self.version.lookup_path)
-            return table, evaluate(run, predict, rows=table.used, bins=bins, parts=table.weights), None
+            evaluation = evaluate(run, predict, rows=table.used, bins=bins, parts=table.weights)
+            return table, self._compared(evaluation, run), None
         total = None
         if self.kept is not None:
             total = sort_by_probability(table, self.version.lookup_path, again.scratch, executor)
@@ -298,16 +351,31 @@ class Prepared:
             parts=table.weights,
             parts_after=after.weights,
         )
-        return table, evaluation, None
+        return table, self._compared(evaluation, run), None
+
+    def _compared(self, evaluation: Evaluation, run: Callable[[Pass], Any]) -> Evaluation:
+        """The evaluation, beside what evaluate.against names."""
+        if self.against is None:
+            return evaluation
+        if self.against.path is None and not evaluation.before.probabilities:
+            raise InputRejectedError(
+                f"evaluate.against: expected raw scores in [0, 1], found {evaluation.before.lowest:.6g} to "
+                f"{evaluation.before.highest:.6g}, which are no probabilities: compare with another version"
+            )
+        comparison = self.against.compare(run, self.version.lookup_path)
+        return replace(evaluation, comparison=comparison, against=self.against.name)
 
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
         lookup = self.lookup.facts
+        left_out = {"quarantined_by_reason"}
+        if self.log.columns.weight is None:
+            left_out |= {"weight", "positives"}  # rows_used, rows_positive
         return {
             "Log": {
                 "path": ", ".join(self.config.log.path),
                 "files": len(self.log.files),
                 "files skipped": len(self.log.skipped),
-                **{key: value for key, value in table.facts().items() if key != "quarantined_by_reason"},
+                **{key: value for key, value in table.facts().items() if key not in left_out},
                 **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
             },
             "Lookup table": {
@@ -332,28 +400,51 @@ class Prepared:
         }
 
     def _outcome(
-        self, evaluation: Evaluation, table: ScoreTable, segments: SegmentedEvaluation | None
+        self,
+        evaluation: Evaluation,
+        table: ScoreTable,
+        segments: SegmentedEvaluation | None,
+        seen: InSample,
     ) -> Outcome:
         before, after = evaluation.before.measures, evaluation.after.measures
+        found = evaluation.as_dict()
         report = f"{self.output.root}/{REPORT}"
         summary = {
             "table": self.config.store.table,
             "version": self.version.name,
             "report": report,
             "run": f"{self.output.root}/{RUN}",
+            "verdict": found["verdict"],
+            "beyond_chance": found["after"]["judgement"]["beyond_chance"],
+            "in_sample": bool(seen),
+            "in_sample_share": seen.share,
             "headline": headline(before, after),
             "before": before.as_dict(),
             "after": after.as_dict(),
             "run_id": self.identity,
             **table.facts(),
         }
-        lines = [headline(before, after), "", *measures_table(before, after), ""]
+        if evaluation.comparison is not None:
+            summary["comparison"] = jsonable(found["comparison"])
+        lines = [
+            *([seen.sentence(self.version.name)] if seen else []),
+            found["verdict"],
+            *([] if evaluation.comparison is None else [self._comparison_line(evaluation)]),
+            headline(before, after),
+            "",
+            *measures_table(before, after),
+            "",
+        ]
         if segments is not None:
             facts = segments.facts()
             summary["segments"] = jsonable(facts)
             lines += [*_segment_lines(facts), ""]
         lines.append(f"report: {report}")
         return Outcome(summary=summary, lines=lines)
+
+    def _comparison_line(self, evaluation: Evaluation) -> str:
+        assert evaluation.comparison is not None
+        return compared(evaluation.comparison, evaluation.against or "", f"version {self.version.name}")
 
 
 def measures_table(before: Measures, after: Measures) -> list[str]:

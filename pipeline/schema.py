@@ -90,3 +90,19 @@ REASONS = (
     "date_invalid",
 )
 """Reason codes of bad rows, in order of precedence: a row counts under its first."""
+
+RELIABILITY = pa.schema(
+    [
+        pa.field("side", pa.string(), nullable=False),
+        pa.field("groups", pa.string(), nullable=False),
+        pa.field("group", pa.int32(), nullable=False),
+        *(
+            pa.field(name, pa.float64())
+            for name in (
+                "lower", "upper", "weight", "positives", "mean_prediction", "frequency", "effective_size",
+                "interval_low", "interval_high",
+            )
+        ),
+    ]
+)  # fmt: skip
+"""The reliability table of an evaluation."""

@@ -216,12 +216,12 @@ def test_the_run_document_is_strict_json():
     assert document["facts"] == {
         "path": "a/b",
         "seconds": 1.5,
-        "limit": "inf",
+        "limit": "Infinity",
         "files": ["a", None],
         "n": {"1": True},
     }
     before = document["evaluation"]["before"]
-    assert before["measures"]["log_loss"] is None
+    assert before["measures"]["log_loss"] == "Infinity"
     assert "probability 0" in before["measures"]["reasons"]["log_loss"]
     assert len(before["by_width"]) == 10
     assert sum(before["histogram"]["weight"]) == 4

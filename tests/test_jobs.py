@@ -215,7 +215,9 @@ def test_a_table_that_is_not_monotone_is_measured(place, run):
     assert done.code == 0
     assert done.json["after"]["log_loss"] < done.json["before"]["log_loss"]
     assert done.json["after"]["auc"] > done.json["before"]["auc"]
-    assert sorted(path.name for path in place.output.iterdir()) == ["_logcal.json", "report.html", "run.json"]
+    assert sorted(path.name for path in place.output.iterdir()) == [
+        "_logcal.json", "reliability.parquet", "report.html", "run.json"
+    ]  # fmt: skip
     assert list(place.scratch.iterdir()) == []
 
 

@@ -330,7 +330,7 @@ def test_certainty_that_was_wrong_costs_infinitely(p, z):
     found = measure([p, 0.5], [2.0, 1.0], [2.0 * z, 1.0])
     assert found.log_loss == math.inf
     assert "weight 2 " in found.reasons["log_loss"]
-    assert found.as_dict()["log_loss"] is None
+    assert found.as_dict()["log_loss"] == "Infinity"
     assert found.brier == pytest.approx(2.25 / 3)
 
 

@@ -19,7 +19,8 @@ from calibrators import CalibrationMap
 from calibrators.assessment import MEASURES
 from calibrators.measures import assess
 from pipeline.errors import InputRejectedError
-from pipeline.evaluate.segment_evaluation import beyond_chance, evaluate_segments
+from pipeline.evaluate.chance import beyond_chance
+from pipeline.evaluate.segment_evaluation import evaluate_segments
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.fit.segment_fit import fit_segments

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 from calibrators.calibration_map import CalibrationMap
+from calibrators.comparison import Comparison
+from calibrators.error_bars import ErrorBars, error_bar_passes
 from calibrators.measures import (
     Assessment,
     Measures,
@@ -19,6 +21,7 @@ from calibrators.measures import (
     side_by_side,
 )
 from calibrators.passes import Array, Pass
+from pipeline.evaluate.judgement import judgement_facts, points
 from pipeline.table.lookup_table import cached_lookup_table
 
 Run = Callable[[Pass], Any]
@@ -50,11 +53,17 @@ class Evaluation:
     ----------
     rows : int or None: rows behind the weights, where known
     before, after : Assessment
+    bars_before, bars_after : ErrorBars or None: what chance alone would do to them
+    comparison : Comparison or None: with another table on the same rows, whose name is `against`
     """
 
     rows: int | None
     before: Assessment
     after: Assessment
+    bars_before: ErrorBars | None = None
+    bars_after: ErrorBars | None = None
+    comparison: Comparison | None = None
+    against: str | None = None
 
     @property
     def weight(self) -> float:
@@ -68,14 +77,19 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: finite numbers, strings, lists and None."""
-        return {
+        after = judgement_facts(self.after, self.bars_after)
+        found = {
             "rows": self.rows,
             "weight": self.weight,
             "positives": self.positives,
+            "verdict": after["verdict"],
             "headline": headline(self.before.measures, self.after.measures),
-            "before": self.before.as_dict(),
-            "after": self.after.as_dict(),
+            "before": self.before.as_dict() | {"judgement": judgement_facts(self.before, self.bars_before)},
+            "after": self.after.as_dict() | {"judgement": after},
         }
+        if self.comparison is not None:
+            found["comparison"] = {"against": self.against, **asdict(self.comparison)}
+        return found
 
 
 def evaluate(
@@ -125,13 +139,20 @@ def evaluate(
     passes_of = partial(assessment_passes, bins=bins, histogram_bins=histogram_bins, rows=rows)
     if run_after is None:
         function = predict.predict_ascending if isinstance(predict, CalibrationMap) else predict
-        passes = side_by_side(passes_of(parts=parts), passes_of(function, parts=parts))
-        before, after = run_passes(passes, run)
+        passes = side_by_side(
+            passes_of(parts=parts),
+            passes_of(function, parts=parts),
+            error_bar_passes(),
+            error_bar_passes(function),
+        )
+        before, after, bars_before, bars_after = run_passes(passes, run)
     else:
-        before = run_passes(passes_of(parts=parts), run)
-        after = run_passes(passes_of(parts=parts_after), run_after)
+        before, bars_before = run_passes(side_by_side(passes_of(parts=parts), error_bar_passes()), run)
+        after, bars_after = run_passes(
+            side_by_side(passes_of(parts=parts_after), error_bar_passes()), run_after
+        )
         _check_same_rows(before, after)
-    return Evaluation(rows, before, after)
+    return Evaluation(rows, before, after, bars_before, bars_after)
 
 
 def _check_same_rows(before: Assessment, after: Assessment) -> None:
@@ -269,25 +290,21 @@ def ranking(before: Measures, after: Measures) -> str:
     return f"The quality of the ranking (AUC) {way} from {before.auc:.{digits}f} to {after.auc:.{digits}f}."
 
 
-def points(share: float) -> str:
-    """A share of 1 in percentage points, with two significant digits at least."""
-    percent = 100 * share
-    if percent < 5e-9 or percent >= 10:
-        return f"{percent:.1f}"
-    return f"{percent:.{min(8, 1 - math.floor(math.log10(percent)))}f}"
-
-
 def run_document(evaluation: Evaluation, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The machine-readable account of a run: `json.dumps(..., allow_nan=False)` takes it."""
     return {"facts": jsonable(facts), "evaluation": evaluation.as_dict()}
 
 
 def jsonable(value: Any) -> Any:
-    """A value as JSON can say it: what JSON has no word for (paths, dates, infinities) as a string."""
+    """A value as JSON can say it: what JSON has no word for as text: paths, dates, "Infinity", "-Infinity", "NaN"."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return (
+            value
+            if math.isfinite(value)
+            else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        )
     if is_dataclass(value) and not isinstance(value, type):
         return jsonable(asdict(value))
     if isinstance(value, Mapping):

@@ -20,10 +20,10 @@ from pipeline.evaluate.evaluation import (
     Evaluation,
     changes,
     headline,
-    points,
     ranking,
 )
 from pipeline.evaluate.figures import AFTER, BEFORE
+from pipeline.evaluate.judgement import chance_error, compared, excess_error, judge, points
 from pipeline.evaluate.map_figure import EXACT_ROWS, View, logit_view, map_figure
 from pipeline.evaluate.page import MISSING, fact_groups, render_page
 
@@ -95,6 +95,7 @@ def render_report(
     comparison: Mapping[str, Measures] | None = None,
     notes: Sequence[str] = (),
     segments: Mapping[str, Any] | None = None,
+    segment_maps: Mapping[str, tuple[str, CalibrationMap]] | None = None,
 ) -> str:
     """The page as text.
 
@@ -111,6 +112,7 @@ def render_report(
     comparison : measures of further methods by name, to compare in a table with before and after
     notes : sentences of warning, to show below the headline
     segments : of a log with segments, `SegmentedEvaluation.facts`; calibration_map is then that of all rows
+    segment_maps : maps of segments to be shown, by the segment's name, each with what it was fitted to
 
     Returns
     -------
@@ -121,16 +123,21 @@ def render_report(
     return render_page(
         TEMPLATE,
         title=title,
+        verdict=judge(after, evaluation.bars_after),
+        comparison_sentence=None
+        if evaluation.comparison is None
+        else compared(evaluation.comparison, evaluation.against or "", "this version"),
         headline=headline(before.measures, after.measures),
         notes=list(notes),
         size=f"{ranking(before.measures, after.measures)} {_size(evaluation)}".strip(),
-        tiles=_tiles(changes(before.measures, after.measures), after.measures.reasons),
+        tiles=_tiles(evaluation),
         changes=[_change_row(change) for change in changes(before.measures, after.measures)],
         reasons=_reasons(before.measures, after.measures),
         figures=_figures(evaluation, {method: calibration_map, **(curves or {})}),
         map=_map_facts(calibration_map, before),
         comparison=_comparison(evaluation, method, comparison or {}),
         segments=_segments(segments),
+        segment_maps=_segment_figures(segment_maps or {}, before),
         width_rows=_paired(before.by_width, after.by_width),
         frequency_rows=_paired(before.by_frequency, after.by_frequency),
         weighted=after.weighted,
@@ -159,32 +166,53 @@ def _measure(name: str, value: float | None) -> str:
     return f"{value:.4f}" if value == 0 or abs(value) >= 5e-4 else f"{value:.2g}"
 
 
-def _tiles(rows: list[Change], reasons: Mapping[str, str]) -> list[dict[str, str]]:
-    by_name = {change.name: change for change in rows}
-    error, loss, auc = (by_name[name] for name in ("ece_frequency", "log_loss", "auc"))
-    return [
-        {
-            "label": "Calibration error (ECE)",
-            "before": MISSING if error.before is None else f"{points(error.before)} %",
-            "after": MISSING if error.after is None else f"{points(error.after)} %",
-            "hint": "how far probabilities are from what happens; 0 is perfect",
-            "verdict": error.verdict,
-        },
-        {
-            "label": "Log loss",
-            "before": _measure("log_loss", loss.before),
-            "after": _measure("log_loss", loss.after),
-            "hint": reasons.get("log_loss", "price of confident mistakes; lower is better"),
-            "verdict": loss.verdict,
-        },
-        {
-            "label": "Ranking (AUC)",
-            "before": _measure("auc", auc.before),
-            "after": _measure("auc", auc.after),
-            "hint": "calibration is not meant to change it; higher is better",
-            "verdict": auc.verdict,
-        },
-    ]
+def _tiles(evaluation: Evaluation) -> list[dict[str, str]]:
+    after, bars = evaluation.after, evaluation.bars_after
+    measures, raw = after.measures, evaluation.before.measures
+    tiles = []
+    if bars is not None and bars.expected is not None:
+        verdict = judge(after, bars)
+        way = {"low": "too low", "high": "too high"}.get(verdict.kind, "within chance")
+        interval = ""
+        if bars.ratio is not None and bars.ratio_low is not None and bars.ratio_high is not None:
+            interval = (
+                f"; observed over predicted {bars.ratio:.3g} ({bars.ratio_low:.3g} to {bars.ratio_high:.3g})"
+            )
+        tiles.append(
+            {
+                "label": "Predicted and observed",
+                "value": f"{_share(bars.expected / after.weight)} : {_share(bars.observed / after.weight)}",
+                "hint": f"all rows together{interval}",
+                "verdict": way,
+                "kind": "bad" if verdict.kind in ("low", "high") else "good",
+            }
+        )
+    if measures.ece_frequency is not None:
+        beyond = excess_error(after.by_frequency) > 0
+        was = "" if raw.ece_frequency is None else f"; the raw scores: {points(raw.ece_frequency)} %"
+        tiles.append(
+            {
+                "label": "Calibration error (ECE)",
+                "value": f"{points(measures.ece_frequency)} %",
+                "hint": f"by chance alone about {points(chance_error(after.by_frequency))} %{was}",
+                "verdict": "beyond chance" if beyond else "within chance",
+                "kind": "bad" if beyond else "good",
+            }
+        )
+    loss = (
+        measures.reasons.get("log_loss")
+        or f"price of confident mistakes; the raw scores: {_measure('', raw.log_loss)}"
+    )
+    tiles.append(_plain_tile("Log loss", _measure("log_loss", measures.log_loss), loss))
+    hint = "how well rows with label 1 are put above the others"
+    if bars is not None and bars.auc_low is not None and bars.auc_high is not None:
+        hint += f"; 95 % interval {bars.auc_low:.3f} to {bars.auc_high:.3f}"
+    tiles.append(_plain_tile("Ranking (AUC)", _measure("auc", measures.auc), hint))
+    return tiles
+
+
+def _plain_tile(label: str, value: str, hint: str) -> dict[str, str]:
+    return {"label": label, "value": value, "hint": hint, "verdict": "", "kind": ""}
 
 
 def _change_row(change: Change) -> dict[str, str]:
@@ -241,16 +269,22 @@ def _best(name: str, rows: list[Measures]) -> float | None:
     return max(values) if MEASURE_FACTS[name].higher_is_better else min(values)
 
 
+def segment_name(values: Sequence[str | None]) -> str:
+    """A segment's values as one name."""
+    return ", ".join("null" if value is None else value for value in values)
+
+
 def _segments(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What the section on segments says; None without segments."""
     if facts is None:
         return None
     worst = [
         {
-            "name": ", ".join("null" if value is None else value for value in row["segment"]),
+            "name": segment_name(row["segment"]),
             "rows": f"{row['rows']:,}",
             "positives": f"{row['rows_positive']:,}",
             "fitted_on": row["fitted_on"],
+            "flagged": bool(row["beyond_chance_after"]),
             "cells": [
                 _measure(name, row[f"{name}_{side}"])
                 for name in ("ece_frequency", "beyond_chance", "log_loss")
@@ -307,6 +341,22 @@ def _map_figures(before: Assessment, curves: Mapping[str, CalibrationMap]) -> li
         view = logit_view(next(iter(curves.values())))
         drawn.append(map_figure(curves, view, name="map-logit", alt=f"{alt}, logit axes"))
     return drawn
+
+
+def _segment_figures(
+    maps: Mapping[str, tuple[str, CalibrationMap]], before: Assessment
+) -> list[tuple[str, str, str]]:
+    """Name, what it was fitted to, and picture of each map."""
+    edges = before.histogram.edges
+    view = View(edges[0], edges[-1])
+    return [
+        (
+            name,
+            fitted_on,
+            map_figure({name: found}, view, name=f"map-{i}", alt=f"The calibration map of {name}"),
+        )
+        for i, (name, (fitted_on, found)) in enumerate(maps.items())
+    ]
 
 
 def _map_facts(calibration_map: CalibrationMap, before: Assessment) -> dict[str, Any]:

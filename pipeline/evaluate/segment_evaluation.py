@@ -22,6 +22,7 @@ from calibrators.measures import assessment_passes, run_passes
 from calibrators.passes import Array, Pass, Points
 from pipeline import schema
 from pipeline.arrow_columns import as_column, column_of
+from pipeline.evaluate.chance import beyond_chance
 from pipeline.evaluate.evaluation import Evaluation, evaluate
 from pipeline.execution import Executor
 from pipeline.log import segment_values
@@ -37,46 +38,13 @@ WORST = 10
 
 BEYOND = "beyond_chance"
 
+PICTURED = 6
+"""Segments whose maps a report shows."""
+
 UNSEEN = "unseen"
 """What a segment is fitted on that the table does not know: its rows go through a parent's map, or that of all rows."""
 
-DOUBT = 0.05
-"""The chance that any segment at all, each of them calibrated, has an error beyond chance."""
-
 _FIELDS = (*MEASURES, "mean_prediction", "weight", "gap", "variance", "largest")
-
-
-def beyond_chance(gap: Array, variance: Array, largest: Array, groups: int) -> Array:
-    """How much of summed calibration gaps chance cannot explain.
-
-    Parameters
-    ----------
-    gap : float64 array, shape (segments,): of each segment the sum over its groups of |positives - sum of p|.
-    variance : of each, of its sum of the labels if every probability is right: the sum of p * (1 - p).
-    largest : of each, the largest weight of a row.
-    groups : of a segment, at most
-
-    Returns
-    -------
-    float64 array, shape (segments,), >= 0; NaN where gap is.
-        What lies above the bound that the gaps of calibrated segments pass, any of them, with a chance of `DOUBT` at
-        most. The predictions and the groups are taken as given, the labels as independent: rows that the maps were
-        fitted to look better than they are.
-
-    Notes
-    -----
-    The sum of absolute gaps is the largest of the 2**groups sums with signs, and each of them is a sum of independent
-    terms of mean 0, none above `largest`: Bernstein's inequality, and the union of them and of all segments. It holds
-    for rare positives too, where a normal approximation does not.
-
-    References
-    ----------
-    Boucheron, Lugosi & Massart (2013), "Concentration inequalities", theorem 2.10,
-    doi:10.1093/acprof:oso/9780199535255.001.0001.
-    """
-    c = groups * math.log(2) + math.log(max(1, gap.size) / DOUBT)
-    bound = largest * c / 3 + np.sqrt((largest * c / 3) ** 2 + 2 * variance * c)
-    return np.asarray(np.where(np.isnan(gap), np.nan, np.maximum(gap - bound, 0.0)))
 
 
 @dataclass(frozen=True)
@@ -220,6 +188,12 @@ class SegmentedEvaluation:
             {"segment": [_text(value) for value in key], **{name: row[name] for name in measured}}
             for key, row in zip(keys, rows, strict=True)
         ]
+
+    def flagged(self) -> list[tuple[tuple[Any, ...], str]]:
+        """Keys, and what their maps were fitted to, of the segments that are most off beyond chance, as in `worst`."""
+        error = self._beyond(self.after)
+        order = np.lexsort((np.arange(error.size), -self.before.level.rows, -error))[:PICTURED]
+        return [(tuple(self.before.level.keys[i]), self.fitted_on[i]) for i in order.tolist() if error[i] > 0]
 
     def facts(self) -> dict[str, Any]:
         """How many segments there are, of what kind, and the worst of them."""

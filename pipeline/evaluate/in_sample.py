@@ -1,0 +1,63 @@
+"""Rows that a table was fitted to, in a log that it is measured on: they make it look better than it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.log.logs import Log
+
+_TOTALS = (
+    "rows_read",
+    "rows_positive",
+    "distinct_scores",
+    "weight",
+    "positives",
+    "lowest_score",
+    "highest_score",
+)
+_TOLD_APART = 100
+"""Distinct scores from which on equal totals mean equal rows."""
+
+
+@dataclass(frozen=True)
+class InSample:
+    """Of the rows of a log, those in files that a version was fitted on; `share` of all rows, in [0, 1]."""
+
+    rows: int
+    share: float
+
+    def __bool__(self) -> bool:
+        return self.rows > 0
+
+    def sentence(self, version: str) -> str:
+        """What is to be said of it."""
+        some = "All" if self.share >= 1 else f"{100 * self.share:.3g} % of all"
+        return (
+            f"In sample: {some} rows are in files that version {version} was fitted on. It looks better on them than "
+            "on rows that it has not seen."
+        )
+
+
+def in_sample(log: Log, manifest: Mapping[str, Any]) -> InSample:
+    """Which of a log's files a version was fitted on: by path, size and rows."""
+    fitted = {(file["path"], file["bytes"], file["rows"]) for file in manifest["log"]["files"]}
+    rows = sum(file.rows for file in log.files if (file.path, file.size, file.rows) in fitted)
+    return InSample(rows, rows / log.rows if log.rows else 0.0)
+
+
+def of_same_rows(facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> InSample:
+    """The same of a log that lies elsewhere: whether all its totals are those of the rows that were fitted.
+
+    facts : of its score table
+    """
+    data = manifest["data"]
+    known = all(name in data and name in facts for name in _TOTALS)
+    if (
+        known
+        and facts["distinct_scores"] >= _TOLD_APART
+        and all(data[name] == facts[name] for name in _TOTALS)
+    ):
+        return InSample(int(facts["rows_read"]), 1.0)
+    return InSample(0, 0.0)

@@ -1,0 +1,232 @@
+"""What may be concluded of an evaluation: which way a table errs, by how much, and whether chance explains it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrators.assessment import Assessment, ReliabilityBin
+from calibrators.comparison import Comparison
+from calibrators.error_bars import ErrorBars
+from pipeline.evaluate.chance import beyond_chance
+
+SURE = 3.0
+"""Standard errors beyond which chance is no explanation: it goes there once in 370 times."""
+UNSURE = 2.0
+
+LOWER_LIMITS = ("auc", "accuracy")
+"""Measures that must be at least what is required; of all others the absolute value may be at most that."""
+OWN_LIMITS = ("calibration_in_the_large", "log_ratio", "ratio_z", "spiegelhalter_z")
+"""What can be required beside the measures; see `required_values`."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said of a table.
+
+    Attributes
+    ----------
+    headline, detail : sentences, of all rows together and of groups
+    kind : "right", "low", "high" (all in all), "off" (in groups), or "unknown"
+    beyond_chance : whether chance is no explanation
+    """
+
+    headline: str
+    detail: str
+    kind: str
+    beyond_chance: bool
+
+    @property
+    def sentence(self) -> str:
+        """All of it."""
+        return f"{self.headline} {self.detail}".strip()
+
+
+def judge(after: Assessment, bars: ErrorBars | None) -> Verdict:
+    """What is to be said of calibrated predictions: direction and size all in all, then in groups."""
+    if bars is None or bars.expected is None or not after.probabilities or not after.weight:
+        return Verdict("The predictions are not probabilities.", "", "unknown", False)
+    predicted, observed = bars.expected / after.weight, bars.observed / after.weight
+    z = bars.ratio_z
+    groups = _in_groups(after)
+    if z is None:
+        differs = not math.isclose(predicted, observed, rel_tol=1e-12)
+        return Verdict(
+            f"Predicts {_percent(predicted)} where {_percent(observed)} were observed.",
+            "",
+            "off" if differs else "right",
+            differs,
+        )
+    if abs(z) < UNSURE:
+        share = f"predicts {_percent(predicted)}, observed {_percent(observed)}"
+        large = f"Right on average: {share}; within chance, {_z(z)}."
+        return Verdict(large, groups.sentence, "off" if groups.beyond else "right", groups.beyond)
+    way = "low" if z > 0 else "high"
+    size = (
+        f"Predicts {points(abs(observed - predicted))} points too {way}: {_percent(predicted)} against "
+        f"{_percent(observed)} observed"
+    )
+    if abs(z) < SURE:
+        return Verdict(
+            f"{size}; chance rarely does as much, {_z(z)}.",
+            groups.sentence,
+            "off" if groups.beyond else "right",
+            groups.beyond,
+        )
+    return Verdict(f"{size}; beyond chance, {_z(z)}.", groups.sentence, way, True)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    sentence: str
+    beyond: bool
+
+
+def _in_groups(after: Assessment) -> _Groups:
+    error = after.measures.ece_frequency
+    if error is None:
+        return _Groups("", False)
+    chance = chance_error(after.by_frequency)
+    text = (
+        f"Over groups of like predictions it is off by {points(error)} points on average; chance alone would give "
+        f"about {points(chance)}"
+    )
+    beyond = excess_error(after.by_frequency) > 0
+    return _Groups(f"{text}{': beyond chance' if beyond else ''}.", beyond)
+
+
+def chance_error(groups: Sequence[ReliabilityBin]) -> float:
+    """The calibration error (ECE) that predictions would show on average by chance if every one were right.
+
+    Notes
+    -----
+    The mean absolute deviation of a binomial count of m rows with probability p is 2 nu (1 - p) Bin(nu; m, p), nu =
+    floor(m p) + 1 (de Moivre); of a group, m is its effective number of rows and p its mean prediction, which makes it
+    an upper bound where probabilities within the group differ.
+    """
+    filled = [g for g in groups if g.mean_prediction is not None and g.effective_size > 0]
+    total = math.fsum(g.weight for g in filled)
+    if not total:
+        return 0.0
+    return (
+        math.fsum(g.weight * _mean_deviation(g.effective_size, g.mean_prediction or 0.0) for g in filled)
+        / total
+    )
+
+
+def _mean_deviation(rows: float, p: float) -> float:
+    """Of a share of `rows` observations with probability p: the mean of its absolute difference from p."""
+    m = max(1, round(rows))
+    if p <= 0 or p >= 1:
+        return 0.0
+    nu = min(m, math.floor(m * p) + 1)
+    log_binomial = (
+        math.lgamma(m + 1)
+        - math.lgamma(nu + 1)
+        - math.lgamma(m - nu + 1)
+        + nu * math.log(p)
+        + (m - nu) * math.log1p(-p)
+    )
+    return 2 * nu * (1 - p) * math.exp(log_binomial) / m
+
+
+def excess_error(groups: Sequence[ReliabilityBin]) -> float:
+    """How much of the calibration error chance cannot explain; see `beyond_chance`."""
+    filled = [
+        (g.weight, g.frequency, g.mean_prediction, g.weight / g.effective_size)
+        for g in groups
+        if g.frequency is not None and g.mean_prediction is not None
+    ]
+    if not filled:
+        return 0.0
+    gap = math.fsum(w * abs(f - p) for w, f, p, _ in filled)
+    variance = math.fsum(w * row * p * (1 - p) for w, _, p, row in filled)
+    excess = beyond_chance(gap, variance, max(row for *_, row in filled), len(groups))
+    return float(excess) / math.fsum(w for w, *_ in filled)
+
+
+def compared(comparison: Comparison, old: str, new: str) -> str:
+    """Two predictions of the same rows, in a sentence."""
+    loss = comparison.log_loss
+    if loss.difference is None or loss.error is None:
+        infinite = [
+            name for name, rows in ((old, comparison.infinite_old), (new, comparison.infinite_new)) if rows
+        ]
+        return (
+            f"On the same rows the log loss of {' and '.join(infinite)} is infinite: a label was given probability 0. "
+            f"The Brier score of {new} is {comparison.brier.new:.5f}, of {old} {comparison.brier.old:.5f}."
+        )
+    way = "lower" if loss.difference < 0 else "higher"
+    text = (
+        f"On the same rows the log loss of {new} is {abs(loss.difference):.5f} {way} than that of {old} (standard "
+        f"error {loss.error:.5f})"
+    )
+    if loss.difference == 0:
+        return f"On the same rows {new} and {old} have the same log loss."
+    sure = loss.error == 0 or abs(loss.difference) >= SURE * loss.error
+    return f"{text}: {'beyond chance' if sure else 'chance may explain it'}."
+
+
+def required_values(after: Assessment, bars: ErrorBars | None) -> dict[str, float | None]:
+    """All that can be required: the measures, and of error bars.
+
+    calibration_in_the_large : mean prediction - observed share. log_ratio : log(observed / expected). ratio_z,
+    spiegelhalter_z : as in `ErrorBars`.
+    """
+    measures = {k: v for k, v in vars(after.measures).items() if k != "reasons"}
+    own: dict[str, float | None] = dict.fromkeys(OWN_LIMITS)
+    if bars is not None and bars.expected is not None:
+        own["calibration_in_the_large"] = (bars.expected - bars.observed) / after.weight
+        own["ratio_z"], own["spiegelhalter_z"] = bars.ratio_z, bars.spiegelhalter_z
+        if bars.ratio is not None:
+            own["log_ratio"] = math.log(bars.ratio) if bars.ratio > 0 else -math.inf
+    return measures | own
+
+
+def failed(required: Mapping[str, float], found: Mapping[str, float | None]) -> list[str]:
+    """What is not as it is required, each in words."""
+    return list(_failed(required, found))
+
+
+def _failed(required: Mapping[str, float], found: Mapping[str, float | None]) -> Iterator[str]:
+    for name, limit in required.items():
+        value = found[name]
+        least = name in LOWER_LIMITS
+        wanted = f"{name}: expected at {'least' if least else 'most'} {limit:g}"
+        if value is None:
+            yield f"{wanted}, found none"
+        elif math.isnan(value) or (value < limit if least else abs(value) > limit):
+            yield f"{wanted}, found {value:.6g}"
+
+
+def judgement_facts(after: Assessment, bars: ErrorBars | None) -> dict[str, Any]:
+    """The judgement for machines."""
+    verdict = judge(after, bars)
+    return {
+        "verdict": verdict.sentence,
+        "kind": verdict.kind,
+        "beyond_chance": verdict.beyond_chance,
+        "chance_error": chance_error(after.by_frequency) if after.by_frequency else None,
+        "error_bars": None if bars is None else bars.as_dict(),
+    }
+
+
+def _z(z: float) -> str:
+    return f"z = {z:.3g}" if abs(z) < 1000 else f"z = {z:.0f}"
+
+
+def points(share: float) -> str:
+    """A share of 1 in percentage points, with two significant digits at least."""
+    percent = 100 * share
+    if percent < 5e-9 or percent >= 10:
+        return f"{percent:.1f}"
+    return f"{percent:.{min(8, 1 - math.floor(math.log10(percent)))}f}"
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    if percent == 0 or percent >= 10:
+        return f"{percent:.1f} %"
+    return f"{percent:.{min(8, 2 - math.floor(math.log10(percent)) - 1)}f} %"
