@@ -99,8 +99,13 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
     rows["grid"] = config.score_table.grid
     settings = {**rows, "column": window.column, "keep_bad": config.log.quarantine_path is not None}
     days = DayTables(store, settings)
-    new = {group for day in days.unsorted(window) for group in window.groups(day)}
-    rows_new = sum(group.rows for _, group in new)
+    new = {file for files in days.unsorted(window).values() for file in files}
+    rows_new = sum(
+        group.rows
+        for file, groups in window.files
+        if (file.path, file.size, file.stamp) in new
+        for group in groups
+    )
     needed = most_bytes(rows_new, config.log.weight is not None, bool(config.log.segment))
     check_free(check_writable(days.folder, "store.path"), needed, "store.path")
     return days

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from pipeline.log.logs import DAY_INVALID, Columns, Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.log.windows import days_of, shown
 from pipeline.sort.buffers import coded_sections, fold, fold_weighted, tagged_sections
-from pipeline.sort.day_counts import write_counts
+from pipeline.sort.day_counts import Counts, add_counts, write_counts
 from pipeline.sort.run_files import (
     CodedEntries,
     Run,
@@ -39,6 +40,7 @@ from pipeline.sort.run_files import (
     write_run,
 )
 from pipeline.sort.runs import Intake, Reading, RunReceipt
+from pipeline.sort.score_table import add_up
 from pipeline.sort.tagged import order_tagged
 
 SEGMENTS = "segments.parquet"
@@ -231,11 +233,51 @@ def _all_usable(rows: Rows) -> bool:
     return bool(good.all())
 
 
-def finish_day(folder: str, receipt: RunReceipt, run_rows: int, per_unit: float | None) -> None:
+def merge_tables(
+    folder: str,
+    parts: Sequence[tuple[str, RunReceipt, Counts | None]],
+    files: Sequence[tuple[str, int, str]],
+    run_rows: int,
+    per_unit: float | None,
+) -> None:
+    """Make one day table of several of a day, each with its folder; as `finish_day` of all their rows."""
+    place = Path(folder)
+    receipt = add_up([part for _, part, _ in parts])
+    runs: list[Run] = []
+    for i, (source, part, counts) in enumerate(parts):
+        for run in part.runs:
+            runs.append(replace(run, path=str(_linked(Path(run.path), place / f"run-part-{len(runs):06d}"))))
+        if counts is not None:
+            assert per_unit is not None
+            runs.append(add_counts((counts,), per_unit, str(place / f"run-part-{len(runs):06d}")))
+        for j, bad in enumerate(sorted(Path(source).glob("bad-*.parquet"))):
+            _linked(bad, place / f"bad-{i:06d}-{j:06d}.parquet")
+    receipt.runs = runs
+    finish_day(folder, receipt, files, run_rows, per_unit)
+
+
+def _linked(source: Path, target: Path) -> Path:
+    """The same file under a second name, or a copy where the file system has no links. May run again."""
+    target.unlink(missing_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+    return target
+
+
+def finish_day(
+    folder: str,
+    receipt: RunReceipt,
+    files: Sequence[tuple[str, int, str]],
+    run_rows: int,
+    per_unit: float | None,
+) -> None:
     """Make a day's runs a day table: few files, its facts beside them, all of it on the disk.
 
     A repeated task does the same again.
 
+    files : that the rows are of: path, size and stamp of each
     per_unit : steps of the score grid, where the day may become counts; otherwise None
     """
     place = Path(folder)
@@ -246,6 +288,7 @@ def finish_day(folder: str, receipt: RunReceipt, run_rows: int, per_unit: float 
     with (place / "samples.npy").open("wb") as file:
         np.save(file, np.concatenate([np.empty(0), *(run.index for run in runs)]))
     facts = {
+        "files": files,
         "rows": receipt.rows,
         "used": receipt.used,
         "used_positive": receipt.used_positive,

@@ -6,9 +6,11 @@
     <store>/<table>/days/<day>-<digest>/run-*           see `pipeline.sort.run_files`
     <store>/<table>/days/<day>-<digest>/counts          instead of runs, on a score grid; see `pipeline.sort.day_counts`
 
-The digest is of the files that may hold rows of the day (paths, sizes, modification) and of the settings that rows
-are read by: a late, changed or removed file makes its days new ones, and no others. Sums in runs are exact, so that
-the table of a window is, to the last bit, that of its rows.
+A day has one table or several: each is of some of the files that may hold rows of the day, and no two of one file.
+The digest is of these files (paths, sizes, modification) and of the settings that rows are read by. So a file that is
+new is sorted by itself, and one that was changed or removed takes the table with it that it is in, and no other. Sums
+in runs are exact: whatever the grouping, the table of a window is, to the last bit, that of its rows. The tables of a
+day that no later day's files follow any more, or that has become many, are merged into one.
 
 A day table appears by one rename. Fits that use the folder share a lock on it; it is tidied under a lock of its own.
 """
@@ -25,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,9 +35,10 @@ from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.execution import Executor, Graph
 from pipeline.files.locks import hold, make, remove, remove_dead, share
 from pipeline.log import quarantine
+from pipeline.log.log_files import Piece
 from pipeline.log.quarantine import BadRows, Example
 from pipeline.log.score_grid import steps_per_unit
-from pipeline.log.windows import Window, day_of, parse_day
+from pipeline.log.windows import Window, day_number, day_of, parse_day
 from pipeline.sort import day_runs
 from pipeline.sort.day_counts import Counts, add_counts, cluster
 from pipeline.sort.run_files import RunSegments, restored
@@ -43,28 +46,60 @@ from pipeline.sort.runs import Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
 from pipeline.table.store import TableStore
 
-FORMAT = 4
+FORMAT = 5
+MOST_PARTS = 64
+"""Tables of an open day; more are merged."""
+
 FACTS, SAMPLES = "day.json", "samples.npy"
 _STAGING = ".staging-"
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-[0-9a-f]{16}")
 
 
+FileId = tuple[str, int, str]
+"""Path, size and stamp: a changed file is another one."""
+
+
+class Kept(NamedTuple):
+    """What is in a day table's folder.
+
+    files : that it is of. receipt : its runs, rows and bad rows. counts : instead of runs; None where there are runs
+    """
+
+    files: frozenset[FileId]
+    receipt: RunReceipt
+    counts: Counts | None
+
+
 @dataclass(frozen=True)
 class DayTable:
-    """A day of a window.
+    """A table of a day of a window.
 
     Attributes
     ----------
-    name : of its folder. files : that may hold rows of it. sorted_now : by this fit; otherwise by an earlier one.
-    receipt : its runs, rows and bad rows. counts : instead of runs; None where there are runs
+    name : of its folder. rows_sorted : of its rows, those that this fit has read and sorted, not an earlier one.
     """
 
     day: int
     name: str
-    files: int
-    sorted_now: bool
-    receipt: RunReceipt
-    counts: Counts | None
+    rows_sorted: int
+    kept: Kept
+
+    @property
+    def receipt(self) -> RunReceipt:
+        """Its runs, rows and bad rows."""
+        return self.kept.receipt
+
+    @property
+    def counts(self) -> Counts | None:
+        """Instead of runs."""
+        return self.kept.counts
+
+
+class Cover(NamedTuple):
+    """A day's files: those of tables that are there, by name, and those that are to be sorted."""
+
+    there: dict[str, Kept]
+    missing: frozenset[FileId]
 
 
 class DayTables:
@@ -90,25 +125,46 @@ class DayTables:
         self.folder = Path(store.root) / "days"
         self.settings = settings
 
-    def names(self, window: Window) -> dict[int, str]:
-        """The names of a window's day tables; days without files have none."""
-        return {day: name for day in window.days if (name := self._name(window, day)) is not None}
+    def covers(self, window: Window) -> dict[int, Cover]:
+        """What there is of each day that has files, and what there is not."""
+        wanted: dict[int, set[FileId]] = {}
+        for file, groups in window.files:
+            for day in {day for group in groups for day in range(group.first, group.last + 1)}:
+                if window.first <= day <= window.last:
+                    wanted.setdefault(day, set()).add((file.path, file.size, file.stamp))
+        names: dict[int, list[str]] = {}
+        for name in sorted(os.listdir(self.folder)) if self.folder.is_dir() else []:  # noqa: PTH208 (a name each)
+            match = _NAME.fullmatch(name)
+            dated = parse_day(match[1]) if match else None
+            if dated is not None:
+                names.setdefault(day_number(dated), []).append(name)
+        return {day: self._cover(names.get(day, []), files) for day, files in sorted(wanted.items())}
 
-    def _name(self, window: Window, day: int) -> str | None:
-        files = {file.path: (file.path, file.size, file.stamp) for file, _ in window.groups(day)}
-        if not files:
-            return None
-        content = {
-            "format": FORMAT,
-            "settings": self.settings,
-            "files": [files[path] for path in sorted(files)],
-        }
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return f"{day_of(day)}-{digest[:16]}"
+    def _cover(self, names: list[str], wanted: set[FileId]) -> Cover:
+        """Tables of none but wanted files, no two of one file; larger ones first."""
+        found = []
+        for name in names:
+            kept = _read(self.folder / name)
+            if kept is not None and kept.files <= wanted and name.endswith(self._digest(kept.files)):
+                found.append((name, kept))
+        there: dict[str, Kept] = {}
+        missing = set(wanted)
+        for name, kept in sorted(found, key=lambda item: (-len(item[1].files), item[0])):
+            if kept.files <= missing:
+                there[name] = kept
+                missing -= kept.files
+        return Cover(there, frozenset(missing))
 
-    def unsorted(self, window: Window) -> list[int]:
-        """The days that a fit would sort, as far as can be seen now."""
-        return [day for day, name in self.names(window).items() if not (self.folder / name / FACTS).exists()]
+    def _name(self, day: int, files: frozenset[FileId]) -> str:
+        return f"{day_of(day)}-{self._digest(files)}"
+
+    def _digest(self, files: frozenset[FileId]) -> str:
+        content = {"format": FORMAT, "settings": self.settings, "files": sorted(files)}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def unsorted(self, window: Window) -> dict[int, frozenset[FileId]]:
+        """The days that a fit would sort rows of, and of which files, as far as can be seen now."""
+        return {day: cover.missing for day, cover in self.covers(window).items() if cover.missing}
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -122,54 +178,110 @@ class DayTables:
                 os.close(lock)
 
     def sort(self, window: Window, plan: SortPlan, executor: Executor) -> list[DayTable]:
-        """A window's day tables; those that are new or changed are made first. Call it `in_use`.
+        """A window's day tables; what is new or changed is sorted first. Call it `in_use`.
 
         Raises
         ------
         TemporaryError
             The store cannot be written to now.
         """
-        names = self.names(window)
-        files = {day: len({file.path for file, _ in window.groups(day)}) for day in names}
-        found = {day: _read(self.folder / name) for day, name in names.items()}
-        new = [day for day, kept in found.items() if kept is None]
-        if new:
-            try:
-                self._make(window, {day: names[day] for day in new}, plan, executor)
-            except OSError as error:
-                raise TemporaryError(
-                    f"the store's day tables in {self.folder} cannot be written to ({error.strerror or error}); "
-                    "nothing was published"
-                ) from error
-        tables = []
-        for day, name in names.items():
-            kept = found[day] or _read(self.folder / name)
-            if kept is None:
-                raise TemporaryError(
-                    f"{self.folder / name} was written and has gone or changed since: run again"
-                )
-            tables.append(DayTable(day, name, files[day], day in new, *kept))
-        return tables
+        covers = self.covers(window)
+        new = {day: self._name(day, cover.missing) for day, cover in covers.items() if cover.missing}
+        try:
+            if new:
+                self._make(window, {day: covers[day].missing for day in new}, new, plan, executor)
+            there = {day: dict(cover.there) for day, cover in covers.items()}
+            rows: dict[int, tuple[str, int]] = {}
+            for day, name in new.items():
+                there[day][name] = made = self._made(name)
+                rows[day] = (name, made.receipt.rows)
+            for day, name in self._merge(window, there, plan, executor).items():
+                if day in rows:
+                    rows[day] = (name, rows[day][1])
+        except OSError as error:
+            raise TemporaryError(
+                f"the store's day tables in {self.folder} cannot be written to ({error.strerror or error}); "
+                "nothing was published"
+            ) from error
+        return [
+            DayTable(day, name, rows[day][1] if day in rows and rows[day][0] == name else 0, kept)
+            for day, tables in sorted(there.items())
+            for name, kept in sorted(tables.items())
+        ]
 
-    def _make(self, window: Window, names: dict[int, str], plan: SortPlan, executor: Executor) -> None:
+    def _made(self, name: str) -> Kept:
+        kept = _read(self.folder / name)
+        if kept is None:
+            raise TemporaryError(f"{self.folder / name} was written and has gone or changed since: run again")
+        return kept
+
+    @contextmanager
+    def _staging(self) -> Iterator[Path]:
+        """A folder for tables that are being made."""
         for left in self.folder.glob(f"{_STAGING}*"):
             remove_dead(left)
         staging = self.folder / f"{_STAGING}{uuid.uuid4().hex}"
         lock = make(staging)
         try:
-            folders = {day: staging / name for day, name in names.items()}
-            for folder in folders.values():
-                folder.mkdir()
-            graph = Graph()
-            executor.compute(graph, graph.task("kept", len, _add_days(graph, window, folders, plan)))
-            for day, name in names.items():
-                _drop_unused(folders[day])
-                self._move_in(folders[day], self.folder / name)
-            _sync(self.folder)
+            yield staging
         finally:
             remove(staging)
             if lock is not None:
                 os.close(lock)
+
+    def _make(
+        self,
+        window: Window,
+        files: dict[int, frozenset[FileId]],
+        names: dict[int, str],
+        plan: SortPlan,
+        executor: Executor,
+    ) -> None:
+        """Sort the rows that some files have of each day, and move the tables in."""
+        with self._staging() as staging:
+            folders = {day: staging / name for day, name in names.items()}
+            for folder in folders.values():
+                folder.mkdir()
+            graph = Graph()
+            executor.compute(graph, graph.task("kept", len, _add_days(graph, window, files, folders, plan)))
+            for day, name in names.items():
+                _drop_unused(folders[day])
+                self._move_in(folders[day], self.folder / name)
+            _sync(self.folder)
+
+    def _merge(
+        self, window: Window, there: dict[int, dict[str, Kept]], plan: SortPlan, executor: Executor
+    ) -> dict[int, str]:
+        """Merge the tables of days that are closed, and of those that have too many; `there` is changed.
+
+        Returns the names of the merged tables.
+        """
+        newest = max(there, default=0)
+        days = [
+            day
+            for day, tables in there.items()
+            if len(tables) > MOST_PARTS or (len(tables) > 1 and day < newest - 1)
+        ]
+        if not days:
+            return {}
+        names = {day: self._name(day, _union(there[day])) for day in days}
+        with self._staging() as staging:
+            tasks = []
+            for day in days:
+                folder = staging / names[day]
+                folder.mkdir()
+                parts = [(str(self.folder / name), *kept[1:]) for name, kept in sorted(there[day].items())]
+                files = sorted(_union(there[day]))
+                tasks.append((str(folder), parts, files, plan.run_rows, _per_unit(window, plan)))
+            executor.run("close", day_runs.merge_tables, tasks)
+            for name in names.values():
+                _drop_unused(staging / name)
+                self._move_in(staging / name, self.folder / name)
+            _sync(self.folder)
+        for day, name in names.items():
+            there[day].clear()
+            there[day][name] = self._made(name)
+        return names
 
     @staticmethod
     def _move_in(new: Path, place: Path) -> None:
@@ -232,40 +344,47 @@ def add_up_days(tables: list[DayTable], plan: SortPlan, executor: Executor) -> R
     return receipt
 
 
+def _union(tables: dict[str, Kept]) -> frozenset[FileId]:
+    return frozenset().union(*(kept.files for kept in tables.values()))
+
+
 def planned_facts(window: Window, days: DayTables) -> dict[str, Any]:
     """What a dry run says of a window."""
+    covers = days.covers(window)
     return {
         "column": window.column,
         "first": day_of(window.first).isoformat(),
         "last": day_of(window.last).isoformat(),
-        "days_to_sort": len(days.unsorted(window)),
-        "days_without_files": len(window.days) - len(days.names(window)),
+        "days_to_sort": sum(bool(cover.missing) for cover in covers.values()),
+        "days_without_files": len(window.days) - len(covers),
     }
 
 
 def window_facts(window: Window, tables: list[DayTable]) -> dict[str, Any]:
     """What a manifest says of a window."""
-    filled = [table for table in tables if table.receipt.rows]
-    there = {table.day for table in filled}
-    new = [table for table in filled if table.sorted_now]
+    by_day: dict[int, list[DayTable]] = {}
+    for table in tables:
+        by_day.setdefault(table.day, []).append(table)
+    filled = {day: own for day, own in by_day.items() if any(table.receipt.rows for table in own)}
+    new = [day for day, own in filled.items() if any(table.rows_sorted for table in own)]
     return {
         "column": window.column,
         "first": day_of(window.first).isoformat(),
         "last": day_of(window.last).isoformat(),
         "days_sorted": len(new),
         "days_reused": len(filled) - len(new),
-        "days_missing": [day_of(day).isoformat() for day in window.days if day not in there],
-        "rows_sorted": sum(table.receipt.rows for table in new),
+        "days_missing": [day_of(day).isoformat() for day in window.days if day not in filled],
+        "rows_sorted": sum(table.rows_sorted for table in tables),
         "days": [
             {
-                "day": day_of(table.day).isoformat(),
-                "table": table.name,
-                "files": table.files,
-                "rows_read": table.receipt.rows,
-                "rows_used": table.receipt.used,
-                "sorted_now": table.sorted_now,
+                "day": day_of(day).isoformat(),
+                "tables": [table.name for table in own],
+                "files": sum(len(table.kept.files) for table in own),
+                "rows_read": sum(table.receipt.rows for table in own),
+                "rows_used": sum(table.receipt.used for table in own),
+                "sorted_now": day in new,
             }
-            for table in filled
+            for day, own in filled.items()
         ],
     }
 
@@ -280,52 +399,79 @@ def _is_old(name: str, window: Window, used: set[str]) -> bool:
     return day <= day_of(window.last)
 
 
-def _add_days(graph: Graph, window: Window, folders: dict[int, Path], plan: SortPlan) -> list[Any]:
+def _add_days(
+    graph: Graph,
+    window: Window,
+    files: dict[int, frozenset[FileId]],
+    folders: dict[int, Path],
+    plan: SortPlan,
+) -> list[Any]:
     """Add to a graph what makes day tables in folders of their own: `sort-i -> days-k`; return the references.
 
-    A day needs the row groups alone that hold rows of it.
+    Of each day those row groups are read that some files have of it; a day needs the tasks alone that read them.
     """
     log = window.log
     reading = Reading(log.filesystem, log.columns, plan.transform, grid=plan.grid)
     plain = reading._replace(columns=day_runs.without_date(log.columns))
     keep = plan.rules.keep
     tasks: list[tuple[Any, ...]] = []
-    days: list[int | None] = []
-    reach: list[list[tuple[int, int]]] = []
-    for day, folder in folders.items():
-        own = [
-            file.piece((group.place,), group.start, group.rows)
-            for file, group in window.groups(day)
-            if not group.mixed
-        ]
-        for pieces in day_runs.pack(own, plan.run_rows):
-            tasks.append((write_runs, pieces, plain, str(folder), len(tasks), plan.run_rows, keep))
-            days.append(day)
-            reach.append([])
-    wanted = {day: str(folder) for day, folder in folders.items()}
-    mixed = [
-        day_runs.MixedPiece(file.piece((group.place,), group.start, group.rows), group.first, group.last)
-        for file, groups in window.files
-        for group in groups
-        if group.mixed and any(group.first <= day <= group.last for day in wanted)
-    ]
-    for divided in day_runs.pack(mixed, plan.run_rows):
-        tasks.append((day_runs.write_divided_runs, divided, reading, wanted, len(tasks), plan.run_rows, keep))
-        days.append(None)
-        reach.append([(piece.first, piece.last) for piece in divided])
+    # The days that each task gives rows of; one day, where it reads no others.
+    reach: list[int | frozenset[int]] = []
+    pure, mixed = _divide(window, files)
+    for day, pieces in pure.items():
+        for some in day_runs.pack(pieces, plan.run_rows):
+            tasks.append((write_runs, some, plain, str(folders[day]), len(tasks), plan.run_rows, keep))
+            reach.append(day)
+    for own_days, divided in sorted(mixed.items(), key=lambda item: sorted(item[0])):
+        places = {day: str(folders[day]) for day in sorted(own_days)}
+        for few in day_runs.pack(divided, plan.run_rows):
+            tasks.append((day_runs.write_divided_runs, few, reading, places, len(tasks), plan.run_rows, keep))
+            reach.append(own_days)
     found = graph.layer("sort", day_runs.call, tasks)
-    columns = log.columns
-    per_unit = None if columns.weight or columns.segments else steps_per_unit(plan.grid)
+    per_unit = _per_unit(window, plan)
     finished = []
     for day, folder in folders.items():
-        own = [result for sorted_day, result in zip(days, found, strict=True) if sorted_day == day]
+        own = [result for days, result in zip(reach, found, strict=True) if days == day]
         others = [
             result
-            for sorted_day, result, days_in in zip(days, found, reach, strict=True)
-            if sorted_day is None and any(first <= day <= last for first, last in days_in)
+            for days, result in zip(reach, found, strict=True)
+            if isinstance(days, frozenset) and day in days
         ]
-        finished.append((str(folder), day, own, others, plan.run_rows, per_unit))
+        finished.append((str(folder), day, own, others, sorted(files[day]), plan.run_rows, per_unit))
     return graph.layer("days", _finish_day, finished)
+
+
+def _divide(
+    window: Window, files: dict[int, frozenset[FileId]]
+) -> tuple[dict[int, list[Piece]], dict[frozenset[int], list[day_runs.MixedPiece]]]:
+    """The row groups that some files have of each day: those of one day, and by their days those of several.
+
+    Of a file that some days have a table of already, only the others' rows are taken.
+    """
+    wanted = {path for own in files.values() for path, _, _ in own}
+    pure: dict[int, list[Piece]] = {day: [] for day in files}
+    mixed: dict[frozenset[int], list[day_runs.MixedPiece]] = {}
+    for file, groups in window.files:
+        if file.path not in wanted:
+            continue
+        own_days = {day for day, own in files.items() if (file.path, file.size, file.stamp) in own}
+        for group in groups:
+            days = own_days.intersection(range(group.first, group.last + 1))
+            if not days:
+                continue
+            piece = file.piece((group.place,), group.start, group.rows)
+            if group.mixed:
+                divided = mixed.setdefault(frozenset(days), [])
+                divided.append(day_runs.MixedPiece(piece, group.first, group.last))
+            else:
+                pure[group.first].append(piece)
+    return pure, mixed
+
+
+def _per_unit(window: Window, plan: SortPlan) -> float | None:
+    """Steps of the score grid, where a day may become counts."""
+    columns = window.log.columns
+    return None if columns.weight or columns.segments else steps_per_unit(plan.grid)
 
 
 def _finish_day(
@@ -333,6 +479,7 @@ def _finish_day(
     day: int,
     own: list[RunReceipt],
     divided: list[dict[int, RunReceipt]],
+    files: list[FileId],
     run_rows: int,
     per_unit: float | None,
 ) -> None:
@@ -341,10 +488,10 @@ def _finish_day(
     own : of tasks that read rows of this day alone. divided : of those that read others' rows, too.
     """
     found = [*own, *(receipts[day] for receipts in divided if day in receipts)]
-    day_runs.finish_day(folder, add_up(found), run_rows, per_unit)
+    day_runs.finish_day(folder, add_up(found), files, run_rows, per_unit)
 
 
-def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
+def _read(folder: Path) -> Kept | None:
     """A day table, or None where there is none that is whole."""
     try:
         facts = json.loads((folder / FACTS).read_text())
@@ -356,7 +503,8 @@ def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
         segments: list[RunSegments | None] = [None] * len(sizes)
         if facts["segments"]:
             segments = [*day_runs.read_run_segments(folder / day_runs.SEGMENTS, len(sizes))]
-    except (OSError, ValueError, KeyError, EOFError):
+        files = frozenset((path, size, stamp) for path, size, stamp in facts["files"])
+    except (OSError, ValueError, KeyError, EOFError, TypeError):
         return None
     receipt = RunReceipt(
         rows=facts["rows"],
@@ -378,7 +526,7 @@ def _read(folder: Path) -> tuple[RunReceipt, Counts | None] | None:
         if one.file_bytes != size:
             return None
         receipt.runs.append(one)
-    return None if numbers.size else (receipt, counts)
+    return None if numbers.size else Kept(files, receipt, counts)
 
 
 def _drop_unused(folder: Path) -> None:
