@@ -165,7 +165,9 @@ def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
 
 def test_days_after_an_earlier_window_stay(tmp_path, log):
     run(tmp_path, log, window=window())
-    back = run(tmp_path, log, window=window(until=date_of(3)))
+    # Older data replace newer ones only by force.
+    store = {"path": str(tmp_path / "store"), "table": "ads", "force": True}
+    back = run(tmp_path, log, window=window(until=date_of(3)), store=store)
     assert (back["window"]["days_sorted"], back["window"]["days_reused"]) == (1, 2)
     kept = sorted(path.name[:10] for path in (tmp_path / "store" / "ads" / "days").iterdir())
     assert kept == [date_of(day) for day in (1, 2, 3, 4)]
