@@ -43,6 +43,9 @@ _SET = "Set one key; goes over all files."
 _DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Check all, read only footers, say what would happen."
 )
+_GRAPH = click.option(
+    "--graph", metavar="FILE", help="With --dry-run: draw the Dask graph (.svg, .png, .dot)."
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -109,7 +112,12 @@ def main() -> None:
 
 def _add_job(job: Job) -> None:
     def command(
-        files: tuple[str, ...], settings: tuple[str, ...], dry_run: bool, as_json: bool, **more: Any
+        files: tuple[str, ...],
+        settings: tuple[str, ...],
+        dry_run: bool,
+        graph: str | None,
+        as_json: bool,
+        **more: Any,
     ) -> None:
         from jobs.run import run_job
 
@@ -118,7 +126,7 @@ def _add_job(job: Job) -> None:
             for shortcut in job.shortcuts
             if more[shortcut.option.lstrip("-")]
         ]
-        _leave(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json))
+        _leave(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json, graph=graph))
 
     setting = click.option(
         "--set",
@@ -128,7 +136,7 @@ def _add_job(job: Job) -> None:
         help=_SET,
         shell_complete=commands.complete_setting(job.name),
     )
-    for option in (_JSON, _DRY_RUN, setting, _CONFIG):
+    for option in (_JSON, _GRAPH, _DRY_RUN, setting, _CONFIG):
         command = option(command)
     for shortcut in job.shortcuts:
         extra = {"metavar": shortcut.metavar} if shortcut.metavar else {"is_flag": True}

@@ -38,12 +38,19 @@ from pipeline.evaluate.kept_table import KeptTable, kept_table, sort_by_probabil
 from pipeline.evaluate.reliability import RELIABILITY_FILE, reliability_table
 from pipeline.evaluate.report import import_meanwhile, render_report, segment_name
 from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, evaluate_segments
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
+from pipeline.sort.score_table import (
+    ScoreTable,
+    SortPlan,
+    add_merge,
+    add_sort,
+    build_score_table,
+    scratch_bytes,
+)
 from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import LookupTable, read_lookup_table
 from pipeline.table.published import PublishedTable
@@ -291,6 +298,17 @@ class Prepared:
             )
             for key, fitted_on in segments.flagged()
         }
+
+    def graph(self) -> Graph:
+        """What the evaluation would compute first: the sort, unless a kept table is measured; its sweeps follow."""
+        graph = Graph()
+        plan = SortPlan(Path()).within(self.config.cluster.memory_bytes, self.log.rows)
+        if self.kept is None:
+            add_merge(graph, self.log, plan, None, add_sort(graph, self.log, plan))
+        else:
+            parts = [(part.path,) for part in self.kept.table(self.log).parts]
+            graph.task("combine", list, graph.layer("measure", str, parts))
+        return graph
 
     def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
         """Measure, and write nothing but quarantined rows."""

@@ -16,7 +16,7 @@ from jobs.resume import Finishing, left_to_do, older_data, refuse
 from jobs.run import Outcome, Plan
 from pipeline.classifier.origin import generated_by
 from pipeline.errors import ConfigError
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.writable import check_free, check_writable
@@ -28,7 +28,7 @@ from pipeline.log.windows import Window, choose_window
 from pipeline.sort.day_tables import DayTables, add_up_days, planned_facts, window_facts
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import SortPlan, scratch_bytes
+from pipeline.sort.score_table import SortPlan, add_merge, add_sort, scratch_bytes
 from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import fingerprint, lookup_bytes
 from pipeline.table.segment_lookup import RESERVED, SEGMENTS_FILE, segmented_files
@@ -184,6 +184,18 @@ class Prepared:
                 **facts,
             },
         )
+
+    def graph(self) -> Graph:
+        """What the fit would compute first: the sort, and the first pass. What comes after depends on the rows."""
+        graph = Graph()
+        calibrator = make_calibrator(self.config.calibrator.method, self.config.calibrator.params)
+        plan = SortPlan(Path()).within(self.config.cluster.memory_bytes, self.log.rows)
+        if self.window is None or self.days is None:
+            total = add_sort(graph, self.log, plan)
+        else:
+            total = graph.task("check", list, self.days.add_sort(graph, self.window, plan))
+        add_merge(graph, self.log, plan, calibrator.first_pass(), total)
+        return graph
 
     def execute(self, executor: Executor) -> Outcome:
         """Fit and publish."""

@@ -25,11 +25,11 @@ from pipeline.classifier.shipped_classifier import (
     threshold_of,
 )
 from pipeline.errors import InputRejectedError
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output, Staging
 from pipeline.files.scratch import scratch_folder
 from pipeline.fit.calibration import fit_log, make_calibrator
-from pipeline.generate.feature_facts import DataFacts, gather_facts
+from pipeline.generate.feature_facts import DataFacts, fact_tasks, gather_facts
 from pipeline.generate.folds import Folds
 from pipeline.generate.generated_log import (
     GeneratedLog,
@@ -125,6 +125,15 @@ class Prepared:
                 "run_id": self.identity,
             },
         )
+
+    def graph(self) -> Graph:
+        """What would be computed: one look at all rows, then the repeats and the shipped classifier."""
+        graph = Graph()
+        facts = graph.task("facts", list, graph.layer("check", list, fact_tasks(self.training.table)))
+        # Without a number of repeats it depends on the rows: at least one.
+        repeats = self.config.generate.repeats or 1
+        graph.task("commit", list, graph.layer("repeat", list, [(facts, i) for i in range(1 + repeats)]))
+        return graph
 
     def execute(self, executor: Executor) -> Outcome:
         """Generate."""

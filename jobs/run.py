@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from jobs import interrupts
 from jobs.registry import Job
-from pipeline.errors import LogcalError, TemporaryError
+from pipeline.errors import ConfigError, LogcalError, TemporaryError
 from pipeline.execution import Executor
 
 log = logging.getLogger("logcal")
@@ -75,23 +75,42 @@ class Prepared(Protocol):
         """Do it."""
 
 
-def run_job(job: Job, files: Sequence[str], settings: Sequence[str], *, dry_run: bool, as_json: bool) -> int:
+def run_job(
+    job: Job,
+    files: Sequence[str],
+    settings: Sequence[str],
+    *,
+    dry_run: bool,
+    as_json: bool,
+    graph: str | None = None,
+) -> int:
     """Run a job, print what came of it, and return the exit code.
 
     Results go to stdout, everything else to stderr. With `as_json` stdout holds one JSON object, also for errors.
+
+    graph : with `dry_run`, the file that the job's graph is drawn to
     """
-    return guarded(f"logcal {job.name}", lambda: _run(job, files, settings, dry_run, as_json), as_json)
+    return guarded(f"logcal {job.name}", lambda: _run(job, files, settings, dry_run, as_json, graph), as_json)
 
 
-def _run(job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool, as_json: bool) -> None:
+def _run(
+    job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool, as_json: bool, graph: str | None
+) -> None:
     from jobs.cluster import check_class, starting_executor
     from jobs.config_loading import load
     from jobs.logging_setup import announce_compiling
 
+    if graph is not None and not dry_run:
+        raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
     config = load(job.config_class(), files, settings)
     check_class(config.cluster)
     if dry_run:
-        plan = job.load_module().prepare(config).plan
+        would_run = job.load_module().prepare(config)
+        plan = would_run.plan
+        if graph is not None:
+            from jobs.graphs import draw
+
+            draw(would_run, graph)
         show(asdict(plan), plan.lines(), as_json)
         return
     # A cluster that is wanted in any case starts while the job is being prepared.

@@ -10,10 +10,10 @@ from jobs.limits import Limits, check_classifier, check_transform, outside_text,
 from jobs.run import Outcome, Plan
 from pipeline.classifier.features import Roles, open_features
 from pipeline.errors import ConfigError
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
-from pipeline.score.scored import check_output, score_log, scored_output
+from pipeline.score.scored import add_scoring, check_output, score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import cached_lookup_table, read_lookup_facts
@@ -124,6 +124,12 @@ class Prepared:
                 "run_id": self.identity,
             },
         )
+
+    def graph(self) -> Graph:
+        """What the scoring would compute."""
+        graph = Graph()
+        add_scoring(graph, [(file.path,) for file in self.log.files])
+        return graph
 
     def execute(self, executor: Executor) -> Outcome:
         """Score."""

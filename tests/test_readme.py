@@ -127,6 +127,7 @@ def test_recipes_for_dataframes(demo, monkeypatch, capsys):
     expected = pq.read_table("demo-output/scored")["probability"].to_pylist()
     assert names["log"]["probability"].tolist() == expected
     assert names["frame"]["probability"].to_list() == expected
+    assert names["table"].facts.data["rows_used"] > names["count"] > 0
     edges = names["calibrate"]([float("nan"), float("inf"), float("-inf")], names["lookup"])
     assert str(edges) == "[nan  1.  0.]"
     assert "isotonic" in capsys.readouterr().out

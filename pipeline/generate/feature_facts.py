@@ -78,6 +78,11 @@ class DataFacts:
         return [name for name in names if self.columns[name].nulls]
 
 
+def fact_tasks(table: FeatureTable) -> list[tuple[Any, ...]]:
+    """The arguments of `piece_facts` for all rows."""
+    return [(table, piece) for pieces in cut(table.log, _TASK_ROWS) for piece in pieces]
+
+
 def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
     """Look at all rows, and check what only they can tell.
 
@@ -88,8 +93,7 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
         throughout or has infinite numbers or too many categories; row ids that repeat; nulls among row ids, groups or
         times; a single group.
     """
-    tasks = [(table, piece) for pieces in cut(table.log, _TASK_ROWS) for piece in pieces]
-    found: list[PieceFacts] = executor.run("check", piece_facts, tasks)
+    found: list[PieceFacts] = executor.run("check", piece_facts, fact_tasks(table))
     label = np.concatenate([part.label for part in found])
     columns = {f.name: _added([part.columns[f.name] for part in found]) for f in table.features}
     problems = [

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError, examples
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import MOST_NAMED, Log
 from pipeline.score.ranges import CalibrationRange, range_of
@@ -118,6 +118,11 @@ def check_output(log: Log, place: Output, run_id: str) -> None:
     place.check(run_id, log.size + _NEW_BYTES_PER_ROW * log.rows)
 
 
+def add_scoring(graph: Graph, tasks: list[tuple[Any, ...]]) -> Any:
+    """Add to a graph what scores files: `score-i -> commit`; return a reference to what was done to each."""
+    return graph.task("commit", list, graph.layer("score", score_file, tasks))
+
+
 def score_log(
     log: Log,
     scoring: Scoring,
@@ -157,7 +162,8 @@ def score_log(
             (log.filesystem, file, place.filesystem, staging.target(file.relative), scoring)
             for file in log.files
         ]
-        counts = executor.run("score", score_file, tasks)
+        graph = Graph()
+        counts = executor.compute(graph, add_scoring(graph, tasks))
         files = tuple(
             ScoredFile(file.relative, file.rows, n.null, n.unseen, n.below, n.above, n.size)
             for file, n in zip(log.files, counts, strict=True)

@@ -166,6 +166,12 @@ class DayTables:
         """The days that a fit would sort rows of, and of which files, as far as can be seen now."""
         return {day: cover.missing for day, cover in self.covers(window).items() if cover.missing}
 
+    def add_sort(self, graph: Graph, window: Window, plan: SortPlan) -> list[Any]:
+        """Add what would make the day tables that are not there to a graph; see `sort`."""
+        names = self.names(window)
+        folders = {day: self.folder / names[day] for day in self.unsorted(window)}
+        return _add_days(graph, window, folders, plan)
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """While day tables are looked for, made and read: nobody removes any."""

@@ -227,14 +227,12 @@ def add_merge(
     total : RunReceipt, or a reference to it. The number of merges is bounded by the rows, so that it is known before;
     those beyond what there is do nothing. A merge needs its own entry of the split alone.
     """
-    if plan.write is not None:
-        plan.write.mkdir(parents=True, exist_ok=True)
     if isinstance(total, RunReceipt):
         held = sum(run.bytes for run in total.runs)
     else:
         held = log.rows * row_width(log.columns.weight is not None, bool(log.columns.segments))
     count = max(1, -(-held // plan.bucket_bytes))
-    split = graph.task("split", _split, total, plan.bucket_bytes, count)
+    split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
     chunk: Callable[..., Any] | None = request.chunk if request is not None else None
     classes = request.classes if request is not None else None
     placed = request is not None and request.placed is not None and log.columns.weight is None
@@ -283,8 +281,13 @@ class _Entry(NamedTuple):
     rows: int
 
 
-def _split(total: RunReceipt, bucket_bytes: int, count: int) -> list[_Entry | None]:
-    """Where all runs are cut into at most `count` buckets; None for those that are not needed."""
+def _split(total: RunReceipt, bucket_bytes: int, count: int, write: Path | None) -> list[_Entry | None]:
+    """Where all runs are cut into at most `count` buckets, and None for those that are not needed.
+
+    write : see `SortPlan`
+    """
+    if write is not None:
+        write.mkdir(parents=True, exist_ok=True)
     enough = -(-sum(run.bytes for run in total.runs) // count)
     inner = buckets.splitters(total.runs, max(bucket_bytes, enough))
     edges = np.concatenate([[-math.inf], inner, [math.inf]])

@@ -1,0 +1,283 @@
+"""Graphs: built by stage, the same result with any of Dask's schedulers, drawn, and as parts of other programs."""
+
+import errno
+import operator
+import os
+import pickle
+import re
+import threading
+import time
+from collections import Counter
+
+import dask
+import numpy as np
+import pytest
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
+from distributed import Client, LocalCluster
+
+import jobs
+from pipeline.errors import ConfigError, InputRejectedError
+from pipeline.execution import DaskExecutor, Graph, InlineExecutor, ThreadExecutor, tasks
+from pipeline.execution.drawing import drawing
+
+CALLS: Counter = Counter()
+
+
+def squares(count):
+    """A graph of three stages, and the reference to its last result."""
+    graph = Graph()
+    parts = graph.layer("square", pow, [(i, 2) for i in range(count)])
+    whole = graph.task("gather", list, parts)
+    halves = graph.layer(
+        "halve", operator.floordiv, [(entry, 2) for entry in graph.entries("entry", whole, count)]
+    )
+    return graph, graph.task("combine", sum, halves)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_all_schedulers_give_the_same_and_tell_of_the_stages(client):
+    expected = sum(i * i // 2 for i in range(50))
+    for make in (
+        InlineExecutor,
+        lambda report: ThreadExecutor(3, report),
+        lambda r: DaskExecutor(client, 2, r),
+    ):
+        told = []
+        graph, whole = squares(50)
+        assert make(lambda *seen, told=told: told.append(seen[:3])).compute(graph, whole) == expected
+        assert list(dict.fromkeys(stage for stage, _, _ in told)) == ["square", "halve"]
+        for stage in ("square", "halve"):
+            done = [n for name, n, total in told if name == stage and total == 50]
+            assert (done[0], done[-1]) == (0, 50)
+            assert done == sorted(done)
+    assert squares(4)[0].token != squares(4)[0].token
+
+
+def test_dask_takes_the_graph():
+    graph, whole = squares(5)
+    assert isinstance(graph.high_level(), HighLevelGraph)
+    graph.high_level().validate()
+    assert list(graph.dependencies()) == [
+        f"{s}-{graph.token}" for s in ("square", "gather", "entry", "halve", "combine")
+    ]
+    found = graph.delayed(whole)
+    assert isinstance(found, Delayed)
+    for scheduler in ("synchronous", "threads"):
+        assert found.compute(scheduler=scheduler) == sum(i * i // 2 for i in range(5))
+    # A merge needs its own entry of the split alone.
+    halves = graph.layers[f"halve-{graph.token}"].tasks
+    assert all(len(task.dependencies) == 1 for task in halves.values())
+    with pytest.raises(ValueError, match="two named 'square'"):
+        graph.layer("square", pow, [(1, 2)])
+
+
+def test_tasks_begin_in_order_and_the_first_error_is_the_first_tasks():
+    for executor in (InlineExecutor(), ThreadExecutor(1)):
+        CALLS.clear()
+        with pytest.raises(InputRejectedError, match=r"^7$"):
+            executor.run("stage", refused, [(i,) for i in range(20)])
+        assert list(CALLS) == list(range(8))
+
+
+def refused(i):
+    """A task."""
+    CALLS[i] += 1
+    if i in (7, 11):
+        raise InputRejectedError(str(i))
+
+
+def test_storage_that_fails_for_a_while_is_asked_again(monkeypatch):
+    monkeypatch.setattr(tasks, "_PAUSE", 0.0)
+    for number, calls in ((errno.EIO, 3), (errno.ENOENT, 1)):
+        CALLS.clear()
+        with pytest.raises(OSError, match="gone"):
+            InlineExecutor().run("stage", failing, [(number, 9)])
+        assert CALLS["failing"] == calls
+    CALLS.clear()
+    assert InlineExecutor().run("stage", failing, [(errno.EIO, 2)]) == ["read"]
+
+
+def failing(number, times):
+    """A task whose first calls fail."""
+    CALLS["failing"] += 1
+    if CALLS["failing"] <= times:
+        raise OSError(number, "gone")
+    return "read"
+
+
+def test_a_task_that_left_a_receipt_is_not_done_again(tmp_path):
+    def run(arguments):
+        graph = Graph()
+        results = graph.layer("read", noted, arguments, receipts=str(tmp_path))
+        return InlineExecutor().compute(graph, graph.task("gather", list, results))
+
+    CALLS.clear()
+    assert run([("a",), ("b",)]) == ["A", "B"]
+    assert run([("a",), ("b",)]) == ["A", "B"]
+    assert CALLS == {"a": 1, "b": 1}
+    # Other arguments, and a receipt that was cut short.
+    (tmp_path / "receipt-read-000000").write_bytes(b"x")
+    assert run([("a",), ("c",)]) == ["A", "C"]
+    assert CALLS == {"a": 2, "b": 1, "c": 1}
+
+
+def noted(text):
+    """A task."""
+    CALLS[text] += 1
+    return text.upper()
+
+
+def test_a_task_that_runs_ends_soon_after_its_command_is_interrupted():
+    begun = threading.Event()
+
+    def report(stage, done, total):
+        if begun.is_set():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ThreadExecutor(1, report).run("stage", endless, [(Held(begun),)])
+    assert not [thread for thread in threading.enumerate() if "logcal-worker" in thread.name]
+
+
+class Held:
+    """An event that stays what it is."""
+
+    def __init__(self, event):
+        self.event = event
+
+    def __reduce__(self):
+        return Held, (None,)
+
+
+def endless(held):
+    """A task that looks once a batch."""
+    held.event.set()
+    while True:
+        tasks.check()
+        time.sleep(0.001)
+
+
+def test_a_task_on_a_cluster_ends_as_well(client, tmp_path):
+    def report(stage, done, total, workers=None):
+        if (tmp_path / "begun").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        DaskExecutor(client, 2, report).run("stage", endless_elsewhere, [(str(tmp_path / "begun"),)])
+    assert client.run(tasks.stop, "another") == dict.fromkeys(client.scheduler_info()["workers"], 0)
+    assert not tasks._under_way
+
+
+def endless_elsewhere(path):
+    """A task that looks once a batch."""
+    with open(path, "w"):  # noqa: PTH123
+        pass
+    while True:
+        tasks.check()
+        time.sleep(0.001)
+
+
+# Drawings
+
+
+def test_drawings_show_stages_their_tasks_and_what_needs_what():
+    graph, _ = squares(50)
+    dot = drawing(graph, "graph.dot").decode()
+    for label in ("square-0", "square-49", "gather", "entry-0", "halve-4", "combine", "..."):
+        assert f'"{label}"' in dot
+    assert "square-20" not in dot
+    nodes = {label: node for node, label in re.findall(r'(t\d+) \[label="([^"]+)"\]', dot) if label != "..."}
+    edges = set(re.findall(r"(t\d+) -> (t\d+);", dot))
+    assert (nodes["square-0"], nodes["gather"]) in edges
+    assert (nodes["entry-3"], nodes["halve-3"]) in edges
+    assert (nodes["entry-3"], nodes["halve-4"]) not in edges
+    svg = drawing(graph, "graph.svg")
+    assert b"<svg" in svg
+    assert b"square-49" in svg
+    assert svg == drawing(squares(50)[0], "graph.svg")
+    assert drawing(graph, "graph.png").startswith(b"\x89PNG")
+
+
+def test_a_dry_run_draws_the_graph(place):
+    place.write_log()
+    path = place.root / "graph.dot"
+    place.job("fit", "--dry-run", f"--graph={path}").expect(0)
+    labels = re.findall(r'label="([^"]+)"', path.read_text())
+    assert [label.partition("-")[0] for label in labels] == [
+        "sort",
+        "check",
+        "split",
+        "entry",
+        "merge",
+        "combine",
+    ]
+    assert not place.store.exists()
+    place.job("fit", "--dry-run", f"--graph={place.root}/graph.pdf").expect(
+        2, "--graph: expected a file that ends in"
+    )
+    place.job("fit", "--dry-run", f"--graph={place.root}/no/g.dot").expect(2, "--graph: cannot write")
+    place.job("fit", f"--graph={path}").expect(2, "--graph: draws what a job would do: expected --dry-run")
+    place.job("fit").expect(0)
+    for job, first in (("score", "score"), ("evaluate", "sort")):
+        place.job(job, "--dry-run", f"--graph={path}").expect(0)
+        assert f'label="{first}' in path.read_text()
+
+
+# In other programs
+
+
+@pytest.mark.parametrize("method", ["isotonic", "platt", "bbq"])
+def test_the_fit_as_a_part_of_another_program(place, client, method):
+    place.write_log()
+    place.job("fit", f"calibrator.method={method}").expect(0)
+    (published,) = (place.store / place.table / "versions").iterdir()
+    from pipeline.table.lookup_table import read_lookup_table
+
+    expected = read_lookup_table(str(published / "lookup.parquet"))
+    sections = {
+        "log": {"path": str(place.log)},
+        "calibrator": {"method": method},
+        "scratch": str(place.scratch),
+    }
+    table = jobs.graph("fit", sections)
+    assert isinstance(table, Delayed)
+    grid = np.linspace(-1, 2, 1001)
+    half = dask.delayed(operator.methodcaller("predict", grid))(
+        dask.delayed(operator.attrgetter("map"))(table)
+    )
+    for scheduler in ("synchronous", "threads", client.get):
+        found, values = dask.compute(table, half, scheduler=scheduler)
+        assert found.facts.fingerprint == expected.facts.fingerprint
+        assert found.facts.data == expected.facts.data
+        assert np.array_equal(values, expected.map.predict(grid), equal_nan=True)
+    assert not list(place.scratch.glob("*/run-*"))
+    assert len(list((place.store / place.table / "versions").iterdir())) == 1
+
+
+def test_what_cannot_be_a_graph_says_why(place, tmp_path):
+    place.write_log()
+    sections = {"log": {"path": str(place.log), "segment": ["site"]}}
+    with pytest.raises(ConfigError, match="known only once its rows are sorted"):
+        jobs.graph("fit", sections)
+    with pytest.raises(ConfigError, match="expected the job fit, found 'score'"):
+        jobs.graph("score", sections)
+    with pytest.raises(ConfigError, match=r"log\.path"):
+        jobs.graph("fit", {"log": {}})
+    file = tmp_path / "fit.yaml"
+    file.write_text(f"log:\n  path: {place.log}\n")
+    assert jobs.graph("fit", file).compute(scheduler="synchronous").facts.method == "isotonic"
+
+
+def test_results_of_tasks_are_pickles_of_what_was_returned(tmp_path):
+    path = tmp_path / "receipt"
+    assert tasks.attempt(os.path.join, str(path), "a", "b") == "a/b"
+    assert pickle.loads(path.read_bytes()[32:]) == "a/b"
