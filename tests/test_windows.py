@@ -510,9 +510,13 @@ def test_a_dry_run_says_how_many_days_would_be_sorted(tmp_path, log):
         "store": {"path": str(tmp_path / "store"), "table": "ads"},
         "window": window(),
     }
-    plan = fit.prepare(FitConfig.model_validate(config)).plan
+    prepared = fit.prepare(FitConfig.model_validate(config))
+    plan = prepared.plan
     assert plan.facts["window"]["days_to_sort"] == 1
     assert "keep 1 of 3 days sorted in the store" in plan.stages[0]
+    layers = {layer.stage: len(layer.tasks) for layer in prepared.graph().layers.values()}
+    assert layers["days"] == 1
+    assert {"sort", "merge", "combine"} <= layers.keys()
 
 
 # With segments

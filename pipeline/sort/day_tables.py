@@ -168,9 +168,9 @@ class DayTables:
 
     def add_sort(self, graph: Graph, window: Window, plan: SortPlan) -> list[Any]:
         """Add what would make the day tables that are not there to a graph; see `sort`."""
-        names = self.names(window)
-        folders = {day: self.folder / names[day] for day in self.unsorted(window)}
-        return _add_days(graph, window, folders, plan)
+        files = self.unsorted(window)
+        folders = {day: self.folder / self._name(day, own) for day, own in files.items()}
+        return _add_days(graph, window, files, folders, plan)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
