@@ -19,11 +19,11 @@ def list_versions(store: str, table: str) -> Outcome:
     """All versions of a table, oldest first, with the current one marked."""
     found = TableStore(store, table)
     versions = found.versions()
-    if not versions:
+    current = found.readable_current()
+    if not versions and current is None:
         raise InputRejectedError(
             f"expected a published table '{table}', found none in {found.root}: see `logcal fit`"
         )
-    current = found.readable_current()
     rows = [_row(version, current) for version in versions]
     lines = []
     for row in rows:

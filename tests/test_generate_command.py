@@ -332,7 +332,7 @@ def test_all_problems_are_said_at_once(place, capsys):
 
 def test_no_such_path(place, capsys):
     assert call(place, dry_run=True) == 3
-    assert "data.path names no Parquet files" in capsys.readouterr().err
+    assert "data.path names no log that can be used" in capsys.readouterr().err
 
 
 def test_the_classifier_must_be_there(place):
