@@ -668,3 +668,43 @@ def test_evaluate_with_segments(place):
         "evaluate", "log.max_bad_fraction=0.5", log__path=place.root / "new", output__path=place.root / "x"
     )
     assert "2: ECE" in said.stdout
+
+
+# Codes
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(
+                st.one_of(st.none(), st.text(max_size=3), st.sampled_from(["", "a", "ab"])), max_size=20
+            ),
+            st.sampled_from(["text", "large", "dictionary", "sliced"]),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_texts_get_codes_in_the_order_of_their_appearance(batches):
+    encoder = segment_values.Encoder(("a",))
+    known = {}
+    for texts, kind in batches:
+        column = pa.array(texts, pa.large_string() if kind == "large" else pa.string())
+        if kind == "dictionary":
+            column = column.dictionary_encode()
+        if kind == "sliced":
+            column = pa.concat_arrays([pa.array(["x", None]), column]).slice(2)
+        codes = encoder.encode(pa.RecordBatch.from_arrays([column], ["a"]))
+        for text, code in zip(texts, codes.tolist(), strict=True):
+            assert known.setdefault(text, code) == code
+        assert encoder.keys == [(text,) for text, _ in sorted(known.items(), key=lambda item: item[1])]
+    assert sorted(known.values()) == list(range(len(known)))
+
+
+def test_very_many_texts_get_codes():
+    texts = [f"{i * 7919 % 100_003:x}" * (1 + i % 3) for i in range(30_000)]
+    encoder = segment_values.Encoder(("a",))
+    for part in np.array_split(np.array(texts, object), 7):
+        encoder.encode(pa.RecordBatch.from_arrays([pa.array(part, pa.string())], ["a"]))
+    assert encoder.keys == [(text,) for text in dict.fromkeys(texts)]

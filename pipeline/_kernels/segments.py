@@ -5,6 +5,7 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 
 _LARGEST = 1.7976931348623157e308
+_PRIME = np.uint64(0x100000001B3)  # of the hash of Fowler, Noll and Vo
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
 
 
@@ -42,6 +43,72 @@ def number(values, start, slots, shift, found, count, codes):
             slot = (slot + np.uint64(1)) & mask
         codes[i] = code
     return values.size, count
+
+
+@kernel
+def number_text(starts, data, begin, slots, shift, hashes, ends, found, count, codes):
+    """As `number`, of texts.
+
+    Parameters
+    ----------
+    starts : int32 or int64 array, shape (n + 1,): text i is data[starts[i]:starts[i + 1]], bytes. begin : of the first
+        that has no code yet.
+    slots, shift : as in `number`
+    hashes : uint64 array; of the texts that have codes. ends : int64 array, shape (hashes.size + 1,): text of code c is
+        found[ends[c]:ends[c + 1]]. All three are filled on.
+    codes : int32 array, shape (n,), is filled from `begin`.
+
+    Returns
+    -------
+    how far it came: n, or less where `hashes` or `found` is full; the new count
+    """
+    mask = np.uint64(slots.size - 1)
+    for i in range(begin, starts.size - 1):
+        start, stop = np.int64(starts[i]), np.int64(starts[i + 1])
+        size = stop - start
+        h = np.uint64(size) * _MULTIPLIER
+        for j in range(start, stop):
+            h = (h ^ np.uint64(data[j])) * _PRIME
+        h ^= h >> np.uint64(29)
+        slot = (h * _MULTIPLIER) >> shift
+        while True:
+            code = slots[np.int64(slot)]
+            if code < 0:
+                at = ends[count]
+                if count == hashes.size or at + size > found.size:
+                    return i, count
+                for j in range(size):
+                    found[at + j] = data[start + j]
+                ends[count + 1] = at + size
+                hashes[count] = h
+                slots[np.int64(slot)] = code = count
+                count += 1
+                break
+            if hashes[code] == h and ends[code + 1] - ends[code] == size:
+                at = ends[code]
+                same = True
+                for j in range(size):
+                    if found[at + j] != data[start + j]:
+                        same = False
+                        break
+                if same:
+                    break
+            slot = (slot + np.uint64(1)) & mask
+        codes[i] = code
+    return starts.size - 1, count
+
+
+@kernel
+def hash_again(hashes, count, nothing, slots, shift):
+    """Put the codes of texts that have hashes into a new table, but for the code `nothing`, which is no text's."""
+    mask = np.uint64(slots.size - 1)
+    for code in range(count):
+        if code == nothing:
+            continue
+        slot = (hashes[code] * _MULTIPLIER) >> shift
+        while slots[np.int64(slot)] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        slots[np.int64(slot)] = code
 
 
 @kernel

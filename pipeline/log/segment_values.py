@@ -70,7 +70,7 @@ class Encoder:
         return codes
 
     def __len__(self) -> int:
-        return len(self._pairs[-1]) if self._pairs else len(self._coders[0].values)
+        return len(self._pairs[-1]) if self._pairs else len(self._coders[0])
 
     @property
     def keys(self) -> list[Key]:
@@ -151,6 +151,69 @@ class _Numbering:
         return codes
 
 
+class _Texts:
+    """Texts to codes: a hash table that grows; null has a code of its own where it has been asked for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._null = -1
+        self._hashes = np.empty(1 << 8, np.uint64)
+        self._ends = np.zeros((1 << 8) + 1, np.int64)
+        self._found = np.empty(1 << 12, np.uint8)
+        self._hash()
+
+    def _hash(self) -> None:
+        size = 4 * self._hashes.size
+        self._shift = np.uint64(65 - size.bit_length())
+        self._slots = np.full(size, -1, np.int32)
+        kernels.hash_again(self._hashes, self.count, self._null, self._slots, self._shift)
+
+    def encode(self, texts: pa.Array) -> npt.NDArray[np.int32]:
+        """The codes of texts without nulls; new ones get the next codes in the order of their appearance."""
+        kind = np.int64 if pa.types.is_large_string(texts.type) else np.int32
+        _, offsets, data = texts.buffers()
+        if offsets is None or len(texts) == 0:
+            return np.empty(0, np.int32)
+        starts = np.frombuffer(offsets, kind)[texts.offset : texts.offset + len(texts) + 1]
+        letters = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+        codes = np.empty(len(texts), np.int32)
+        done = 0
+        while True:
+            known = (self._hashes, self._ends, self._found, self.count, codes)
+            done, self.count = kernels.number_text(starts, letters, done, self._slots, self._shift, *known)
+            if done == codes.size:
+                return codes
+            self._grow(int(starts[done + 1] - starts[done]))
+
+    def null(self) -> int:
+        """The code of null."""
+        if self._null < 0:
+            if self.count == self._hashes.size:
+                self._grow(0)
+            self._null = self.count
+            self._ends[self.count + 1] = self._ends[self.count]
+            self.count += 1
+        return self._null
+
+    def _grow(self, size: int) -> None:
+        used = int(self._ends[self.count])
+        if used + size > self._found.size:
+            self._found = np.concatenate([self._found[:used], np.empty(4 * used + size, np.uint8)])
+        if self.count == self._hashes.size:
+            self._hashes = np.concatenate([self._hashes, np.empty(3 * self.count, np.uint64)])
+            self._ends = np.concatenate([self._ends, np.zeros(3 * self.count, np.int64)])
+            self._hash()
+
+    def values(self, start: int, stop: int) -> pa.Array:
+        """The texts of codes start, ..., stop - 1."""
+        ends = self._ends[start : stop + 1]
+        data = pa.py_buffer(self._found[ends[0] : ends[-1]].tobytes())
+        there = np.arange(start, stop) != self._null
+        valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+        offsets = pa.py_buffer((ends - ends[0]).astype(np.int32))
+        return pa.Array.from_buffers(pa.string(), stop - start, [valid, offsets, data])
+
+
 class _Coder:
     """Values of one column to codes, in the order of their appearance.
 
@@ -163,6 +226,7 @@ class _Coder:
         self.name = name
         self.type: pa.DataType = pa.null()
         self._array: pa.Array | None = None
+        self._texts: _Texts | None = None
         self._dictionary: pa.Array | None = None
         self._known = np.empty(0, np.int32)
         self._numbers = _Numbering()
@@ -173,23 +237,54 @@ class _Coder:
         if pa.types.is_dictionary(column.type):
             return self._encode_dictionary(column)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            return self._encode_dictionary(column.dictionary_encode(null_encoding="mask"))
+            self.type = pa.string()
+            return self._codes_of_texts(column)
         self.type = column.type
         return self._encode_numbers(column)
 
     def _encode_dictionary(self, column: pa.DictionaryArray) -> npt.NDArray[np.int32]:
         dictionary = column.dictionary
-        # The batches of a row group share one dictionary, each a copy of it.
-        if self._dictionary is None or not dictionary.equals(self._dictionary):
-            plain = dictionary.cast(pa.string()) if pa.types.is_large_string(dictionary.type) else dictionary
-            self.type = plain.type
-            self._known = self._codes_of(plain)
+        # The batches of a row group share one dictionary, each a copy of it, which may grow at its end.
+        known = self._dictionary
+        seen = 0
+        if known is not None and dictionary.slice(0, len(known)).equals(known):
+            seen = len(known)
+        if seen < len(dictionary) or self._dictionary is None:
+            text = pa.types.is_string(dictionary.type) or pa.types.is_large_string(dictionary.type)
+            self.type = pa.string() if text else dictionary.type
+            codes_of = self._codes_of_texts if text else self._codes_of
+            self._known = np.concatenate([self._known[:seen], codes_of(dictionary.slice(seen))])
             self._dictionary = dictionary
         if column.indices.null_count == 0:
             return self._known[as_numpy(column.indices)]
         missing = null_mask(column.indices)
         indices = np.where(missing, len(self._known), as_numpy(column.indices).astype(np.int64))
-        return np.concatenate([self._known, self._codes_of(pa.nulls(1, self.type))])[indices]
+        return np.append(self._known, self._code_of_null())[indices].astype(np.int32, copy=False)
+
+    def _code_of_null(self) -> np.int32:
+        if self._texts is not None:
+            return np.int32(self._texts.null())
+        return np.int32(self._codes_of(pa.nulls(1, self.type))[0])
+
+    def _codes_of_texts(self, values: pa.Array) -> npt.NDArray[np.int32]:
+        """As `_codes_of`, of texts."""
+        if self._texts is None:
+            self._texts = _Texts()
+        before = self._texts.count
+        missing = null_mask(values) if values.null_count else None
+        if missing is None:
+            codes = self._texts.encode(values)
+        else:
+            codes = np.full(len(values), self._texts.null(), np.int32)
+            codes[~missing] = self._texts.encode(values.drop_null())
+        if self._texts.count > before:
+            self._array = None
+            try:
+                self._texts.values(before, self._texts.count).validate(full=True)
+            except pa.ArrowInvalid:
+                self._refuse_text()
+                raise
+        return codes
 
     def _encode_numbers(self, column: pa.Array) -> npt.NDArray[np.int32]:
         kind = pa.int32() if pa.types.is_date32(column.type) else column.type
@@ -229,9 +324,14 @@ class _Coder:
                 f"column '{self.name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
             ) from None
 
+    def __len__(self) -> int:
+        return len(self.values) if self._texts is None else self._texts.count
+
     @property
     def values(self) -> pa.Array:
         """Of each code."""
+        if self._texts is not None and (self._array is None or len(self._array) < self._texts.count):
+            self._array = self._texts.values(0, self._texts.count)
         return pa.nulls(0) if self._array is None else self._array
 
     def in_order(self) -> Integers:
