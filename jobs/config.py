@@ -420,8 +420,8 @@ class WindowConfig(Section):
     column: Text | None = Field(
         None,
         description="Column that dates the rows: dates, timestamps, integers such as 20260131, text such as "
-        "2026-01-31; or the key of hive folders such as date=2026-01-31. Each day's rows are kept sorted in the "
-        "store, and later fits sort only days that are new or changed. null: all of the log, sorted each time.",
+        "2026-01-31; or the key of hive folders such as date=2026-01-31. fit keeps each day's rows sorted in the "
+        "store, and later fits sort only days that are new or changed. null: all of the log.",
     )
     last: Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(_check_days)] = Field(
         "30d", description="With window.column: the number of days, such as 30d."
@@ -604,6 +604,11 @@ class JobConfig(Section):
         cluster: ClusterConfig
 
 
+_WINDOW: WindowConfig = Field(
+    WindowConfig(), description="Which days of the log to use: all, or the last ones."
+)
+
+
 class FitConfig(JobConfig):
     """Configuration of fit."""
 
@@ -613,9 +618,7 @@ class FitConfig(JobConfig):
     segments: SegmentsConfig = Field(
         SegmentsConfig(), description="With log.segment: which segments get a map of their own."
     )
-    window: WindowConfig = Field(
-        WindowConfig(), description="Which days of the log to use: all, or the last ones."
-    )
+    window: WindowConfig = _WINDOW
     score_table: ScoreTableConfig = Field(
         ScoreTableConfig(),
         description="The sorted log, one row a distinct score, which the calibrator is fitted to.",
@@ -631,6 +634,11 @@ class ScoreConfig(JobConfig):
     store: PublishedConfig = Field(description="The published table to score with.")
     classifier: ClassifierConfig = Field(
         ClassifierConfig(), description="A classifier to score with, for logs of features."
+    )
+    window: WindowConfig = Field(
+        WindowConfig(),
+        description="Which days of the log to score: all, or the last ones. The files that may hold rows of these "
+        "days are scored whole.",
     )
     score: ScoreSection = Field(ScoreSection(), description="Which logs are refused.")
     output: ScoredConfig = Field(description="Where the scored log goes.")
@@ -648,6 +656,9 @@ class EvaluateConfig(JobConfig):
         "(score_table.keep of fit): the log it was fitted to, sorted already; the other keys then mean nothing."
     )
     store: PublishedConfig = Field(description="The published table to measure.")
+    window: WindowConfig = Field(
+        WindowConfig(), description="Which days of the log to measure: all, or the last ones."
+    )
     report: ReportConfig = Field(description="Where the report goes.")
     evaluate: EvaluateSection = Field(EvaluateSection(), description="How to measure.")
     scratch: Scratch = None

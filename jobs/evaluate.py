@@ -21,6 +21,7 @@ from jobs.config import EvaluateConfig
 from jobs.judging import Against, check_earlier, check_in_sample, check_required, find_against, unmet
 from jobs.limits import check_transform
 from jobs.run import Outcome, Plan
+from jobs.windows import window_days, window_of
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.evaluation import (
     Evaluation,
@@ -43,6 +44,8 @@ from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
+from pipeline.log.windows import Window
+from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import (
     ScoreTable,
     SortPlan,
@@ -50,7 +53,9 @@ from pipeline.sort.score_table import (
     add_sort,
     build_score_table,
     scratch_bytes,
+    sort_log,
 )
+from pipeline.sort.window_runs import sort_window
 from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import LookupTable, read_lookup_table
 from pipeline.table.published import PublishedTable
@@ -93,13 +98,26 @@ def prepare(config: EvaluateConfig) -> Prepared:
     else:
         _check_kept(kept, transform, columns)
         log = kept.files()
+    window = _window(config, log, kept)
+    if window is not None:
+        log = window.log
     # The log's files count, not how they were named.
     settings = config.model_dump(
         mode="json",
-        exclude={"store": True, "scratch": True, "cluster": True, "report": True, "log": {"path"}},
+        exclude={
+            "store": True,
+            "scratch": True,
+            "cluster": True,
+            "report": True,
+            "log": {"path"},
+            "window": True,
+        },
     )
     if against is not None:
         settings["against"] = [against.name, against.path]
+    if window is not None:
+        # The days count, not how they were chosen.
+        settings["window"] = [window.column, window.first, window.last]
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
     output = Output(config.report.path)
@@ -120,8 +138,29 @@ def prepare(config: EvaluateConfig) -> Prepared:
     needed = _scratch_needed(log, kept, monotone=lookup.facts.monotone)
     check_space(config.scratch, needed)
     return Prepared(
-        config, log, version, lookup, identity, output, quarantine, needed, kept, segmented, against, seen
+        config,
+        log,
+        version,
+        lookup,
+        identity,
+        output,
+        quarantine,
+        needed,
+        kept,
+        segmented,
+        against,
+        seen,
+        window,
     )
+
+
+def _window(config: EvaluateConfig, log: Log, kept: KeptTable | None) -> Window | None:
+    if kept is not None and config.window.column is not None:
+        raise ConfigError(
+            f"window.column: expected null with a kept score table, whose rows have no days, found "
+            f"{config.window.column!r}: leave it out, or evaluate on the log"
+        )
+    return window_of(config.window, log)
 
 
 def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...]) -> None:
@@ -176,6 +215,7 @@ class Prepared:
     segmented: SegmentedLookup | None = None
     against: Against | None = None
     seen: InSample = field(default_factory=lambda: InSample(0, 0.0))
+    window: Window | None = None
 
     @property
     def _one_sort(self) -> bool:
@@ -216,6 +256,7 @@ class Prepared:
                 "table": self.config.store.table,
                 "version": self.version.name,
                 "run_id": self.identity,
+                **({} if self.window is None else {"window": window_days(self.window)}),
             },
         )
 
@@ -345,10 +386,12 @@ class Prepared:
         )
         again.scratch.mkdir()
         if self.segmented is not None:
-            segments = evaluate_segments(self.log, self.segmented, (plan, again), executor, bins)
+            segments = evaluate_segments(
+                self.log, self.segmented, (plan, again), executor, bins, self._sorted
+            )
             return segments.before.table, segments.whole, segments  # segments are compared with nothing
         if self.kept is None:
-            table, _ = build_score_table(self.log, plan, executor)
+            table, _ = build_score_table(self.log, plan, executor, total=self._sorted(plan, executor))
         else:
             table = self.kept.table(self.log)
         run = partial(table.run, executor=executor, stage="measure")
@@ -356,8 +399,9 @@ class Prepared:
             predict = PublishedMap(self.version.lookup_path)
             evaluation = evaluate(run, predict, rows=table.used, bins=bins, parts=table.weights)
             return table, self._compared(evaluation, run), None
-        total = None
-        if self.kept is not None:
+        if self.kept is None:
+            total = self._sorted(again, executor)
+        else:
             total = sort_by_probability(table, self.version.lookup_path, again.scratch, executor)
         after, _ = build_score_table(self.log, again, executor, total=total)
         run_after = partial(after.run, executor=executor, stage="measure")
@@ -383,6 +427,18 @@ class Prepared:
         comparison = self.against.compare(run, self.version.lookup_path)
         return replace(evaluation, comparison=comparison, against=self.against.name)
 
+    @property
+    def _days(self) -> str:
+        assert self.window is not None
+        days = window_days(self.window)
+        return f"{days['column']} from {days['first']} to {days['last']}"
+
+    def _sorted(self, plan: SortPlan, executor: Executor) -> RunReceipt:
+        """The log's rows, or those of the window, as runs."""
+        if self.window is None:
+            return sort_log(self.log, plan, executor)
+        return sort_window(self.window, plan, executor)
+
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:
         lookup = self.lookup.facts
         left_out = {"quarantined_by_reason"}
@@ -391,6 +447,7 @@ class Prepared:
         return {
             "Log": {
                 "path": ", ".join(self.config.log.path),
+                **({} if self.window is None else {"window": self._days}),
                 "files": len(self.log.files),
                 "files skipped": len(self.log.skipped),
                 **{key: value for key, value in table.facts().items() if key not in left_out},
@@ -440,6 +497,7 @@ class Prepared:
             "before": before.as_dict(),
             "after": after.as_dict(),
             "run_id": self.identity,
+            **({} if self.window is None else {"window": window_days(self.window)}),
             **table.facts(),
         }
         if evaluation.comparison is not None:

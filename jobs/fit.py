@@ -14,6 +14,7 @@ from calibrators.base import Calibrator
 from jobs.config import FitConfig
 from jobs.resume import Finishing, left_to_do, older_data, refuse
 from jobs.run import Outcome, Plan
+from jobs.windows import window_of
 from pipeline.classifier.origin import generated_by
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor, Graph
@@ -24,7 +25,7 @@ from pipeline.fit.calibration import Fit, fit_log, keep_monotone, make_calibrato
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
-from pipeline.log.windows import Window, choose_window
+from pipeline.log.windows import Window
 from pipeline.sort.day_tables import DayTables, add_up_days, planned_facts, window_facts
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.runs import RunReceipt
@@ -43,7 +44,7 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
     _check_segments(config)
     log = open_log(config.log.path, columns)
-    window = _choose_window(config, log)
+    window = window_of(config.window, log)
     if window is not None:
         log = window.log
     store = TableStore(config.store.path, config.store.table)
@@ -84,12 +85,6 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
 
 def _calibrator(config: FitConfig) -> Calibrator:
     return make_calibrator(config.calibrator.method, config.calibrator.params, config.log.sampling_rate)
-
-
-def _choose_window(config: FitConfig, log: Log) -> Window | None:
-    if config.window.column is None:
-        return None
-    return choose_window(log, config.window.column, config.window.length, config.window.last_day)
 
 
 def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from jobs.config import ScoreConfig
 from jobs.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.run import Outcome, Plan
+from jobs.windows import window_days, window_of
 from pipeline.classifier.features import Roles, open_features
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.windows import Window
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.identity import run_id
@@ -37,6 +39,9 @@ def prepare(config: ScoreConfig) -> Prepared:
     else:
         features = classifying.classifier.features
         log = open_features(config.log.path, Roles(None), setting="log", known=features).log
+    window = window_of(config.window, log)
+    if window is not None:
+        log = replace(log, files=window.log.files)
     scoring = Scoring(
         config.log.score,
         version.lookup_path,
@@ -61,7 +66,7 @@ def prepare(config: ScoreConfig) -> Prepared:
     identity = run_id("score", log, settings)
     output = scored_output(config.output.path, replace=config.output.mode == "replace")
     check_output(log, output, identity)
-    return Prepared(config, log, version, scoring, identity, output, limits)
+    return Prepared(config, log, version, scoring, identity, output, limits, window)
 
 
 def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Classifying | None:
@@ -93,6 +98,7 @@ class Prepared:
     identity: str
     output: Output
     limits: Limits
+    window: Window | None = None
 
     @property
     def threads(self) -> bool:
@@ -122,8 +128,13 @@ class Prepared:
                 "version": self.version.name,
                 "method": self.version.manifest["method"],
                 "run_id": self.identity,
+                **self._window,
             },
         )
+
+    @property
+    def _window(self) -> dict[str, Any]:
+        return {} if self.window is None else {"window": window_days(self.window)}
 
     def graph(self) -> Graph:
         """What the scoring would compute."""
@@ -157,6 +168,7 @@ class Prepared:
             "rows_above_range": scored.rows_above_range,
             "bytes": scored.size,
             "run_id": self.identity,
+            **self._window,
         }
         if classifying is not None:
             summary["classifier"] = classifying.classifier.path

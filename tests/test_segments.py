@@ -7,6 +7,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -447,10 +448,43 @@ def test_other_types_are_refused(tmp_path, values, found):
         open_log(path, Columns("score", "label", None, ("s",)))
 
 
-def test_a_column_that_is_only_a_folder_name_is_refused(tmp_path):
-    write_log(tmp_path / "day=1", pa.table({"score": [0.1, 0.2], "label": [0, 1]}))
-    with pytest.raises(InputRejectedError, match="found it in the names of the folders only"):
-        open_log(str(tmp_path), Columns("score", "label", None, ("day",)))
+def test_keys_of_folders_are_segments(tmp_path):
+    table = some_log(600, 3).drop_columns(["country"])
+    rng = np.random.default_rng(0)
+    names = ["a b", "é/x", None, "", "7"]
+    owner = rng.integers(0, 5, 600)
+    for i, name in enumerate(names):
+        folder = "__HIVE_DEFAULT_PARTITION__" if name is None else quote(name, safe="")
+        write_log(tmp_path / "log" / f"country={folder}", table.filter(pa.array(owner == i)), 2)
+    whole = table.append_column("country", pa.array([names[i] for i in owner], pa.string()))
+    columns = ("country", "model")
+    log = open_log(str(tmp_path / "log"), Columns("score", "label", None, columns))
+    assert log.types["country"] == "string"
+    (tmp_path / "scratch").mkdir()
+    found, _ = fit_segments(
+        make_calibrator("isotonic", {}), log, SortPlan(tmp_path / "scratch"), Shuffled(), SegmentRules(20, 2)
+    )
+    assert_equal(found, expected_maps(whole, columns, False, SegmentRules(20, 2)))
+    write_log(tmp_path / "log" / "other", table)
+    with pytest.raises(InputRejectedError, match=r"column 'country' \(log.segment\) is not in 1 of 11 files"):
+        open_log(str(tmp_path / "log"), Columns("score", "label", None, columns))
+
+
+def test_scoring_and_measuring_by_keys_of_folders(place):
+    tables = {name: some_log(500, ord(name)).drop_columns(["country"]) for name in ("a", "b")}
+    for name, table in tables.items():
+        write_log(place.root / "log" / f"site={name}", table)
+    thin = ("segments.min_rows=50", "segments.min_positives=5")
+    place.job("fit", "log.segment=[site]", "calibrator.method=platt", *thin).expect(0)
+    place.job("score").expect(0)
+    for name, table in tables.items():
+        rows = pq.read_table(place.output / f"site={name}", partitioning=None)
+        score, label = table["score"].to_numpy(), table["label"].to_numpy()
+        alone = make_calibrator("platt", {}).fit(score, label)
+        np.testing.assert_array_equal(rows["probability"].to_numpy(), alone.predict(score))
+    done = place.job("evaluate", "--json", output__path=place.root / "report")
+    assert done.code == 0, done.stderr
+    assert done.json["segments"]["count"] == 2
 
 
 def test_too_many_segments_are_refused(tmp_path, monkeypatch):

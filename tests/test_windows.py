@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import fit
-from jobs.config import FitConfig, ScoreTableConfig
-from pipeline.errors import InputRejectedError, NothingToDoError
+from jobs import evaluate, fit
+from jobs import score as score_job
+from jobs.config import EvaluateConfig, FitConfig, ScoreConfig, ScoreTableConfig
+from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.log.score_grid import round_scores
 from pipeline.sort.score_table import SortPlan
@@ -535,7 +536,8 @@ def beside(summary) -> bytes:
 
 @pytest.mark.parametrize("weight", [None, "w"])
 @pytest.mark.parametrize(
-    ("method", "grid"), [("isotonic", "none"), ("isotonic", "1e-1"), ("platt", "none"), ("bbq", "float32")]
+    ("method", "grid"),
+    [("isotonic", "none"), ("isotonic", "1e-1"), ("platt", "none"), ("histogram", "float32")],
 )
 @pytest.mark.parametrize("columns", [["model"], ["site", "model"]])
 def test_a_window_of_segments_equals_a_fit_of_its_raw_log(tmp_path, weight, method, grid, columns):
@@ -589,3 +591,84 @@ def test_days_of_segments_in_files_of_several_days_and_many_small_runs(tmp_path,
     assert (lookup(found), beside(found)) == (lookup(raw), beside(raw))
     runs = list((tmp_path / "store" / "ads" / "days").glob("*/run-*"))
     assert len([path for path in runs if "merged" in path.name]) >= 2
+
+
+# In other jobs
+
+
+def evaluated(root: Path, path, name: str, **sections):
+    config = {
+        "log": {"path": path if isinstance(path, list) else str(path), **sections.pop("log", {})},
+        "store": {"path": str(root / "store"), "table": "ads"},
+        "report": {"path": str(root / name)},
+        "scratch": str(root),
+        "cluster": {"kind": "inline"},
+        **sections,
+    }
+    return evaluate.prepare(EvaluateConfig.model_validate(config)).execute(Shuffled()).summary
+
+
+@pytest.mark.parametrize("segment", [[], ["model"]])
+@pytest.mark.parametrize("method", ["isotonic", "histogram"])
+def test_a_window_is_measured_as_its_raw_log(tmp_path, segment, method):
+    log = tmp_path / "log"
+    for day in range(4):
+        write_day(log, day, with_segments(day_rows(day), day, ["a", None, "b"][: 1 + day % 3]))
+    mixed = pa.concat_tables(with_segments(day_rows(day, rows=100), day, ["b"]) for day in (1, 3))
+    dates = pa.array(np.repeat([date_of(1), date_of(3)], 100))
+    pq.write_table(mixed.append_column("date", dates), tmp_path / "log" / "mixed.parquet", row_group_size=60)
+    run(tmp_path, log, log={"segment": segment}, calibrator={"method": method})
+    found = evaluated(tmp_path, log, "window", window=window("2d"))
+    assert found["window"] == {"column": "date", "first": date_of(2), "last": date_of(3)}
+    assert found["rows_read"] == 900
+    own = mixed.append_column("date", dates).filter(pc.equal(dates, date_of(3)))
+    (tmp_path / "own").mkdir()
+    pq.write_table(own, tmp_path / "own" / "own.parquet")
+    raw = evaluated(tmp_path, [*raw_days(tmp_path, log, 2, 3), str(tmp_path / "own")], "raw")
+    assert found["after"] == raw["after"]
+    assert found["before"] == raw["before"]
+    if segment:
+        assert (tmp_path / "window" / "segments.parquet").read_bytes() == (
+            tmp_path / "raw" / "segments.parquet"
+        ).read_bytes()
+
+
+def test_bad_rows_of_a_measured_window_are_kept(tmp_path, log):
+    run(tmp_path, log)
+    for day in (1, 4):
+        table = day_rows(day)
+        bad = pa.array([None, *table["score"].to_pylist()[1:]], pa.float64())
+        write_day(log, day, table.set_column(0, "score", bad))
+    rules = {"on_bad_rows": "quarantine", "quarantine_path": str(tmp_path / "bad")}
+    found = evaluated(tmp_path, log, "window", window=window(), log=rules)
+    assert found["quarantined_by_reason"] == {"score_null": 1}
+    assert (
+        pq.read_table(tmp_path / "bad" / found["run_id"])["file"]
+        .to_pylist()[0]
+        .endswith(f"date={date_of(4)}/part-0.parquet")
+    )
+
+
+def test_files_that_may_hold_rows_of_a_window_are_scored_whole(tmp_path, log):
+    run(tmp_path, log)
+    dates = pa.array(np.repeat([date_of(0), date_of(3)], 200))
+    pq.write_table(day_rows(7).append_column("date", dates), log / "mixed.parquet")
+    config = {
+        "log": {"path": str(log)},
+        "store": {"path": str(tmp_path / "store"), "table": "ads"},
+        "output": {"path": str(tmp_path / "scored")},
+        "window": window("2d"),
+        "cluster": {"kind": "inline"},
+    }
+    found = score_job.prepare(ScoreConfig.model_validate(config)).execute(InlineExecutor()).summary
+    assert found["window"] == {"column": "date", "first": date_of(3), "last": date_of(4)}
+    names = [str(path.relative_to(tmp_path / "scored")) for path in (tmp_path / "scored").rglob("*.parquet")]
+    days = [f"date={date_of(day)}/part-0.parquet" for day in (3, 4)]
+    assert sorted(names) == sorted([*days, "mixed.parquet"])
+    assert found["rows"] == 1200
+
+
+def test_kept_tables_have_no_days(tmp_path, log):
+    kept = Path(run(tmp_path, log, score_table={"keep": True})["lookup_path"]).parent / "score_table"
+    with pytest.raises(ConfigError, match=r"^window.column: expected null"):
+        evaluated(tmp_path, kept, "kept", window=window())

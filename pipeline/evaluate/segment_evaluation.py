@@ -28,6 +28,7 @@ from pipeline.execution import Executor
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
+from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, sort_log
 from pipeline.sort.segment_visits import Visit, cut_levels, visit_segments
 from pipeline.sort.segments import Level, number_segments
@@ -64,7 +65,11 @@ class Side:
         return self.values[:, _FIELDS.index(name)]
 
 
-def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int) -> Side:
+Sort = Callable[[SortPlan, Executor], RunReceipt]
+"""What sorts the rows that are measured."""
+
+
+def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int, sort: Sort) -> Side:
     """Sort a log's predictions, write the table of all rows to `plan.write`, and measure each segment.
 
     The measures are exact, and so the same to the last bit however the work is cut.
@@ -74,7 +79,7 @@ def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int) -> Sid
     InputRejectedError
         As `build_score_table`; too many segments.
     """
-    total = sort_log(log, plan, executor)
+    total = sort(plan, executor)
     segments = number_segments(total.runs, plan.scratch)
     level = segments.levels[-1]
     weighted = log.columns.weight is not None
@@ -215,7 +220,12 @@ def _text(value: Any) -> str | None:
 
 
 def evaluate_segments(
-    log: Log, lookup: SegmentedLookup, plans: tuple[SortPlan, SortPlan], executor: Executor, bins: int
+    log: Log,
+    lookup: SegmentedLookup,
+    plans: tuple[SortPlan, SortPlan],
+    executor: Executor,
+    bins: int,
+    sort: Sort | None = None,
 ) -> SegmentedEvaluation:
     """Measure a log's predictions before and after calibration, of all rows and of each segment.
 
@@ -226,8 +236,10 @@ def evaluate_segments(
     plans : how to sort the scores, and the calibrated probabilities (with `lookup`, in a scratch folder of its own);
         both with `write`
     bins : of the calibration errors
+    sort : what sorts the log's rows, or some of them; None: `sort_log`
     """
-    before, after = (measure_side(log, plan, executor, bins) for plan in plans)
+    sort = sort or partial(sort_log, log)
+    before, after = (measure_side(log, plan, executor, bins, sort) for plan in plans)
     run, run_after = (partial(side.table.run, executor=executor, stage="measure") for side in (before, after))
     whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins)
     fitted_on = tuple(lookup.known.get(key, UNSEEN) for key in before.level.keys)

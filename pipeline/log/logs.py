@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.arrow_columns import as_numpy, null_mask
 from pipeline.errors import InputRejectedError, examples, listing
-from pipeline.log import segment_values
+from pipeline.log import hive, segment_values
 from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches
 
 BATCH_ROWS = 1 << 18
@@ -119,7 +119,8 @@ def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
     """
     found = find_files(paths)
     good, problems = read_footers(found.filesystem, found.files)
-    types, column_problems = _check_columns([(file.relative, schema) for file, schema in good], columns)
+    schemas = [(file.relative, hive.with_keys(schema, file.path, columns.segments)) for file, schema in good]
+    types, column_problems = _check_columns(schemas, columns)
     problems += column_problems
     files = tuple(file for file, _ in good)
     if not problems and sum(file.rows for file in files) == 0:
@@ -169,12 +170,6 @@ def _check_columns(
         if name is None or not schemas:
             continue
         missing = [path for path, schema in schemas if name not in schema.names]
-        if missing and role == "segment" and all(f"{name}=" in path for path in missing):
-            problems.append(
-                f"column '{name}' (log.segment): expected a column in the files, found it in the names of the folders "
-                f"only ({examples(missing, 2)}): write it as a column too"
-            )
-            continue
         if missing:
             problems.append(_missing(role, name, missing, schemas))
             continue
@@ -290,9 +285,12 @@ def read_rows(filesystem: Any, piece: Piece, columns: Columns) -> Iterator[Rows]
         If the file was changed, breaks off, or its pages do not decode.
     """
     row = piece.first_row
-    with open_parquet(filesystem, piece.path, piece.seen, columns.segments) as parquet:
-        for batch in read_batches(parquet, piece.path, columns.names, piece.row_groups, BATCH_ROWS):
-            yield _as_arrays(batch, columns, row)
+    coded = [name for name in columns.segments if hive.hive_value(piece.path, name) is None]
+    with open_parquet(filesystem, piece.path, piece.seen, coded) as parquet:
+        there = parquet.schema_arrow.names
+        names = [name for name in columns.names if name in there or name not in columns.segments]
+        for batch in read_batches(parquet, piece.path, names, piece.row_groups, BATCH_ROWS):
+            yield _as_arrays(hive.with_values(batch, piece.path, columns.segments), columns, row)
             row += batch.num_rows
 
 

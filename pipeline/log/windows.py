@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +21,13 @@ import pyarrow as pa
 
 from pipeline.arrow_columns import as_numpy, null_mask
 from pipeline.errors import InputRejectedError, examples, listing
+from pipeline.log.hive import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, open_parquet
 from pipeline.log.logs import DAY_INVALID, DAY_NULL, Log
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
 _PLAIN = re.compile(r"(\d{4})(\d\d)(\d\d)")
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _UNITS_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _STORED_UNITS = {
     "milliseconds": 86_400_000,
@@ -179,15 +178,13 @@ def _dated(log: Log, column: str) -> list[DatedFile]:
 
 def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
     """A file with its days, or what is wrong with it."""
-    value = _hive_value(file.path, column)
+    value = hive_value(file.path, column)
     if value is None:
         return _from_footer(filesystem, file, column)
     day = parse_day(value)
     if day is None:
         hint = (
-            "leave it out of log.path"
-            if value == _NO_VALUE
-            else "name folders such as 2026-01-31 or 20260131"
+            "leave it out of log.path" if value == NO_VALUE else "name folders such as 2026-01-31 or 20260131"
         )
         return f"{file.path}: expected a date in the folder's name, found {column}={value}: {hint}"
     number = day_number(day)
@@ -200,14 +197,6 @@ def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
             if rows
         ),
     )
-
-
-def _hive_value(path: str, column: str) -> str | None:
-    for part in path.split("/")[-2::-1]:
-        name, equals, value = part.partition("=")
-        if equals and unquote(name) == column:
-            return unquote(value)
-    return None
 
 
 def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:

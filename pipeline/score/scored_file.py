@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from calibrators.calibration_map import CalibrationMap
 from logcal.transforms import apply_transform
 from pipeline.errors import ConfigError, InputRejectedError, examples
+from pipeline.log.hive import hive_value, with_values
 from pipeline.log.log_files import LogFile, open_bytes, open_parquet, read_batches, reason
 from pipeline.log.logs import numbers
 from pipeline.schema import TABLE_VERSION_COLUMN
@@ -168,7 +169,7 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
                 f"set {setting} to another name"
             )
     for name in scoring.segments:
-        if name not in names:
+        if name not in names and hive_value(path, name) is None:
             raise InputRejectedError(
                 f"{path}: expected a column '{name}', which the table's segments are of, found {examples(names, 12)}"
             )
@@ -296,8 +297,12 @@ class _SegmentedFile(_File):
         self.lookup = lookup
 
     def _probabilities(self, row_group: int) -> Iterator[Array]:
-        for batch in self._batches(row_group, [self.scoring.score, *self.scoring.segments]):
-            place, known = self.lookup.index.find([batch.column(name) for name in self.scoring.segments])
+        segments = self.scoring.segments
+        there = self.parquet.schema_arrow.names
+        names = [self.scoring.score, *(name for name in segments if name in there)]
+        for batch in self._batches(row_group, list(dict.fromkeys(names))):
+            keys = with_values(batch, self.path, segments)
+            place, known = self.lookup.index.find([keys.column(name) for name in segments])
             scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
             self.range.add(scores)
             self.unseen_rows += known.size - int(np.count_nonzero(known))

@@ -31,19 +31,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
+from pipeline.errors import ConfigError, TemporaryError
 from pipeline.execution import Executor, Graph
 from pipeline.files.locks import hold, make, remove, remove_dead, share
-from pipeline.log import quarantine
-from pipeline.log.log_files import Piece
 from pipeline.log.quarantine import BadRows, Example
 from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_number, day_of, parse_day
 from pipeline.sort import day_runs
 from pipeline.sort.day_counts import Counts, add_counts, cluster
 from pipeline.sort.run_files import RunSegments, restored
-from pipeline.sort.runs import Reading, RunReceipt, write_runs
+from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_up
+from pipeline.sort.window_runs import FileId, add_days, add_up_day, check_window
 from pipeline.table.store import TableStore
 
 FORMAT = 5
@@ -53,10 +52,6 @@ MOST_PARTS = 64
 FACTS, SAMPLES = "day.json", "samples.npy"
 _STAGING = ".staging-"
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-[0-9a-f]{16}")
-
-
-FileId = tuple[str, int, str]
-"""Path, size and stamp: a changed file is another one."""
 
 
 class Kept(NamedTuple):
@@ -162,6 +157,22 @@ class DayTables:
         content = {"format": FORMAT, "settings": self.settings, "files": sorted(files)}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
+    @staticmethod
+    def _add(
+        graph: Graph,
+        window: Window,
+        files: dict[int, frozenset[FileId]],
+        folders: dict[int, Path],
+        plan: SortPlan,
+    ) -> list[Any]:
+        """Add to a graph what makes day tables in folders of their own: `sort-i -> days-k`; return the references."""
+        per_unit = _per_unit(window, plan)
+        tasks = [
+            (*day, sorted(files[day.day]), plan.run_rows, per_unit)
+            for day in add_days(graph, window, files, folders, plan)
+        ]
+        return graph.layer("days", _finish_day, tasks)
+
     def unsorted(self, window: Window) -> dict[int, frozenset[FileId]]:
         """The days that a fit would sort rows of, and of which files, as far as can be seen now."""
         return {day: cover.missing for day, cover in self.covers(window).items() if cover.missing}
@@ -170,7 +181,7 @@ class DayTables:
         """Add what would make the day tables that are not there to a graph; see `sort`."""
         files = self.unsorted(window)
         folders = {day: self.folder / self._name(day, own) for day, own in files.items()}
-        return _add_days(graph, window, files, folders, plan)
+        return self._add(graph, window, files, folders, plan)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -249,7 +260,7 @@ class DayTables:
             for folder in folders.values():
                 folder.mkdir()
             graph = Graph()
-            executor.compute(graph, graph.task("kept", len, _add_days(graph, window, files, folders, plan)))
+            executor.compute(graph, graph.task("kept", len, self._add(graph, window, files, folders, plan)))
             for day, name in names.items():
                 _drop_unused(folders[day])
                 self._move_in(folders[day], self.folder / name)
@@ -336,12 +347,7 @@ def add_up_days(tables: list[DayTable], plan: SortPlan, executor: Executor) -> R
         Unusable rows beyond what the rules allow; no usable row.
     """
     receipt = add_up([table.receipt for table in tables])
-    quarantine.check(receipt.bad, receipt.rows, plan.rules)
-    if receipt.used == 0:
-        raise InputRejectedError(
-            f"window: expected usable rows, found none among {receipt.rows:,}"
-            f"{quarantine.waiting(receipt.rows - receipt.bad.total)}: set window.until or window.last"
-        )
+    check_window(receipt, plan)
     per_unit = steps_per_unit(plan.grid)
     clusters = cluster([table.counts for table in tables if table.counts is not None])
     tasks = [(days, per_unit, str(plan.scratch / f"run-counts-{i:04d}")) for i, days in enumerate(clusters)]
@@ -405,75 +411,6 @@ def _is_old(name: str, window: Window, used: set[str]) -> bool:
     return day <= day_of(window.last)
 
 
-def _add_days(
-    graph: Graph,
-    window: Window,
-    files: dict[int, frozenset[FileId]],
-    folders: dict[int, Path],
-    plan: SortPlan,
-) -> list[Any]:
-    """Add to a graph what makes day tables in folders of their own: `sort-i -> days-k`; return the references.
-
-    Of each day those row groups are read that some files have of it; a day needs the tasks alone that read them.
-    """
-    log = window.log
-    reading = Reading(log.filesystem, log.columns, plan.transform, grid=plan.grid)
-    plain = reading._replace(columns=day_runs.without_date(log.columns))
-    keep = plan.rules.keep
-    tasks: list[tuple[Any, ...]] = []
-    # The days that each task gives rows of; one day, where it reads no others.
-    reach: list[int | frozenset[int]] = []
-    pure, mixed = _divide(window, files)
-    for day, pieces in pure.items():
-        for some in day_runs.pack(pieces, plan.run_rows):
-            tasks.append((write_runs, some, plain, str(folders[day]), len(tasks), plan.run_rows, keep))
-            reach.append(day)
-    for own_days, divided in sorted(mixed.items(), key=lambda item: sorted(item[0])):
-        places = {day: str(folders[day]) for day in sorted(own_days)}
-        for few in day_runs.pack(divided, plan.run_rows):
-            tasks.append((day_runs.write_divided_runs, few, reading, places, len(tasks), plan.run_rows, keep))
-            reach.append(own_days)
-    found = graph.layer("sort", day_runs.call, tasks)
-    per_unit = _per_unit(window, plan)
-    finished = []
-    for day, folder in folders.items():
-        own = [result for days, result in zip(reach, found, strict=True) if days == day]
-        others = [
-            result
-            for days, result in zip(reach, found, strict=True)
-            if isinstance(days, frozenset) and day in days
-        ]
-        finished.append((str(folder), day, own, others, sorted(files[day]), plan.run_rows, per_unit))
-    return graph.layer("days", _finish_day, finished)
-
-
-def _divide(
-    window: Window, files: dict[int, frozenset[FileId]]
-) -> tuple[dict[int, list[Piece]], dict[frozenset[int], list[day_runs.MixedPiece]]]:
-    """The row groups that some files have of each day: those of one day, and by their days those of several.
-
-    Of a file that some days have a table of already, only the others' rows are taken.
-    """
-    wanted = {path for own in files.values() for path, _, _ in own}
-    pure: dict[int, list[Piece]] = {day: [] for day in files}
-    mixed: dict[frozenset[int], list[day_runs.MixedPiece]] = {}
-    for file, groups in window.files:
-        if file.path not in wanted:
-            continue
-        own_days = {day for day, own in files.items() if (file.path, file.size, file.stamp) in own}
-        for group in groups:
-            days = own_days.intersection(range(group.first, group.last + 1))
-            if not days:
-                continue
-            piece = file.piece((group.place,), group.start, group.rows)
-            if group.mixed:
-                divided = mixed.setdefault(frozenset(days), [])
-                divided.append(day_runs.MixedPiece(piece, group.first, group.last))
-            else:
-                pure[group.first].append(piece)
-    return pure, mixed
-
-
 def _per_unit(window: Window, plan: SortPlan) -> float | None:
     """Steps of the score grid, where a day may become counts."""
     columns = window.log.columns
@@ -489,12 +426,8 @@ def _finish_day(
     run_rows: int,
     per_unit: float | None,
 ) -> None:
-    """Make a day table of what sort tasks left.
-
-    own : of tasks that read rows of this day alone. divided : of those that read others' rows, too.
-    """
-    found = [*own, *(receipts[day] for receipts in divided if day in receipts)]
-    day_runs.finish_day(folder, add_up(found), files, run_rows, per_unit)
+    """Make a day table of what sort tasks left; see `SortedDay`."""
+    day_runs.finish_day(folder, add_up_day(folder, day, own, divided), files, run_rows, per_unit)
 
 
 def _read(folder: Path) -> Kept | None:

@@ -1,0 +1,147 @@
+"""The rows of a window as runs: whole row groups of one day, and others divided while they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.errors import InputRejectedError
+from pipeline.execution import Executor, Graph
+from pipeline.log import quarantine
+from pipeline.log.log_files import Piece
+from pipeline.log.windows import Window, day_of
+from pipeline.sort import day_runs
+from pipeline.sort.runs import Reading, RunReceipt, write_runs
+from pipeline.sort.score_table import SortPlan, add_up
+
+FileId = tuple[str, int, str]
+"""Path, size and stamp: a changed file is another one."""
+
+
+class SortedDay(NamedTuple):
+    """What sort tasks leave of a day: references to receipts.
+
+    own : of tasks that read rows of this day alone. divided : of those that read others' rows, too.
+    """
+
+    folder: str
+    day: int
+    own: list[Any]
+    divided: list[Any]
+
+
+def sort_window(window: Window, plan: SortPlan, executor: Executor) -> RunReceipt:
+    """As `sort_log`, of a window's rows; nothing is kept.
+
+    Raises
+    ------
+    InputRejectedError
+        Unusable rows beyond what the rules allow; no usable row.
+    """
+    files = {
+        day: frozenset((file.path, file.size, file.stamp) for file, _ in window.groups(day))
+        for day in window.days
+    }
+    files = {day: own for day, own in files.items() if own}
+    folders = {day: plan.scratch / f"day-{day_of(day)}" for day in files}
+    for folder in folders.values():
+        folder.mkdir(exist_ok=True)
+    graph = Graph()
+    found = graph.layer("day", add_up_day, add_days(graph, window, files, folders, plan), shown=False)
+    total: RunReceipt = executor.compute(graph, graph.task("total", add_up, found))
+    for folder in folders.values():
+        for part in folder.glob("bad-*.parquet"):
+            part.rename(plan.scratch / f"{part.stem}-{folder.name}.parquet")
+    check_window(total, plan)
+    return total
+
+
+def check_window(total: RunReceipt, plan: SortPlan) -> None:
+    """Check that a window's rows can be used.
+
+    Raises
+    ------
+    InputRejectedError
+        Unusable rows beyond what the rules allow; no usable row.
+    """
+    quarantine.check(total.bad, total.rows, plan.rules)
+    if total.used == 0:
+        raise InputRejectedError(
+            f"window: expected usable rows, found none among {total.rows:,}"
+            f"{quarantine.waiting(total.rows - total.bad.total)}: set window.until or window.last"
+        )
+
+
+def add_up_day(
+    folder: str, day: int, own: list[RunReceipt], divided: list[dict[int, RunReceipt]]
+) -> RunReceipt:
+    """The receipts of a day as one; see `SortedDay`."""
+    return add_up([*own, *(receipts[day] for receipts in divided if day in receipts)])
+
+
+def add_days(
+    graph: Graph,
+    window: Window,
+    files: dict[int, frozenset[FileId]],
+    folders: dict[int, Path],
+    plan: SortPlan,
+) -> list[SortedDay]:
+    """Add to a graph what sorts the rows of some days into runs in the days' own folders: a layer `sort-i`.
+
+    Of each day those row groups are read that some files have of it; a day needs the tasks alone that read them.
+    """
+    log = window.log
+    reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
+    plain = reading._replace(columns=day_runs.without_date(log.columns))
+    keep = plan.rules.keep
+    tasks: list[tuple[Any, ...]] = []
+    # The days that each task gives rows of; one day, where it reads no others.
+    reach: list[int | frozenset[int]] = []
+    pure, mixed = _divide(window, files)
+    for day, pieces in pure.items():
+        for some in day_runs.pack(pieces, plan.run_rows):
+            tasks.append((write_runs, some, plain, str(folders[day]), len(tasks), plan.run_rows, keep))
+            reach.append(day)
+    for own_days, divided in sorted(mixed.items(), key=lambda item: sorted(item[0])):
+        places = {day: str(folders[day]) for day in sorted(own_days)}
+        for few in day_runs.pack(divided, plan.run_rows):
+            tasks.append((day_runs.write_divided_runs, few, reading, places, len(tasks), plan.run_rows, keep))
+            reach.append(own_days)
+    found = graph.layer("sort", day_runs.call, tasks)
+    finished = []
+    for day, folder in folders.items():
+        own = [result for days, result in zip(reach, found, strict=True) if days == day]
+        others = [
+            result
+            for days, result in zip(reach, found, strict=True)
+            if isinstance(days, frozenset) and day in days
+        ]
+        finished.append(SortedDay(str(folder), day, own, others))
+    return finished
+
+
+def _divide(
+    window: Window, files: dict[int, frozenset[FileId]]
+) -> tuple[dict[int, list[Piece]], dict[frozenset[int], list[day_runs.MixedPiece]]]:
+    """The row groups that some files have of each day: those of one day, and by their days those of several.
+
+    Of a file that some days have a table of already, only the others' rows are taken.
+    """
+    wanted = {path for own in files.values() for path, _, _ in own}
+    pure: dict[int, list[Piece]] = {day: [] for day in files}
+    mixed: dict[frozenset[int], list[day_runs.MixedPiece]] = {}
+    for file, groups in window.files:
+        if file.path not in wanted:
+            continue
+        own_days = {day for day, own in files.items() if (file.path, file.size, file.stamp) in own}
+        for group in groups:
+            days = own_days.intersection(range(group.first, group.last + 1))
+            if not days:
+                continue
+            piece = file.piece((group.place,), group.start, group.rows)
+            if group.mixed:
+                divided = mixed.setdefault(frozenset(days), [])
+                divided.append(day_runs.MixedPiece(piece, group.first, group.last))
+            else:
+                pure[group.first].append(piece)
+    return pure, mixed
