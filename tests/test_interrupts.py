@@ -71,6 +71,20 @@ def test_a_signal_while_files_are_scored(place, start):
     assert_ended(place, running, 130, before)
 
 
+@pytest.mark.parametrize("kind", ["cluster.kind=threads", LOCAL])
+def test_a_signal_amid_one_long_task(place, start, kind):
+    # One file is one task, and takes longer than there is time to end.
+    place.write_long_log(files=1, rows=1 << 26)
+    place.write_log(name="other")
+    place.job("fit", log__path=place.root / "other").expect(0)
+    before = without_stderr(place.tree())
+    running = start(place, "score", kind, "cluster.workers=1")
+    running.await_that(lambda: list(place.root.glob(".output.logcal-staging-*/part-*")), "a file")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.result(timeout=10).code == 143
+    assert_ended(place, running, 143, before)
+
+
 def test_a_signal_while_no_scheduler_answers(place, start):
     place.write_log()
     before = without_stderr(place.tree())

@@ -21,6 +21,7 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, examples, listing
+from pipeline.execution import tasks
 from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -303,6 +304,8 @@ def read_batches(
         for batch in parquet.iter_batches(
             batch_size=batch_rows, row_groups=groups, columns=list(columns), use_threads=False
         ):
+            # Whoever reads a log is a task, whose command may have ended.
+            tasks.check()
             found += batch.num_rows
             yield batch
     if found != expected:

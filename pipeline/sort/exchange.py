@@ -15,6 +15,7 @@ import numpy as np
 from calibrators.passes import Array, Points
 from pipeline._kernels import packing
 from pipeline._kernels import tags as kernels
+from pipeline.execution import tasks
 from pipeline.files.blobs import Blob, write_blob
 from pipeline.sort.run_files import Integers, Words
 
@@ -91,6 +92,8 @@ class Slices(NamedTuple):
     def points(self) -> Iterator[Points]:
         """Each segment's points, where items are points."""
         for start, stop in zip(self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True):
+            # Each is fitted: of thousands that takes long.
+            tasks.check()
             yield Points(*(column[start:stop] for column in self.columns))
 
 
