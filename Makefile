@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test boundscheck lint types setup clean
+.PHONY: demo test boundscheck lint types setup docs figures lowest clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
@@ -25,6 +25,18 @@ types: $(VENV)/.dev
 
 setup: $(VENV)/.dev
 
+# Strictly: a link or a reference that leads nowhere is an error. Needs no network once it is set up.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean
+
+figures: $(VENV)/.docs
+	$(BIN)/python docs/figures.py
+
+# The lowest versions that pyproject.toml allows, in an environment of their own, and the tests on them.
+lowest:
+	$(PYTHON) tests/lowest.py .venv-lowest
+	.venv-lowest/bin/python -m pytest
+
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "logcal needs Python >= 3.11; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
@@ -40,5 +52,9 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/logcal demo --output $(VENV)/warm-up > /dev/null
 	touch $@ $(VENV)/.run
 
+$(VENV)/.docs: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@ $(VENV)/.run
+
 clean:
-	rm -rf $(VENV) demo-output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest site demo-output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -5,8 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
+
+import logcal
+from jobs.config_loading import known_keys
+from jobs.registry import JOBS
 
 pytestmark = pytest.mark.timeout(600)  # the first of them waits for all of README's commands
 
@@ -32,11 +38,12 @@ def shell(commands: str, folder: Path) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """A folder, empty at first, in which README's shell blocks have run, in order."""
+    """A folder, empty at first, in which the shell blocks of the first pages have run, in order."""
     folder = tmp_path_factory.mktemp("readme")
-    for block in blocks("README.md", "sh"):
-        done = shell(block, folder)
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    for document in ("README.md", "docs/start.md", "docs/few-labels.md"):
+        for block in blocks(document, "sh"):
+            done = shell(block, folder)
+            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
     return folder
 
 
@@ -64,11 +71,42 @@ def test_commands_of_streaming(demo):
     assert followed["probability"].equals(pq.read_table(demo / "scored")["probability"])
 
 
-def test_readme_in_an_application(demo, monkeypatch):
+@pytest.mark.parametrize("page", ["table-a-day", "judge", "rare-events", "clusters"])
+def test_every_block_of_a_page_runs(demo, monkeypatch, page):
     monkeypatch.chdir(demo)
     names: dict = {}
-    for block in blocks("README.md", "python"):
-        exec(compile(block, "README.md", "exec"), names)
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    for language, block in re.findall(r"^```(sh|python)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
+        if language == "python":
+            exec(compile(block, page, "exec"), names)
+            continue
+        done = shell(block, demo)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+
+
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```yaml" in path.read_text()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_yaml_of_a_page_has_keys_that_jobs_know(page):
+    known = {key for job in JOBS.values() for key in known_keys(job.config_class())}
+    for block in blocks(f"docs/{page.name}", "yaml"):
+        found = yaml.safe_load(block)
+        if isinstance(found, dict) and set(found) <= {key.partition(".")[0] for key in known}:
+            sections = {f"{section}.{key}" for section, keys in found.items() if keys for key in keys}
+            assert sections <= known
+
+
+def test_pages_about_python(demo, monkeypatch):
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    monkeypatch.chdir(demo)
+    names: dict = {}
+    for block in blocks("docs/python.md", "python"):
+        exec(compile(block, "docs/python.md", "exec"), names)
+    names["plt"].close("all")
+    assert Path("calibration.png").stat().st_size > 10_000
     scored = pq.read_table(demo / "scored")
     assert names["table"].predict(scored["score"].to_numpy()).tolist() == scored["probability"].to_pylist()
 
@@ -85,7 +123,7 @@ def test_commands_for_few_labels(tmp_path):
 
 @pytest.mark.parametrize(
     ("document", "number"),
-    [(d, i) for d in ("README.md", "docs/recipes.md") for i in range(len(blocks(d, "sql")))],
+    [(d, i) for d in ("docs/recipes.md",) for i in range(len(blocks(d, "sql")))],
 )
 def test_sql_gives_what_logcal_gives(demo, document, number, monkeypatch):
     duckdb = pytest.importorskip("duckdb")
@@ -114,8 +152,9 @@ def test_sql_at_the_edges(demo, number, monkeypatch):
     values = dict(found)
     assert values["nan"] is None
     assert values[None] is None
-    assert values["inf"] == 1.0
-    assert values["-inf"] == 0.0
+    table = logcal.load("demo-output/store", "adult-income")
+    assert values["inf"] == table.predict(np.inf)
+    assert values["-inf"] == table.predict(-np.inf)
 
 
 def test_recipes_for_dataframes(demo, monkeypatch, capsys):
@@ -129,7 +168,8 @@ def test_recipes_for_dataframes(demo, monkeypatch, capsys):
     assert names["frame"]["probability"].to_list() == expected
     assert names["table"].facts.data["rows_used"] > names["count"] > 0
     edges = names["calibrate"]([float("nan"), float("inf"), float("-inf")], names["lookup"])
-    assert str(edges) == "[nan  1.  0.]"
+    table = logcal.load("demo-output/store", "adult-income")
+    np.testing.assert_array_equal(edges, table.predict([np.nan, np.inf, -np.inf]))
     assert "isotonic" in capsys.readouterr().out
 
 

@@ -1,0 +1,109 @@
+"""What MkDocs does besides: pages that are made, pages of the sources, links that lead out of docs/."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+SOURCES = {
+    "changes.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "benchmarking.md": "benchmarks/README.md",
+}
+"""Pages that are files of the sources elsewhere."""
+
+PLACES = {
+    "operations.md": "How-to", "segments.md": "How-to", "few-labels.md": "How-to", "security.md": "How-to",
+    "reliability.md": "Explanation", "statistics.md": "Explanation",
+}  # fmt: skip
+"""The section of pages that the navigation does not name; of others it is the explanation."""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made."""
+    made = {page: (ROOT / source).read_text("utf-8") for page, source in SOURCES.items()}
+    made["reference-configuration.md"] = configuration_page()
+    made["reference-commands.md"] = commands_page()
+    for name, text in made.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_config(config: Any) -> Any:
+    """Put pages that the navigation does not name where they belong."""
+    sections = {next(iter(entry)): next(iter(entry.values())) for entry in config.nav}
+    named = {
+        path
+        for pages in sections.values()
+        if isinstance(pages, list)
+        for page in pages
+        for path in _path(page)
+    }
+    for path in sorted(Path(config.docs_dir).glob("*.md")):
+        if path.name not in named and path.name != "index.md":
+            sections[PLACES.get(path.name, "Explanation")].append(path.name)
+    return config
+
+
+def _path(page: Any) -> list[str]:
+    return [page] if isinstance(page, str) else list(page.values())
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Lead links to files of the sources to their pages, and take away those to files that the site has not."""
+    by_source = {source: name for name, source in SOURCES.items()} | {"conf": "reference-configuration.md"}
+    folder = (ROOT / SOURCES[page.file.src_uri]).parent if page.file.src_uri in SOURCES else ROOT / "docs"
+
+    def led(found: re.Match[str]) -> str:
+        text, target, anchor = found.groups(default="")
+        path = (folder / target).resolve()
+        if not path.is_relative_to(ROOT):
+            return text
+        name = path.relative_to(ROOT).as_posix()
+        if name in by_source:
+            return f"[{text}]({by_source[name]}{anchor})"
+        if name.startswith("docs/") and path.is_file():
+            return f"[{text}]({name.removeprefix('docs/')}{anchor})"
+        return f"[{text}]({target}{anchor})" if target in files.src_uris else text
+
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)", led, markdown)
+
+
+def configuration_page() -> str:
+    """Every key of every job, from the models."""
+    from jobs.config_rendering import conf_files
+
+    parts = [
+        "# All keys",
+        "As `logcal config NAME` prints them. What a key means, its default, and which keys have none: REQUIRED.",
+    ]
+    for name, text in conf_files().items():
+        parts += [f"## {name.removesuffix('.yaml')}", f"```yaml\n{text.rstrip()}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def commands_page() -> str:
+    """The help of every command."""
+    import click
+
+    from jobs.cli import main
+
+    parts = ["# Commands", "Exit codes are explained in [schedulers](schedulers.md)."]
+
+    def add(command: click.Command, names: tuple[str, ...]) -> None:
+        context = click.Context(command, info_name=" ".join(names), max_content_width=80, terminal_width=80)
+        parts.append(f"{'##' if len(names) < 3 else '###'} {' '.join(names)}")
+        parts.append(f"```text\n{command.get_help(context).rstrip()}\n```")
+        if isinstance(command, click.Group):
+            for name, inner in command.commands.items():
+                add(inner, (*names, name))
+
+    add(main, ("logcal",))
+    return "\n\n".join(parts) + "\n"
