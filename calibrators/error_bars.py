@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -19,8 +19,10 @@ import numpy as np
 from calibrators._kernels import error_sums as kernels
 from calibrators._kernels.accumulators import merge
 from calibrators.assessment import Z_95, wilson_interval
+from calibrators.decomposition import CorpState, corp_of_entries, join_corp
 from calibrators.exact_totals import Entries, Predict, entries_of, exact
-from calibrators.passes import Array, Pass, Points
+from calibrators.passes import Array, Blocks, Pass, Points
+from calibrators.sampling import odds_divided
 
 _SLICES = 4  # predictions that are 0, below 1/2, from 1/2, and 1
 _SUMS = 11
@@ -82,7 +84,7 @@ class ErrorBars:
 
 
 def error_bar_passes(
-    predict: Predict | None = None, *, scale: float = 1.0
+    predict: Predict | None = None, *, scale: float = 1.0, rate: float = 1.0
 ) -> Generator[Pass, Any, ErrorBars]:
     """Yield the one pass over a score table that `ErrorBars` need, receive its result, return them.
 
@@ -93,6 +95,9 @@ def error_bar_passes(
         lies outside [0, 1], only the AUC and its error are taken.
     scale : float > 0
         Each weight counts so many rows.
+    rate : float > 0
+        The share of negatives that the log holds over that of positives: tests count the rows that there are, so that
+        probabilities of all rows are compared with them at odds divided by it.
 
     Raises
     ------
@@ -104,8 +109,40 @@ def error_bar_passes(
     O(m). Exact up to one rounding of each sum where weights are whole numbers or span fewer than some eight decades.
     State: some 50 sums a part.
     """
-    totals = yield Pass(partial(bar_chunk, predict), add_bars)
+    totals = yield Pass(partial(bar_chunk, predict, rate), add_bars)
     return error_bars_of(totals, scale)
+
+
+def assurance_passes(
+    predict: Predict | None = None, *, rate: float = 1.0, tests: bool = True
+) -> Generator[Pass, Any, tuple[ErrorBars, tuple[Blocks, Array] | None]]:
+    """The same in one pass with what `calibrators.decomposition.decompose` takes; None for scores.
+
+    The decomposition takes the log as it is, whatever `rate`. Without `tests` Spiegelhalter's and the score test are
+    left out, which halves the time.
+    """
+    bars, corp = yield Pass(partial(_assured_chunk, predict, rate, tests), _assured)
+    if not tests and bars.expected is not None:
+        none = dict.fromkeys(("spiegelhalter_z", "score_test", "score_test_p", "left_out"))
+        why = dict.fromkeys(("spiegelhalter_z", "score_test"), "not taken of predictions before calibration")
+        bars = replace(bars, **none, reasons={**bars.reasons, **why})
+    return bars, corp
+
+
+def _assured_chunk(
+    predict: Predict | None, rate: float, tests: bool, points: Points
+) -> tuple[BarState, CorpState | None]:
+    entries = entries_of(predict, points)
+    probabilities = entries.p[0] >= 0 and entries.p[-1] <= 1
+    return bars_of_entries(entries, rate, tests=tests), corp_of_entries(entries) if probabilities else None
+
+
+def _assured(
+    states: list[tuple[BarState, CorpState | None]],
+) -> tuple[ErrorBars, tuple[Blocks, Array] | None]:
+    bars = error_bars_of(add_bars([state for state, _ in states]))
+    found = [corp for _, corp in states if corp is not None]
+    return bars, join_corp(found) if len(found) == len(states) else None
 
 
 class BarState(NamedTuple):
@@ -153,17 +190,24 @@ class BarTotals(NamedTuple):
     places: Placements
 
 
-def bar_chunk(predict: Predict | None, points: Points) -> BarState:
+def bar_chunk(predict: Predict | None, rate: float, points: Points) -> BarState:
     """The pass on a part."""
-    return bars_of_entries(entries_of(predict, points))
+    return bars_of_entries(entries_of(predict, points), rate)
 
 
-def bars_of_entries(entries: Entries) -> BarState:
-    """The pass on a part whose predictions are known."""
+def bars_of_entries(entries: Entries, rate: float = 1.0, *, tests: bool = True) -> BarState:
+    """The pass on a part whose predictions are known; tests: with the sums that tests take."""
     p, w, k = entries[:3]
     counts = entries.squares is not None
     start, stop = int(np.searchsorted(p, p[0], side="right")), int(np.searchsorted(p, p[-1]))
     places = kernels.placements_of_counts if counts else kernels.placement_sums
+    sums = np.empty((0, 0, 0))
+    if p[0] >= 0 and p[-1] <= 1:
+        sums = (
+            _slices(p, w, k, counts, tests)
+            if rate == 1.0
+            else _slices(*_with_odds(p, w, k, 1 / rate), counts, tests)
+        )
     return BarState(
         low=float(p[0]),
         high=float(p[-1]),
@@ -171,14 +215,21 @@ def bars_of_entries(entries: Entries) -> BarState:
         high_tie=entries.of(slice(stop, None)).sums(np.empty(0), products=False)[0, :2]
         if stop > 0
         else np.empty((2, 0)),
-        sums=_slices(p, w, k, counts) if p[0] >= 0 and p[-1] <= 1 else np.empty((0, 0, 0)),
+        sums=sums,
         places=places(p[start:stop], w[start:stop], k[start:stop]),
     )
 
 
-def _slices(p: Array, w: Array, k: Array, counts: bool) -> Array:
+def _with_odds(p: Array, w: Array, k: Array, rate: float) -> tuple[Array, Array, Array]:
+    """Points with other odds, ascending: rounding may put neighbours out of order."""
+    q = odds_divided(p, rate)
+    order = np.argsort(q, kind="stable")
+    return q[order], w[order], k[order]
+
+
+def _slices(p: Array, w: Array, k: Array, counts: bool, tests: bool) -> Array:
     bounds = [0, *np.searchsorted(p, [np.nextafter(0.0, 1.0), 0.5, 1.0]).tolist(), p.size]
-    found = [kernels.calibration_sums(p[a:b], w[a:b], k[a:b], counts) for a, b in pairwise(bounds)]
+    found = [kernels.calibration_sums(p[a:b], w[a:b], k[a:b], counts, tests) for a, b in pairwise(bounds)]
     out = np.zeros((_SLICES, _SUMS, max(sums.shape[1] for sums in found)))
     for j, sums in enumerate(found):
         out[j, :, : sums.shape[1]] = sums

@@ -387,7 +387,13 @@ class Prepared:
         again.scratch.mkdir()
         if self.segmented is not None:
             segments = evaluate_segments(
-                self.log, self.segmented, (plan, again), executor, bins, self._sorted
+                self.log,
+                self.segmented,
+                (plan, again),
+                executor,
+                bins,
+                self._sorted,
+                log_config.sampling_rate,
             )
             return segments.before.table, segments.whole, segments  # segments are compared with nothing
         if self.kept is None:
@@ -397,7 +403,14 @@ class Prepared:
         run = partial(table.run, executor=executor, stage="measure")
         if self._one_sort:
             predict = PublishedMap(self.version.lookup_path)
-            evaluation = evaluate(run, predict, rows=table.used, bins=bins, parts=table.weights)
+            evaluation = evaluate(
+                run,
+                predict,
+                rows=table.used,
+                bins=bins,
+                parts=table.weights,
+                sampling_rate=log_config.sampling_rate,
+            )
             return table, self._compared(evaluation, run), None
         if self.kept is None:
             total = self._sorted(again, executor)
@@ -412,6 +425,7 @@ class Prepared:
             bins=bins,
             parts=table.weights,
             parts_after=after.weights,
+            sampling_rate=log_config.sampling_rate,
         )
         return table, self._compared(evaluation, run), None
 

@@ -14,6 +14,7 @@ import pytest
 from calibrators import CalibrationMap, Isotonic
 from calibrators.measures import Measures, assess
 from calibrators.passes import collapse
+from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,
     PublishedMap,
@@ -227,3 +228,43 @@ def test_the_run_document_is_strict_json():
     assert sum(before["histogram"]["weight"]) == 4
     assert document["evaluation"]["rows"] == 4
     assert jsonable(found)["rows"] == 4
+
+
+def test_error_bars_stand_beside_the_measures():
+    rng = np.random.default_rng(0)
+    score = rng.random(4000)
+    label = rng.random(4000) < score**2
+    points = collapse(score, label)
+    fitted = Isotonic().fit_points(points).calibration_map_
+    run = lambda request: request.combine([request.chunk(points)])  # noqa: E731
+    found = evaluate(run, fitted, rows=4000)
+    document = {side: found.as_dict()[side] for side in ("before", "after")}
+    assert json.loads(to_json(document)) == document
+    bars = {side: document[side]["judgement"]["error_bars"] for side in document}
+    assert bars["before"]["auc"] == found.before.measures.auc
+    assert bars["before"]["ratio_z"] < -10 < 10 > abs(bars["after"]["ratio_z"])
+    before, after = (document[side]["certainty"] for side in document)
+    log_loss = after["decomposition"]["log_loss"]
+    parts = log_loss["miscalibration"] - log_loss["discrimination"] + log_loss["uncertainty"]
+    assert parts == pytest.approx(found.after.measures.log_loss)
+    assert before["decomposition"]["log_loss"]["miscalibration"] > 10 * log_loss["chance_95"]
+    labels = [row["label"] for row in certainty_rows(found)]
+    assert {"Observed over expected", "Spiegelhalter's z", "AUC with its 95 % interval"} <= set(labels)
+
+
+def test_a_sampled_log_is_measured_as_all_rows_are():
+    rng = np.random.default_rng(1)
+    score = rng.random(20_000)
+    label = rng.random(20_000) < 0.05 * score
+    kept = label | (rng.random(20_000) < 0.2)
+    points, all_points = collapse(score[kept], label[kept]), collapse(score, label)
+    calibrator = Isotonic()
+    calibrator.sampling_rate = 0.2
+    fitted = calibrator.fit_points(points).calibration_map_
+    sampled = evaluate(lambda request: request.combine([request.chunk(points)]), fitted, sampling_rate=0.2)
+    whole = evaluate(lambda request: request.combine([request.chunk(all_points)]), fitted)
+    assert sampled.after.measures.log_loss == pytest.approx(whole.after.measures.log_loss, rel=0.05)
+    assert sampled.after.mean_prediction == pytest.approx(whole.after.mean_prediction, rel=0.05)
+    # Each probability is right of the rows that it was fitted to.
+    assert sampled.bars_after.ratio == pytest.approx(1.0, abs=0.01)
+    assert sampled.bars_after.observed == label.sum()

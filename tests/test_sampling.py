@@ -100,7 +100,8 @@ def test_measures_of_all_rows_from_those_that_were_kept():
     expected = assess(s, np.where(z, 1.0, 4.0), z).measures
     assert found == expected
     # Tests count the rows that there are.
-    true = run_passes(error_bar_passes(OddsDivided(1 / rate, OddsDivided(rate))), run)
+    true = run_passes(error_bar_passes(OddsDivided(rate), rate=rate), run)
     raw = run_passes(error_bar_passes(), run)
     assert true.ratio_z == pytest.approx(raw.ratio_z)
+    assert true.spiegelhalter_z == pytest.approx(raw.spiegelhalter_z)
     assert true.auc_error == raw.auc_error

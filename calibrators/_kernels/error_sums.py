@@ -73,42 +73,138 @@ def log_losses(p, n, hit, miss, bits, exponents):
         miss[i] = -(miss[i] + ((1.0 - y) - x) * (2.0 - y)) if y > 0.0 else np.inf
 
 
+_UNIT = 262144.0  # 2**18
+_NEXT = 4294967296.0  # 2**32
+_FINEST = 2.0**-50
+
+
 @kernel
-def calibration_sums(p, w, k, counts):
+def add_coarse(values, factors, n, counts, sums, accumulator, slot, bits):
+    """Add values[i] * factors[i] for i < n, the values in [0, 1024) being cut to multiples of 2**-50 first.
+
+    sums : int64 array, shape (2,): of counts, in units of 2**-18 and 2**-50. accumulator : of other factors.
+    """
+    if counts:
+        a = b = np.int64(0)
+        for i in range(n):
+            f = np.int64(factors[i])
+            x = values[i] * _UNIT
+            top = np.int64(x)
+            a += f * top
+            b += f * np.int64((x - np.float64(top)) * _NEXT)
+        sums[0] += a
+        sums[1] += b
+        return
+    for i in range(n):
+        x = values[i] * _UNIT
+        top = np.floor(x)
+        value = top * _NEXT + np.floor((x - top) * _NEXT)
+        if value != 0.0 and factors[i] != 0.0:
+            accumulate_product(accumulator, slot, bits, factors[i], value * _FINEST)
+
+
+@kernel
+def calibration_sums(p, w, k, counts, tests):
     """Sums over predictions that all lie in one of: [0, 0], (0, 1/2), [1/2, 1), [1, 1]. Shape (11, components).
 
     With v = p (1 - p), u = |1 - 2 p| and x = |logit p| (0 where p is 0 or 1) they are the sums of w, k, w p, w v, k u,
-    w p u, w u u v, k x, w p x, w v x, w v x x.
+    w p u, w u u v, k x, w p x, w v x, w v x x; each factor of w or k cut to a multiple of 2**-50. Without `tests` the
+    first four, and zeros.
     """
     accumulators = np.zeros((11, CHUNKS), np.int64)
+    sums = np.zeros((11, 2), np.int64)
     slot = np.empty(1)
     bits = slot.view(np.uint64)
     rows = np.empty((11, STRIP))
+    rows[:2] = 1.0
     hit, miss, exponents = np.empty(STRIP), np.empty(STRIP), np.empty(STRIP)
     loss_bits = (hit.view(np.int64), miss.view(np.int64))
     for start in range(0, p.size, STRIP):
         n = min(STRIP, p.size - start)
         q, weight, hits = p[start : start + n], w[start : start + n], k[start : start + n]
-        log_losses(q, n, hit, miss, loss_bits, exponents)
         for i in range(n):
             a = q[i] if q[i] >= TINY else 0.0
-            v = a * (1.0 - a)
-            u = abs(1.0 - 2.0 * a)
-            x = abs(miss[i] - hit[i]) if v > 0.0 else 0.0
-            rows[0, i] = rows[1, i] = 1.0
             rows[2, i] = a
-            rows[3, i] = v
-            rows[4, i] = u
-            rows[5, i] = a * u
-            rows[6, i] = u * u * v
-            rows[7, i] = x
-            rows[8, i] = a * x
-            rows[9, i] = v * x
-            rows[10, i] = v * x * x
-        for r in range(11):
+            rows[3, i] = a * (1.0 - a)
+        if tests:
+            log_losses(q, n, hit, miss, loss_bits, exponents)
+            for i in range(n):
+                a, v = rows[2, i], rows[3, i]
+                u = abs(1.0 - 2.0 * a)
+                rows[4, i] = u
+                rows[5, i] = a * u
+                rows[6, i] = u * u * v
+                x = abs(miss[i] - hit[i]) if v > 0.0 else 0.0
+                rows[7, i] = x
+                rows[8, i] = a * x
+                rows[9, i] = v * x
+                rows[10, i] = v * x * x
+        for r in range(11 if tests else 4):
             factors = hits if r == 1 or r == 4 or r == 7 else weight
-            add_weighted(rows[r], factors, n, counts, accumulators[r], slot, bits)
-    return drained(accumulators)
+            if r < 2 and counts:
+                for i in range(n):
+                    sums[r, 0] += np.int64(factors[i])
+            else:
+                add_coarse(rows[r], factors, n, counts, sums[r], accumulators[r], slot, bits)
+    if not counts:
+        return drained(accumulators)
+    out = drained_whole(accumulators)
+    for r in range(11):
+        _add_whole(out[r], sums[r, 0], 1.0 if r < 2 else 1.0 / _UNIT)
+        _add_whole(out[r], sums[r, 1], _FINEST)
+    return out
+
+
+@kernel
+def drained_whole(accumulators):
+    """The sums of accumulators, as rows of expansions padded with zeros, with room for more."""
+    out = np.zeros((accumulators.shape[0], MAX_COMPONENTS))
+    for q in range(accumulators.shape[0]):
+        drain(accumulators[q], out[q])
+    return out
+
+
+@kernel
+def _untied_ones(p, w, k, start, stop):
+    """Whether the points have weight 1, labels, and predictions that differ from each other and from what follows."""
+    others = np.int64(0)
+    for i in range(start, stop):
+        others |= np.int64(w[i] != 1.0) | np.int64((k[i] != 0.0) & (k[i] != 1.0))
+    for i in range(start, min(stop, p.size - 1)):
+        others |= np.int64(p[i] == p[i + 1])
+    return others == 0
+
+
+@kernel
+def _place_ones(k, start, stop, below, totals):
+    """Add untied points of weight 1 to the sums; below : negatives and positives below them."""
+    misses_below, hits_below = below
+    a = b = c = d = e = f = g = np.int64(0)
+    for i in range(start, stop):
+        hit = np.int64(k[i])
+        miss = 1 - hit
+        place = 2 * misses_below
+        square = place * place
+        a += hit
+        b += hit * place
+        c += hit * (square >> 32)
+        d += hit * (square & _WORD)
+        place = 2 * hits_below
+        square = place * place
+        e += miss * place
+        f += miss * (square >> 32)
+        g += miss * (square & _WORD)
+        misses_below += miss
+        hits_below += hit
+    totals[0] += a
+    totals[1] += b
+    totals[2] += c
+    totals[3] += d
+    totals[4] += stop - start - a
+    totals[5] += e
+    totals[6] += f
+    totals[7] += g
+    return misses_below, hits_below
 
 
 @kernel
@@ -117,7 +213,14 @@ def placements_of_counts(p, w, k):
     totals = np.zeros(8, np.int64)
     below = hits_below = np.int64(0)
     i = 0
+    plain = 0  # as far as was looked for points that are neither tied nor weighed
     while i < p.size:
+        if i >= plain and (i == 0 or p[i] != p[i - 1]):
+            plain = min(i + STRIP, p.size)
+            if _untied_ones(p, w, k, i, plain):
+                below, hits_below = _place_ones(k, i, plain, (below, hits_below), totals)
+                i = plain
+                continue
         weight = hits = np.int64(0)
         first = p[i]
         while i < p.size and p[i] == first:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import partial
 from typing import Any
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.comparison import Comparison
-from calibrators.error_bars import ErrorBars, error_bar_passes
+from calibrators.decomposition import Decomposition, debiased_squared_error, decompose
+from calibrators.error_bars import ErrorBars, assurance_passes
 from calibrators.measures import (
     Assessment,
     Measures,
@@ -20,7 +21,8 @@ from calibrators.measures import (
     run_passes,
     side_by_side,
 )
-from calibrators.passes import Array, Pass
+from calibrators.passes import Array, Blocks, Pass
+from calibrators.sampling import weighing_negatives
 from pipeline.evaluate.judgement import judgement_facts, points
 from pipeline.table.lookup_table import cached_lookup_table
 
@@ -46,6 +48,33 @@ class PublishedMap:
 
 
 @dataclass(frozen=True)
+class Certainty:
+    """How sure the measures of one column of predictions are, beside their error bars.
+
+    Attributes
+    ----------
+    decomposition : Decomposition or None
+        Of the Brier score and the log loss; None for scores that are no probabilities, and for sampled logs.
+    debiased_squared_error : float or None
+        The mean squared calibration error over equal-count groups, less what chance adds; below 0 by chance.
+    """
+
+    decomposition: Decomposition | None
+    debiased_squared_error: float | None
+
+    @classmethod
+    def of(cls, corp: tuple[Blocks, Array] | None, found: Assessment) -> Certainty:
+        """From what the passes over the same predictions have found."""
+        parts = None if corp is None else decompose(*corp, found)
+        return cls(parts, debiased_squared_error(found.by_frequency))
+
+
+def _certainly(found: Assessment, bars: ErrorBars | None, certainty: Certainty | None) -> dict[str, Any]:
+    own = {} if certainty is None else {"certainty": asdict(certainty)}
+    return {"judgement": judgement_facts(found, bars), **own}
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Predictions before and after calibration, on the same rows.
 
@@ -54,6 +83,7 @@ class Evaluation:
     rows : int or None: rows behind the weights, where known
     before, after : Assessment
     bars_before, bars_after : ErrorBars or None: what chance alone would do to them
+    certainty_before, certainty_after : Certainty or None: the same of other measures
     comparison : Comparison or None: with another table on the same rows, whose name is `against`
     """
 
@@ -64,6 +94,8 @@ class Evaluation:
     bars_after: ErrorBars | None = None
     comparison: Comparison | None = None
     against: str | None = None
+    certainty_before: Certainty | None = None
+    certainty_after: Certainty | None = None
 
     @property
     def weight(self) -> float:
@@ -84,8 +116,9 @@ class Evaluation:
             "positives": self.positives,
             "verdict": after["verdict"],
             "headline": headline(self.before.measures, self.after.measures),
-            "before": self.before.as_dict() | {"judgement": judgement_facts(self.before, self.bars_before)},
-            "after": self.after.as_dict() | {"judgement": after},
+            "before": self.before.as_dict()
+            | _certainly(self.before, self.bars_before, self.certainty_before),
+            "after": self.after.as_dict() | _certainly(self.after, self.bars_after, self.certainty_after),
         }
         if self.comparison is not None:
             found["comparison"] = {"against": self.against, **asdict(self.comparison)}
@@ -102,6 +135,7 @@ def evaluate(
     histogram_bins: int = 50,
     parts: Sequence[tuple[float, Array]] = (),
     parts_after: Sequence[tuple[float, Array]] = (),
+    sampling_rate: float = 1.0,
 ) -> Evaluation:
     """Measure a score table's predictions before and after calibration.
 
@@ -122,6 +156,9 @@ def evaluate(
     histogram_bins : int >= 1
     parts, parts_after : sequences of (float, array), optional
         Of the parts of the tables, where known: see `calibrators.measures.assessment_passes`.
+    sampling_rate : float > 0
+        The share of negatives that the log holds over that of positives. Measures are those of all rows, in which a
+        negative weighs as many as it stands for; tests of calibration count the rows that there are.
 
     Returns
     -------
@@ -136,23 +173,49 @@ def evaluate(
     """
     if (predict is None) == (run_after is None):
         raise ValueError("expected either predict or run_after, found both or neither")
-    passes_of = partial(assessment_passes, bins=bins, histogram_bins=histogram_bins, rows=rows)
+    sides = partial(
+        _side_passes, bins=bins, histogram_bins=histogram_bins, rows=rows, sampling_rate=sampling_rate
+    )
     if run_after is None:
         function = predict.predict_ascending if isinstance(predict, CalibrationMap) else predict
-        passes = side_by_side(
-            passes_of(parts=parts),
-            passes_of(function, parts=parts),
-            error_bar_passes(),
-            error_bar_passes(function),
-        )
-        before, after, bars_before, bars_after = run_passes(passes, run)
+        passes = side_by_side(sides(None, parts, tests=False), sides(function, parts))
+        before, after = run_passes(passes, run)
     else:
-        before, bars_before = run_passes(side_by_side(passes_of(parts=parts), error_bar_passes()), run)
-        after, bars_after = run_passes(
-            side_by_side(passes_of(parts=parts_after), error_bar_passes()), run_after
-        )
-        _check_same_rows(before, after)
-    return Evaluation(rows, before, after, bars_before, bars_after)
+        before = run_passes(sides(None, parts, tests=False), run)
+        after = run_passes(sides(None, parts_after), run_after)
+        _check_same_rows(before[0], after[0])
+    return Evaluation(
+        rows,
+        before[0],
+        after[0],
+        before[1],
+        after[1],
+        certainty_before=before[2],
+        certainty_after=after[2],
+    )
+
+
+def _side_passes(
+    predict: Predict | None,
+    parts: Sequence[tuple[float, Array]],
+    *,
+    bins: int,
+    histogram_bins: int,
+    rows: int | None,
+    sampling_rate: float,
+    tests: bool = True,
+) -> Generator[Pass, Any, tuple[Assessment, ErrorBars, Certainty]]:
+    """The passes for one column of predictions."""
+    sampled = sampling_rate != 1.0
+    known = () if sampled else parts
+    measured: Generator[Pass, Any, Assessment] = assessment_passes(
+        predict, bins=bins, histogram_bins=histogram_bins, rows=rows, parts=known
+    )
+    if sampled:
+        measured = weighing_negatives(measured, sampling_rate)
+    assured = assurance_passes(predict, rate=sampling_rate, tests=tests)
+    found, (bars, corp) = yield from side_by_side(measured, assured)
+    return found, bars, Certainty.of(None if sampled else corp, found)
 
 
 def _check_same_rows(before: Assessment, after: Assessment) -> None:

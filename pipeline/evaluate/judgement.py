@@ -9,6 +9,7 @@ from typing import Any
 
 from calibrators.assessment import Assessment, ReliabilityBin
 from calibrators.comparison import Comparison
+from calibrators.decomposition import chance_error
 from calibrators.error_bars import ErrorBars
 from pipeline.evaluate.chance import beyond_chance
 
@@ -95,41 +96,6 @@ def _in_groups(after: Assessment) -> _Groups:
     )
     beyond = excess_error(after.by_frequency) > 0
     return _Groups(f"{text}{': beyond chance' if beyond else ''}.", beyond)
-
-
-def chance_error(groups: Sequence[ReliabilityBin]) -> float:
-    """The calibration error (ECE) that predictions would show on average by chance if every one were right.
-
-    Notes
-    -----
-    The mean absolute deviation of a binomial count of m rows with probability p is 2 nu (1 - p) Bin(nu; m, p), nu =
-    floor(m p) + 1 (de Moivre); of a group, m is its effective number of rows and p its mean prediction, which makes it
-    an upper bound where probabilities within the group differ.
-    """
-    filled = [g for g in groups if g.mean_prediction is not None and g.effective_size > 0]
-    total = math.fsum(g.weight for g in filled)
-    if not total:
-        return 0.0
-    return (
-        math.fsum(g.weight * _mean_deviation(g.effective_size, g.mean_prediction or 0.0) for g in filled)
-        / total
-    )
-
-
-def _mean_deviation(rows: float, p: float) -> float:
-    """Of a share of `rows` observations with probability p: the mean of its absolute difference from p."""
-    m = max(1, round(rows))
-    if p <= 0 or p >= 1:
-        return 0.0
-    nu = min(m, math.floor(m * p) + 1)
-    log_binomial = (
-        math.lgamma(m + 1)
-        - math.lgamma(nu + 1)
-        - math.lgamma(m - nu + 1)
-        + nu * math.log(p)
-        + (m - nu) * math.log1p(-p)
-    )
-    return 2 * nu * (1 - p) * math.exp(log_binomial) / m
 
 
 def excess_error(groups: Sequence[ReliabilityBin]) -> float:

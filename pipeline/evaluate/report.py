@@ -13,7 +13,9 @@ from typing import Any
 
 from calibrators.assessment import Assessment, Measures, ReliabilityBin
 from calibrators.calibration_map import CalibrationMap
+from calibrators.decomposition import chance_error
 from pipeline.evaluate import figures
+from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,
     Change,
@@ -23,7 +25,7 @@ from pipeline.evaluate.evaluation import (
     ranking,
 )
 from pipeline.evaluate.figures import AFTER, BEFORE
-from pipeline.evaluate.judgement import chance_error, compared, excess_error, judge, points
+from pipeline.evaluate.judgement import compared, excess_error, judge, points
 from pipeline.evaluate.map_figure import EXACT_ROWS, View, logit_view, map_figure
 from pipeline.evaluate.page import MISSING, fact_groups, render_page
 
@@ -135,6 +137,7 @@ def render_report(
         reasons=_reasons(before.measures, after.measures),
         figures=_figures(evaluation, {method: calibration_map, **(curves or {})}),
         map=_map_facts(calibration_map, before),
+        certainty=certainty_rows(evaluation),
         comparison=_comparison(evaluation, method, comparison or {}),
         segments=_segments(segments),
         segment_maps=_segment_figures(segment_maps or {}, before),

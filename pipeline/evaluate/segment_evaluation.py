@@ -20,6 +20,7 @@ from calibrators._kernels.accumulators import expansion_of
 from calibrators.assessment import MEASURES, Assessment
 from calibrators.measures import assessment_passes, run_passes
 from calibrators.passes import Array, Pass, Points
+from calibrators.sampling import weighing_negatives
 from pipeline import schema
 from pipeline.arrow_columns import as_column, column_of
 from pipeline.evaluate.chance import beyond_chance
@@ -69,7 +70,9 @@ Sort = Callable[[SortPlan, Executor], RunReceipt]
 """What sorts the rows that are measured."""
 
 
-def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int, sort: Sort) -> Side:
+def measure_side(
+    log: Log, plan: SortPlan, executor: Executor, bins: int, sort: Sort, sampling_rate: float = 1.0
+) -> Side:
     """Sort a log's predictions, write the table of all rows to `plan.write`, and measure each segment.
 
     The measures are exact, and so the same to the last bit however the work is cut.
@@ -87,7 +90,7 @@ def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int, sort: 
     cutting = cut_levels(segments, [(level, everyone)], plan.scratch, pooled=False, weighted=weighted)
     table, _ = build_score_table(log, plan, executor, None, total, cutting)
     # No total weight is 0: weights, where a log has them, are not taken for counts.
-    passes = partial(_passes, bins, 0 if weighted else None)
+    passes = partial(_passes, bins, 0 if weighted or sampling_rate != 1 else None, sampling_rate)
     visit = Visit(
         small=partial(_measure_small, passes),
         first=next(passes()),
@@ -100,8 +103,12 @@ def measure_side(log: Log, plan: SortPlan, executor: Executor, bins: int, sort: 
     return Side(table, level, values)
 
 
-def _passes(bins: int, rows: int | None, parts: Sequence[tuple[float, Array]] = ()) -> Any:
-    return assessment_passes(bins=bins, histogram_bins=1, rows=rows, parts=parts)
+def _passes(
+    bins: int, rows: int | None, sampling_rate: float, parts: Sequence[tuple[float, Array]] = ()
+) -> Any:
+    if sampling_rate == 1.0:
+        return assessment_passes(bins=bins, histogram_bins=1, rows=rows, parts=parts)
+    return weighing_negatives(assessment_passes(bins=bins, histogram_bins=1, rows=rows), sampling_rate)
 
 
 def _measure_small(passes: Callable[..., Any], segments: Slices) -> Array:
@@ -226,6 +233,7 @@ def evaluate_segments(
     executor: Executor,
     bins: int,
     sort: Sort | None = None,
+    sampling_rate: float = 1.0,
 ) -> SegmentedEvaluation:
     """Measure a log's predictions before and after calibration, of all rows and of each segment.
 
@@ -237,10 +245,11 @@ def evaluate_segments(
         both with `write`
     bins : of the calibration errors
     sort : what sorts the log's rows, or some of them; None: `sort_log`
+    sampling_rate : see `evaluate`
     """
     sort = sort or partial(sort_log, log)
-    before, after = (measure_side(log, plan, executor, bins, sort) for plan in plans)
+    before, after = (measure_side(log, plan, executor, bins, sort, sampling_rate) for plan in plans)
     run, run_after = (partial(side.table.run, executor=executor, stage="measure") for side in (before, after))
-    whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins)
+    whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins, sampling_rate=sampling_rate)
     fitted_on = tuple(lookup.known.get(key, UNSEEN) for key in before.level.keys)
     return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, bins)
