@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,14 @@ from logcal.arrow_columns import as_column, as_numpy, null_mask
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 _ABSENT = np.int64(-1)
+
+
+@dataclass
+class Seen:
+    """A dictionary that a column's batches had so far, and the code of each of its values."""
+
+    dictionary: pa.Array | None = None
+    codes: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class SegmentIndex:
@@ -62,18 +71,29 @@ class SegmentIndex:
         self._known = np.zeros(parents.size + 1, np.bool_)  # the last one for what is not there
         self._known[prefix[known]] = True
 
-    def find(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[Codes, npt.NDArray[np.bool_]]:
+    def find(
+        self, columns: Sequence[pa.Array | pa.ChunkedArray], seen: list[Seen] | None = None
+    ) -> tuple[Codes, npt.NDArray[np.bool_]]:
         """Of each row the map that it goes through, int32, and whether its segment is known. O(1) a row.
 
-        columns : as many as the index has, of one length and any type; values of another type are not known.
+        Parameters
+        ----------
+        columns : as many as the index has, of one length and any type; values of another type are not known
+        seen : of each column, what batch after batch of a file leaves here, so that the values of its dictionary are
+            looked up once; see `nothing_seen`
         """
         rows = len(columns[0])
         place = np.full(rows, self._root, np.int32)
         ids: Integers = np.zeros(rows, np.int64)
-        for level, values, column in zip(self._levels, self._columns, columns, strict=True):
-            ids = level.find(ids, values.find(column))
+        before = seen or self.nothing_seen()
+        for level, values, column, own in zip(self._levels, self._columns, columns, before, strict=True):
+            ids = level.find(ids, values.find(column, own))
             place = np.where(ids >= 0, level.place[ids], place)
         return place, self._known[ids]
+
+    def nothing_seen(self) -> list[Seen]:
+        """What `find` is given with the first batch of a file, and with those after it."""
+        return [Seen() for _ in self._columns]
 
 
 class _Level:
@@ -139,7 +159,8 @@ class _Texts:
 
     def find(self, column: pa.Array) -> Integers:
         """The place of each text, or -1; of nulls, anything."""
-        if compiled(len(column)):
+        # Otherwise all known ones are hashed anew for each column.
+        if compiled(max(len(column), len(self.known))):
             from calibrators._kernels import find
 
             out = np.empty(len(column), np.int64)
@@ -182,13 +203,13 @@ class _Values:
             _Texts(values) if self._text else _Numbers(as_numpy(_whole(values)).astype(np.int64))
         )
 
-    def find(self, column: pa.Array | pa.ChunkedArray) -> Integers:
+    def find(self, column: pa.Array | pa.ChunkedArray, seen: Seen) -> Integers:
         """The code of each value, or -1."""
         if isinstance(column, pa.ChunkedArray):
-            return np.concatenate([np.empty(0, np.int64), *(self.find(chunk) for chunk in column.chunks)])
+            found = [self.find(chunk, seen) for chunk in column.chunks]
+            return np.concatenate([np.empty(0, np.int64), *found])
         if pa.types.is_dictionary(column.type):
-            places = self.find(column.dictionary)
-            places = np.append(places, _ABSENT)
+            places = np.append(self._of_dictionary(column.dictionary, seen), _ABSENT)
             codes = places[np.where(null_mask(column.indices), -1, as_numpy(column.indices).astype(np.int64))]
             return self._with_nulls(column.indices, codes)
         if _kind(column.type) != self._kind:
@@ -201,6 +222,15 @@ class _Values:
             # What is negative in the one is beyond the largest number in the other.
             codes = np.where(numbers < 0, _ABSENT, codes)
         return self._with_nulls(column, codes)
+
+    def _of_dictionary(self, dictionary: pa.Array, seen: Seen) -> Integers:
+        """The codes of a dictionary's values; that of a batch begins with that of the one before, or is another."""
+        known = seen.codes.size
+        if seen.dictionary is None or not dictionary.slice(0, known).equals(seen.dictionary):
+            known = 0
+        codes = self.find(dictionary.slice(known), Seen())
+        seen.dictionary, seen.codes = dictionary, np.append(seen.codes[:known], codes)
+        return seen.codes
 
     def _with_nulls(self, column: pa.Array, codes: Integers) -> Integers:
         return np.where(null_mask(column), self._null, codes) if column.null_count else codes

@@ -6,6 +6,7 @@ from calibrators._kernels.compiled import kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
 _PRIME = np.uint64(0x100000001B3)
+_BLOCK = 256
 _BASIS = np.uint64(0xCBF29CE484222325)
 
 
@@ -46,22 +47,32 @@ def hash_texts(starts, data, slots, shift):
 def find_texts(starts, data, known_starts, known_data, slots, shift, out):
     """The number of each text among the known ones, -1 where it is none, into out. O(bytes). See `hash_texts`."""
     mask = slots.size - 1
-    for i in range(out.size):
-        begin = starts[i]
-        size = starts[i + 1] - begin
-        slot = _text_slot(data, begin, begin + size, shift)
-        found = slots[slot]
-        while found >= 0:
-            at = known_starts[found]
-            if known_starts[found + 1] - at == size:
-                k = 0
-                while k < size and data[begin + k] == known_data[at + k]:
-                    k += 1
-                if k == size:
-                    break
-            slot = (slot + 1) & mask
-            found = slots[slot]
-        out[i] = found
+    first = np.empty(_BLOCK, np.int64)
+    for block in range(0, out.size, _BLOCK):
+        n = min(_BLOCK, out.size - block)
+        # In steps, none of which waits for the one before: what they read lies anywhere.
+        for j in range(n):
+            first[j] = _text_slot(data, starts[block + j], starts[block + j + 1], shift)
+        for j in range(n):
+            out[block + j] = slots[first[j]]
+        for j in range(n):
+            found = out[block + j]
+            if found < 0:
+                continue
+            begin = starts[block + j]
+            size = starts[block + j + 1] - begin
+            slot = first[j]
+            while found >= 0:
+                at = known_starts[found]
+                if known_starts[found + 1] - at == size:
+                    different = np.uint8(0)
+                    for k in range(size):
+                        different |= data[begin + k] ^ known_data[at + k]
+                    if different == 0:
+                        break
+                slot = (slot + 1) & mask
+                found = slots[slot]
+            out[block + j] = found
 
 
 @kernel

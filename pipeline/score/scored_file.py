@@ -295,6 +295,7 @@ class _SegmentedFile(_File):
     def __init__(self, path: str, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
         super().__init__(path, parquet, lookup.facts, scoring, None)
         self.lookup = lookup
+        self.seen = lookup.index.nothing_seen()
 
     def _probabilities(self, row_group: int) -> Iterator[Array]:
         segments = self.scoring.segments
@@ -302,7 +303,7 @@ class _SegmentedFile(_File):
         names = [self.scoring.score, *(name for name in segments if name in there)]
         for batch in self._batches(row_group, list(dict.fromkeys(names))):
             keys = with_values(batch, self.path, segments)
-            place, known = self.lookup.index.find([keys.column(name) for name in segments])
+            place, known = self.lookup.index.find([keys.column(name) for name in segments], self.seen)
             scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
             self.range.add(scores)
             self.unseen_rows += known.size - int(np.count_nonzero(known))

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators._kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
 from calibrators.calibration_map import CalibrationMap
 from logcal.fingerprints import as_json, fingerprint
 from logcal.lookup_table import LookupFacts, LookupTable
