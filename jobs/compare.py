@@ -95,7 +95,7 @@ class Prepared:
         log, config = self.log, self.config
         tasks = len(cut(log, SortPlan(Path()).within(config.cluster.memory_bytes, log.rows).run_rows))
         names = ", ".join(self.calibrators)
-        written = () if self.output is None else (self.output.root,)
+        written = () if self.output is None else (self.output.url,)
         return Plan(
             job="compare",
             stages=(
@@ -146,7 +146,7 @@ class Prepared:
             for name, content in contents.items():
                 staging.filesystem.pipe_file(staging.target(name), content)
             staging.files += list(contents)
-        summary["report"] = f"{self.output.root}/{REPORT}"
+        summary["report"] = f"{self.output.url}/{REPORT}"
         return Outcome(summary, [*lines, f"report: {summary['report']}"])
 
     def _compare(self, executor: Executor, scratch: Path) -> tuple[ScoreTable, CrossValidation, list[str]]:

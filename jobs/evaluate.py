@@ -245,7 +245,7 @@ class Prepared:
                 self.version.lookup_path,
             ),
             writes=(
-                self.output.root,
+                self.output.url,
                 f"scratch ({self.config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
             ),
             facts={
@@ -497,12 +497,12 @@ class Prepared:
     ) -> Outcome:
         before, after = evaluation.before.measures, evaluation.after.measures
         found = evaluation.as_dict()
-        report = f"{self.output.root}/{REPORT}"
+        report = f"{self.output.url}/{REPORT}"
         summary = {
             "table": self.config.store.table,
             "version": self.version.name,
             "report": report,
-            "run": f"{self.output.root}/{RUN}",
+            "run": f"{self.output.url}/{RUN}",
             "verdict": found["verdict"],
             "beyond_chance": found["after"]["judgement"]["beyond_chance"],
             "in_sample": bool(seen),

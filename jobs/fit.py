@@ -162,9 +162,9 @@ class Prepared:
             ),
             reads=(f"{', '.join(config.log.path)}: {log.described()}",),
             writes=(
-                f"{self.store.root}/versions/",
+                f"{self.store.url}/versions/",
                 *((f"{self.days.folder}/",) if self.days else ()),
-                *((self.quarantine.root,) if self.quarantine else ()),
+                *((self.quarantine.url,) if self.quarantine else ()),
                 f"scratch ({config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
             ),
             facts={
@@ -338,7 +338,7 @@ class Prepared:
                 "generated_by": generated_by(self.log),
                 **self.log.sources(),
             },
-            "quarantine": self.quarantine.root if self.quarantine and bad else None,
+            "quarantine": self.quarantine.url if self.quarantine and bad else None,
             "config": config.model_dump(mode="json"),
             "started": (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(),
             "seconds": round(seconds, 3),

@@ -116,7 +116,7 @@ class Prepared:
                 "publish: rename the finished folder to its place",
             ),
             reads=(f"{', '.join(config.data.path)}: {table.log.described()}",),
-            writes=(f"{self.output.root}/log/", f"{self.output.root}/{FOLDER}/"),
+            writes=(f"{self.output.url}/log/", f"{self.output.url}/{FOLDER}/"),
             facts={
                 "files": len(table.log.files),
                 "rows": table.rows,
@@ -171,7 +171,7 @@ class Prepared:
             staging.files.append(f"{FOLDER}/{METADATA}")
             seconds = round(time.perf_counter() - started, 3)
             staging.facts = self._facts(generated, metadata, facts, seconds)
-        return _outcome(self.output.root, staging.facts)
+        return _outcome(self.output.url, staging.facts)
 
     def _thresholds(
         self, generated: GeneratedLog, executor: Executor, staging: Staging

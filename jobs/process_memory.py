@@ -7,7 +7,10 @@ gets pages that the kernel must clear first, one thread after the other: of a so
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
+
+from pipeline.errors import TemporaryError
 
 _LARGE = 1 << 30
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -25,3 +28,23 @@ def keep() -> None:
         mallopt(_MMAP_THRESHOLD, _LARGE)
         # A thread's own arena cannot hold large buffers.
         mallopt(_ARENA_MAX, 1)
+
+
+FEWEST_BYTES = 1 << 30
+"""Of addresses: OpenBLAS, which scipy loads, waits for ever for buffers that it cannot map, deaf to signals."""
+
+
+def check_address_space() -> None:
+    """Check that the libraries can be loaded at all.
+
+    Raises
+    ------
+    TemporaryError
+        The process may not map enough memory (ulimit -v).
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < FEWEST_BYTES:
+        raise TemporaryError(
+            f"out of memory: expected {FEWEST_BYTES:,} bytes that it may map (ulimit -v), which its libraries "
+            f"need to start, found {limit:,}: raise the limit"
+        )

@@ -136,7 +136,7 @@ class Finishing:
                 f"publish: point CURRENT to version {self.version.name}, which the same run made before",
             ),
             reads=(),
-            writes=(f"{self.store.root}/CURRENT",),
+            writes=(f"{self.store.url}/CURRENT",),
             facts={
                 "run_id": self.version.manifest["run_id"],
                 "version": self.version.name,

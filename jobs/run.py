@@ -16,6 +16,8 @@ from jobs import interrupts
 from jobs.registry import Job
 from pipeline.errors import ConfigError, LogcalError, TemporaryError
 from pipeline.execution import Executor
+from pipeline.files.faults import as_fault
+from pipeline.files.secrets import without_secrets
 
 log = logging.getLogger("logcal")
 
@@ -99,9 +101,11 @@ def _run(
     from jobs.cluster import check_class, starting_executor
     from jobs.config_loading import load
     from jobs.logging_setup import announce_compiling
+    from jobs.process_memory import check_address_space
 
     if graph is not None and not dry_run:
         raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
+    check_address_space()
     config = load(job.config_class(), files, settings)
     check_class(config.cluster)
     if dry_run:
@@ -160,14 +164,14 @@ def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
         return _fail(name, str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
         return _fail(name, "interrupted; nothing was published", interrupts.exit_code(), as_json)
-    except MemoryError as error:
-        message = f"out of memory ({error}): tasks are cut for cluster.memory; lower it, or cluster.workers"
-        return _fail(name, message, TemporaryError.exit_code, as_json)
     except BrokenPipeError:
         # Whoever read stdout has gone: the job itself is done.
         _silence_stdout()
         return 0
-    except Exception as error:  # noqa: BLE001 - the last resort: a bug
+    except Exception as error:  # noqa: BLE001 - the last resort: the environment's fault, or a bug
+        fault = as_fault(error)
+        if fault is not None:
+            return _fail(name, str(fault), fault.exit_code, as_json)
         traceback.print_exc()
         message = f"a bug in logcal, please report it with the lines above: {type(error).__name__}: {error}"
         return _fail(name, message, BUG, as_json)
@@ -175,6 +179,7 @@ def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
 
 
 def _fail(name: str, message: str, code: int, as_json: bool) -> int:
+    message = without_secrets(message)
     sys.stderr.write(f"{name}: {message}\n")
     if as_json:
         with contextlib.suppress(TemporaryError):

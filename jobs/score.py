@@ -119,7 +119,7 @@ class Prepared:
                 f"{', '.join(self.config.log.path)}: {log.described()}",
                 self.version.lookup_path,
             ),
-            writes=(self.output.root, str(self.output.beside)),
+            writes=(self.output.url, str(self.output.beside)),
             facts={
                 "files": len(log.files),
                 "rows": log.rows,

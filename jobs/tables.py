@@ -22,7 +22,7 @@ def list_versions(store: str, table: str) -> Outcome:
     current = found.readable_current()
     if not versions and current is None:
         raise InputRejectedError(
-            f"expected a published table '{table}', found none in {found.root}: see `logcal fit`"
+            f"expected a published table '{table}', found none in {found.url}: see `logcal fit`"
         )
     rows = [_row(version, current) for version in versions]
     lines = []

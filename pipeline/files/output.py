@@ -64,6 +64,7 @@ class Output:
         self.local = isinstance(self.filesystem, LocalFileSystem)
         self.root = os.path.realpath(self.root) if self.local else self.root.rstrip("/")
         self.setting = setting
+        self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
         self.beside = f"{self.root}{BESIDE}" if beside else None
         self.replace = replace
         self._manifest_path = f"{self.beside}/{MANIFEST_BESIDE}" if beside else f"{self.root}/{MANIFEST}"

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, examples, listing
+from pipeline.errors import ConfigError, InputRejectedError, LogcalError, examples, listing
 from pipeline.execution import tasks
+from pipeline.files.faults import as_fault
 from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -167,10 +168,18 @@ def _entries(filesystem: Any, path: str) -> Entries:
     if has_magic(path) and not filesystem.exists(path):
         return _matches(filesystem, path)
     if not filesystem.exists(path):
+        bucket = path.partition("/")[0]
+        if _has_buckets(filesystem) and not filesystem.exists(bucket):
+            raise ConfigError(f"expected a bucket that exists, found none named {bucket}: correct the URL")
         return Entries(problems=["no such file or directory"])
     if filesystem.isfile(path):
         return Entries({path: (path.rpartition("/")[2], filesystem.info(path))})
     return _folder(filesystem, path)
+
+
+def _has_buckets(filesystem: Any) -> bool:
+    protocols = [filesystem.protocol] if isinstance(filesystem.protocol, str) else filesystem.protocol
+    return not {"s3", "s3a", "gs", "gcs", "abfs", "az"}.isdisjoint(protocols)
 
 
 def _matches(filesystem: Any, pattern: str) -> Entries:
@@ -388,9 +397,11 @@ def reading(path: str) -> Iterator[None]:
     """While a file is being read: what does not decode, or is not there any more, is the file's fault."""
     try:
         yield
-    except (LogcalError, MemoryError):
+    except (LogcalError, MemoryError, GeneratorExit):
         raise
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if error.errno is None:
+            raise (as_fault(error, path) or error) from None
         raise InputRejectedError(
             f"{path}: expected the file that was there when the log was opened, found none: the log is being written "
             "to; run again when it is complete"
@@ -399,11 +410,13 @@ def reading(path: str) -> Iterator[None]:
         raise InputRejectedError(
             f"{path}: expected a file that may be read, found no permission: give it, or leave the file out"
         ) from None
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # which Arrow's own have not
-            raise TemporaryError(
-                f"{path}: the file cannot be read now ({reason(error)}): run again"
-            ) from None
+    except Exception as error:
+        # Arrow's own OSErrors have no number.
+        fault = None if isinstance(error, pa.ArrowException) else as_fault(error, path)
+        if fault is not None:
+            raise fault from None
+        if not isinstance(error, (pa.ArrowException, OSError)):
+            raise
         raise InputRejectedError(
             f"{path}: expected a Parquet file, found one that cannot be read ({reason(error)}): write it again"
         ) from None

@@ -170,7 +170,7 @@ def score_log(
         )
         lowest = min((n.lowest for n in counts), default=math.inf)
         highest = max((n.highest for n in counts), default=-math.inf)
-        scored = ScoredLog(place.root, table, facts.version, files, range_of(facts), lowest, highest)
+        scored = ScoredLog(place.url, table, facts.version, files, range_of(facts), lowest, highest)
         accept(scored)
         staging.files += [file.path for file in files]
         staging.facts = {

@@ -51,6 +51,7 @@ class PublishedTable:
         self.folder = Folder(self.filesystem, f"{root.rstrip('/')}/{table}")
         self.local = self.folder.local
         self.root = self.folder.root
+        self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
         self.journal = Journal(self.folder)
         self._versions = self.folder / "versions"
         self._index = RunIndex(self.folder)

@@ -1,0 +1,187 @@
+"""What the environment does to a run, as errors for the user: the one place that knows object stores' exceptions.
+
+They come from several libraries, none of which needs to be installed; so they are told apart by their names.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
+from pipeline.files.secrets import without_secrets
+
+_NO_CREDENTIALS = {
+    "CredentialRetrievalError",
+    "InvalidConfigError",
+    "NoAuthTokenError",
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "SSOTokenLoadError",
+    "TokenRetrievalError",
+    "UnauthorizedSSOTokenError",
+    "DefaultCredentialsError",
+    "RefreshError",
+}
+_WRONG_SETTINGS = {
+    "InvalidRegionError",
+    "InvalidURL",
+    "NoRegionError",
+    "NonHttpUrlClientError",
+    "ParamValidationError",
+    "UnknownEndpointError",
+}
+_UNREACHABLE = {
+    "CancelledError",
+    "ClientConnectionError",
+    "ClientConnectorError",
+    "ClientError",
+    "ClientOSError",
+    "ClientPayloadError",
+    "ConnectTimeoutError",
+    "ConnectionClosedError",
+    "ConnectionError",
+    "ContentLengthError",
+    "EndpointConnectionError",
+    "FSTimeoutError",
+    "HTTPClientError",
+    "HttpError",
+    "IncompleteReadError",
+    "IncompleteRead",
+    "ProxyConnectionError",
+    "ReadTimeoutError",
+    "ResponseParserError",
+    "ResponseStreamingError",
+    "ServerDisconnectedError",
+    "SSLError",
+    "TimeoutError",
+}
+_STORES = ("aiobotocore", "aiohttp", "asyncio", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
+_NO_BUCKET = re.compile(
+    r"NoSuchBucket|bucket does not exist|Invalid bucket name|Bucket is not valid", re.IGNORECASE
+)
+_DENIED = re.compile(
+    r"AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|Unauthorized|\b40[13]\b",
+    re.IGNORECASE,
+)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+_CGROUP = "/sys/fs/cgroup/memory.max"
+
+
+def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
+    """The error for the user that an error of the environment is; None where it is none of its.
+
+    Parameters
+    ----------
+    error : as a library, the operating system or an object store raised it
+    what : the file or setting that it is about; in front of the message
+
+    Returns
+    -------
+    TemporaryError : no memory, no threads, no space; a store that is not reached, fails or breaks off.
+    ConfigError : no such bucket, no credentials, no permission, names that cannot be.
+    InputRejectedError : no such object.
+    """
+    head = f"{what}: " if what else ""
+    said = without_secrets(" ".join(str(error).split()))[:300]
+    if isinstance(error, LogcalError):
+        return error
+    if isinstance(error, MemoryError) or "can't start new thread" in said:
+        return TemporaryError(
+            f"{head}out of memory{f' ({said})' if said else ''}; {memory_there()}: tasks are cut for cluster.memory; "
+            "lower it, or cluster.workers, or give the command more"
+        )
+    for one in _chain(error):
+        found = _store_fault(one, head, said)
+        if found is not None:
+            return found
+    if isinstance(error, OSError) and error.errno is not None:
+        return _system_fault(error, head, said)
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it was raised from."""
+    seen: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in seen:
+        seen.append(one)
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _store_fault(error: BaseException, head: str, said: str) -> LogcalError | None:
+    names = {cls.__name__ for cls in type(error).__mro__}
+    of_store = type(error).__module__.partition(".")[0] in _STORES
+    text = str(error)
+    if _NO_BUCKET.search(text):
+        return ConfigError(f"{head}expected a bucket that exists, found none ({said}): correct the URL")
+    if of_store and names & _NO_CREDENTIALS:
+        return ConfigError(
+            f"{head}expected credentials for the object store, found none that work ({said}): set them as its library "
+            "reads them, or with storage.options"
+        )
+    if of_store and names & _WRONG_SETTINGS:
+        return ConfigError(f"{head}expected settings that the object store takes ({said}): correct the URL")
+    if isinstance(error, PermissionError) or (of_store and _DENIED.search(text)):
+        return ConfigError(
+            f"{head}expected to be allowed to do this, found no permission ({said}): correct the credentials, or "
+            "choose another place"
+        )
+    if isinstance(error, FileNotFoundError):
+        return InputRejectedError(f"{head}expected a file or folder, found none ({said})")
+    temporary = isinstance(error, (ConnectionError, TimeoutError)) or (of_store and names & _UNREACHABLE)
+    if temporary:
+        return TemporaryError(
+            f"{head}the object store was not reached, failed or broke off "
+            f"({said or type(error).__name__}): run again"
+        )
+    return None
+
+
+def _system_fault(error: OSError, head: str, said: str) -> LogcalError:
+    if error.errno in _FULL:
+        return TemporaryError(f"{head}no space left ({said}): free some, or choose a place with more")
+    if error.errno in _NO_NAME:
+        return ConfigError(
+            f"{head}expected a path that can be, found one that cannot ({said}): choose another"
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ConfigError(f"{head}expected a place that can be written to ({said}): choose another")
+    return TemporaryError(f"{head}a file operation failed ({said}): run again")
+
+
+def memory_there() -> str:
+    """How much memory this process may have, and how much is free, as far as the system says, for a message."""
+    import resource
+
+    parts = []
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        parts.append(f"this process may map {_size(limit)} (ulimit -v)")
+    group = _number(_CGROUP)
+    if group is not None:
+        parts.append(f"its container has {_size(group)}")
+    try:
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        parts.append(f"the machine has {_size(total)}, of which {_size(available)} are unused")
+    except (OSError, ValueError):
+        pass
+    return ", ".join(parts)
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as file:  # noqa: PTH123 - nothing may be imported when memory is short
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"

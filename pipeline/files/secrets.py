@@ -1,0 +1,49 @@
+"""Secrets: what must not be shown, and text without it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+HIDDEN = "***"
+
+_known: set[str] = set()
+_IN_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"]+@")
+_PARAMETER = re.compile(
+    r"(?i)(?<=[?&])(?P<name>[\w.-]*(?:secret|token|passw|pwd|signature|credential|key|sas|sig)[\w.-]*)="
+    r"(?P<value>[^&\s,;'\"}{]+)"
+)
+_SECRET_NAME = re.compile(r"(?i)secret|token|passw|pwd|signature|credential|key|sas|auth|sig$")
+
+
+def remember(value: Any) -> None:
+    """Keep text out of all messages from now on; shorter text than four characters would hide too much."""
+    text = str(value)
+    if len(text) >= 4:
+        _known.add(text)
+
+
+def without_secrets(text: str) -> str:
+    """Text for messages, logs and manifests: passwords in URLs, parameters of signed URLs and known values hidden.
+
+    >>> without_secrets("s3://me:pw@host/log?X-Amz-Signature=abc&x=1")
+    's3://***@host/log?X-Amz-Signature=***&x=1'
+    """
+    for value in sorted(_known, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    text = _IN_URL.sub(rf"\g<scheme>{HIDDEN}@", text)
+    return _PARAMETER.sub(rf"\g<name>={HIDDEN}", text)
+
+
+def redacted(values: Any) -> Any:
+    """JSON values without secrets: text as `without_secrets`, and what stands under names of secrets."""
+    if isinstance(values, dict):
+        return {
+            key: HIDDEN
+            if _SECRET_NAME.search(str(key)) and isinstance(value, str) and value
+            else redacted(value)
+            for key, value in values.items()
+        }
+    if isinstance(values, (list, tuple)):
+        return [redacted(value) for value in values]
+    return _IN_URL.sub(rf"\g<scheme>{HIDDEN}@", values) if isinstance(values, str) else values

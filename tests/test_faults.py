@@ -1,0 +1,104 @@
+"""What the environment does to a run, and which exit code it gets; secrets in what is said of it."""
+
+import errno
+
+import pytest
+
+from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
+from pipeline.files.faults import as_fault
+from pipeline.files.secrets import redacted, remember, without_secrets
+
+
+def store_error(name, text="", module="botocore.exceptions", base=Exception):
+    return type(name, (base,), {"__module__": module})(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError("buffer of 3 bytes"), TemporaryError),
+        (RuntimeError("can't start new thread"), TemporaryError),
+        (OSError(errno.ENOSPC, "No space left on device"), TemporaryError),
+        (OSError(errno.EIO, "Input/output error"), TemporaryError),
+        (OSError(errno.ENAMETOOLONG, "File name too long"), ConfigError),
+        (PermissionError(errno.EACCES, "Permission denied"), ConfigError),
+        (FileNotFoundError("bucket/log"), InputRejectedError),
+        (FileNotFoundError("The specified bucket does not exist"), ConfigError),
+        (ConnectionResetError("reset"), TemporaryError),
+        (TimeoutError(), TemporaryError),
+        (store_error("NoCredentialsError", "Unable to locate credentials"), ConfigError),
+        (store_error("ProfileNotFound", "The config profile (x) could not be found"), ConfigError),
+        (store_error("EndpointConnectionError", "Could not connect"), TemporaryError),
+        (store_error("ClientError", "An error occurred (AccessDenied) when calling GetObject"), ConfigError),
+        (store_error("ClientError", "An error occurred (500) when calling GetObject"), TemporaryError),
+        (store_error("ClientPayloadError", "not complete", "aiohttp.client_exceptions"), TemporaryError),
+        (store_error("FSTimeoutError", "", "fsspec.exceptions"), TemporaryError),
+        (ValueError("anything else"), None),
+        (KeyError("a bug"), None),
+        (store_error("ClientError", "not a store's", "calibrators.x"), None),
+    ],
+)
+def test_each_fault_has_its_kind(error, kind):
+    fault = as_fault(error, "log.path")
+    assert (None if fault is None else type(fault)) is kind
+    if fault is not None:
+        assert str(fault).startswith("log.path: ")
+
+
+def test_a_cause_counts():
+    wrapped = RuntimeError("wrapped")
+    wrapped.__cause__ = store_error("ConnectTimeoutError", "slow")
+    assert isinstance(as_fault(wrapped), TemporaryError)
+
+
+def test_no_memory_says_how_much_was_there():
+    assert " the machine has " in str(as_fault(MemoryError()))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://me:pass@word.org/log", "s3://***@word.org/log"),
+        ("https://x/y?X-Amz-Signature=ab12&X-Amz-Date=1", "https://x/y?X-Amz-Signature=***&X-Amz-Date=1"),
+        ("https://x/y?sv=1&sig=ab%2F12&se=2", "https://x/y?sv=1&sig=***&se=2"),
+        ("log/token=5/key=7/a.parquet", "log/token=5/key=7/a.parquet"),
+        ("expected 3 rows, found 4 at log/a=1/b.parquet", "expected 3 rows, found 4 at log/a=1/b.parquet"),
+        ("someone@example.org wrote s3://bucket/log", "someone@example.org wrote s3://bucket/log"),
+    ],
+)
+def test_secrets_are_hidden(text, shown):
+    assert without_secrets(text) == shown
+
+
+def test_known_values_are_hidden_wherever_they_stand():
+    remember("open-sesame-4711")
+    assert without_secrets("bad value open-sesame-4711!") == "bad value ***!"
+
+
+def test_values_without_secrets():
+    values = {
+        "storage": {"options": {"key": "abcd", "anon": True, "client_kwargs": {"token": "t"}}},
+        "n": [1, "s3://u:p@h"],
+    }
+    assert redacted(values) == {
+        "storage": {"options": {"key": "***", "anon": True, "client_kwargs": {"token": "***"}}},
+        "n": [1, "s3://***@h"],
+    }
+
+
+def test_too_few_addresses_are_said_before_anything_starts(place):
+    place.write_log()
+    before = place.tree()
+    limited = ("bash", "-c", 'ulimit -v 700000; exec "$@"', "bash")
+    place.job("fit", within=limited).expect(75, "ulimit -v", "716,800,000")
+    assert place.tree() == before
+
+
+def test_memory_that_runs_out_is_not_the_logs_fault(place):
+    place.write_log(place.predictions(1_500_000), files=1, compression="none", use_dictionary=False)
+    limited = ("bash", "-c", 'ulimit -v 1060000; exec "$@"', "bash")
+    result = place.job("fit", within=limited)
+    assert result.code in (0, 75), result.stderr
+    result.expect(result.code)
+    if result.code == 75:
+        assert "out of memory" in result.stderr

@@ -1,0 +1,158 @@
+"""Log, store, output, quarantine and windows on an object store, and what its failures come to."""
+
+import json
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from s3 import BUCKET, environment, s3_server
+
+pytest.importorskip("moto")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def remote(server, place):
+    """A place whose paths are on the server, in a folder of its own."""
+    server.fault = lambda method, path: None
+    place.environment.update(environment(server.url))
+    place.server = server
+    place.url = f"s3://{BUCKET}/{place.root.name}"
+    place.filesystem = fsspec.filesystem(
+        "s3",
+        endpoint_url=server.url,
+        key="someone",
+        secret="very-secret-indeed",
+        skip_instance_cache=True,
+        use_listings_cache=False,
+    )
+    return place
+
+
+def upload(place, name="log"):
+    place.filesystem.put(str(place.root / name), f"{place.url}/{name}", recursive=True)
+
+
+def paths(place, job, **more):
+    own = {"log__path": f"{place.url}/log", "store__path": f"{place.url}/store"}
+    if job in ("score", "evaluate"):
+        own["output__path"] = f"{place.url}/{job}"
+    return {**own, **more}
+
+
+def job(place, name, *settings, **more):
+    return place.job(name, *settings, **paths(place, name, **more))
+
+
+def files(place):
+    return {
+        p.partition("/")[2].partition("/")[2]: place.filesystem.cat_file(p)
+        for p in place.filesystem.find(place.url)
+    }
+
+
+def test_everything_on_the_store(remote):
+    columns = remote.predictions()
+    columns["score"][3] = np.nan
+    remote.write_log(columns)
+    upload(remote)
+    quarantine = ("log.on_bad_rows=quarantine", f"log.quarantine_path={remote.url}/bad")
+    job(remote, "fit", *quarantine).expect(0)
+    found = files(remote)
+    lookup = next(content for name, content in found.items() if name.endswith("lookup.parquet"))
+    remote.job("fit", "log.on_bad_rows=quarantine").expect(0)
+    assert lookup == remote.lookup()
+    assert any(name.startswith("bad/") and name.endswith(".parquet") for name in found)
+    job(remote, "fit", *quarantine).expect(99)
+    scored = job(remote, "score", *quarantine).expect(0)
+    assert f"{remote.url}/score" in scored.stdout
+    assert {n.removeprefix("score/") for n in files(remote) if n.startswith("score/")} >= {"part-0.parquet"}
+    remote.job("score").expect(0)
+    local = {p.name: p.read_bytes() for p in remote.output.glob("part-*")}
+    assert local == {
+        n.removeprefix("score/"): c for n, c in files(remote).items() if n.startswith("score/part-")
+    }
+    job(remote, "evaluate", *quarantine).expect(0)
+    assert "evaluate/report.html" in files(remote)
+    store = ("--store", f"{remote.url}/store", "--table", "ads")
+    assert "000001" in remote.run("tables", "list", *store).expect(0).stdout
+
+
+FAULTS = ["500", "503", "reset", "cut", "403"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [*(("fit", kind) for kind in FAULTS), ("score", "cut")])
+def test_a_store_that_always_fails(remote, name, kind):
+    remote.write_log(files=1)
+    upload(remote)
+    if name == "score":
+        job(remote, "fit").expect(0)
+    before = files(remote)
+    remote.server.fault = lambda method, path: kind if method in ("GET", "HEAD", "PUT") else None
+    result = job(remote, name)
+    remote.server.fault = lambda method, path: None
+    assert result.code == (2 if kind == "403" else 75), result.stderr
+    result.expect(result.code)
+    assert "very-secret" not in result.stderr
+    assert files(remote) == before
+
+
+@pytest.mark.parametrize(("name", "seed", "share"), [("score", 0, 0.05), ("fit", 1, 0.3), ("fit", 2, 0.9)])
+def test_a_store_that_sometimes_fails(remote, name, seed, share):
+    """It ends well, or in a refusal after which the same command ends well: with the same bytes."""
+    remote.write_log(files=1)
+    upload(remote)
+    if name == "score":
+        job(remote, "fit").expect(0)
+    rng = np.random.default_rng(seed)
+    kinds = ["500", "503", "reset", "cut"]
+    remote.server.fault = lambda method, path: str(rng.choice(kinds)) if rng.random() < share else None
+    for _ in range(3):
+        result = job(remote, name)
+        assert result.code in (0, 75, 99), result.stderr
+        result.expect(result.code)
+    remote.server.fault = lambda method, path: None
+    last = job(remote, name)
+    assert last.code in (0, 99), last.stderr
+    if name == "score":
+        remote.job("fit").expect(0)
+        remote.job("score").expect(0)
+        assert files(remote)["score/part-0.parquet"] == (remote.output / "part-0.parquet").read_bytes()
+    else:
+        remote.job("fit").expect(0)
+        current = files(remote)["store/ads/CURRENT"].decode().strip()
+        assert files(remote)[f"store/ads/versions/{current}/lookup.parquet"] == remote.lookup()
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "code", "phrase"),
+    [
+        ({"log__path": "s3://no-such-bucket/log"}, {}, 2, "expected a bucket that exists"),
+        ({"log__path": f"s3://{BUCKET}/nothing/here"}, {}, 3, "no such file or directory"),
+        ({}, {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, 2, "credentials"),
+        ({}, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 75, "was not reached"),
+    ],
+)
+def test_stores_that_are_not_there(remote, settings, change, code, phrase):
+    remote.write_log(files=1)
+    upload(remote)
+    for name, value in change.items():
+        remote.environment.pop(name)
+        if value is not None:
+            remote.environment[name] = value
+    job(remote, "fit", **settings).expect(code, phrase)
+
+
+def test_a_plan_says_where_with_its_scheme(remote):
+    remote.write_log(files=1)
+    upload(remote)
+    plan = job(remote, "fit", "--dry-run", "--json").expect(0)
+    assert any(line.startswith(f"{remote.url}/store") for line in plan.json["writes"])
+    assert json.loads(plan.stdout)
+    assert Path(remote.root).exists()
