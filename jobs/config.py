@@ -430,11 +430,21 @@ class WindowConfig(Section):
         None,
         description="With window.column: the last day, such as 2026-01-31. null: the latest day in the log.",
     )
+    half_life: Annotated[Text, AfterValidator(_check_days)] | None = Field(
+        None,
+        description="With window.column: the number of days, such as 14d, after which a row counts half as much as "
+        "one of the last day. null: all rows count alike.",
+    )
 
     @property
     def length(self) -> int:
         """Number of days."""
         return int(self.last.removesuffix("d"))
+
+    @property
+    def half_life_days(self) -> int | None:
+        """Days after which a row counts half; None: rows count alike."""
+        return None if self.half_life is None else int(self.half_life.removesuffix("d"))
 
     @property
     def last_day(self) -> dt.date | None:
@@ -445,6 +455,13 @@ class WindowConfig(Section):
         """The other keys only mean something with a column."""
         if self.until is not None and self.column is None:
             yield "until", "only goes with window.column, found window.column=null"
+        if self.half_life is not None and self.column is None:
+            yield "half_life", "only goes with window.column, found window.column=null"
+        if self.half_life_days is not None and self.length > 300 * self.half_life_days:
+            yield (
+                "half_life",
+                f"expected at least a 300th of window.last ({self.last}), found {self.half_life}",
+            )
 
 
 def _as_grid(value: Any) -> Any:

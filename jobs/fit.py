@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
 from pipeline.sort.day_tables import DayTables, add_up_days, planned_facts, window_facts
+from pipeline.sort.decay import weigh_days, with_weights
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_merge, add_sort, scratch_bytes
@@ -59,6 +60,8 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     if window is not None:
         # The days count, not how they were chosen.
         settings["window"] = [window.column, window.first, window.last]
+        if config.window.half_life is not None:
+            settings["half_life"] = config.window.half_life_days
     identity = run_id("fit", log, settings)
     wants_candidate = config.store.publish == "candidate"
     made = left_to_do(store, identity, candidate=wants_candidate, force=config.store.force)
@@ -77,6 +80,8 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     needed = scratch_bytes(log, write=write)
     if days is not None:
         needed -= scratch_bytes(log, write=False)
+    if config.window.half_life is not None:
+        needed += most_bytes(log.rows, weighted=True, segmented=bool(config.log.segment))
     # What the merge leaves of each level's segments.
     needed += len(config.log.segment) * 32 * log.rows
     check_space(config.scratch, needed)
@@ -212,11 +217,16 @@ class Prepared:
                 return self._fit(calibrator, sort, keep, executor, started, None, {})
             with self.days.in_use():
                 tables = self.days.sort(self.window, sort, executor)
-                total = add_up_days(tables, sort, executor)
+                facts = {"window": window_facts(self.window, tables)}
                 if self.quarantine is not None:
                     self.days.collect_bad(tables, scratch)
-                facts = {"window": window_facts(self.window, tables)}
-                outcome = self._fit(calibrator, sort, keep, executor, started, total, facts)
+                fitting, weighed = self, tables
+                if (half_life := config.window.half_life_days) is not None:
+                    facts["window"]["half_life"] = half_life
+                    weighed = weigh_days(tables, self.window.last, half_life, sort, executor)
+                    fitting = replace(self, log=with_weights(self.log))
+                total = add_up_days(weighed, sort, executor)
+                outcome = fitting._fit(calibrator, sort, keep, executor, started, total, facts)
             self.days.tidy(self.window, tables)
         return outcome
 

@@ -1,0 +1,136 @@
+"""Decay: the rows of a window's days weighed down by age.
+
+A day's rows count as its factor, 2^(-age / half-life) with 16 significant bits, each. Sums of up to 2^37 rows of one
+factor are then exact, so that the table is, to the last bit, that of a log whose rows have the factor as their weight;
+where they have weights of their own, of that weight times the factor, if these products are exact.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from calibrators.ordering import sort_pairs
+from calibrators.passes import Points
+from pipeline.execution import Executor
+from pipeline.log.logs import Log
+from pipeline.log.score_grid import steps_per_unit
+from pipeline.sort.day_counts import Counts, add_counts
+from pipeline.sort.day_tables import DayTable
+from pipeline.sort.run_files import (
+    CodedEntries,
+    CodedRows,
+    Run,
+    Sections,
+    SignedRows,
+    read_run,
+    write_run,
+)
+from pipeline.sort.score_table import SortPlan
+from pipeline.sort.tagged import order_tagged
+
+_BITS = 16
+
+
+def factor(age: int, half_life: int) -> float:
+    """What a row of a day counts for.
+
+    Parameters
+    ----------
+    age : days before the window's last day, >= 0
+    half_life : days after which a row counts half, >= 1; at least a 1000th of the age
+
+    Returns
+    -------
+    float in (0, 1], with 16 significant bits, the same on every machine
+
+    >>> factor(0, 7), factor(14, 7)
+    (1.0, 0.25)
+    """
+    with decimal.localcontext(prec=40):
+        exact = decimal.Decimal(2) ** (decimal.Decimal(-age) / decimal.Decimal(half_life))
+    mantissa, exponent = math.frexp(float(exact))
+    return math.ldexp(round(mantissa * 2**_BITS), exponent - _BITS)
+
+
+def weigh_days(
+    tables: Sequence[DayTable], last: int, half_life: int, plan: SortPlan, executor: Executor
+) -> list[DayTable]:
+    """Day tables with their rows weighed, as runs in scratch.
+
+    Parameters
+    ----------
+    tables : of a window
+    last : its last day
+    half_life : in days
+    plan, executor : where scratch is; one task weighs a table
+    """
+    per_unit = steps_per_unit(plan.grid)
+    tasks = [
+        (
+            tuple(table.receipt.runs),
+            table.counts,
+            factor(last - table.day, half_life),
+            str(plan.scratch / f"run-decayed-{i:06d}"),
+            per_unit,
+        )
+        for i, table in enumerate(tables)
+    ]
+    found = executor.run("weigh", weigh_runs, tasks)
+    return [
+        replace(table, kept=table.kept._replace(receipt=replace(table.receipt, runs=runs), counts=None))
+        for table, runs in zip(tables, found, strict=True)
+    ]
+
+
+def with_weights(log: Log) -> Log:
+    """A log whose rows have weights by now, whether or not a column of it gives them."""
+    return replace(log, columns=replace(log.columns, weight=log.columns.weight or "(half-life)"))
+
+
+def weigh_runs(
+    runs: tuple[Run, ...], counts: Counts | None, weight: float, path: str, per_unit: float | None
+) -> list[Run]:
+    """Runs like some, whose rows all have a weight; in files beside one another. May run again."""
+    if counts is not None:
+        assert per_unit is not None
+        runs = (*runs, add_counts((counts,), per_unit, f"{path}-counts"))
+    return [
+        write_run(Path(f"{path}-{i:04d}"), weighed(read_run(run), weight), run.segments)
+        for i, run in enumerate(runs)
+    ]
+
+
+def weighed(sections: Sections, weight: float) -> Sections:
+    """Rows and ties with their weights multiplied; a row without one has it."""
+    negatives, positives = sections.negatives, sections.positives
+    pairs = np.concatenate(
+        [
+            np.stack([negatives, np.full(negatives.size, -weight)], axis=1),
+            np.stack([positives, np.full(positives.size, weight)], axis=1),
+            np.stack([sections.rows.score, sections.rows.signed * weight], axis=1),
+        ]
+    )
+    entries = sections.entries
+    coded = sections.coded_entries
+    return Sections(
+        rows=SignedRows(*sort_pairs(pairs)) if pairs.size else SignedRows(*pairs.T),
+        entries=Points(entries.score, entries.weight * weight, entries.positives * weight),
+        coded_rows=_coded(sections, weight),
+        coded_entries=CodedEntries(coded.score, coded.code, coded.weight * weight, coded.positives * weight),
+    )
+
+
+def _coded(sections: Sections, weight: float) -> CodedRows:
+    score, tag = sections.tagged
+    own = sections.coded_rows
+    scores = np.concatenate([score, own.score])
+    codes = np.concatenate([tag >> 1, own.code])
+    signed = np.concatenate([np.where(tag & 1, weight, -weight), own.signed * weight])
+    order = order_tagged(scores, codes)
+    return CodedRows(scores[order], codes[order], signed[order])
