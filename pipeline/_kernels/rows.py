@@ -5,6 +5,7 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 
 _LARGEST = 1.7976931348623157e308
+_STRIP = 1024
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100  # as `calibrators.passes` has them
 
 
@@ -46,33 +47,58 @@ def keep_weighted(score, label, weight, out, n):
 
 @kernel
 def fold_ties(values, shortest):
-    """Take ties of at least `shortest` out of a sorted array, in place.
+    """Take ties of at least `shortest` >= 2 out of a sorted array, in place. O(n).
 
     Returns
     -------
     n : the length of what is left at the front of `values`
     value, count : float64 arrays, one entry a tie that was taken out, ascending
     """
-    value = np.empty(16)
-    count = np.empty(16)
-    m = n = i = 0
-    while i < values.size:
-        v = values[i]
-        start = i
-        while i < values.size and values[i] == v:
-            i += 1
-        if i - start < shortest:
-            for _ in range(start, i):
-                values[n] = v
-                n += 1
+    reach = shortest - 1
+    most = values.size // shortest
+    value = np.empty(most)
+    count = np.empty(most, np.int64)
+    begins = np.zeros(reach + _STRIP, np.uint8)
+    kept = np.empty(_STRIP, np.uint8)
+    m = n = 0
+    for first in range(0, values.size, _STRIP):
+        strip = values[first : first + _STRIP]
+        ahead = values[first + reach : first + reach + _STRIP]
+        rows = strip.size
+        # Whether a tie reaches from a row to the row `reach` behind it; of the strip before, its last rows.
+        for i in range(reach):
+            begins[i] = begins[_STRIP + i]
+        now = begins[reach:]
+        for i in range(ahead.size):
+            now[i] = strip[i] == ahead[i]
+        now[ahead.size :] = 0
+        kept[:] = 1
+        for r in range(shortest):
+            part = begins[r : r + _STRIP]
+            for i in range(_STRIP):
+                kept[i] &= part[i] ^ 1
+        staying = 0
+        for i in range(rows):
+            staying += kept[i]
+        if staying == rows:
+            if n < first:
+                values[n : n + rows] = strip
+            n += rows
             continue
-        if m == value.size:
-            value = np.concatenate((value, np.empty(m)))
-            count = np.concatenate((count, np.empty(m)))
-        value[m] = v
-        count[m] = i - start
-        m += 1
-    return n, value[:m].copy(), count[:m].copy()
+        for i in range(rows):
+            if now[i] != begins[reach - 1 + i]:
+                if now[i]:
+                    value[m] = strip[i]
+                    count[m] = first + i
+                    m += 1
+                else:
+                    count[m - 1] = first + i + reach - count[m - 1]
+        if staying:
+            for i in range(rows):
+                # Written without a branch: it belongs to the next row where this one does not stay.
+                values[n] = strip[i]
+                n += kept[i]
+    return n, value[:m].copy(), count[:m].astype(np.float64)
 
 
 @kernel
