@@ -104,7 +104,8 @@ class Calibrator(Parameters, ABC):
             from sklearn.exceptions import NotFittedError
 
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
-        return self.calibration_map_.predict(scores)
+        probabilities: Array = self.calibration_map_.predict(scores)
+        return probabilities
 
     def check_parameters(self) -> None:
         """Raise ValueError, naming the parameter, its range and what was given, if one is out of range."""

@@ -104,7 +104,8 @@ def assess(
     """
     points = _check(probability, weight, positives)
     passes = assessment_passes(bins=bins, histogram_bins=histogram_bins, rows=rows)
-    return run_passes(passes, lambda request: request.combine([request.chunk(points)]))
+    found: Assessment = run_passes(passes, lambda request: request.combine([request.chunk(points)]))
+    return found
 
 
 def _check(probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike) -> Points:

@@ -490,7 +490,8 @@ def _axes(ax: Axes | None) -> Axes:
         return ax
     import matplotlib.pyplot as plt
 
-    return plt.subplots()[1]
+    made: Axes = plt.subplots()[1]
+    return made
 
 
 def _next_color(axes: Axes) -> str:

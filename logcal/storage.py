@@ -49,4 +49,5 @@ def beside(path: str, name: str) -> str:
 def _filesystem(path: str) -> tuple[Any, str]:
     import fsspec
 
-    return fsspec.core.url_to_fs(path)
+    found: tuple[Any, str] = fsspec.core.url_to_fs(path)
+    return found

@@ -1,0 +1,49 @@
+"""The examples run: the notebook from its first cell to its last."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+pytest.importorskip("polars")
+
+pytestmark = pytest.mark.timeout(400)
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+# In a process of its own, whose sockets end with it; with this interpreter as kernel, whatever the user has.
+EXECUTE = """
+import sys, jupyter_client, nbclient, nbformat
+manager = jupyter_client.AsyncKernelManager()
+manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+notebook = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(notebook, km=manager, timeout=300).execute()
+nbformat.write(notebook, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_something(path, tmp_path):
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EXECUTE, str(path), "done.ipynb"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    cells = json.loads((tmp_path / "done.ipynb").read_text())["cells"]
+    shown = [output for cell in cells for output in cell.get("outputs", ())]
+    assert sum("image/png" in output.get("data", {}) for output in shown) == 2
+    assert any("published income version" in "".join(output.get("text", "")) for output in shown)
