@@ -133,7 +133,7 @@ def open_features(
             problems.append(f"expected rows, found none in {len(files)} files")
         columns = Columns(roles.label or (features[0].name if features else ""), roles.label)
         types = {f.name: str(f.type) for f in schema}
-        log = Log(found.root, found.filesystem, files, columns, types, found.skipped)
+        log = Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
         table = FeatureTable(log, roles, tuple(features), schema, _starts(files))
     if problems or table is None:
         shown = paths if isinstance(paths, str) else examples(list(paths), 3)

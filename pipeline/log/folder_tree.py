@@ -22,12 +22,14 @@ class Entries:
     skipped : relative paths of what is passed over; folders end in '/'
     unnamed : relative paths of Parquet files that do not end as such
     problems : why the log cannot be used
+    snapshots : what `pipeline.log.snapshots` found, where the path is a table
     """
 
     files: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    snapshots: list[Any] = field(default_factory=list)
 
 
 def shown_names(relative: str) -> bool:

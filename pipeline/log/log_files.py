@@ -10,7 +10,7 @@ import datetime as dt
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from pipeline.errors import ConfigError, InputRejectedError, LogcalError, exampl
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault
 from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
+from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above, table_in
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 
@@ -97,12 +98,18 @@ class Found:
     root, filesystem : of the first path
     files : sorted, without row groups: no footer has been read
     skipped : relative paths of files and folders that are passed over; folders end in '/'
+    snapshots : of the tables among the paths
     """
 
     filesystem: Any = None
     root: str = ""
     files: tuple[LogFile, ...] = ()
-    skipped: tuple[str, ...] = field(default=())
+    skipped: tuple[str, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
+
+    def snapshot_facts(self) -> tuple[dict[str, Any], ...]:
+        """Format and version of each table."""
+        return tuple(snapshot.facts() for snapshot in self.snapshots)
 
 
 def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
@@ -130,6 +137,7 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
         entries = _entries(found.filesystem, path)
         problems += [f"{pattern}: {problem}" for problem in entries.problems]
         found.skipped += tuple(entries.skipped)
+        found.snapshots += tuple(entries.snapshots)
         for place, (relative, info) in entries.files.items():
             files[place] = LogFile(place, relative, *_seen(info))
     if problems:
@@ -185,6 +193,10 @@ def _has_buckets(filesystem: Any) -> bool:
 def _matches(filesystem: Any, pattern: str) -> Entries:
     base = pattern[: min(pattern.find(c) for c in "*?[" if c in pattern)].rpartition("/")[0]
     found = Entries()
+    inside = table_above(filesystem, f"{base}/files")
+    if inside is not None:
+        found.problems.append(part_of(*inside, pattern))
+        return found
     for path, info in filesystem.glob(pattern, detail=True).items():
         relative = _relative(path, base)
         if not shown_names(relative):
@@ -204,8 +216,15 @@ def _matches(filesystem: Any, pattern: str) -> Entries:
 
 
 def _folder(filesystem: Any, path: str) -> Entries:
-    """The Parquet files of a folder."""
+    """The Parquet files of a folder; of a table, its live ones."""
     found = local_tree(path) if isinstance(filesystem, LocalFileSystem) else _remote_tree(filesystem, path)
+    names = [*found.skipped, *(relative for relative, _ in found.files.values())]
+    table = table_in(names)
+    if table is not None and not table[1]:
+        return _live_files(filesystem, path, read_snapshot(table[0], filesystem, path))
+    inside = table or table_above(filesystem, path)
+    if inside is not None:
+        return Entries(problems=[part_of(*inside, path)])
     others = {p: entry for p, entry in found.files.items() if not p.lower().endswith(SUFFIXES)}
     found.files = {p: entry for p, entry in found.files.items() if p not in others}
     names = sorted(relative for relative, _ in others.values())
@@ -224,6 +243,15 @@ def _folder(filesystem: Any, path: str) -> Entries:
             f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {what}"
         )
     found.skipped += names
+    return found
+
+
+def _live_files(filesystem: Any, path: str, snapshot: Snapshot) -> Entries:
+    found = Entries(snapshots=[snapshot])
+    for place in snapshot.paths:
+        found.files[place] = (_relative(place, path), filesystem.info(place))
+    if not found.files:
+        found.problems.append(f"expected rows, found none in version {snapshot.version} of the table")
     return found
 
 

@@ -52,6 +52,7 @@ class Log:
     ----------
     root : of its first path. types : of the columns that are used.
     skipped : what lies below its folders and is not read: relative paths, folders with '/' at the end.
+    snapshots : format and version of the tables (Delta, Iceberg) that its files are live in.
     """
 
     root: str
@@ -60,6 +61,7 @@ class Log:
     columns: Columns
     types: dict[str, str] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
+    snapshots: tuple[dict[str, Any], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -91,6 +93,7 @@ class Log:
             ],
             "files_skipped": len(self.skipped),
             "files_skipped_names": list(self.skipped[:MOST_NAMED]),
+            **({"snapshots": list(self.snapshots)} if self.snapshots else {}),
         }
 
     def places(self) -> set[str]:
@@ -127,7 +130,7 @@ def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
         problems.append(f"expected rows, found none in {len(files)} files")
     if problems:
         raise InputRejectedError(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
-    return Log(found.root, found.filesystem, files, columns, types, found.skipped)
+    return Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
 
 
 def read_footers(

@@ -186,5 +186,6 @@ def score_log(
             "files": [file._asdict() for file in files],
             "files_skipped": len(log.skipped),
             "files_skipped_names": list(log.skipped[:MOST_NAMED]),
+            **({"snapshots": list(log.snapshots)} if log.snapshots else {}),
         }
     return scored

@@ -27,13 +27,15 @@ def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
     -------
     32 hexadecimal digits
     """
-    content = {
+    content: dict[str, Any] = {
         "job": job,
         "format_version": schema.FORMAT_VERSION,
         "logcal": metadata.version("logcal"),
         "settings": settings,
         "files": [(file.path, file.size, file.stamp) for file in log.files],
     }
+    if log.snapshots:
+        content["snapshots"] = log.snapshots
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
