@@ -29,10 +29,12 @@ class Measurement:
     """One run of a command.
 
     peak_bytes : resident memory added up over all processes, sampled; shared pages count in each of them.
+    cpu_seconds : processor time of all processes, sampled as well: up to an interval of each is missing.
     """
 
     seconds: float
     peak_bytes: int
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ def measure(command: Sequence[str]) -> Measurement:
         process = subprocess.Popen(list(command), stdout=printed, stderr=subprocess.STDOUT)
         tree = psutil.Process(process.pid)
         peak = 0
+        spent: dict[int, float] = {}
         while process.poll() is None:
-            peak = max(peak, _resident(tree))
+            peak = max(peak, _resident(tree, spent))
             try:
                 process.wait(INTERVAL_SECONDS)
             except subprocess.TimeoutExpired:
@@ -80,15 +83,18 @@ def measure(command: Sequence[str]) -> Measurement:
             printed.seek(0)
             text = printed.read().decode(errors="replace")[-2000:]
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{text}")
-    return Measurement(seconds, peak)
+    return Measurement(seconds, peak, sum(spent.values()))
 
 
-def _resident(tree: psutil.Process) -> int:
+def _resident(tree: psutil.Process, spent: dict[int, float]) -> int:
+    """Resident memory of all processes now; their processor time goes to `spent`, by process."""
     total = 0
     try:
         for process in [tree, *tree.children(recursive=True)]:
             try:
                 total += process.memory_info().rss
+                times = process.cpu_times()
+                spent[process.pid] = times.user + times.system
             except psutil.NoSuchProcess:
                 continue
     except psutil.NoSuchProcess:

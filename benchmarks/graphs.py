@@ -1,0 +1,129 @@
+"""Jobs as Dask graphs against another checkout of logcal, such as the version before.
+
+    git worktree add /tmp/before VERSION      (with an environment of its own, in /tmp/before/.venv)
+    python benchmarks/make_log.py /tmp/logcal-bench/ties100m --tie-share 0.1
+    python benchmarks/graphs.py /tmp/logcal-bench/ties100m --before /tmp/before/.venv/bin
+
+Whole processes, start included, in alternating turns: fit, score and evaluate on threads and on two worker processes,
+and 5,000 empty tasks on two worker processes. Ratios are to the other checkout: of wall seconds, and of processor
+seconds, which say more on a machine that has other things to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from _measure import Contender, Measurement, clearing, measure_interleaved, print_machine, warm
+
+EMPTY = """
+import time
+from jobs.cluster import starting_executor
+from jobs.config import ClusterConfig
+
+def main():
+    with starting_executor(ClusterConfig(kind="local", workers=2)) as executor:
+        found = executor()
+        found.run("warm", abs, [(i,) for i in range(50)])
+        start = time.perf_counter()
+        assert len(found.run("stage", abs, [(i,) for i in range(TASKS)])) == TASKS
+        print(time.perf_counter() - start)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def command(folder: Path, job: str, *settings: str) -> list[str]:
+    """A job of the checkout whose commands are in a folder."""
+    return [str(folder / "logcal"), job, *(word for setting in settings for word in ("--set", setting))]
+
+
+def compare(name: str, now: Contender, before: Contender, runs: int) -> None:
+    """Measure both in turns, and print the ratios."""
+    found = measure_interleaved([before, now], runs)
+
+    def ratio(of: str) -> float:
+        pairs = zip(found[now.name], found[before.name], strict=True)
+        return statistics.median(getattr(a, of) / getattr(b, of) for a, b in pairs)
+
+    def middle(results: list[Measurement], of: str) -> float:
+        return statistics.median(getattr(result, of) for result in results)
+
+    shown = [
+        f"{of.replace('_', ' ')} {middle(found[now.name], of) / unit:,.2f} (ratio {ratio(of):.2f})"
+        for of, unit in (("seconds", 1), ("cpu_seconds", 1), ("peak_bytes", 1e6))
+    ]
+    print(f"{name}: {', '.join(shown)}", flush=True)
+
+
+def empty_tasks(ours: Path, theirs: Path, tasks: int, runs: int) -> None:
+    """Seconds for tasks that do nothing, on two workers that have started, in turns."""
+    seconds: dict[Path, list[float]] = {ours: [], theirs: []}
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "empty.py"
+        script.write_text(EMPTY.replace("TASKS", str(tasks)))
+        for _ in range(runs):
+            for checkout, own in seconds.items():
+                done = subprocess.run(
+                    [str(checkout / "python"), str(script)], capture_output=True, text=True, check=True
+                )
+                own.append(float(done.stdout.split()[-1]))
+    ratio = statistics.median(a / b for a, b in zip(seconds[ours], seconds[theirs], strict=True))
+    ours_now, theirs_now = (statistics.median(seconds[checkout]) for checkout in (ours, theirs))
+    print(
+        f"{tasks:,} empty tasks: {ours_now:.2f} s, before {theirs_now:.2f} s (ratio {ratio:.2f})", flush=True
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--before", type=Path, required=True, help="folder of the other checkout's commands")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=5000)
+    parser.add_argument("--jobs", nargs="*", default=["fit", "score", "evaluate", "tasks"])
+    parser.add_argument("--kinds", nargs="*", default=["threads", "local"])
+    arguments = parser.parse_args()
+    ours = Path(sys.executable).parent
+    print_machine()
+    print(f"log: {warm(arguments.log) / 1e9:.2f} GB")
+    with tempfile.TemporaryDirectory(dir=arguments.log.parent) as folder:
+        place = Path(folder)
+        for kind in arguments.kinds:
+            for job in (job for job in arguments.jobs if job != "tasks"):
+                contenders = [
+                    _contender(place, checkout, name, job, kind, arguments.log)
+                    for checkout, name in ((ours, "now"), (arguments.before, "before"))
+                ]
+                compare(f"{job}, {kind}", *contenders, arguments.runs)
+    if "tasks" in arguments.jobs:
+        empty_tasks(ours, arguments.before, arguments.tasks, arguments.runs)
+
+
+def _contender(place: Path, checkout: Path, name: str, job: str, kind: str, log: Path) -> Contender:
+    """A job of a checkout, each with a store and outputs of its own."""
+    own = place / name
+    output, store = own / "output", own / ("fitted" if job == "fit" else "store")
+    for folder in (output, store):
+        folder.mkdir(parents=True, exist_ok=True)
+    common = (f"log.path={log}", f"store.path={store}", "store.table=x", f"scratch={own}/scratch")
+    if job != "fit" and not (store / "x").exists():
+        subprocess.run(command(checkout, "fit", *common), check=True, capture_output=True)
+    more = () if job == "fit" else (f"output.path={output}/{job}",)
+    where = (f"cluster.kind={kind}", *(("cluster.workers=2",) if kind == "local" else ()))
+    # Evaluating on the rows that were fitted to, which later versions ask to be told.
+    told = ("evaluate.allow_in_sample=true",) if job == "evaluate" and name == "now" else ()
+    return Contender(
+        name,
+        command(checkout, job, *common, *more, *where, *told),
+        clearing(store if job == "fit" else output),
+    )
+
+
+if __name__ == "__main__":
+    main()
