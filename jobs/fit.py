@@ -207,11 +207,16 @@ class Prepared:
             max_fraction=config.log.max_bad_fraction,
             keep=self.quarantine is not None,
         )
-        with scratch_folder(config.scratch) as scratch:
-            sort = SortPlan(
-                scratch, transform=config.log.score_transform, grid=config.score_table.grid, rules=rules
+        size = SortPlan(Path()).within(config.cluster.memory_bytes, self.log.rows)
+        same = f"{self.identity} {size.run_rows} {software()}"
+        with scratch_folder(config.scratch, same) as scratch:
+            sort = replace(
+                size,
+                scratch=scratch,
+                transform=config.log.score_transform,
+                grid=config.score_table.grid,
+                rules=rules,
             )
-            sort = sort.within(config.cluster.memory_bytes, self.log.rows)
             keep = scratch / "kept" if config.score_table.keep else None
             if self.window is None or self.days is None:
                 return self._fit(calibrator, sort, keep, executor, started, None, {})

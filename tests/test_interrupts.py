@@ -71,6 +71,26 @@ def test_a_signal_while_files_are_scored(place, start):
     assert_ended(place, running, 130, before)
 
 
+def test_a_run_after_one_that_was_killed_reads_its_receipts(place, start):
+    place.write_long_log(files=20)
+    running = start(place, "fit", "cluster.kind=threads", "cluster.workers=1")
+    receipts = "logcal-scratch-*/receipt-sort-000001"
+    running.await_that(lambda: list(place.scratch.glob(receipts)), "two receipts")
+    running.signal_group(signal.SIGKILL)
+    running.process.wait()
+    (first,) = place.scratch.glob("logcal-scratch-*/receipt-sort-000000")
+    sorted_at = {path.name: path.stat().st_mtime_ns for path in first.parent.glob("run-00000[01]-*")}
+    again = start(place, "fit", "cluster.kind=threads", "cluster.workers=1")
+    again.await_that((first.parent / "receipt-sort-000005").exists, "more receipts")
+    found = {path.name: path.stat().st_mtime_ns for path in first.parent.glob("run-00000[01]-*")}
+    assert again.result().code == 0
+    assert found == sorted_at
+    assert list(place.scratch.iterdir()) == []
+    place.job("fit", "cluster.kind=threads", store__path=place.root / "other").expect(0)
+    (lookup,) = (place.root / "other").rglob("lookup.parquet")
+    assert lookup.read_bytes() == place.lookup()
+
+
 @pytest.mark.parametrize("kind", ["cluster.kind=threads", LOCAL])
 def test_a_signal_amid_one_long_task(place, start, kind):
     # One file is one task, and takes longer than there is time to end.

@@ -54,6 +54,28 @@ def test_what_dead_runs_of_this_host_left_is_removed(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([another_hosts, another_programs])
 
 
+def test_the_folder_of_a_killed_run_is_taken_over_by_one_that_does_the_same(tmp_path):
+    with scratch_folder(str(tmp_path), "a") as path, scratch_folder(str(tmp_path), "a") as meanwhile:
+        assert meanwhile != path
+    for taken, mode in ((True, 0o700), (False, 0o777)):
+        path.mkdir(mode=0o700)
+        path.chmod(mode)
+        for name in ("run-000000-0000", "receipt-sort-000000", "bad-000000.parquet", "receipt-merge-000000"):
+            (path / name).write_text("x")
+        (path / "kept").mkdir()
+        with scratch_folder(str(tmp_path), "a") as again:
+            found = sorted(file.name for file in again.iterdir())
+            assert found == (
+                ["bad-000000.parquet", "receipt-sort-000000", "run-000000-0000"] if taken else []
+            )
+        remove(path)
+    path.mkdir(mode=0o700)
+    with scratch_folder(str(tmp_path), "b") as other:
+        assert other != path
+        assert not path.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import shutil
 import socket
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -12,10 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.files.locks import make, remove, remove_dead
+from pipeline.files.locks import hold, make, remove, remove_dead
 from pipeline.files.writable import check_free, check_writable
 
 _HEADROOM = 1.1
+_MODE = 0o700
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_KEPT = ("run-", "receipt-sort-", "bad-")
+"""What a run that is resumed takes over: sorted runs, what is known of them, and the rows that they left out."""
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -33,10 +41,13 @@ def check_space(folder: str | None, needed: int) -> None:
 
 
 @contextmanager
-def scratch_folder(folder: str | None) -> Iterator[Path]:
+def scratch_folder(folder: str | None, resume: str | None = None) -> Iterator[Path]:
     """A new folder below `folder` (null: the system's temporary folder), removed at the end in any case.
 
-    What a killed run on this machine left behind there is removed first.
+    What a killed run on this machine left behind there is removed first, unless it is to be resumed.
+
+    resume : what tells a run that does the same from others. The folder of one that was killed is then taken over, with
+        the sorted runs and receipts in it; but not after the machine was started anew, which may have lost their bytes.
 
     Raises
     ------
@@ -48,10 +59,11 @@ def scratch_folder(folder: str | None) -> Iterator[Path]:
     base = _base(folder)
     try:
         base.mkdir(parents=True, exist_ok=True)
+        own = None if resume is None else base / f"{_prefix()}{_same_start(resume)}"
         for left in base.glob(f"{_prefix()}*"):
-            remove_dead(left)
-        path = base / f"{_prefix()}{uuid.uuid4().hex}"
-        lock = make(path, mode=0o700)
+            if left != own:
+                remove_dead(left)
+        path, lock = _take_over(own) or _new(base, own)
     except OSError as error:
         raise ConfigError(
             f"scratch: expected a folder that can be written to, cannot make one in {base} ({error.strerror}): "
@@ -67,6 +79,45 @@ def scratch_folder(folder: str | None) -> Iterator[Path]:
         remove(path)
         if lock is not None:
             os.close(lock)
+
+
+def _same_start(resume: str) -> str:
+    try:
+        started = _BOOT.read_text()
+    except OSError:
+        started = uuid.uuid4().hex
+    return hashlib.sha256(f"{resume} {started}".encode()).hexdigest()[:32]
+
+
+def _take_over(own: Path | None) -> tuple[Path, int] | None:
+    """A folder of this user that no living process holds, without what is not worth keeping; None: there is none."""
+    if own is None:
+        return None
+    try:
+        lock = hold(own)
+    except OSError:
+        return None
+    if lock is None:
+        return None
+    # Receipts are unpickled: nobody else may have written them.
+    facts = os.fstat(lock)
+    if facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) != _MODE:
+        os.close(lock)
+        return None
+    for path in own.iterdir():
+        if not path.name.startswith(_KEPT):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+    return own, lock
+
+
+def _new(base: Path, own: Path | None) -> tuple[Path, int | None]:
+    if own is not None and not own.exists():
+        try:
+            return own, make(own, mode=_MODE)
+        except OSError:  # another run was quicker
+            pass
+    path = base / f"{_prefix()}{uuid.uuid4().hex}"
+    return path, make(path, mode=_MODE)
 
 
 def _prefix() -> str:
