@@ -65,6 +65,10 @@ class ACP(BaseEstimator):
         labels : array-like, shape (n,), bool or numbers in {0, 1}
         sample_weight : array-like, shape (n,), finite, > 0; default 1. A weight of 2 equals a repeated row.
 
+        Returns
+        -------
+        self
+
         Raises
         ------
         ValueError
@@ -92,12 +96,17 @@ class ACP(BaseEstimator):
         return self
 
     def predict(self, scores: npt.ArrayLike, lower: npt.ArrayLike, upper: npt.ArrayLike) -> Array:
-        """Calibrated probabilities in [0, 1], float64; NaN where the score, lower or upper is NaN.
+        """Calibrated probabilities in [0, 1] of predictions with their intervals.
 
         Parameters
         ----------
         scores : array-like of numbers, any shape, in [0, 1]: predicted probabilities
         lower, upper : array-like of numbers of that shape, lower <= upper: each prediction's interval
+
+        Returns
+        -------
+        float64 array, in the shape of `scores`
+            NaN where the score, lower or upper is NaN.
 
         Raises
         ------

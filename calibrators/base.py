@@ -94,7 +94,17 @@ class Calibrator(Parameters, ABC):
         return next(self._passes())
 
     def predict(self, scores: npt.ArrayLike) -> Array:
-        """Calibrated probabilities in [0, 1], float64, in the shape of `scores`; NaN for NaN.
+        """Calibrated probabilities of scores.
+
+        Parameters
+        ----------
+        scores : a number, or an array-like of numbers of any shape
+            NaN has the probability NaN.
+
+        Returns
+        -------
+        float64 array, in the shape of `scores`; of a number a float64
+            In [0, 1].
 
         Raises
         ------

@@ -120,11 +120,17 @@ class CalibrationMap:
     def predict(self, scores: npt.ArrayLike) -> Any: ...
 
     def predict(self, scores: Any) -> Any:
-        """Probabilities in [0, 1] of scores of any shape; NaN for NaN. O(1) a score.
+        """Probabilities in [0, 1] of scores of any shape. O(1) a score.
+
+        Parameters
+        ----------
+        scores : a number, or an array-like of numbers of any shape
+            Infinite ones have probabilities as others have; NaN has the probability NaN.
 
         Returns
         -------
-        float64: a number for a number; otherwise an array of the scores' shape.
+        float64, or float64 array
+            A number for a number; otherwise an array of the scores' shape.
         """
         if isinstance(scores, float):
             return self._at(float(scores))
@@ -166,7 +172,17 @@ class CalibrationMap:
         return line(scores, self.prob_lo[j], self.slope[j], self.anchor[j])
 
     def predict_ascending(self, scores: Array) -> Array:
-        """The same of ascending scores, without NaN; float64 array, shape (n,). O(n + rows), some times as fast."""
+        """The same of ascending scores. O(n + rows), some times as fast.
+
+        Parameters
+        ----------
+        scores : float64 array, shape (n,), ascending, without NaN
+
+        Returns
+        -------
+        float64 array, shape (n,)
+            Probabilities in [0, 1].
+        """
         from calibrators._kernels import lookup
 
         out = np.empty(scores.size)
@@ -190,6 +206,10 @@ class CalibrationMap:
         first, last : float64 arrays, shape (blocks,), first[i] <= last[i] < first[i + 1]
         level : float64 array, shape (blocks,), probabilities in [0, 1]
         weight, positives : float64 arrays, shape (blocks,)
+
+        Returns
+        -------
+        CalibrationMap
 
         Notes
         -----
@@ -228,7 +248,15 @@ class CalibrationMap:
     def from_bins(cls, edges: Array, level: Array, weight: Array, positives: Array) -> CalibrationMap:
         """Steps: bin i holds for edges[i - 1] <= score < edges[i]; the outer bins reach to infinity.
 
-        edges : float64 array, shape (bins - 1,), strictly ascending; the others have shape (bins,).
+        Parameters
+        ----------
+        edges : float64 array, shape (bins - 1,), strictly ascending
+        level : float64 array, shape (bins,), probabilities in [0, 1]
+        weight, positives : float64 arrays, shape (bins,)
+
+        Returns
+        -------
+        CalibrationMap
         """
         lows = np.concatenate([[-np.inf], edges])
         zero = np.zeros(level.size)
@@ -237,10 +265,18 @@ class CalibrationMap:
 
     @classmethod
     def from_knots(cls, scores: Array, levels: Array, weight: Array, positives: Array) -> CalibrationMap:
-        """Linear between knots and constant outside: scores strictly ascending, shape (knots,).
+        """Linear between knots and constant outside.
 
-        weight, positives : float64 arrays, shape (knots + 1,): of the rows (-inf, scores[0]), the intervals
-        between knots, and [scores[-1], inf).
+        Parameters
+        ----------
+        scores : float64 array, shape (knots,), strictly ascending
+        levels : float64 array, shape (knots,), probabilities in [0, 1]
+        weight, positives : float64 arrays, shape (knots + 1,)
+            Of the rows (-inf, scores[0]), the intervals between knots, and [scores[-1], inf).
+
+        Returns
+        -------
+        CalibrationMap
         """
         slope = gap_slopes(scores[:-1], scores[1:], levels[:-1], levels[1:])
         lows = np.concatenate([[-np.inf], scores])

@@ -118,6 +118,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         **fit_params : passed to the classifier's `fit`; of those that have a value a row, the rows trained on. Not
             used with a FrozenEstimator.
 
+        Returns
+        -------
+        self
+
         Raises
         ------
         ValueError
@@ -159,7 +163,17 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Calibrated probabilities of both classes, float64, shape (n, 2), in [0, 1]."""
+        """Calibrated probabilities of both classes.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, features)
+
+        Returns
+        -------
+        float64 array, shape (n, 2), in [0, 1]
+            A row adds up to 1; the second column is that of `classes_[1]`.
+        """
         check_is_fitted(self)
         columns = [
             pair.calibrator.predict(self._scores(pair.estimator, X)) for pair in self.calibrated_classifiers_
@@ -168,7 +182,17 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return np.column_stack([1.0 - positive, positive])
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The class of the higher calibrated probability, of equals the first; shape (n,)."""
+        """The class of the higher calibrated probability, of equals the first.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, features)
+
+        Returns
+        -------
+        array, shape (n,)
+            Of the values of `classes_`.
+        """
         probabilities = self.predict_proba(X)
         return np.asarray(self.classes_[np.argmax(probabilities, axis=1)])
 

@@ -92,8 +92,10 @@ def collapse(
 
     Parameters
     ----------
-    scores, labels, sample_weight
-        As in `Calibrator.fit`.
+    scores : array-like of numbers, shape (n,), finite, n >= 1
+    labels : array-like, shape (n,), bool or numbers in {0, 1}
+    sample_weight : array-like, shape (n,), finite, > 0; default 1
+        A weight of 2 equals a repeated row.
 
     Returns
     -------

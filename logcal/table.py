@@ -37,6 +37,10 @@ def load(store: str, table: str, version: str | None = None) -> Table:
     table : name of the table
     version : name of a version; None: the current one
 
+    Returns
+    -------
+    Table
+
     Raises
     ------
     ConfigError
