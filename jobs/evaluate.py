@@ -35,10 +35,10 @@ from pipeline.evaluate.evaluation import (
 )
 from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
 from pipeline.evaluate.judgement import compared
-from pipeline.evaluate.kept_table import KeptTable, kept_table, sort_by_probability
+from pipeline.evaluate.kept_table import KeptTable, kept_table, sort_by_probability, sort_kept
 from pipeline.evaluate.reliability import RELIABILITY_FILE, reliability_table
 from pipeline.evaluate.report import import_meanwhile, render_report, segment_name
-from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, evaluate_segments
+from pipeline.evaluate.segment_evaluation import Known, SegmentedEvaluation, evaluate_segments
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
@@ -164,10 +164,10 @@ def _window(config: EvaluateConfig, log: Log, kept: KeptTable | None) -> Window 
 
 
 def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...]) -> None:
-    if segments:
+    if segments and kept.segments != segments:
         raise ConfigError(
             f"log.path: expected a log with the columns {', '.join(segments)}, which the table's segments are of, "
-            "found a score table, which has none: evaluate on the log"
+            f"found a score table, which has {', '.join(kept.segments) or 'none'}: evaluate on the log"
         )
     if kept.transform != transform:
         raise ConfigError(
@@ -178,8 +178,8 @@ def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...]) -> N
 
 def _scratch_needed(log: Log, kept: KeptTable | None, *, monotone: bool) -> int:
     if kept is not None:
-        # Entries of 24 bytes a point, and the table sorted by probability.
-        return 0 if monotone else 48 * log.rows
+        # Entries of 24 bytes a point, and the table sorted by probability; with segments what each leaves, twice.
+        return (192 if kept.segments else 0 if monotone else 48) * log.rows
     if log.columns.segments:
         # Two sorts, each with the segments' runs and the parts of those that are cut.
         return 4 * scratch_bytes(log, write=True)
@@ -347,7 +347,7 @@ class Prepared:
         if self.kept is None:
             add_merge(graph, self.log, plan, None, add_sort(graph, self.log, plan))
         else:
-            parts = [(part.path,) for part in self.kept.table(self.log).parts]
+            parts = [(file.path,) for file in self.log.files]
             graph.task("combine", list, graph.layer("measure", str, parts))
         return graph
 
@@ -394,9 +394,10 @@ class Prepared:
                 bins,
                 self._sorted,
                 log_config.sampling_rate,
+                self._known,
             )
             return segments.before.table, segments.whole, segments  # segments are compared with nothing
-        if self.kept is None:
+        if self.kept is None or self.kept.segments:
             table, _ = build_score_table(self.log, plan, executor, total=self._sorted(plan, executor))
         else:
             table = self.kept.table(self.log)
@@ -412,7 +413,7 @@ class Prepared:
                 sampling_rate=log_config.sampling_rate,
             )
             return table, self._compared(evaluation, run), None
-        if self.kept is None:
+        if self.kept is None or self.kept.segments:
             total = self._sorted(again, executor)
         else:
             total = sort_by_probability(table, self.version.lookup_path, again.scratch, executor)
@@ -442,13 +443,20 @@ class Prepared:
         return replace(evaluation, comparison=comparison, against=self.against.name)
 
     @property
+    def _known(self) -> Known | None:
+        return None if self.kept is None else Known(self.kept.rows_of_segments(), self.kept.weighted)
+
+    @property
     def _days(self) -> str:
         assert self.window is not None
         days = window_days(self.window)
         return f"{days['column']} from {days['first']} to {days['last']}"
 
     def _sorted(self, plan: SortPlan, executor: Executor) -> RunReceipt:
-        """The log's rows, or those of the window, as runs."""
+        """The log's rows, or those of the window, as runs; or a kept table's points of segments."""
+        if self.kept is not None:
+            columns = () if self.segmented is None else self.segmented.columns
+            return sort_kept(self.kept, self.log, columns, plan, executor)
         if self.window is None:
             return sort_log(self.log, plan, executor)
         return sort_window(self.window, plan, executor)

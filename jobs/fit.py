@@ -26,6 +26,7 @@ from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
+from pipeline.schema import SCORE_TABLE
 from pipeline.sort.day_tables import DayTables, add_up_days, planned_facts, window_facts
 from pipeline.sort.decay import weigh_days, with_weights
 from pipeline.sort.run_files import most_bytes
@@ -112,12 +113,8 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
 
 
 def _check_segments(config: FitConfig) -> None:
-    if config.log.segment and config.score_table.keep:
-        raise ConfigError(
-            "score_table.keep: expected false with log.segment, found true: the score tables of segments are not "
-            "kept; leave one of the two out"
-        )
-    taken = [name for name in config.log.segment if name in RESERVED]
+    reserved = {*RESERVED, *(SCORE_TABLE.names if config.score_table.keep else [])}
+    taken = [name for name in config.log.segment if name in reserved]
     if taken:
         raise ConfigError(
             f"log.segment: expected names that the lookup table does not use itself, found {', '.join(taken)}: "
@@ -247,7 +244,7 @@ class Prepared:
     ) -> Outcome:
         """Fit to the log's runs, or to those that are there already, and publish."""
         if self.config.log.segment:
-            return self._fit_segments(calibrator, sort, executor, started, total, more)
+            return self._fit_segments(calibrator, sort, keep, executor, started, total, more)
         fit = fit_log(calibrator, self.log, sort, executor, keep=keep, total=total)
         self._keep_bad(sort.scratch, fit.table.bad.total)
         _free_runs(sort.scratch)
@@ -262,6 +259,7 @@ class Prepared:
         self,
         calibrator: Calibrator,
         sort: SortPlan,
+        keep: Path | None,
         executor: Executor,
         started: float,
         total: RunReceipt | None,
@@ -270,7 +268,7 @@ class Prepared:
         config = self.config
         rules = SegmentRules(config.segments.min_rows, config.segments.min_positives)
         monotone = config.calibrator.monotone
-        fit, table = fit_segments(calibrator, self.log, sort, executor, rules, monotone, total)
+        fit, table = fit_segments(calibrator, self.log, sort, executor, rules, monotone, total, keep)
         self._keep_bad(sort.scratch, table.bad.total)
         _free_runs(sort.scratch)
         # What was chosen for all rows holds for the segments too.
@@ -287,7 +285,7 @@ class Prepared:
         manifest = self._manifest(content, table.bad.total, time.perf_counter() - started)
         manifest |= {"monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments, **more}
         beside = {SEGMENTS_FILE: files.segments}
-        version = self._store(files.fingerprint, files.lookup_bytes, manifest, beside=beside)
+        version = self._store(files.fingerprint, files.lookup_bytes, manifest, keep, beside)
         return _outcome(table.facts(), version)
 
     def _content(self, data: dict[str, Any]) -> dict[str, Any]:

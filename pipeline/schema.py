@@ -31,6 +31,7 @@ __all__ = [
     "TABLE_VERSION_COLUMN",
     "evaluated_segments",
     "segmented_lookup",
+    "segmented_score_table",
     "segments",
 ]
 
@@ -42,6 +43,12 @@ SCORE_TABLE = pa.schema(
     ]
 )
 """One row a distinct score. Tables of disjoint logs add."""
+
+
+def segmented_score_table(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """One row a distinct score of a segment, ascending by score, and by segment (null first) where scores are equal."""
+    return pa.schema([*(pa.field(name, kind) for name, kind in columns), *SCORE_TABLE])
+
 
 SEGMENT_MEASURES = (*MEASURES, "mean_prediction", "beyond_chance")
 """What is measured of each segment, before and after calibration."""

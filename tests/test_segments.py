@@ -575,7 +575,6 @@ def test_what_segments_do_not_go_with_is_refused(place):
     place.job("fit", "log.segment=[model, model]").expect(2, "log.segment", "found 'model' for both")
     place.job("fit", "log.segment=[w]").expect(3, "expected strings, integers, booleans or dates")
     place.job("fit", "log.segment=[nosuch]").expect(3, "column 'nosuch' (log.segment) is not in any file")
-    place.job("fit", "log.segment=[model]", "score_table.keep=true").expect(2, "score_table.keep")
     assert not (place.store / place.table / "CURRENT").exists()
     place.job("fit", "log.segment=[model]").expect(0)
     place.job("evaluate", "log.segment=[country]").expect(2, "expected those of the table, model")
@@ -742,3 +741,51 @@ def test_very_many_texts_get_codes():
     for part in np.array_split(np.array(texts, object), 7):
         encoder.encode(pa.RecordBatch.from_arrays([pa.array(part, pa.string())], ["a"]))
     assert encoder.keys == [(text,) for text in dict.fromkeys(texts)]
+
+
+# Kept score tables
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("method", ["isotonic", "histogram"])
+def test_kept_score_tables_of_segments_are_measured_as_their_log(place, weighted, method):
+    table = some_log(3000, 11, ties=weighted)
+    if weighted:
+        table = table.set_column(2, "w", pa.array(np.random.default_rng(1).integers(1, 5, 3000) / 4))
+    place.write_log(table)
+    own = (f"calibrator.method={method}", *(["log.weight=w"] if weighted else []))
+    rows = ("segments.min_rows=100", "segments.min_positives=10")
+    made = place.job("fit", "log.segment=[model, country]", "score_table.keep=true", *own, *rows, "--json")
+    assert made.code == 0, made.stderr
+    kept = Path(made.json["lookup_path"]).parent / "score_table"
+    points = pq.read_table(kept)
+    assert points.schema.names == ["model", "country", "score", "weight", "positives"]
+    weight = table["w"].to_numpy() if weighted else np.ones(3000)
+    sums = {}
+    for row, w in zip(table.to_pylist(), weight, strict=True):
+        point = sums.setdefault((row["score"], row["model"], row["country"]), [0.0, 0.0])
+        point[0] += w
+        point[1] += w * row["label"]
+    found = {
+        (r["score"], r["model"], r["country"]): [r["weight"], r["positives"]] for r in points.to_pylist()
+    }
+    assert found == sums
+    measured = {}
+    for name, path in (("log", None), ("kept", kept)):
+        where = {} if path is None else {"log__path": path}
+        weights = [] if path is not None or not weighted else ["log.weight=w"]
+        done = place.job("evaluate", *weights, "--json", output__path=place.root / f"of-{name}", **where)
+        assert done.code == 0, done.stderr
+        measured[name] = (done.json["before"], done.json["after"], done.json["segments"])
+        measured[name] += (pq.read_table(place.root / f"of-{name}" / SEGMENTS_FILE),)
+    assert measured["kept"] == measured["log"]
+    # A table without segments is measured on all of them together.
+    place.job("fit", *own, store__path=place.root / "plain").expect(0)
+    for name, path in (("log", None), ("kept", kept)):
+        where = {} if path is None else {"log__path": path}
+        weights = [] if path is not None or not weighted else ["log.weight=w"]
+        paths = {"output__path": place.root / f"plain-{name}", "store__path": place.root / "plain"}
+        done = place.job("evaluate", *weights, "--json", **paths, **where)
+        assert done.code == 0, done.stderr
+        measured[name] = (done.json["before"], done.json["after"], done.json["distinct_scores"])
+    assert measured["kept"] == measured["log"]

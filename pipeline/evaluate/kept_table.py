@@ -15,15 +15,22 @@ from fsspec.implementations.local import LocalFileSystem
 from calibrators._kernels import ties
 from calibrators.passes import Points
 from pipeline import schema
+from pipeline._kernels import tags
+from pipeline.arrow_columns import as_numpy
 from pipeline.errors import InputRejectedError, examples
 from pipeline.execution import Executor
+from pipeline.log import segment_values
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
+from pipeline.log.segment_values import Encoder, Key
 from pipeline.sort.parts import Part, only_weight, read_points
+from pipeline.sort.run_files import CodedEntries, RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
-from pipeline.sort.score_table import ScoreTable
+from pipeline.sort.score_table import ScoreTable, SortPlan
+from pipeline.sort.tagged import order_tagged
 from pipeline.table.lookup_table import cached_lookup_table
+from pipeline.table.segment_lookup import SEGMENTS_FILE, CodedMaps, cached_segmented_lookup
 from pipeline.table.version import MANIFEST, SCORE_TABLE
 
 
@@ -38,6 +45,24 @@ class KeptTable:
     def transform(self) -> str:
         """What was applied to the scores of the log."""
         return str(self.manifest["score_transform"])
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The segment columns of its points."""
+        return tuple(self.manifest.get("segments", {}).get("columns", ()))
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the log that it is of had weights."""
+        return self.manifest["config"]["log"]["weight"] is not None
+
+    def rows_of_segments(self) -> dict[Key, tuple[int, int]]:
+        """Of each segment the log's rows that were used, and those with label 1."""
+        with pq.ParquetFile(self.folder.parent / SEGMENTS_FILE) as file:
+            table = file.read(use_threads=False)
+        keys = segment_values.keys_of([table.column(name) for name in self.segments])
+        counts = zip(table.column("rows").to_pylist(), table.column("rows_positive").to_pylist(), strict=True)
+        return dict(zip(keys, counts, strict=True))
 
     def files(self) -> Log:
         """The parts as a log, for those who look at files; its rows are points.
@@ -127,6 +152,63 @@ def _footer(path: Path) -> Any:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputRejectedError(f"{path}: expected a part of a score table, found ({reason})") from None
+
+
+def sort_kept(
+    kept: KeptTable, log: Log, segments: tuple[str, ...], plan: SortPlan, executor: Executor
+) -> RunReceipt:
+    """The points of a kept table of segments as runs, as `sort_log` makes them of rows.
+
+    log : the kept table's `files`. segments : the columns that tell segments apart; none: all points together
+    plan : of its `lookup` too, which is of these segments
+    """
+    data = kept.manifest["data"]
+    total = RunReceipt(
+        rows=data["rows_read"],
+        used=data["rows_used"],
+        used_positive=data["rows_positive"],
+        bad=BadRows(dict(data["quarantined_by_reason"])),
+    )
+    places = [(file.path, group) for file in log.files for group in range(len(file.row_groups))]
+    tasks = [(*place, segments, plan.lookup, str(plan.scratch), i) for i, place in enumerate(places)]
+    for receipt in executor.run("sort", _write_points, tasks):
+        total.runs += receipt.runs
+        total.lowest = min(total.lowest, receipt.lowest)
+        total.highest = max(total.highest, receipt.highest)
+    return total
+
+
+def _write_points(
+    path: str,
+    group: int,
+    segments: tuple[str, ...],
+    lookup: str | None,
+    folder: str,
+    index: int,
+) -> RunReceipt:
+    names = schema.SCORE_TABLE.names
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        table = file.read_row_groups([group], columns=[*segments, *names], use_threads=False)
+    batch = table.combine_chunks().to_batches()[0]
+    score, weight, positives = (as_numpy(batch.column(name)) for name in names)
+    if not segments:
+        if lookup is not None:
+            score = cached_lookup_table(lookup).map.predict(score)
+        order = np.argsort(score, kind="stable")
+        points = Points(*ties.expand_ties(score[order], weight[order], positives[order]))
+        return write_entries(points, Path(folder), index)
+    encoder = Encoder(segments)
+    code = encoder.encode(batch)
+    if lookup is not None:
+        score, _ = CodedMaps(cached_segmented_lookup(lookup), encoder).predict(score, code)
+    order = order_tagged(score, code)
+    entries = CodedEntries(
+        *tags.expand_ties(score[order], code[order].astype(np.int64), weight[order], positives[order])
+    )
+    # How many rows each segment had is known of the version that kept them.
+    held = RunSegments(encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64))
+    run = write_run(Path(folder) / f"run-{index:06d}-0000", Sections(coded_entries=entries), held)
+    return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
 
 
 def sort_by_probability(table: ScoreTable, lookup: str, folder: Path, executor: Executor) -> RunReceipt:

@@ -8,10 +8,10 @@ when that is taken off which chance can explain; see `beyond_chance`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from pipeline.evaluate.evaluation import Evaluation, evaluate
 from pipeline.execution import Executor
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
+from pipeline.log.segment_values import Key
 from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, sort_log
@@ -66,12 +67,28 @@ class Side:
         return self.values[:, _FIELDS.index(name)]
 
 
+class Known(NamedTuple):
+    """What is known of rows that have been summed up.
+
+    rows : of each segment, the rows and those with label 1. weighted : whether rows had weights
+    """
+
+    rows: Mapping[Key, tuple[int, int]]
+    weighted: bool
+
+
 Sort = Callable[[SortPlan, Executor], RunReceipt]
 """What sorts the rows that are measured."""
 
 
 def measure_side(
-    log: Log, plan: SortPlan, executor: Executor, bins: int, sort: Sort, sampling_rate: float = 1.0
+    log: Log,
+    plan: SortPlan,
+    executor: Executor,
+    bins: int,
+    sort: Sort,
+    sampling_rate: float = 1.0,
+    known: Known | None = None,
 ) -> Side:
     """Sort a log's predictions, write the table of all rows to `plan.write`, and measure each segment.
 
@@ -86,6 +103,10 @@ def measure_side(
     segments = number_segments(total.runs, plan.scratch)
     level = segments.levels[-1]
     weighted = log.columns.weight is not None
+    if known is not None:
+        weighted = known.weighted
+        counts = np.array([known.rows[key] for key in level.keys], np.int64).reshape(-1, 2)
+        level = replace(level, rows=counts[:, 0], positives=counts[:, 1])
     everyone = np.ones(len(level.keys), np.bool_)
     cutting = cut_levels(segments, [(level, everyone)], plan.scratch, pooled=False, weighted=weighted)
     table, _ = build_score_table(log, plan, executor, None, total, cutting)
@@ -234,6 +255,7 @@ def evaluate_segments(
     bins: int,
     sort: Sort | None = None,
     sampling_rate: float = 1.0,
+    known: Known | None = None,
 ) -> SegmentedEvaluation:
     """Measure a log's predictions before and after calibration, of all rows and of each segment.
 
@@ -246,9 +268,10 @@ def evaluate_segments(
     bins : of the calibration errors
     sort : what sorts the log's rows, or some of them; None: `sort_log`
     sampling_rate : see `evaluate`
+    known : of a log that has been summed up: what its rows were
     """
     sort = sort or partial(sort_log, log)
-    before, after = (measure_side(log, plan, executor, bins, sort, sampling_rate) for plan in plans)
+    before, after = (measure_side(log, plan, executor, bins, sort, sampling_rate, known) for plan in plans)
     run, run_after = (partial(side.table.run, executor=executor, stage="measure") for side in (before, after))
     whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins, sampling_rate=sampling_rate)
     fitted_on = tuple(lookup.known.get(key, UNSEEN) for key in before.level.keys)

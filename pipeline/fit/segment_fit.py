@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, sort_log
-from pipeline.sort.segment_visits import Visit, cut_levels, visit_segments
+from pipeline.sort.segment_visits import Visit, cut_levels, keep_keys, visit_segments
 from pipeline.sort.segments import Level, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
@@ -49,6 +50,7 @@ def fit_segments(
     rules: SegmentRules,
     monotone: str = "allow",
     total: RunReceipt | None = None,
+    keep: Path | None = None,
 ) -> tuple[SegmentedFit, ScoreTable]:
     """Fit a calibrator to each segment of a log, to each segment of its leading columns, and to all rows.
 
@@ -63,6 +65,7 @@ def fit_segments(
     rules : which segments are fitted
     monotone : see `pipeline.fit.calibration.keep_monotone`; it holds for each map
     total : see `pipeline.sort.score_table.build_score_table`
+    keep : folder for the score table of the segments, if it is wanted
 
     Returns
     -------
@@ -87,6 +90,9 @@ def fit_segments(
     chosen = list(zip(segments.levels, wanted, strict=True))
     weighted = log.columns.weight is not None
     cutting = cut_levels(segments, chosen, plan.scratch, pooled=pooled, weighted=weighted)
+    if keep is not None:
+        kept = keep_keys(segments, log.columns.segments, plan.scratch, keep)
+        cutting = cutting._replace(kept=kept)
     fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, cutting=cutting)
     whole, identity, repair = _whole(calibrator, fit.table, rules, monotone)
     calibrator = calibrator.for_segments()

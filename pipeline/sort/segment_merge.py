@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from calibrators._kernels import pava, ties
 from calibrators.passes import Array, Points
+from pipeline import schema
 from pipeline._kernels import tags as kernels
+from pipeline.arrow_columns import as_column
 from pipeline.sort.buckets import Bucket, CodedBucket
 from pipeline.sort.exchange import Exchanged, write_exchange
 from pipeline.sort.run_files import Integers
@@ -34,12 +39,26 @@ class LevelCut(NamedTuple):
     path: str
 
 
+class KeptSegments(NamedTuple):
+    """Where each segment's points are kept.
+
+    folder : for a part a range. keys : path of a Parquet file, the segments' values by code, in columns of their names
+    """
+
+    folder: str
+    keys: str
+
+
 class Cutting(NamedTuple):
-    """How the rows of segments leave the merge. weighted : whether sums are more than counts."""
+    """How the rows of segments leave the merge.
+
+    weighted : whether sums are more than counts. kept : None where the score table is not kept
+    """
 
     coding: Coding
     levels: tuple[LevelCut, ...]
     weighted: bool
+    kept: KeptSegments | None = None
 
 
 def merge_segments(
@@ -54,6 +73,8 @@ def merge_segments(
     """
     codes = cutting.coding.count
     files = []
+    if cutting.kept is not None:
+        _keep(bucket.in_order(), codes, cutting.kept, index)
     if bucket.plain:
         score, tag = bucket.score, bucket.tag
         if score.size:
@@ -69,6 +90,30 @@ def merge_segments(
         files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
     score, _, weight, positives = entries
     return Points(*ties.sum_ties(score, weight, positives)), files
+
+
+def _keep(entries: tuple[Array, Integers, Array, Array], codes: int, kept: KeptSegments, index: int) -> None:
+    """Write each segment's points; a repeated task writes the same file again."""
+    own = np.arange(codes, dtype=np.int32)
+    score, code, weight, positives = kernels.sum_groups(*entries, own)
+    with pq.ParquetFile(kept.keys) as file:
+        keys = file.read(use_threads=False).combine_chunks()
+    values = [column.take(as_column(code)).combine_chunks() for column in keys.columns]
+    fields = [(field.name, field.type) for field in keys.schema]
+    table = pa.Table.from_arrays(
+        [*values, *(as_column(column) for column in (score, weight, positives))],
+        schema=schema.segmented_score_table(fields),
+    )
+    path = Path(kept.folder) / f"part-{index:05d}.parquet"
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(
+        table,
+        temporary,
+        compression="lz4",
+        use_dictionary=[*keys.schema.names, "weight", "positives"],
+        column_encoding={"score": "BYTE_STREAM_SPLIT"},
+    )
+    temporary.replace(path)
 
 
 def _starts(counts: Integers) -> Integers:

@@ -14,12 +14,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from calibrators.passes import Pass, Points
 from pipeline.execution import Executor
+from pipeline.log import segment_values
 from pipeline.sort.exchange import Exchanged, Slices, gather, item_counts
 from pipeline.sort.run_files import Integers
-from pipeline.sort.segment_merge import Cutting, LevelCut
+from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
 from pipeline.sort.segments import Level, Segments, write_codes
 
 R = TypeVar("R")
@@ -65,6 +68,16 @@ def cut_levels(
         left = str(scratch / f"segments-{level.level}")
         cuts.append(LevelCut(path, len(level.keys), pooled, left))
     return Cutting(segments.coding, tuple(cuts), weighted)
+
+
+def keep_keys(segments: Segments, names: Sequence[str], scratch: Path, folder: Path) -> KeptSegments:
+    """Make ready for the merge to keep each segment's points in a folder. names : of the segment columns."""
+    level = segments.levels[-1]
+    columns = segment_values.arrays(level.keys, level.types)
+    path = scratch / "kept-keys.parquet"
+    pq.write_table(pa.Table.from_arrays(columns, names=list(names)), path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return KeptSegments(str(folder), str(path))
 
 
 def visit_segments(
