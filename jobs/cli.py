@@ -213,6 +213,15 @@ def show(store: str, table: str, version: str | None, as_json: bool) -> None:
     _table_command("show", lambda actions: actions.show(store, table, version), as_json)
 
 
+@tables.command(short_help="Tell what was done with the table.")
+@_STORE
+@_TABLE
+@_JSON
+def history(store: str, table: str, as_json: bool) -> None:
+    """Tell what was done with the table: every attempt of a job, with exit code, rows and measures."""
+    _table_command("history", lambda actions: actions.history(store, table), as_json)
+
+
 @tables.command(short_help="Make VERSION current again, or the one before.")
 @_STORE
 @_TABLE

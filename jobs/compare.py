@@ -42,7 +42,8 @@ def prepare(config: CompareConfig) -> Prepared:
     calibrators = _calibrators(config)
     log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
     settings = config.model_dump(
-        mode="json", exclude={"scratch": True, "cluster": True, "output": True, "log": {"path"}}
+        mode="json",
+        exclude={"scratch": True, "cluster": True, "record": True, "output": True, "log": {"path"}},
     )
     identity = run_id("compare", log, settings)
     output = None

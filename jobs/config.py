@@ -610,6 +610,30 @@ _LOG = Field(description="The prediction log to read.")
 _CLUSTER = Field(ClusterConfig(), description="Where the work runs.")
 
 
+class RecordConfig(Section):
+    """What every attempt leaves behind, also one that fails."""
+
+    path: Text | None = Field(
+        None,
+        description="Folder of the run records, a JSON file an attempt: job, time, exit code, message, inputs, "
+        "outputs, rows, measures, software, host. null: <store.path>/<store.table>/runs, where that store is; without "
+        "a store, <output.path>.logcal. none: no records. Where one cannot be written there is a warning.",
+    )
+    prometheus: Text | None = Field(
+        None,
+        description="File such as /var/lib/node_exporter/logcal.prom for Prometheus' textfile collector: last success, "
+        "duration, rows and measures, by job and table. Several jobs share one file.",
+    )
+    openlineage: Text | None = Field(
+        None,
+        description="URL of an OpenLineage server, or a file: a START event, and COMPLETE, FAIL or ABORT. Needs "
+        "`pip install 'logcal[lineage]'`.",
+    )
+
+
+_RECORD = Field(RecordConfig(), description="What every attempt leaves behind, also one that fails.")
+
+
 class JobConfig(Section):
     """What every job's configuration has; declared in each, so that these keys come last."""
 
@@ -640,6 +664,7 @@ class FitConfig(JobConfig):
         ScoreTableConfig(),
         description="The sorted log, one row a distinct score, which the calibrator is fitted to.",
     )
+    record: RecordConfig = _RECORD
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 
@@ -659,6 +684,7 @@ class ScoreConfig(JobConfig):
     )
     score: ScoreSection = Field(ScoreSection(), description="Which logs are refused.")
     output: ScoredConfig = Field(description="Where the scored log goes.")
+    record: RecordConfig = _RECORD
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 
@@ -678,6 +704,7 @@ class EvaluateConfig(JobConfig):
     )
     report: ReportConfig = Field(description="Where the report goes.")
     evaluate: EvaluateSection = Field(EvaluateSection(), description="How to measure.")
+    record: RecordConfig = _RECORD
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 

@@ -7,7 +7,18 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from jobs.config import _CLUSTER, ClusterConfig, JobConfig, LogConfig, Scratch, Section, Text, _as_tuple
+from jobs.config import (
+    _CLUSTER,
+    _RECORD,
+    ClusterConfig,
+    JobConfig,
+    LogConfig,
+    RecordConfig,
+    Scratch,
+    Section,
+    Text,
+    _as_tuple,
+)
 
 METHODS = ("isotonic", "platt", "histogram", "enir", "bbq", "abb")
 
@@ -59,5 +70,6 @@ class CompareConfig(JobConfig):
     )
     compare: CompareSection = Field(CompareSection(), description="What is compared, and how.")
     output: ComparisonOutputConfig = Field(ComparisonOutputConfig(), description="Where the page goes.")
+    record: RecordConfig = _RECORD
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from jobs.config import (
     _CLUSTER,
+    _RECORD,
     CalibratorConfig,
     ClassifierConfig,
     ClusterConfig,
@@ -17,6 +18,7 @@ from jobs.config import (
     LogConfig,
     Paths,
     PublishedConfig,
+    RecordConfig,
     ScoredConfig,
     ScoreTableConfig,
     Scratch,
@@ -211,6 +213,7 @@ class FollowConfig(JobConfig):
     )
     score_table: ScoreTableConfig = Field(ScoreTableConfig(), description="With refits: the sorted log.")
     retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
+    record: RecordConfig = _RECORD
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 

@@ -7,7 +7,19 @@ from typing import Any, Literal
 
 from pydantic import Field, create_model
 
-from jobs.config import _CLUSTER, ClusterConfig, JobConfig, Names, Packages, Paths, Scratch, Section, Text
+from jobs.config import (
+    _CLUSTER,
+    _RECORD,
+    ClusterConfig,
+    JobConfig,
+    Names,
+    Packages,
+    Paths,
+    RecordConfig,
+    Scratch,
+    Section,
+    Text,
+)
 
 
 class DataConfig(Section):
@@ -179,6 +191,7 @@ class GenerateConfig(JobConfig):
     )
     generate: GenerateSection = Field(GenerateSection(), description="How to generate the log.")
     output: GeneratedConfig = Field(description="Where the results go.")
+    record: RecordConfig = _RECORD
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 

@@ -108,6 +108,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
             "store": True,
             "scratch": True,
             "cluster": True,
+            "record": True,
             "report": True,
             "log": {"path"},
             "window": True,

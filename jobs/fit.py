@@ -56,7 +56,14 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     # The log's files count, not how they were named.
     settings = config.model_dump(
         mode="json",
-        exclude={"store": True, "scratch": True, "cluster": True, "log": {"path"}, "window": True},
+        exclude={
+            "store": True,
+            "scratch": True,
+            "cluster": True,
+            "record": True,
+            "log": {"path"},
+            "window": True,
+        },
     )
     if window is not None:
         # The days count, not how they were chosen.

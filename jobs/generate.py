@@ -59,7 +59,7 @@ def prepare(config: GenerateConfig) -> Prepared:
     table = open_features(config.data.path, roles)
     log_schema(table)
     check_columns(recipe, table.features, ())
-    settings = config.model_dump(mode="json", exclude={"output", "scratch", "cluster"})
+    settings = config.model_dump(mode="json", exclude={"output", "scratch", "cluster", "record"})
     identity = run_id("generate", table.log, settings)
     output = Output(config.output.path)
     output.check_apart(table.log.filesystem, table.log.places())

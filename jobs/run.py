@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from jobs import interrupts
+from jobs.records import Attempt
 from jobs.registry import Job
 from pipeline.errors import ConfigError, LogcalError, TemporaryError
 from pipeline.execution import Executor
@@ -88,15 +89,29 @@ def run_job(
 ) -> int:
     """Run a job, print what came of it, and return the exit code.
 
-    Results go to stdout, everything else to stderr. With `as_json` stdout holds one JSON object, also for errors.
+    Results go to stdout, everything else to stderr. With `as_json` stdout is one JSON line, also for errors.
 
     graph : with `dry_run`, the file that the job's graph is drawn to
     """
-    return guarded(f"logcal {job.name}", lambda: _run(job, files, settings, dry_run, as_json, graph), as_json)
+    attempt = Attempt(job.name)
+    code = guarded(
+        f"logcal {job.name}",
+        lambda: _run(job, files, settings, dry_run, as_json, graph, attempt),
+        as_json,
+        attempt,
+    )
+    attempt.end(code)
+    return code
 
 
 def _run(
-    job: Job, files: Sequence[str], settings: Sequence[str], dry_run: bool, as_json: bool, graph: str | None
+    job: Job,
+    files: Sequence[str],
+    settings: Sequence[str],
+    dry_run: bool,
+    as_json: bool,
+    graph: str | None,
+    attempt: Attempt,
 ) -> None:
     from jobs.cluster import check_class, starting_executor
     from jobs.config_loading import load
@@ -117,11 +132,14 @@ def _run(
             draw(would_run, graph)
         show(asdict(plan), plan.lines(), as_json)
         return
+    attempt.begin(config)
     # A cluster that is wanted in any case starts while the job is being prepared.
     with starting_executor(config.cluster) as executor:
         prepared: Prepared = job.load_module().prepare(config)
+        attempt.prepared(prepared.plan)
         announce_compiling()
         outcome = prepared.execute(executor(threads=prepared.threads))
+        attempt.outcome = outcome
         interrupts.ignore()
     show(outcome.summary, outcome.lines, as_json)
 
@@ -134,7 +152,7 @@ def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
     TemporaryError
         It cannot be written there, though somebody reads it.
     """
-    text = json.dumps(summary, indent=2, allow_nan=False, default=str) if as_json else "\n".join(lines)
+    text = json.dumps(summary, allow_nan=False, default=str) if as_json else "\n".join(lines)
     if sys.stdout is None:
         return
     try:
@@ -155,15 +173,15 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
-    """Carry out an action; turn what it raises into a message and an exit code."""
+def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attempt | None = None) -> int:
+    """Carry out an action; turn what it raises into a message, which the attempt keeps, and an exit code."""
     try:
         with interrupts.catching():
             action()
     except LogcalError as error:
-        return _fail(name, str(error), error.exit_code, as_json)
+        return _fail(name, str(error), error.exit_code, as_json, attempt)
     except KeyboardInterrupt:
-        return _fail(name, "interrupted; nothing was published", interrupts.exit_code(), as_json)
+        return _fail(name, "interrupted; nothing was published", interrupts.exit_code(), as_json, attempt)
     except BrokenPipeError:
         # Whoever read stdout has gone: the job itself is done.
         _silence_stdout()
@@ -171,15 +189,17 @@ def guarded(name: str, action: Callable[[], None], as_json: bool) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort: the environment's fault, or a bug
         fault = as_fault(error)
         if fault is not None:
-            return _fail(name, str(fault), fault.exit_code, as_json)
+            return _fail(name, str(fault), fault.exit_code, as_json, attempt)
         traceback.print_exc()
         message = f"a bug in logcal, please report it with the lines above: {type(error).__name__}: {error}"
-        return _fail(name, message, BUG, as_json)
+        return _fail(name, message, BUG, as_json, attempt)
     return 0
 
 
-def _fail(name: str, message: str, code: int, as_json: bool) -> int:
+def _fail(name: str, message: str, code: int, as_json: bool, attempt: Attempt | None) -> int:
     message = without_secrets(message)
+    if attempt is not None:
+        attempt.message = message
     sys.stderr.write(f"{name}: {message}\n")
     if as_json:
         with contextlib.suppress(TemporaryError):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.records import RUNS
 from jobs.run import Outcome
 from pipeline.errors import InputRejectedError
+from pipeline.files.records import read_records
 from pipeline.table.store import TableStore
 from pipeline.table.version import Version
 
@@ -59,6 +61,30 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines += [f"{key}: {value}" for key, value in manifest["data"].items()]
     lines += [f"lookup table: {version.lookup_path}"]
     return Outcome(summary=manifest, lines=lines)
+
+
+def history(store: str, table: str) -> Outcome:
+    """What was done with a table: its run records, oldest first."""
+    folder = f"{store.rstrip('/')}/{table}/{RUNS}"
+    records, damaged = read_records(folder)
+    lines = [_history_line(record) for record in records] or [f"no run records in {folder}"]
+    if damaged:
+        lines.append(f"{damaged} files in {folder} cannot be read")
+    return Outcome(summary={"table": table, "runs": records, "damaged": damaged}, lines=lines)
+
+
+def _history_line(record: dict[str, Any]) -> str:
+    rows, measures = record.get("rows", {}), record.get("measures", {})
+    parts = [record["start"][:19], f"{record['job']:8}", f"exit {record['exit_code']}"]
+    parts.append(f"{record.get('seconds', 0):.1f} s")
+    parts += [f"version {record['version']}"] if record.get("version") else []
+    used = rows.get("rows_used", rows.get("rows"))
+    parts += [f"{used:,} rows"] if used is not None else []
+    if isinstance(measures.get("ece_frequency"), float):
+        parts.append(f"ECE {measures['ece_frequency']:.4f}")
+    if record.get("message"):
+        parts.append(f"({' '.join(record['message'].split())[:100]})")
+    return "  ".join(parts)
 
 
 def rollback(store: str, table: str, name: str | None) -> Outcome:

@@ -143,9 +143,13 @@ class Place:
     # What is there
 
     def tree(self) -> dict[str, str]:
-        """Every file and folder below this place, with a digest of its content."""
+        """Every file and folder below this place but run records, with a digest of its content."""
         found = {}
         for path in sorted(self.root.rglob("*")):
+            if "runs" in path.relative_to(self.root).parts or path.name.endswith(".logcal"):
+                continue
+            if path.parent.name.endswith(".logcal") and path.name != "manifest.json":
+                continue
             name = str(path.relative_to(self.root))
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
         return found

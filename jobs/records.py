@@ -1,0 +1,165 @@
+"""What is left behind of every attempt of a job: a record, metrics for Prometheus, events for OpenLineage."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+import time
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobs.config import JobConfig, RecordConfig
+    from jobs.run import Outcome, Plan
+
+log = logging.getLogger("logcal")
+
+RUNS = "runs"
+"""The folder of records beside a table's versions."""
+
+DONE, NOTHING, FAILED = "done", "nothing to do", "failed"
+_NOTHING_TO_DO = 99
+_CONFIG = 2
+
+_ROWS = (
+    "rows", "rows_read", "rows_used", "rows_positive", "rows_quarantined", "null_rows", "unseen_rows",
+    "rows_below_range", "rows_above_range",
+)  # fmt: skip
+
+
+@dataclass
+class Attempt:
+    """One attempt of a job, from its configuration to its exit code."""
+
+    job: str
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    start: datetime = field(default_factory=lambda: datetime.now(UTC))
+    clock: float = field(default_factory=time.monotonic)
+    config: JobConfig | None = None
+    plan: Plan | None = None
+    outcome: Outcome | None = None
+    message: str | None = None
+
+    @property
+    def settings(self) -> RecordConfig | None:
+        """What is to be left behind; None for jobs that leave nothing."""
+        return getattr(self.config, "record", None)
+
+    def begin(self, config: JobConfig) -> None:
+        """The configuration is good."""
+        self.config = config
+        if self.settings is not None and self.settings.openlineage is not None:
+            self._trying(
+                "record.openlineage", lambda where: self._emit(where, None), self.settings.openlineage
+            )
+
+    def prepared(self, plan: Plan) -> None:
+        """The job can start."""
+        self.plan = plan
+
+    def end(self, code: int) -> None:
+        """Leave everything behind; what fails is a warning."""
+        settings = self.settings
+        if settings is None or getattr(getattr(self.config, "follow", None), "status", False):
+            return
+        record = self.record(code)
+        folder = settings.path or self._folder(code)
+        if folder is not None and folder != "none":
+            from pipeline.files.records import write_record
+
+            self._trying("record.path", lambda where: write_record(where, record), folder)
+        if settings.prometheus is not None:
+            from jobs.prometheus import update
+
+            self._trying("record.prometheus", lambda where: update(Path(where), record), settings.prometheus)
+        if settings.openlineage is not None:
+            self._trying("record.openlineage", lambda where: self._emit(where, record), settings.openlineage)
+
+    def _emit(self, where: str, record: dict[str, Any] | None) -> None:
+        from jobs.lineage import emit
+
+        emit(
+            where,
+            self.job,
+            self.id,
+            self.start if record is None else datetime.now(UTC),
+            self._table(),
+            record,
+        )
+
+    def _trying(self, key: str, action: Any, where: str) -> None:
+        try:
+            action(where)
+        except Exception as error:  # noqa: BLE001 - the job itself is done
+            log.warning("%s: cannot write to %s (%s: %s)", key, where, type(error).__name__, error)
+
+    def _table(self) -> dict[str, Any]:
+        store = getattr(self.config, "store", None)
+        return {} if store is None else {"store": store.path, "table": store.table}
+
+    def _folder(self, code: int) -> str | None:
+        """Where the record goes by itself: no store or table is made for it, which would only be mistyped."""
+        where = self._table()
+        if not where:
+            path = getattr(getattr(self.config, "output", None), "path", None)
+            return None if path is None or code == _CONFIG else f"{path.rstrip('/')}.logcal"
+        store = where["store"].rstrip("/")
+        needed = store if self.job == "fit" and code != _CONFIG else f"{store}/{where['table']}"
+        there = "://" in store or Path(needed).is_dir()
+        return f"{store}/{where['table']}/{RUNS}" if there else None
+
+    def record(self, code: int) -> dict[str, Any]:
+        """The attempt as JSON values."""
+        from pipeline.evaluate.evaluation import jsonable
+        from pipeline.files.secrets import without_secrets
+        from pipeline.table.identity import software
+
+        assert self.config is not None
+        end = datetime.now(UTC)
+        facts = {} if self.plan is None else dict(self.plan.facts)
+        summary = {} if self.outcome is None else dict(self.outcome.summary)
+        known = facts | summary
+        log_section = getattr(self.config, "log", None) or getattr(self.config, "data", None)
+        found: dict[str, Any] = {
+            "job": self.job,
+            "attempt": self.id,
+            "run_id": known.get("run_id"),
+            "start": self.start.isoformat(timespec="milliseconds"),
+            "end": end.isoformat(timespec="milliseconds"),
+            "seconds": round(time.monotonic() - self.clock, 3),
+            "exit_code": code,
+            "outcome": {0: DONE, _NOTHING_TO_DO: NOTHING}.get(code, FAILED),
+            "message": self.message,
+            **self._table(),
+            "version": known.get("version") or known.get("current_version"),
+            "inputs": {
+                "path": [] if log_section is None else [without_secrets(path) for path in log_section.path],
+                **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},
+            },
+            "outputs": [] if self.plan is None or code else list(self.plan.writes),
+            "rows": {key: known[key] for key in _ROWS if isinstance(known.get(key), int)},
+            "measures": _measures(summary),
+            "result": summary,
+            "host": {"name": socket.gethostname(), "user": _user(), "pid": os.getpid()},
+            "software": software(),
+        }
+        checked: dict[str, Any] = jsonable(found)
+        return checked
+
+
+def _measures(summary: dict[str, Any]) -> dict[str, Any]:
+    """Of an evaluation, after calibration."""
+    after = summary.get("after")
+    return {k: v for k, v in after.items() if k != "reasons"} if isinstance(after, dict) else {}
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return None

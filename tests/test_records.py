@@ -1,0 +1,199 @@
+"""What attempts leave behind: records, metrics and events, also of those that fail."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
+
+import pytest
+
+from jobs import prometheus
+
+
+@pytest.fixture
+def fitted(place, call):
+    place.write_log()
+    call("fit").expect(0)
+    return place
+
+
+def records(place):
+    return [json.loads(path.read_text()) for path in sorted((place.store / place.table / "runs").iterdir())]
+
+
+def test_every_attempt_is_recorded(fitted, call):
+    call("fit").expect(99)
+    call("evaluate").expect(0)
+    call("score", "output.column=label", output__path=fitted.root / "scored").expect(3)
+    call("fit", "log.label=nosuch").expect(3)
+    found = {record["job"] + str(record["exit_code"]): record for record in records(fitted)}
+    assert set(found) == {"fit0", "fit99", "evaluate0", "score3", "fit3"}
+    fit = found["fit0"]
+    assert (fit["outcome"], fit["version"], fit["table"]) == ("done", fitted.current, "ads")
+    assert fit["rows"]["rows_used"] == 3000
+    assert fit["inputs"]["files"] == 3
+    assert fit["start"] < fit["end"]
+    assert fit["run_id"] == fit["result"]["run_id"]
+    assert {"numpy", "python"} <= set(fit["software"])
+    assert found["evaluate0"]["measures"]["auc"] > 0.5
+    failed = found["score3"]
+    assert (failed["outcome"], failed["outputs"]) == ("failed", [])
+    assert "expected no column 'label'" in failed["message"]
+    assert found["fit99"]["outcome"] == "nothing to do"
+
+
+def test_a_mistyped_store_is_not_made_for_a_record(place, call):
+    place.write_log()
+    call("evaluate").expect(3)
+    call("fit", "calibrator.method=nosuch").expect(2)
+    assert not place.store.exists()
+    call("evaluate", f"record.path={place.root / 'records'}").expect(3)
+    (record,) = (place.root / "records").iterdir()
+    assert json.loads(record.read_text())["exit_code"] == 3
+
+
+def test_records_can_be_left_out_and_failing_to_write_one_only_warns(place, call):
+    place.write_log()
+    call("fit", "record.path=none").expect(0)
+    assert not (place.store / place.table / "runs").exists()
+    (place.root / "file").write_text("x")
+    call("evaluate", f"record.path={place.root / 'file'}").expect(0, "WARNING record.path: cannot write to")
+
+
+def test_dry_runs_leave_nothing(fitted, call):
+    before = len(records(fitted))
+    call("evaluate", "--dry-run").expect(0)
+    assert len(records(fitted)) == before
+
+
+def test_the_settings_of_records_do_not_make_another_run(fitted, call):
+    call("fit", f"record.path={fitted.root / 'r'}", f"record.prometheus={fitted.root / 'a.prom'}").expect(99)
+
+
+def test_history(fitted, call):
+    call("evaluate").expect(0)
+    (fitted.store / fitted.table / "runs" / "20260101T000000-fit-x.json").write_text("{")
+    store = ("--store", str(fitted.store), "--table", "ads")
+    said = fitted.run("tables", "history", *store).expect(0).stdout.splitlines()
+    assert "fit       exit 0" in said[0]
+    assert "evaluate  exit 0" in said[1]
+    assert "ECE 0." in said[1]
+    assert said[2].startswith("1 files in")
+    found = fitted.run("tables", "history", "--json", *store).expect(0)
+    assert found.stdout.count("\n") == 1
+    assert [run["job"] for run in found.json["runs"]] == ["fit", "evaluate"]
+
+
+def test_results_and_errors_are_one_line_of_json(fitted, call):
+    assert call("evaluate", "--json").expect(0).stdout.count("\n") == 1
+    assert call("fit", "--json").expect(99).stdout.count("\n") == 1
+
+
+# Metrics
+
+
+def read(path):
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in path.read_text().splitlines()
+        if not line.startswith("#")
+    }
+
+
+def test_jobs_and_tables_share_a_file_of_metrics(fitted, call):
+    path = fitted.root / "logcal.prom"
+    call("evaluate", f"record.prometheus={path}").expect(0)
+    call("score", f"record.prometheus={path}", output__path=fitted.root / "a").expect(0)
+    found = read(path)
+    assert found['logcal_last_exit_code{job="evaluate",table="ads"}'] == 0
+    assert found['logcal_rows{job="score",table="ads",kind="rows"}'] == 3000
+    assert 0 < found['logcal_measure{job="evaluate",table="ads",measure="auc"}'] < 1
+    success = 'logcal_last_success_timestamp_seconds{job="score",table="ads"}'
+    call("score", "output.column=label", f"record.prometheus={path}", output__path=fitted.root / "b").expect(
+        3
+    )
+    after = read(path)
+    assert after['logcal_last_exit_code{job="score",table="ads"}'] == 3
+    assert after[success] == found[success]
+    assert after['logcal_rows{job="score",table="ads",kind="rows"}'] == 3000
+    assert after['logcal_last_run_timestamp_seconds{job="score",table="ads"}'] > found[success]
+    assert {key for key in found if 'job="evaluate"' in key} == {
+        key for key in after if 'job="evaluate"' in key
+    }
+    types = [line.split()[2] for line in path.read_text().splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+
+
+def test_infinity_is_written_as_prometheus_has_it(tmp_path):
+    record = {
+        "job": "evaluate", "table": "ads", "exit_code": 0, "end": "2026-01-02T03:04:05+00:00", "seconds": 1.5,
+        "rows": {}, "measures": {"log_loss": "Infinity", "auc": None},
+    }  # fmt: skip
+    prometheus.update(tmp_path / "x.prom", record)
+    assert 'measure="log_loss"} +Inf' in (tmp_path / "x.prom").read_text()
+    assert "auc" not in (tmp_path / "x.prom").read_text()
+
+
+# Events
+
+
+def events(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_events_in_a_file(fitted, call):
+    pytest.importorskip("openlineage.client")
+    path = fitted.root / "events.jsonl"
+    call("evaluate", f"record.openlineage={path}").expect(0)
+    call("evaluate", f"record.openlineage={path}").expect(99)
+    call("score", "output.column=label", f"record.openlineage={path}", output__path=fitted.root / "b").expect(
+        3
+    )
+    found = events(path)
+    assert [event["eventType"] for event in found] == [
+        "START",
+        "COMPLETE",
+        "START",
+        "COMPLETE",
+        "START",
+        "FAIL",
+    ]
+    assert found[0]["run"]["runId"] == found[1]["run"]["runId"] != found[2]["run"]["runId"]
+    assert found[1]["job"]["name"] == "evaluate.ads"
+    assert [data["name"] for data in found[1]["inputs"]] == [str(fitted.log)]
+    assert str(fitted.output) in [data["name"] for data in found[1]["outputs"]]
+
+
+class Receiver(BaseHTTPRequestHandler):
+    received: ClassVar[list] = []
+
+    def do_POST(self):
+        self.received.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+        self.send_response(201)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_events_to_a_server(fitted, call):
+    pytest.importorskip("openlineage.client")
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        Receiver.received.clear()
+        call("evaluate", f"record.openlineage=http://127.0.0.1:{server.server_port}").expect(0)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert [event["eventType"] for _, event in Receiver.received] == ["START", "COMPLETE"]
+    assert {path for path, _ in Receiver.received} == {"/api/v1/lineage"}
+
+
+def test_a_server_that_is_not_there_only_warns(fitted, call):
+    pytest.importorskip("openlineage.client")
+    call("evaluate", "record.openlineage=http://127.0.0.1:9").expect(
+        0, "WARNING record.openlineage: cannot write to"
+    )
