@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test boundscheck lint types setup docs figures lowest clean
+.PHONY: demo test recipes boundscheck lint types setup docs figures lowest clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
@@ -14,6 +14,12 @@ test: $(VENV)/.dev lint types
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own.
 boundscheck: $(VENV)/.dev
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --override-ini timeout=1200
+
+# Tables applied by engines too large for `make test`: ClickHouse (some 900 MB), Spark (needs Java), and PostgreSQL where
+# LOGCAL_TEST_POSTGRES holds a connection string.
+recipes: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,recipes]'
+	$(BIN)/python -m pytest -n 0 tests/test_sql.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -213,6 +213,31 @@ def show(store: str, table: str, version: str | None, as_json: bool) -> None:
     _table_command("show", lambda actions: actions.show(store, table, version), as_json)
 
 
+@tables.command(short_help="Print the SQL that applies VERSION, or the current one.")
+@_STORE
+@_TABLE
+@click.option("--dialect", required=True, metavar="NAME", help="duckdb, spark, postgres, ...")
+@click.option("--inline", is_flag=True, help="Write the table into the query.")
+@click.option("--log", default="log", metavar="NAME", show_default=True, help="The log's table.")
+@click.option("--score", default="score", metavar="NAME", show_default=True, help="Its score column.")
+@_JSON
+@click.argument("version", required=False)
+def sql(
+    store: str,
+    table: str,
+    version: str | None,
+    dialect: str,
+    inline: bool,
+    log: str,
+    score: str,
+    as_json: bool,
+) -> None:
+    """Print the query that adds the probability to a log's rows, with VERSION or the current one."""
+    _table_command(
+        "sql", lambda actions: actions.sql(store, table, version, dialect, inline, log, score), as_json
+    )
+
+
 @tables.command(short_help="Tell what was done with the table.")
 @_STORE
 @_TABLE

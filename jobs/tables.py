@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from jobs.records import RUNS
 from jobs.run import Outcome
 from pipeline.errors import InputRejectedError
 from pipeline.files.records import read_records
+from pipeline.table.lookup_table import read_lookup_table
+from pipeline.table.segment_lookup import read_segmented_lookup
+from pipeline.table.sql import query
 from pipeline.table.store import TableStore
-from pipeline.table.version import Version
+from pipeline.table.version import Version, segments_of
 
 _SHOWN = (
     "table", "version", "created", "method", "parameters", "monotone", "lookup_rows", "score_transform",
@@ -71,6 +75,21 @@ def history(store: str, table: str) -> Outcome:
     if damaged:
         lines.append(f"{damaged} files in {folder} cannot be read")
     return Outcome(summary={"table": table, "runs": records, "damaged": damaged}, lines=lines)
+
+
+def sql(
+    store: str, table: str, name: str | None, dialect: str, inline: bool, log: str, score: str
+) -> Outcome:
+    """The query that applies a version elsewhere."""
+    version = TableStore(store, table).version(name)
+    segmented = bool(segments_of(version))
+    found = (
+        read_segmented_lookup(version.lookup_path) if segmented else read_lookup_table(version.lookup_path)
+    )
+    path = version.lookup_path if "://" in version.lookup_path else str(Path(version.lookup_path).absolute())
+    text = query(found, path, dialect, inline=inline, log=log, score=score)
+    summary = {"table": table, "version": version.name, "dialect": dialect, "sql": text}
+    return Outcome(summary=summary, lines=[f"{text};"])
 
 
 def _history_line(record: dict[str, Any]) -> str:

@@ -12,11 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline._kernels import distinct
+from pipeline._kernels import compact, distinct
 from pipeline.score.parquet import thrift
 from pipeline.score.parquet.append import append_columns
-from pipeline.score.parquet.footer import NewColumn, NotExtensibleError, extended_footer, read_footer
-from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, codec_number
+from pipeline.score.parquet.footer import (
+    NewColumn,
+    NotExtensibleError,
+    created_by,
+    extended_footer,
+    read_footer,
+)
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, ChunkWriter, codec_number
 
 PAGE = 1000
 
@@ -261,7 +267,7 @@ def test_page_indexes_stay_with_their_columns():
     metadata = check(source, np.resize([0.1, 0.9], 4000))
     for group in range(2):
         columns = [metadata.row_group(group).column(i) for i in range(3)]
-        assert [c.has_offset_index for c in columns] == [True, False, False]
+        assert [c.has_offset_index for c in columns] == [True, True, True]
     found = pq.read_table(
         io.BytesIO(with_columns(source, np.arange(4000) / 4000)), filters=[("a", ">", 3900)]
     )
@@ -351,3 +357,96 @@ def test_booleans_with_nulls_read_back(codec, nulls, rows):
         assert statistics.null_count == null[low:high].sum()
         if present.size:
             assert (statistics.min, statistics.max) == (present.min(), present.max())
+
+
+# What other readers expect
+
+
+def test_new_columns_have_offset_indexes_where_old_ones_have_them():
+    values = np.random.default_rng(0).random(300_000)
+    for indexed in (False, True):
+        source = parquet_bytes(pa.table({"a": values}), row_group_size=200_000, write_page_index=indexed)
+        metadata = check(source, values)
+        for group in range(metadata.num_row_groups):
+            columns = [metadata.row_group(group).column(i) for i in range(metadata.num_columns)]
+            assert [column.has_offset_index for column in columns] == [indexed] * 3
+
+
+def test_offset_indexes_say_where_the_pages_are():
+    target = io.BytesIO()
+    writer = ChunkWriter(target)
+    chunk = writer.write_doubles([np.arange(5.0), np.arange(3.0) + 7], 8, 0)
+    offset, size = writer.write_offset_index(chunk)
+    assert target.getvalue()[offset : offset + size] == chunk.offset_index()
+    assert [row for _, _, row in chunk.pages] == [0, 5]
+    assert chunk.pages[0][0] == chunk.data_page_offset
+    assert sum(chunk.pages[1][:2]) == offset
+
+
+def test_datafusion_takes_what_was_extended(tmp_path):
+    datafusion = pytest.importorskip("datafusion")
+    values = np.random.default_rng(1).random(1000)
+    source = parquet_bytes(pa.table({"a": values}), row_group_size=300, write_page_index=True)
+    (tmp_path / "x.parquet").write_bytes(with_columns(source, values))
+    context = datafusion.SessionContext()
+    context.register_parquet("x", str(tmp_path / "x.parquet"))
+    found = context.sql("SELECT p FROM x WHERE a > 0.5 AND p > 0.5 ORDER BY p").to_pydict()["p"]
+    assert found == sorted(values[values > 0.5].tolist())
+
+
+def test_we_are_named_and_so_is_who_wrote_the_old_columns():
+    named = pq.read_metadata(io.BytesIO(with_columns(numbered(10), np.ones(10)))).created_by
+    assert named.startswith("parquet-cpp-arrow version ")
+    assert "columns added by logcal version 0." in named
+    for before, after in (
+        ("", "logcal version "),
+        ("somebody", "logcal version "),
+        (
+            "parquet-mr version 1.6.0 (build abc)",
+            "parquet-mr version 1.6.0 (build abc; columns added by logcal ",
+        ),
+        ("impala version 3 ", "impala version 3 (build columns added by logcal "),
+    ):
+        assert created_by(before).startswith(after)
+
+
+THRIFT = st.recursive(
+    st.one_of(
+        st.tuples(st.just(thrift.I64), st.integers(-(2**63), 2**63 - 1).map(thrift.integer)),
+        st.tuples(st.just(thrift.BINARY), st.binary(max_size=20).map(thrift.binary)),
+        st.tuples(st.just(thrift.DOUBLE), st.just(b"12345678")),
+        st.tuples(st.just(thrift.BYTE), st.just(b"1")),
+        st.tuples(st.just(thrift.LIST), st.integers(0, 40).map(lambda n: thrift.list_of(1, [b"\x01"] * n))),
+    ),
+    lambda inner: st.one_of(
+        st.tuples(
+            st.just(thrift.STRUCT),
+            st.dictionaries(st.integers(1, 200), inner, max_size=5).map(
+                lambda f: thrift.struct({**f, 201: (2, b"")})
+            ),
+        ),
+        st.tuples(inner, st.integers(0, 20)).map(
+            lambda pair: (thrift.LIST, thrift.list_of(pair[0][0], [pair[0][1]] * pair[1]))
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(THRIFT, min_size=1, max_size=4), st.integers(0, 300))
+def test_compiled_code_walks_as_the_plain_code_does(values, cut):
+    for kind, encoded in values:
+        data = encoded + b"rest"
+        ends = np.empty(1, np.int64)
+        assert compact.element_ends(np.frombuffer(data, np.uint8), 0, kind, ends)
+        assert ends[0] == len(encoded) == thrift.skip(data, 0, kind)
+        short = encoded[: min(cut, len(encoded) - 1)]
+        whole = compact.element_ends(np.frombuffer(short, np.uint8), 0, kind, ends)
+        assert not whole
+
+
+def test_wide_footers_are_extended_by_compiled_code():
+    table = pa.table({f"c{i}": np.arange(30) + 0.5 for i in range(60)})
+    source = parquet_bytes(table, row_group_size=1)
+    assert len(read_footer(io.BytesIO(source))[0]) > 1 << 16
+    check(source, np.arange(30) / 7)

@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,7 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.score.parquet.footer import MAGIC, NewColumn, NotExtensibleError, extended_footer, read_footer
+from pipeline.score.parquet.footer import (
+    MAGIC,
+    NewColumn,
+    NotExtensibleError,
+    extended_footer,
+    has_offset_index,
+    read_footer,
+)
 from pipeline.score.parquet.pages import ChunkWriter
 
 _COPY_BYTES = 1 << 23
@@ -44,6 +52,12 @@ def append_columns(
     _copy(source, start, target)
     writer = ChunkWriter(target, start)
     columns = make_columns(writer)
+    if has_offset_index(footer):
+        # Readers that use the offset indexes of some columns expect those of all.
+        columns = [
+            replace(column, indexes=[writer.write_offset_index(chunk) for chunk in column.chunks])
+            for column in columns
+        ]
     end = extended_footer(footer, columns)
     _check(footer, end, columns)
     target.write(end)

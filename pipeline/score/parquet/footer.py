@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -47,6 +49,8 @@ class NewColumn:
     name: str
     physical_type: int
     chunks: Sequence[Chunk]
+    indexes: Sequence[tuple[int, int]] | None = None
+    """Offset and bytes of each chunk's offset index, where there are any."""
 
     @property
     def schema_element(self) -> bytes:
@@ -81,6 +85,42 @@ def read_footer(source: BinaryIO) -> tuple[bytes, int]:
     return source.read(length), start
 
 
+def has_offset_index(footer: bytes) -> bool:
+    """Whether the file says of a column where its pages are.
+
+    Raises
+    ------
+    NotExtensibleError
+        The footer does not read as one.
+    """
+    try:
+        fields, _ = thrift.read_struct(footer)
+        for row_group in thrift.read_list(fields[4][1])[:1]:
+            group, _ = thrift.read_struct(row_group)
+            return any(4 in thrift.read_struct(chunk)[0] for chunk in thrift.read_list(group[1][1]))
+    except (LookupError, ValueError) as error:
+        raise _unreadable(error) from None
+    return False
+
+
+def _unreadable(error: Exception) -> NotExtensibleError:
+    return NotExtensibleError(f"its footer does not read as Parquet's: {error!r}")
+
+
+def created_by(before: str) -> str:
+    """Who wrote the file, and that we added to it.
+
+    Readers look at the name and the version for errors of old writers, which the old columns still have: they stay,
+    and we are named within what they take for the build.
+    """
+    own = f"columns added by logcal version {metadata.version('logcal')}"
+    found = re.fullmatch(r"(.*?\s+version\s*[^(]*?)\s*(?:\(\s*build\s*([^)]*?)\s*\))?", before)
+    if found is None:
+        return f"logcal version {metadata.version('logcal')}"
+    builds = [build for build in (found[2], own) if build]
+    return f"{found[1]} (build {'; '.join(builds)})"
+
+
 def extended_footer(footer: bytes, columns: Sequence[NewColumn]) -> bytes:
     """The footer of the same file with columns added after all others, and the tail that ends the file.
 
@@ -98,11 +138,13 @@ def extended_footer(footer: bytes, columns: Sequence[NewColumn]) -> bytes:
         fields[4] = (LIST, _extended_row_groups(fields[4][1], columns))
         if 5 in fields:
             fields[5] = (LIST, _extended_metadata(fields[5][1], columns))
+        before = thrift.read_binary(fields[6][1]).decode("utf-8", "replace") if 6 in fields else ""
+        fields[6] = (BINARY, thrift.binary(created_by(before).encode()))
         if 7 in fields:
             order = thrift.struct({1: (STRUCT, thrift.struct({}))})
             fields[7] = (LIST, thrift.extended_list(fields[7][1], [order for _ in columns]))
     except (LookupError, ValueError) as error:
-        raise NotExtensibleError(f"its footer does not read as Parquet's: {error!r}") from None
+        raise _unreadable(error) from None
     if 8 in fields:
         raise NotExtensibleError("expected a plain Parquet file, found an encrypted one")
     new = thrift.struct(fields)
@@ -123,7 +165,10 @@ def _extended_row_groups(row_groups: bytes, columns: Sequence[NewColumn]) -> byt
     for index, row_group in enumerate(thrift.read_list(row_groups)):
         fields, _ = thrift.read_struct(row_group)
         chunks = [column.chunks[index] for column in columns]
-        encoded = [column.chunks[index].encode(column.name) for column in columns]
+        encoded = [
+            column.chunks[index].encode(column.name, column.indexes[index] if column.indexes else None)
+            for column in columns
+        ]
         fields[1] = (LIST, thrift.extended_list(fields[1][1], encoded))
         for number, more in (
             (2, sum(c.uncompressed for c in chunks)),

@@ -47,9 +47,25 @@ class Chunk(NamedTuple):
     compressed: int
     data_page_offset: int
     dictionary_page_offset: int | None
+    pages: tuple[tuple[int, int, int], ...]
+    """Of each data page: its offset, its bytes with its header, and the first of its rows."""
 
-    def encode(self, name: str) -> bytes:
-        """The ColumnChunk struct of a top-level column."""
+    def offset_index(self) -> bytes:
+        """The OffsetIndex struct: where the data pages are."""
+        locations = [
+            thrift.struct(
+                {
+                    1: (I64, thrift.integer(offset)),
+                    2: (I32, thrift.integer(size)),
+                    3: (I64, thrift.integer(row)),
+                }
+            )
+            for offset, size, row in self.pages
+        ]
+        return thrift.struct({1: (LIST, thrift.list_of(STRUCT, locations))})
+
+    def encode(self, name: str, index: tuple[int, int] | None = None) -> bytes:
+        """The ColumnChunk struct of a top-level column. index : offset and bytes of its offset index."""
         encodings = [_PLAIN, _RLE] if self.dictionary_page_offset is None else [_PLAIN, _RLE, _RLE_DICTIONARY]
         meta: thrift.Fields = {
             1: (I32, thrift.integer(self.physical_type)),
@@ -64,7 +80,11 @@ class Chunk(NamedTuple):
         }
         if self.dictionary_page_offset is not None:
             meta[11] = (I64, thrift.integer(self.dictionary_page_offset))
-        return thrift.struct({2: (I64, thrift.integer(0)), 3: (STRUCT, thrift.struct(meta))})
+        chunk: thrift.Fields = {2: (I64, thrift.integer(0)), 3: (STRUCT, thrift.struct(meta))}
+        if index is not None:
+            chunk[4] = (I64, thrift.integer(index[0]))
+            chunk[5] = (I32, thrift.integer(index[1]))
+        return thrift.struct(chunk)
 
     def _statistics(self) -> bytes:
         fields: thrift.Fields = {3: (I64, thrift.integer(self.nulls))}
@@ -96,6 +116,8 @@ class ChunkWriter:
     position: int = 0
     _chunk_start: int = field(default=0, init=False)
     _uncompressed: int = field(default=0, init=False)
+    _pages: list[tuple[int, int, int]] = field(default_factory=list, init=False)
+    _rows: int = field(default=0, init=False)
 
     def write_doubles(self, batches: Iterable[Array], rows: int, codec: int) -> Chunk:
         """Write a chunk of doubles that are null where they are NaN.
@@ -124,6 +146,7 @@ class ChunkWriter:
             self.position - self._chunk_start,
             pages.first_data_page,
             dictionary_offset,
+            tuple(self._pages),
         )
 
     def write_booleans(
@@ -153,6 +176,7 @@ class ChunkWriter:
             self.position - self._chunk_start,
             first,
             None,
+            tuple(self._pages),
         )
 
     def write_constant(self, value: bytes, rows: int, codec: int) -> Chunk:
@@ -174,11 +198,20 @@ class ChunkWriter:
             self.position - self._chunk_start,
             first,
             dictionary_offset,
+            tuple(self._pages),
         )
 
     def _start_chunk(self) -> None:
         self._chunk_start = self.position
         self._uncompressed = 0
+        self._pages, self._rows = [], 0
+
+    def write_offset_index(self, chunk: Chunk) -> tuple[int, int]:
+        """Write a chunk's offset index; return its offset and its bytes."""
+        offset, index = self.position, chunk.offset_index()
+        self.target.write(index)
+        self.position += len(index)
+        return offset, len(index)
 
     def write_page(self, body: bytes, rows: int, encoding: int, codec: int) -> None:
         """Write a data page whose body is levels and values."""
@@ -188,7 +221,10 @@ class ChunkWriter:
             3: (I32, thrift.integer(_RLE)),
             4: (I32, thrift.integer(_RLE)),
         }
+        start = self.position
         self._write(_DATA_PAGE, body, {5: (STRUCT, thrift.struct(header))}, codec)
+        self._pages.append((start, self.position - start, self._rows))
+        self._rows += rows
 
     def write_dictionary(self, body: bytes, entries: int, codec: int) -> None:
         """Write a dictionary page."""

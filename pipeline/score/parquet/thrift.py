@@ -6,10 +6,19 @@ knows here pass through unchanged. Source: the Apache Thrift specification, "Thr
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
+
+from pipeline._kernels import compact
+
 BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 
 Fields = dict[int, tuple[int, bytes]]
 """Of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
+
+_LARGE = 1 << 15
+"""Bytes from which on values are walked over by compiled code: the walk here does a megabyte a second."""
 
 _LARGEST_BOOLEAN = 2
 _LONG_LIST = 15
@@ -62,6 +71,14 @@ def binary(value: bytes) -> bytes:
 
 def skip(data: bytes, at: int, kind: int) -> int:
     """Where the value of this type that starts at `at` ends."""
+    if len(data) >= _LARGE and kind in (STRUCT, LIST, SET):
+        ends = np.empty(1, np.int64)
+        if compact.element_ends(np.frombuffer(data, np.uint8), at, kind, ends):
+            return int(ends[0])
+    return _walk(data, at, kind)
+
+
+def _walk(data: bytes, at: int, kind: int) -> int:
     if kind in (I16, I32, I64):
         while data[at] >= 0x80:
             at += 1
@@ -85,7 +102,7 @@ def skip(data: bytes, at: int, kind: int) -> int:
 
 def _skip_element(data: bytes, at: int, kind: int) -> int:
     # Booleans are part of the field header in structs, but take a byte in collections.
-    return at + 1 if kind <= _LARGEST_BOOLEAN else skip(data, at, kind)
+    return at + 1 if kind <= _LARGEST_BOOLEAN else _walk(data, at, kind)
 
 
 def _skip_struct(data: bytes, at: int) -> int:
@@ -98,7 +115,7 @@ def _skip_struct(data: bytes, at: int) -> int:
             _, at = read_varint(data, at)
         kind = head & 0x0F
         if kind > _LARGEST_BOOLEAN:
-            at = skip(data, at, kind)
+            at = _walk(data, at, kind)
 
 
 def _skip_map(data: bytes, at: int) -> int:
@@ -161,6 +178,11 @@ def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
 def read_list(data: bytes, at: int = 0) -> list[bytes]:
     """The elements of a list, each still encoded."""
     kind, count, at = _list_header(data, at)
+    if len(data) >= _LARGE:
+        ends = np.empty(count, np.int64)
+        if compact.element_ends(np.frombuffer(data, np.uint8), at, kind, ends):
+            starts = [at, *ends.tolist()]
+            return [data[start:end] for start, end in pairwise(starts)]
     elements = []
     for _ in range(count):
         end = _skip_element(data, at, kind)

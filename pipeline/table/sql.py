@@ -1,0 +1,231 @@
+"""Published tables as SQL: queries that add the probability, with the table's path or the table written into them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrators.calibration_map import CalibrationMap
+from logcal.lookup_table import Key, LookupTable, SegmentedLookup
+from pipeline.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How an engine spells what the queries need.
+
+    Attributes
+    ----------
+    nan : of {x}, whether it is NaN; None where there is no NaN. double, text : names of types.
+    parquet : of {path}, the table; None where the engine reads no Parquet by path.
+    asof : whether it has as-of joins. quote : of names. suffix : of doubles. date : of a date's text.
+    end : ends a query with joins. backslash : whether it escapes in texts.
+    """
+
+    nan: str | None
+    double: str
+    text: str
+    parquet: str | None = None
+    asof: bool = False
+    quote: str = '"'
+    suffix: str = ""
+    date: str = "DATE '{}'"
+    end: str = ""
+    backslash: bool = False
+
+
+DIALECTS = {
+    "duckdb": Dialect("isnan({x})", "DOUBLE", "VARCHAR", "read_parquet('{path}')", asof=True),
+    "clickhouse": Dialect(
+        "isNaN({x})",
+        "Nullable(Float64)",
+        "Nullable(String)",
+        "file('{path}', Parquet)",
+        asof=True,
+        date="toDate('{}')",
+        end="\nSETTINGS join_use_nulls = 1",
+        backslash=True,
+    ),
+    "spark": Dialect(
+        "isnan({x})", "DOUBLE", "STRING", "parquet.`{path}`", quote="`", suffix="D", backslash=True
+    ),
+    "datafusion": Dialect("isnan({x})", "DOUBLE", "VARCHAR", "'{path}'"),
+    "sqlite": Dialect(None, "REAL", "TEXT", date="'{}'"),
+    "postgres": Dialect("{x} = 'NaN'::float8", "double precision", "text"),
+    "bigquery": Dialect("IS_NAN({x})", "FLOAT64", "STRING", quote="`", backslash=True),
+    "snowflake": Dialect("{x} = 'NaN'::FLOAT", "FLOAT", "VARCHAR", backslash=True),
+    "trino": Dialect("is_nan({x})", "DOUBLE", "VARCHAR"),
+}
+
+_SCORE, _MAP = "calibration_score", "calibration_map"
+
+
+def query(
+    table: LookupTable | SegmentedLookup, path: str, dialect: str, *, inline: bool, log: str, score: str
+) -> str:
+    """A query that gives a log's rows with their probability.
+
+    Parameters
+    ----------
+    table : the lookup table. path : its file, for engines that read Parquet.
+    dialect : one of DIALECTS
+    inline : write the table into the query, as one CASE expression that halves the table at each step
+    log, score : names of the log's table and of its score column
+
+    Raises
+    ------
+    ConfigError
+        The dialect is unknown, or reads no Parquet and `inline` is not set.
+
+    Notes
+    -----
+    Null and NaN have no probability. Beside `probability` the result has `calibration_score`, the score as a double
+    after the table's transform, and with segments and a path `calibration_map`, which map was used.
+    """
+    if dialect not in DIALECTS:
+        raise ConfigError(f"--dialect: expected one of {', '.join(DIALECTS)}, found {dialect!r}")
+    d = DIALECTS[dialect]
+    if not inline and d.parquet is None:
+        raise ConfigError(f"--dialect {dialect}: it reads no Parquet by its path: give --inline")
+    rows = f"(SELECT t.*, {_transformed(d, table.facts.score_transform, score)} AS {_SCORE} FROM {log} AS t)"
+    if inline:
+        return f"SELECT s.*,\n  {_guarded(d, _expression(d, table))} AS probability\nFROM {rows} AS s"
+    assert d.parquet is not None
+    where = d.parquet.format(path=path.replace("'", "''"))
+    if isinstance(table, SegmentedLookup):
+        return _keyed_join(d, table.columns, where, rows) + d.end
+    return _join(d, where, rows) + d.end
+
+
+def _transformed(d: Dialect, transform: str, score: str) -> str:
+    value = f"CAST(t.{_quoted(d, score)} AS {d.double})"
+    return value if transform == "none" else f"1.0E0{d.suffix} / (1.0E0{d.suffix} + exp(-{value}))"
+
+
+def _guarded(d: Dialect, expression: str) -> str:
+    s = f"s.{_SCORE}"
+    missing = f"{s} IS NULL" + ("" if d.nan is None else f" OR {d.nan.format(x=s)}")
+    return f"CASE WHEN {missing} THEN NULL ELSE {expression} END"
+
+
+_LINE = f"CASE WHEN l.slope = 0 THEN l.prob_lo ELSE l.prob_lo + l.slope * (s.{_SCORE} - l.anchor) END"
+
+
+def _join(d: Dialect, where: str, rows: str) -> str:
+    """Of a table without segments."""
+    if d.asof and d.end:  # as-of joins with an equality beside the inequality
+        rows, where = f"(SELECT r.*, 0 AS one FROM {rows} AS r)", f"(SELECT *, 0 AS one FROM {where})"
+        condition = f"s.one = l.one AND s.{_SCORE} >= l.score_lo"
+        selected = f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability\nFROM {rows} AS s"
+        return f"{selected}\nASOF LEFT JOIN {where} AS l ON {condition}"
+    kind = "ASOF LEFT JOIN" if d.asof else "LEFT JOIN"
+    return (
+        f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability\nFROM {rows} AS s\n{kind} {where} AS l\n"
+        f"  ON {_within(d)}"
+    )
+
+
+def _within(d: Dialect) -> str:
+    if d.asof:
+        return f"s.{_SCORE} >= l.score_lo"
+    infinite = f"CAST('Infinity' AS {d.double})"
+    nan = "" if d.nan is None else f"NOT {d.nan.format(x=f's.{_SCORE}')} AND "
+    return f"{nan}s.{_SCORE} >= l.score_lo AND (s.{_SCORE} < l.score_hi OR l.score_hi = {infinite})"
+
+
+def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str) -> str:
+    """Of a table of segments: each row's map is the one of the most columns that there is."""
+    levels = range(len(columns), 0, -1)
+    kinds = " ".join(f"WHEN {level} THEN {_key(d, columns[:level], 'p')}" for level in levels)
+    lookup = f"SELECT p.*, CASE p.segment_level {kinds} ELSE '0' END AS {_MAP} FROM {where} AS p"
+    chosen = ", ".join(f"m{level}.{_MAP}" for level in levels)
+    joins = "\n    ".join(f"LEFT JOIN maps AS m{level} ON r.key{level} = m{level}.{_MAP}" for level in levels)
+    keys = ", ".join(f"{_key(d, columns[:level], 'k')} AS key{level}" for level in levels)
+    kind = "ASOF LEFT JOIN" if d.asof else "LEFT JOIN"
+    return (
+        f"WITH lookup AS ({lookup}),\n"
+        f"maps AS (SELECT DISTINCT {_MAP} FROM lookup),\n"
+        f"keyed AS (SELECT k.*, {keys} FROM {rows} AS k),\n"
+        f"rows_of_maps AS (\n  SELECT r.*, coalesce({chosen}, '0') AS {_MAP}\n  FROM keyed AS r\n    {joins}\n)\n"
+        f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability\nFROM rows_of_maps AS s\n{kind} lookup AS l\n"
+        f"  ON s.{_MAP} = l.{_MAP} AND {_within(d)}"
+    )
+
+
+def _key(d: Dialect, columns: Sequence[str], of: str) -> str:
+    """The columns' values as one text, different for different values."""
+    parts = [f"'{len(columns)}'"]
+    for name in columns:
+        text = f"CAST({of}.{_quoted(d, name)} AS {d.text})"
+        length = f"CAST(length({text}) AS {d.text})"
+        parts.append(f"CASE WHEN {text} IS NULL THEN 'n' ELSE concat('v', {length}, ':', {text}) END")
+    return f"concat({', '.join(parts)})"
+
+
+# Inline
+
+
+def _expression(d: Dialect, table: LookupTable | SegmentedLookup) -> str:
+    if isinstance(table, LookupTable):
+        return _tree(d, table.map)
+    cases = [
+        f"WHEN {_matches(d, table.columns, key)} THEN {_tree(d, table.map_of(key))}"
+        for key in sorted(table.bounds, key=lambda key: (-len(key), str(key)))
+        if key
+    ]
+    whole = _tree(d, table.map_of(()))
+    return f"CASE {' '.join(cases)} ELSE {whole} END" if cases else whole
+
+
+def _matches(d: Dialect, columns: Sequence[str], key: Key) -> str:
+    found = []
+    for name, value in zip(columns, key, strict=False):
+        column = f"s.{_quoted(d, name)}"
+        found.append(f"{column} IS NULL" if value is None else f"{column} = {_literal(d, value)}")
+    return " AND ".join(found)
+
+
+def _tree(d: Dialect, found: CalibrationMap) -> str:
+    """The map as CASE expressions that halve what is left."""
+    columns = [
+        np.asarray(getattr(found, name)).tolist() for name in ("score_lo", "prob_lo", "slope", "anchor")
+    ]
+    return _half(d, list(zip(*columns, strict=True)))
+
+
+def _half(d: Dialect, rows: list[tuple[float, float, float, float]]) -> str:
+    s = f"s.{_SCORE}"
+    if len(rows) == 1:
+        _, prob, slope, anchor = rows[0]
+        if slope == 0:
+            return _number(d, prob)
+        return f"{_number(d, prob)} + {_number(d, slope)} * ({s} - {_number(d, anchor)})"
+    middle = len(rows) // 2
+    low, high = _half(d, rows[:middle]), _half(d, rows[middle:])
+    return f"CASE WHEN {s} < {_number(d, rows[middle][0])} THEN {low} ELSE {high} END"
+
+
+def _number(d: Dialect, value: float) -> str:
+    text = repr(float(value))
+    text = text.replace("e", "E") if "e" in text else f"{text}E0"
+    return f"({text}{d.suffix})" if value < 0 or text.startswith("-") else f"{text}{d.suffix}"
+
+
+def _literal(d: Dialect, value: Any) -> str:
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, dt.date):
+        return d.date.format(value.isoformat())
+    if isinstance(value, int):
+        return str(value)
+    text = str(value).replace("\\", "\\\\") if d.backslash else str(value)
+    escaped = text.replace("'", "\\'") if d.backslash else text.replace("'", "''")
+    return f"'{escaped}'"
+
+
+def _quoted(d: Dialect, name: str) -> str:
+    return f"{d.quote}{name.replace(d.quote, d.quote * 2)}{d.quote}"

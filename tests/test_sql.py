@@ -1,0 +1,204 @@
+"""Tables applied by other engines give what logcal gives, to the last bit."""
+
+import os
+import sqlite3
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.table.lookup_table import read_lookup_table
+from pipeline.table.segment_lookup import read_segmented_lookup
+from pipeline.table.sql import DIALECTS, query
+
+EDGES = [float("nan"), None, float("inf"), float("-inf"), 0.0, -0.0, 1.0, 1e300, -1e300, 5e-324]
+NAMES = ["at", "o'brien", "back\\slash", None, "never seen"]
+
+
+@pytest.fixture(scope="module")
+def place(make_place, tmp_path_factory):
+    """A plain and a segmented table, each the second version of its name, and a log to score."""
+    place = make_place(tmp_path_factory.mktemp("sql"))
+    columns = place.predictions(6000)
+    random = np.random.default_rng(3)
+    segments = {
+        "country": pa.array(NAMES[:4]).take(pa.array(random.integers(0, 4, 6000))),
+        "model_id": pa.array([7, -3, None, 2**40]).take(pa.array(random.integers(0, 4, 6000))),
+    }
+    place.write_log({**columns, **segments})
+    place.job("fit", "calibrator.method=histogram").expect(0)
+    place.job("fit").expect(0)
+    place.job("fit", "log.segment=[country, model_id]", "segments.min_rows=300", store__table="seg").expect(0)
+    lookup = read_lookup_table(path_of(place, "ads")).map
+    score = pa.array([*EDGES, *lookup.score_lo[1:].tolist(), *np.nextafter(lookup.score_lo[1:], -1).tolist(),
+                      *random.random(500).tolist()])  # fmt: skip
+    rows = len(score)
+    new = pa.table(
+        {
+            "row_id": np.arange(rows),
+            "score": score,
+            "country": pa.array(NAMES).take(pa.array(random.integers(0, 5, rows))),
+            "model_id": pa.array([7, -3, None, 2**40, 99]).take(pa.array(random.integers(0, 5, rows))),
+        }
+    )
+    (place.root / "new").mkdir()
+    pq.write_table(new, place.root / "new" / "log.parquet")
+    for table in ("ads", "seg"):
+        paths = {
+            "log__path": place.root / "new",
+            "store__table": table,
+            "output__path": place.root / f"by-{table}",
+        }
+        place.job("score", **paths).expect(0)
+    return place
+
+
+def path_of(place, table):
+    folder = place.store / table
+    return str(folder / "versions" / (folder / "CURRENT").read_text().strip() / "lookup.parquet")
+
+
+def table_of(place, table):
+    path = path_of(place, table)
+    return (read_lookup_table if table == "ads" else read_segmented_lookup)(path)
+
+
+def sql_of(place, table, dialect, inline):
+    return query(
+        table_of(place, table), path_of(place, table), dialect, inline=inline, log="log", score="score"
+    )
+
+
+def expected(place, table):
+    return pq.read_table(place.root / f"by-{table}").sort_by("row_id")["probability"].to_pylist()
+
+
+def new_log(place):
+    return pq.read_table(place.root / "new" / "log.parquet")
+
+
+BOTH = pytest.mark.parametrize("inline", [False, True], ids=["path", "inline"])
+TABLES = pytest.mark.parametrize("table", ["ads", "seg"])
+
+
+@TABLES
+@BOTH
+def test_duckdb(place, table, inline):
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect()
+    connection.register("log", new_log(place))
+    sql = sql_of(place, table, "duckdb", inline)
+    found = connection.sql(f"SELECT row_id, probability FROM ({sql}) ORDER BY row_id")
+    assert [row[1] for row in found.fetchall()] == expected(place, table)
+
+
+@TABLES
+@BOTH
+def test_datafusion(place, table, inline):
+    datafusion = pytest.importorskip("datafusion")
+    context = datafusion.SessionContext().enable_url_table()
+    context.register_parquet("log", str(place.root / "new" / "log.parquet"))
+    sql = sql_of(place, table, "datafusion", inline)
+    found = context.sql(f"SELECT row_id, probability FROM ({sql}) ORDER BY row_id").to_pydict()
+    assert found["probability"] == expected(place, table)
+
+
+@TABLES
+def test_sqlite(place, table):
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE log (row_id INTEGER, score REAL, country TEXT, model_id INTEGER)")
+    rows = new_log(place).to_pylist()
+    connection.executemany("INSERT INTO log VALUES (:row_id, :score, :country, :model_id)", rows)
+    sql = sql_of(place, table, "sqlite", inline=True)
+    found = connection.execute(f"SELECT row_id, probability FROM ({sql}) ORDER BY row_id").fetchall()
+    connection.close()
+    # SQLite stores NaN as null.
+    assert [row[1] for row in found] == expected(place, table)
+
+
+@TABLES
+@pytest.mark.parametrize("dialect", sorted(DIALECTS.keys() - {"datafusion"}))
+def test_every_dialect_parses(place, table, dialect):
+    sqlglot = pytest.importorskip("sqlglot")
+    for inline in (True, False) if DIALECTS[dialect].parquet else (True,):
+        tree = sqlglot.parse_one(sql_of(place, table, dialect, inline), read=dialect)
+        assert tree.find(sqlglot.exp.Case)
+        assert "probability" in tree.named_selects
+
+
+def test_the_command_prints_the_query_of_the_current_version(place):
+    store = ("--store", str(place.store), "--table", "ads")
+    said = place.run("tables", "sql", *store, "--dialect", "duckdb").expect(0).stdout
+    assert f"versions/{place.current}/lookup.parquet" in said
+    first = place.versions[0]
+    assert first in place.run("tables", "sql", *store, "--dialect", "spark", first).expect(0).stdout
+    place.run("tables", "sql", *store, "--dialect", "postgres").expect(2, "reads no Parquet by its path")
+    place.run("tables", "sql", *store, "--dialect", "oracle").expect(2, "expected one of duckdb, clickhouse")
+    inline = place.run(
+        "tables", "sql", *store, "--dialect", "trino", "--inline", "--log", "a.b", "--score", "p c"
+    )
+    assert 't."p c"' in inline.expect(0).stdout
+    assert "FROM a.b AS t" in inline.stdout
+
+
+# Engines that `make recipes` installs
+
+
+@TABLES
+@BOTH
+def test_clickhouse(place, table, inline):
+    chdb = pytest.importorskip("chdb")
+    log = f"file('{place.root / 'new' / 'log.parquet'}', Parquet)"
+    path = path_of(place, table)
+    sql = query(table_of(place, table), path, "clickhouse", inline=inline, log=log, score="score")
+    body, _, settings = sql.partition("\nSETTINGS ")
+    settings = f" SETTINGS {settings}" if settings else ""
+    found = chdb.query(
+        f"SELECT row_id, reinterpretAsUInt64(assumeNotNull(probability)), probability IS NULL FROM ({body}) "
+        f"ORDER BY row_id{settings}",
+        "CSV",
+    )
+    rows = [line.split(",") for line in str(found).splitlines()]
+    bits = [None if row[2] == "1" else int(row[1]) for row in rows]
+    wanted = expected(place, table)
+    assert bits == [None if p is None else int(np.float64(p).view(np.uint64)) for p in wanted]
+
+
+@TABLES
+@BOTH
+def test_spark(place, table, inline, tmp_path):
+    sql_module = pytest.importorskip("pyspark.sql")
+    session = (
+        sql_module.SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path))
+        .getOrCreate()
+    )
+    try:
+        session.read.parquet(str(place.root / "new")).createOrReplaceTempView("log")
+        sql = sql_of(place, table, "spark", inline)
+        found = session.sql(f"SELECT row_id, probability FROM ({sql}) ORDER BY row_id").collect()
+    finally:
+        session.stop()
+    assert [row[1] for row in found] == expected(place, table)
+
+
+@TABLES
+def test_postgres(place, table):
+    psycopg = pytest.importorskip("psycopg")
+    address = os.environ.get("LOGCAL_TEST_POSTGRES")
+    if address is None:
+        pytest.skip("LOGCAL_TEST_POSTGRES names no server")
+    with psycopg.connect(address) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TEMPORARY TABLE log (row_id bigint, score double precision, country text, model_id bigint)"
+        )
+        with cursor.copy("COPY log FROM STDIN") as copy:
+            for row in new_log(place).to_pylist():
+                copy.write_row(tuple(row.values()))
+        sql = sql_of(place, table, "postgres", inline=True).replace("%", "%%")
+        cursor.execute(f"SELECT row_id, probability FROM ({sql}) AS q ORDER BY row_id")
+        assert [row[1] for row in cursor.fetchall()] == expected(place, table)
