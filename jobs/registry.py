@@ -102,6 +102,14 @@ _JOBS = (
         example=f"--set log.path=held-out/ {_STORE} --set report.path=report/",
     ),
     Job(
+        name="monitor",
+        help="Watch whether a table's probabilities still come true, day by day.",
+        config="jobs.config_monitor:MonitorConfig",
+        module="jobs.monitor",
+        required=("log.path", "store.path", "store.table", "window.column"),
+        example=f"--set log.path=log/ --set window.column=date {_STORE}",
+    ),
+    Job(
         name="compare",
         help="Compare methods by cross-validation on a log.",
         config="jobs.config_compare:CompareConfig",

@@ -111,3 +111,14 @@ def test_stability_of_what_has_not_moved():
     assert np.mean(psi) == pytest.approx(19 * (1 / 100_000 + 1 / 50_000), rel=0.15)
     assert stability_index(reference, reference) == (0.0, 0.0)
     assert stability_index([1, 1], [0, 10])[1] == pytest.approx(0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_eight_hundred_years_without_a_false_alarm():
+    rng = np.random.default_rng(7)
+    limit = math.log(1 / 0.01)
+    years = np.resize([0.0488, -0.0488, 0.0], 800)
+    false = sum(simulated(rng, 365, shift).max() >= limit for shift in years)
+    # The promise is 1 in 100 at most; at the limit of what is tolerated there are fewer.
+    assert false <= 8

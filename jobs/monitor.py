@@ -1,0 +1,242 @@
+"""The monitor job: whether a published table's probabilities still come true, looked at day by day."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrators.drift import stability_index
+from jobs.config_monitor import MonitorConfig
+from jobs.limits import check_transform
+from jobs.run import Outcome, Plan
+from jobs.windows import window_of
+from pipeline.errors import CheckFailedError, ConfigError, NothingToDoError
+from pipeline.evaluate.drift_page import render_drift
+from pipeline.evaluate.evaluation import to_json
+from pipeline.execution import Executor
+from pipeline.files.creation import read_json
+from pipeline.files.creation import replace as replace_file
+from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.quarantine import RowRules
+from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
+from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
+from pipeline.monitor.history import History
+from pipeline.sort.score_table import SortPlan, scratch_bytes
+from pipeline.sort.window_runs import sort_window
+from pipeline.table.lookup_table import read_lookup_table
+from pipeline.table.published import PublishedTable
+from pipeline.table.segment_lookup import read_segmented_lookup
+from pipeline.table.version import Version, segments_of
+
+FOLDER = "monitor"
+REPORT, RUN = "report.html", "run.json"
+
+
+def prepare(config: MonitorConfig) -> Prepared:
+    """Check everything that can be checked before the first task; reads footers only."""
+    store = PublishedTable(config.store.path, config.store.table)
+    version = store.version(config.store.version)
+    store.verify(version)
+    columns = segments_of(version)
+    if config.log.segment and config.log.segment != columns:
+        raise ConfigError(
+            f"log.segment: expected those of the table, {', '.join(columns) or 'none'}, found "
+            f"{', '.join(config.log.segment)}: leave it out"
+        )
+    facts = (read_segmented_lookup if columns else read_lookup_table)(version.lookup_path).facts
+    check_transform(config.log.score_transform, facts.score_transform)
+    log = open_log(config.log.path, Columns(config.log.score, config.log.label, None, columns))
+    window = window_of(config.window, log)
+    assert window is not None
+    place = f"{store.root}/{FOLDER}/{version.name}.json"
+    settings = {
+        "fingerprint": version.manifest["fingerprint"],
+        "tolerance": config.monitor.tolerance,
+        "sampling_rate": config.log.sampling_rate,
+        "column": window.column,
+    }
+    document = read_json(store.filesystem, place)
+    history = History(version.name, settings) if document is None else History.from_json(document, place)
+    if history.settings != settings:
+        raise ConfigError(
+            f"monitor: expected the settings that {place} began with, "
+            f"{', '.join(f'{k} = {v}' for k, v in history.settings.items())}, found "
+            f"{', '.join(f'{k} = {v}' for k, v in settings.items())}: evidence under others does not add; move the "
+            "file away to begin anew"
+        )
+    days = _new_days(window, history, version)
+    if not days:
+        _check_alarm(history, config.monitor.alpha, version)
+        raise NothingToDoError(
+            f"no day of the log is after {history.last or 'what the table was fitted to'}: nothing to do"
+        )
+    needed = scratch_bytes(window.log, write=True)
+    check_space(config.scratch, needed)
+    return Prepared(config, log, window, days, store, version, history, place, facts.score_transform, needed)
+
+
+def _new_days(window: Window, history: History, version: Version) -> list[int]:
+    """The days with rows after the last one that was looked at, or that the table was fitted to."""
+    fitted = version.manifest.get("window", {}).get("last")
+    known = [parse_day(day) for day in (history.last, fitted) if day is not None]
+    after = max((day_number(day) for day in known if day is not None), default=-math.inf)
+    return [day for day in window.days if day > after and any(True for _ in window.groups(day))]
+
+
+def _check_alarm(history: History, alpha: float, version: Version) -> None:
+    """Raise CheckFailedError, in a sentence, if an alarm is on."""
+    said = list(_alarms(history, alpha))
+    if said:
+        raise CheckFailedError(f"version {version.name} no longer comes true: {'; '.join(said)}")
+
+
+def _alarms(history: History, alpha: float) -> Iterator[str]:
+    if history.alarmed(alpha):
+        way = "more" if history.state.direction > 0 else "fewer"
+        yield (
+            f"all rows together have {way} positives than it says (e-value {_e(history.state.log_e)}, an alarm from "
+            f"{1 / alpha:g} on)"
+        )
+    found = history.alarmed_segments(alpha)
+    if found:
+        first = ", ".join(
+            f"{'/'.join('null' if v is None else str(v) for v in key)} (e-value {_e(state.log_e)})"
+            for key, state in found[:5]
+        )
+        yield f"{len(found):,} of {len(history.segments):,} segments, the most certain {first}"
+
+
+def _e(log_e: float) -> str:
+    return f"{math.exp(log_e):.3g}" if log_e < 600 else f"10^{log_e / math.log(10):.0f}"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A look at some days that can start."""
+
+    config: MonitorConfig
+    log: Log
+    window: Window
+    days: list[int]
+    store: PublishedTable
+    version: Version
+    history: History
+    place: str
+    transform: str
+    needed: int
+
+    @property
+    def threads(self) -> bool:
+        """Its tasks sort, merge and measure in compiled code."""
+        return True
+
+    @property
+    def plan(self) -> Plan:
+        """What it would do."""
+        first, last = (day_of(day).isoformat() for day in (self.days[0], self.days[-1]))
+        page = () if self.config.page.path is None else (f"{self.config.page.path}/{REPORT}",)
+        return Plan(
+            job="monitor",
+            stages=(
+                f"look at {len(self.days)} days, {first} to {last}, one after the other: sort, merge, add up",
+            ),
+            reads=(
+                f"{', '.join(self.config.log.path)}: {len(self.window.log.files)} files, {self.window.log.rows:,} rows",
+                self.version.lookup_path,
+            ),
+            writes=(
+                self.place,
+                *page,
+                f"scratch ({self.config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
+            ),
+            facts={"days": [day_of(day).isoformat() for day in self.days], "version": self.version.name},
+        )
+
+    def execute(self, executor: Executor) -> Outcome:
+        """Look at the days, keep what they said, and give the alarm."""
+        alpha = self.config.monitor.alpha
+        history, waiting = self.history, None
+        for day in self.days:
+            found = self._look(day, executor)
+            name = day_of(day).isoformat()
+            if found.table.waiting:
+                # Labels that come late are those of positives more often than not.
+                waiting = f"{name} has {found.table.waiting:,} rows without a label yet: looked at until the day before"
+                break
+            history = history.after(name, found.whole, found.segments, self._moved(found), alpha)
+        replace_file(self.store.filesystem, self.place, history.as_json())
+        summary = self._summary(history)
+        if self.config.page.path is not None:
+            self._write_page(history, summary)
+        _check_alarm(history, alpha, self.version)
+        looked = len(history.days) - len(self.history.days)
+        lines = [
+            f"no alarm: version {self.version.name} after {len(history.days)} days, {looked} of them new",
+            f"  e-value {_e(history.state.log_e)}, an alarm from {1 / alpha:g} on",
+            *([f"  {waiting}"] if waiting else []),
+            f"  {self.place}",
+        ]
+        return Outcome(summary, lines)
+
+    def _look(self, day: int, executor: Executor) -> DayEvidence:
+        config = self.config
+        assert config.window.column is not None
+        window = choose_window(self.log, config.window.column, 1, day_of(day))
+        rules = RowRules(
+            quarantine=config.log.on_bad_rows == "quarantine", max_fraction=config.log.max_bad_fraction
+        )
+        segmented = bool(self.log.columns.segments)
+        with scratch_folder(config.scratch) as scratch:
+            plan = SortPlan(scratch, transform=self.transform, rules=rules)
+            plan = plan.within(config.cluster.memory_bytes, window.log.rows)
+            if segmented:
+                plan = replace(plan, lookup=self.version.lookup_path, write=scratch / "table")
+            total = sort_window(window, plan, executor)
+            lookup = None if segmented else self.version.lookup_path
+            watch = Watch(lookup, config.monitor.tolerance, config.log.sampling_rate)
+            return day_evidence(window.log, plan, executor, total, watch)
+
+    def _moved(self, found: DayEvidence) -> tuple[float | None, float | None]:
+        """PSI and KS of the day's scores against those that the table was fitted to."""
+        if found.scores is None:
+            return None, None
+        reference = np.asarray(read_lookup_table(self.version.lookup_path).map.weight)
+        return stability_index(reference, found.scores)
+
+    def _summary(self, history: History) -> dict[str, Any]:
+        alpha = self.config.monitor.alpha
+        segments = [
+            {"segment": list(key), "log_e": state.log_e, "direction": state.direction}
+            for key, state in history.alarmed_segments(alpha)
+        ]
+        return {
+            "table": self.config.store.table,
+            "version": self.version.name,
+            "days": len(history.days),
+            "last_day": history.last,
+            "log_e": history.state.log_e,
+            "alarm": history.alarmed(alpha),
+            "alarms": list(_alarms(history, alpha)),
+            "segments_alarmed": segments,
+            "history": self.place,
+        }
+
+    def _write_page(self, history: History, summary: dict[str, Any]) -> None:
+        days = [vars(day) for day in history.days]
+        page = render_drift(
+            f"{self.config.store.table}, version {self.version.name}",
+            days,
+            list(_alarms(history, self.config.monitor.alpha)),
+            self.config.monitor.alpha,
+            self.config.monitor.tolerance,
+        )
+        root = Path(str(self.config.page.path))
+        root.mkdir(parents=True, exist_ok=True)
+        (root / REPORT).write_text(page, encoding="utf-8")
+        (root / RUN).write_text(to_json({**summary, "history": days}), encoding="utf-8")

@@ -1,0 +1,165 @@
+"""The history of a watched version: what each day said, and the state that the next day continues."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from calibrators.drift import DriftState, Evidence, alarms
+from pipeline.errors import InputRejectedError
+
+FORMAT = 1
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class WatchedDay:
+    """One day.
+
+    Attributes
+    ----------
+    day : as text. rows, observed, expected : of the rows, the positives and the sum of the probabilities
+    log_e : the logarithm of the e-value after it. psi, ks : of the scores against those that the table was fitted to;
+        None with segments. segments_alarmed : how many segments are alarms after it
+    """
+
+    day: str
+    rows: float
+    observed: float
+    expected: float
+    log_e: float
+    psi: float | None
+    ks: float | None
+    segments_alarmed: int = 0
+
+
+@dataclass(frozen=True)
+class History:
+    """The history of a version.
+
+    Attributes
+    ----------
+    version : name. settings : what the evidence depends on; another history begins where they change
+    days : in order. state : of all rows, eleven numbers. segments : the same of each segment
+    """
+
+    version: str
+    settings: dict[str, Any]
+    days: tuple[WatchedDay, ...] = ()
+    state: DriftState = field(default_factory=DriftState)
+    segments: tuple[tuple[Key, DriftState], ...] = ()
+
+    @property
+    def last(self) -> str | None:
+        """The last day that was looked at."""
+        return self.days[-1].day if self.days else None
+
+    def after(
+        self,
+        day: str,
+        evidence: Evidence,
+        segments: dict[Key, Evidence],
+        moved: tuple[float | None, float | None],
+        alpha: float,
+    ) -> History:
+        """The history with one day more. A segment without rows on a day stays as it is."""
+        states = dict(self.segments)
+        for key, own in segments.items():
+            states[key] = states.get(key, DriftState()).after(own)
+        state = self.state.after(evidence)
+        following = replace(self, state=state, segments=tuple(sorted(states.items(), key=_order)))
+        row = WatchedDay(
+            day,
+            evidence.rows,
+            evidence.observed,
+            evidence.expected,
+            state.log_e,
+            *moved,
+            segments_alarmed=len(following.alarmed_segments(alpha)),
+        )
+        return replace(following, days=(*self.days, row))
+
+    def alarmed(self, alpha: float) -> bool:
+        """Whether all rows together are an alarm now."""
+        return bool(self.days) and bool(alarms([self.state.log_e], alpha)[0])
+
+    def alarmed_segments(self, alpha: float) -> list[tuple[Key, DriftState]]:
+        """The segments that are alarms now, the most certain first; of a share alpha of false ones at most."""
+        if not self.segments:
+            return []
+        log_e = np.array([state.log_e for _, state in self.segments])
+        found = alarms(log_e, alpha)
+        order = np.argsort(-log_e, kind="stable")
+        return [self.segments[i] for i in order.tolist() if found[i]]
+
+    def as_json(self) -> bytes:
+        """As a file: infinite numbers as text."""
+        document = {
+            "format": FORMAT,
+            "version": self.version,
+            "settings": self.settings,
+            "days": [{name: _said(value) for name, value in asdict(day).items()} for day in self.days],
+            "state": _state(self.state),
+            "segments": [{"segment": _key(key), **_state(state)} for key, state in self.segments],
+        }
+        return (json.dumps(document, allow_nan=False, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any], place: str) -> History:
+        """From what `as_json` wrote.
+
+        Raises
+        ------
+        InputRejectedError
+            It is something else.
+        """
+        try:
+            if document["format"] != FORMAT:
+                raise ValueError(f"format {document['format']}")
+            days = [WatchedDay(**{k: _heard(k, v) for k, v in day.items()}) for day in document["days"]]
+            segments = [(tuple(own["segment"]), _read_state(own)) for own in document["segments"]]
+            return cls(
+                str(document["version"]),
+                dict(document["settings"]),
+                tuple(days),
+                _read_state(document["state"]),
+                tuple(segments),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputRejectedError(
+                f"{place}: expected the history that monitor writes, found something else ({error}): move it away to "
+                "begin anew"
+            ) from None
+
+
+def _order(item: tuple[Key, DriftState]) -> list[tuple[bool, str]]:
+    return [(value is None, str(value)) for value in item[0]]
+
+
+def _key(key: Sequence[Any]) -> list[Any]:
+    return [
+        value if value is None or isinstance(value, (bool, int, str)) else str(value)
+        for value in (item.item() if hasattr(item, "item") else item for item in key)
+    ]
+
+
+def _said(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _heard(name: str, value: Any) -> Any:
+    return value if name == "day" or value is None or isinstance(value, int) else float(value)
+
+
+def _state(state: DriftState) -> dict[str, Any]:
+    return {"days": state.days, "logs": [_said(log) for log in state.logs]}
+
+
+def _read_state(found: dict[str, Any]) -> DriftState:
+    return DriftState(int(found["days"]), tuple(float(log) for log in found["logs"]))

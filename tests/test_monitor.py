@@ -1,0 +1,166 @@
+"""The monitor job through its own functions: days once each, alarms, segments, what is kept and what is refused."""
+
+import datetime as dt
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from calibrators.drift import DriftState, evidence_pass
+from calibrators.passes import collapse
+from jobs import fit, monitor
+from jobs.config import FitConfig
+from jobs.config_loading import load
+from jobs.config_monitor import MonitorConfig
+from pipeline.errors import CheckFailedError, ConfigError, NothingToDoError
+from pipeline.execution import InlineExecutor
+from pipeline.table.lookup_table import read_lookup_table
+
+FIRST = dt.date(2026, 1, 1)
+
+
+def write_day(folder, number, *, shift=0.0, rows=3000, missing=0, parts=1):
+    rng = np.random.default_rng(number)
+    score = rng.random(rows).round(3)
+    odds = np.exp(shift) * score**2 / (1.001 - score**2)
+    label = [bool(v) for v in rng.random(rows) < odds / (1 + odds)]
+    table = pa.table(
+        {
+            "score": score,
+            "label": pa.array([None] * missing + label[missing:], pa.bool_()),
+            "part": np.arange(rows) % parts,
+        }
+    )
+    place = folder / f"date={FIRST + dt.timedelta(days=number)}"
+    place.mkdir(parents=True)
+    pq.write_table(table, place / "rows.parquet")
+    return score, np.array(label)
+
+
+@pytest.fixture
+def place(tmp_path):
+    for number in range(3):
+        write_day(tmp_path / "fitted", number, parts=2)
+    return tmp_path
+
+
+def publish(place, *more):
+    settings = [
+        f"log.path={place / 'fitted'}", f"store.path={place / 'store'}", "store.table=t", *more,
+    ]  # fmt: skip
+    return fit.prepare(load(FitConfig, settings=settings)).execute(InlineExecutor()).summary
+
+
+def prepared(place, *more):
+    settings = [
+        f"log.path={place / 'log'}", f"store.path={place / 'store'}", "store.table=t", "window.column=date", *more,
+    ]  # fmt: skip
+    return monitor.prepare(load(MonitorConfig, settings=settings))
+
+
+def look(place, *more):
+    return prepared(place, *more).execute(InlineExecutor())
+
+
+def test_each_day_is_looked_at_once_and_the_state_goes_on(place):
+    published = publish(place)
+    days = [write_day(place / "log", number) for number in (10, 11)]
+    first = look(place)
+    assert first.summary["days"] == 2
+    assert not first.summary["alarm"]
+    with pytest.raises(NothingToDoError, match="no day of the log is after 2026-01-12"):
+        prepared(place)
+    days.append(write_day(place / "log", 12))
+    found = look(place)
+    assert found.summary["days"] == 3
+    calibration_map = read_lookup_table(published["lookup_path"]).map
+    state = DriftState()
+    for score, label in days:
+        request = evidence_pass(calibration_map.predict_ascending)
+        state = state.after(request.combine([request.chunk(collapse(score, label))]))
+    assert found.summary["log_e"] == state.log_e
+    history = json.loads((place / "store/t/monitor" / f"{published['version']}.json").read_text())
+    assert len(history["state"]["logs"]) + 1 == 11
+    assert [day["day"] for day in history["days"]] == ["2026-01-11", "2026-01-12", "2026-01-13"]
+    assert 0 < history["days"][0]["psi"] < 0.1
+    assert history["days"][0]["observed"] == days[0][1].sum()
+
+
+def test_drift_is_an_alarm_that_stays_on(place):
+    publish(place)
+    write_day(place / "log", 10)
+    write_day(place / "log", 11, shift=0.5)
+    page = f"page.path={place / 'page'}"
+    with pytest.raises(CheckFailedError, match="all rows together have more positives than it says"):
+        look(place, page)
+    with pytest.raises(CheckFailedError, match="no longer comes true"):
+        prepared(place)
+    html = (place / "page/report.html").read_text()
+    assert "Alarm: all rows together have more positives" in html
+    document = json.loads((place / "page/run.json").read_text())
+    assert document["alarm"] is True
+    assert document["history"][0]["log_e"] < math.log(100) < document["history"][1]["log_e"]
+
+
+def test_the_segment_that_drifts_is_named(place):
+    publish(place, "log.segment=part", "segments.min_rows=10")
+    for number in (10, 11, 12):
+        write_day(place / "log", number, parts=2)
+        file = next((place / "log").glob(f"date={FIRST + dt.timedelta(days=number)}/*"))
+        table = pq.read_table(file, partitioning=None)
+        part, label = table["part"].to_numpy(), table["label"].to_numpy(zero_copy_only=False).astype(bool)
+        label |= (part == 1) & (np.random.default_rng(number).random(part.size) < 0.1)
+        pq.write_table(table.set_column(1, "label", pa.array(label)), file)
+    with pytest.raises(CheckFailedError, match=r"1 of 2 segments, the most certain 1 \(e-value"):
+        look(place)
+
+
+def test_days_without_all_labels_are_left_for_later(place):
+    publish(place)
+    write_day(place / "log", 10)
+    write_day(place / "log", 11, missing=5)
+    write_day(place / "log", 12)
+    found = look(place)
+    assert found.summary["last_day"] == "2026-01-11"
+    assert any("2026-01-12 has 5 rows without a label yet" in line for line in found.lines)
+
+
+def test_days_that_the_table_was_fitted_to_are_passed_over(place):
+    publish(place, "window.column=date")
+    for number in (1, 2, 3):
+        write_day(place / "log", number)
+    assert look(place).summary["last_day"] == "2026-01-04"
+    history = next((place / "store/t/monitor").glob("*.json"))
+    assert len(json.loads(history.read_text())["days"]) == 1
+
+
+def test_other_settings_do_not_add_to_the_same_evidence(place):
+    publish(place)
+    write_day(place / "log", 10)
+    look(place)
+    write_day(place / "log", 11)
+    with pytest.raises(ConfigError, match="move the file away to begin anew"):
+        prepared(place, "monitor.tolerance=1.2")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [("log.weight=part", "independent rows"), ("window.column=null", "the column that dates the rows")],
+)
+def test_what_cannot_be_told_is_refused(place, setting, message):
+    publish(place)
+    write_day(place / "log", 10)
+    with pytest.raises(ConfigError, match=message):
+        prepared(place, setting)
+
+
+def test_a_sampled_log_is_watched_at_its_own_odds(place):
+    publish(place, "log.negative_sampling_rate=0.1")
+    write_day(place / "log", 10)
+    with pytest.raises(CheckFailedError):
+        look(place)
+    next((place / "store/t/monitor").glob("*.json")).unlink()
+    assert not look(place, "log.negative_sampling_rate=0.1").summary["alarm"]
