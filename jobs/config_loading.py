@@ -46,6 +46,7 @@ def load(model: type[C], files: Sequence[str | Path] = (), settings: Sequence[st
 
 def load_values(model: type[C], values: Values) -> C:
     """The configuration of values that have been read. Raises ConfigError as `load` does."""
+    raise_all(list(_text_problems(values, values.values, ())))
     _stand_in(model, values)
     passed, problems = pass_over(model, values)
     if passed:
@@ -60,6 +61,25 @@ def load_values(model: type[C], values: Values) -> C:
         raise
     raise_all(problems)
     return config
+
+
+def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:
+    """Text that no file system, store or manifest can hold."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if _unspeakable(str(key)):
+                yield _at(above, values, f"expected keys in UTF-8 without NUL, found {str(key)!r}")
+            else:
+                yield from _text_problems(values, inner, (*above, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _text_problems(values, inner, above)
+    elif isinstance(value, str) and _unspeakable(value):
+        yield _at(above, values, f"expected text in UTF-8 without NUL, found {value[:60]!r}")
+
+
+def _unspeakable(text: str) -> bool:
+    return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _stand_in(model: type[Section], values: Values) -> None:

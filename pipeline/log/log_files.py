@@ -173,6 +173,10 @@ def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[An
 
 def _entries(filesystem: Any, path: str) -> Entries:
     """What is at one path."""
+    if _has_buckets(filesystem) and (not path.partition("/")[0] or has_magic(path.partition("/")[0])):
+        raise ConfigError(
+            f"expected a URL that names a bucket, found {filesystem.unstrip_protocol(path)}: correct it"
+        )
     if has_magic(path) and not filesystem.exists(path):
         return _matches(filesystem, path)
     if not filesystem.exists(path):
