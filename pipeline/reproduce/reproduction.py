@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import uuid
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.evaluate.page import render_page
 from pipeline.reproduce import beyond_tables, reproduction_tables
 from pipeline.reproduce.experiment_methods import NAMES as METHODS
 from pipeline.reproduce.experiments import LARGE, Settings
@@ -22,14 +22,6 @@ from pipeline.reproduce.reproduction_tables import MEASURES, Cell, RankTable, Ta
 REPORT_MARKDOWN, REPORT_HTML = "reproduction.md", "reproduction.html"
 RESULTS, CELLS = "results.parquet", "tables.parquet"
 FIGURES = "figures"
-
-_STYLE = (
-    "body{font:15px/1.45 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "table{border-collapse:collapse;margin:.6rem 0;display:block;overflow-x:auto}"
-    "th,td{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}"
-    "th:first-child,td:first-child{text-align:left}p.note{color:#555;margin:.2rem 0;font-size:.9em}"
-    "svg{max-width:100%;height:auto}"
-)
 
 
 def write_report(
@@ -159,27 +151,30 @@ def markdown(intro: Sequence[str], tables: Sequence[Table]) -> str:
 
 def page(intro: Sequence[str], tables: Sequence[Table], figures: dict[str, bytes]) -> str:
     """The report as one HTML page that needs no other file."""
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers' tables beside ours</title>",
-        f"<style>{_STYLE}</style></head><body><h1>The papers' tables beside ours</h1>",
-        *(f"<p class='note'>{html.escape(line)}</p>" for line in intro),
+    shown = [
+        {
+            "name": table.name,
+            "title": table.title,
+            "columns": table.columns,
+            "rows": [[name, *(text_of(cell, table.digits) for cell in cells)] for name, cells in table.rows],
+            "notes": table.notes,
+            "figures": [_inline(figures[figure]) for figure in table.figures],
+        }
+        for table in tables
     ]
-    for table in tables:
-        parts.append(f"<h2>{html.escape(table.name)}</h2><p>{html.escape(table.title)}</p><table><tr>")
-        parts += [f"<th>{html.escape(column)}</th>" for column in table.columns]
-        parts.append("</tr>")
-        for name, cells in table.rows:
-            shown = [name, *(text_of(cell, table.digits) for cell in cells)]
-            parts.append("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in shown) + "</tr>")
-        parts.append("</table>")
-        parts += [f"<p class='note'>{html.escape(note)}</p>" for note in table.notes]
-        parts += [_inline(figures[figure]) for figure in table.figures]
-    return "\n".join([*parts, "</body></html>"]) + "\n"
+    return render_page(
+        "reproduction.html.j2", title="The papers' tables beside ours", intro=intro, tables=shown
+    )
 
 
 def _inline(svg: bytes) -> str:
+    """A figure as an element of the page, in the page's colours for ink and paper."""
     text = svg.decode()
-    return text[text.index("<svg") :]
+    text = text[text.index("<svg") :]
+    for color, name in (("#ffffff", "paper"), ("#000000", "ink")):
+        text = text.replace(f": {color}", f": var(--{name}, {color})")
+    # Text and marks that name no colour are black.
+    return text.replace("<svg ", '<svg style="fill: var(--ink)" role="img" aria-label="Average ranks" ', 1)
 
 
 def cells_of(tables: Sequence[Table]) -> pa.Table:
