@@ -175,7 +175,7 @@ for _job in JOBS.values():
 
 @main.group()
 def tables() -> None:
-    """List, show, promote and roll back the versions of a published table."""
+    """Look after published tables and their versions."""
 
 
 _STORE = click.option("--store", required=True, metavar="PATH", help="Folder of the published tables.")
@@ -194,12 +194,12 @@ def _table_command(name: str, action: Callable[..., Any], as_json: bool) -> None
     _leave(guarded(f"logcal tables {name}", run, as_json))
 
 
-@tables.command("list", short_help="List all versions, oldest first.")
+@tables.command("list", short_help="List all tables, or all versions of one.")
 @_STORE
-@_TABLE
+@click.option("--table", metavar="NAME", help="Name of the table; without it all are listed.")
 @_JSON
-def list_versions(store: str, table: str, as_json: bool) -> None:
-    """List all versions, oldest first; a star marks the current one."""
+def list_versions(store: str, table: str | None, as_json: bool) -> None:
+    """List all versions of a table, oldest first; a star marks the current one."""
     _table_command("list", lambda actions: actions.list_versions(store, table), as_json)
 
 
@@ -265,6 +265,30 @@ def rollback(store: str, table: str, version: str | None, as_json: bool) -> None
 def promote(store: str, table: str, version: str, as_json: bool) -> None:
     """Make VERSION current, such as one that was kept as a candidate."""
     _table_command("promote", lambda actions: actions.promote(store, table, version), as_json)
+
+
+@tables.command(short_help="Say what lies between versions OLD and NEW.")
+@_STORE
+@_TABLE
+@_JSON
+@click.option("--output", metavar="FILE", help="Write a page with both maps there (HTML).")
+@click.argument("old")
+@click.argument("new")
+def diff(store: str, table: str, old: str, new: str, output: str | None, as_json: bool) -> None:
+    """Say what lies between versions OLD and NEW: facts, probabilities, segments."""
+    _table_command("diff", lambda actions: actions.diff(store, table, old, new, output), as_json)
+
+
+@tables.command(short_help="Remove old versions.")
+@_STORE
+@_TABLE
+@_JSON
+@click.option(
+    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest stay."
+)
+def prune(store: str, table: str, keep: int, as_json: bool) -> None:
+    """Remove all versions but the newest N, the current one and its predecessor."""
+    _table_command("prune", lambda actions: actions.prune(store, table, keep), as_json)
 
 
 commands.add_to(main)

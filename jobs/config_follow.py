@@ -29,6 +29,7 @@ from jobs.config import (
     _check_days,
     parse_bytes,
 )
+from jobs.config_gate import GateConfig, RetentionConfig
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -173,7 +174,7 @@ class RefitSection(Section):
         return int(self.mature_after.removesuffix("d"))
 
 
-class RetentionSection(Section):
+class RetentionSection(RetentionConfig):
     """What is forgotten, and when."""
 
     ledger: Days | None = Field(
@@ -212,6 +213,9 @@ class FollowConfig(JobConfig):
         WindowConfig(), description="With refits: which days of the log to use: all, or the last ones."
     )
     score_table: ScoreTableConfig = Field(ScoreTableConfig(), description="With refits: the sorted log.")
+    gate: GateConfig = Field(
+        GateConfig(), description="With refits: what the table must pass before it is used."
+    )
     retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
     record: RecordConfig = _RECORD
     scratch: Scratch = None

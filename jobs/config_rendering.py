@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from jobs.config import ClusterConfig, Section, section_of
+from jobs.config import ClusterConfig
+from jobs.config_section import Section, section_of
 from jobs.registry import JOBS
 
 _WIDTH = 98

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from jobs.config import _CLUSTER, ClusterConfig, JobConfig, Scratch, Section, Text, _as_tuple
+from jobs.config import _CLUSTER, ClusterConfig, JobConfig, Scratch, Text, _as_tuple
+from jobs.config_section import Section
 
 
 class ExperimentDataConfig(Section):

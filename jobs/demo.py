@@ -16,7 +16,7 @@ from jobs import evaluate, fit, score
 from jobs.config import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config_loading import load
 from jobs.run import Outcome, Plan
-from pipeline.errors import ConfigError
+from pipeline.errors import CheckFailedError, ConfigError
 from pipeline.evaluate.evaluation import MEASURE_FACTS
 from pipeline.execution import Executor
 
@@ -92,12 +92,14 @@ class Prepared:
         curves, measures = {}, {}
         for method in OTHERS:
             curves[method], measures[method] = self._try(method, executor)
+        refused = self._refused(executor)
         prepared = evaluate.prepare(self._load(EvaluateConfig, "held-out", output="report"))
         measured = prepared.compare(executor, curves, measures)
-        summary = {
+        summary: dict[str, Any] = {
             "fit": fitted.summary,
             "score": scored.summary,
             "evaluate": measured.summary,
+            "refused": refused,
             "comparison": {method: found.as_dict() for method, found in measures.items()},
         }
         sides = {
@@ -113,12 +115,35 @@ class Prepared:
             "",
             *comparison_table(sides),
             "",
+            "A log whose labels are the wrong way round, as a mistake would leave it, makes no table:",
+            f"  {refused}",
+            "",
             f"report: {measured.summary['report']}",
             "",
             "The same by hand:",
             *(f"  {command}" for command in self._commands()),
         ]
         return Outcome(summary=summary, lines=lines)
+
+    def _refused(self, executor: Executor) -> str:
+        """Fit to the calibration log with its labels inverted; return what the gate says of it."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        log = pq.read_table(self.folder / "log" / "calibration")
+        place = log.column_names.index("label")
+        inverted = pc.subtract(pa.scalar(1, log.schema.field(place).type), log["label"])
+        (self.folder / "log" / "inverted").mkdir()
+        pq.write_table(
+            log.set_column(place, log.schema.field(place), inverted),
+            self.folder / "log" / "inverted" / "part-0.parquet",
+        )
+        try:
+            fit.prepare(self._load(FitConfig, "inverted", table=f"{TABLE}-inverted")).execute(executor)
+        except CheckFailedError as error:
+            return str(error)
+        return ""
 
     def _try(self, method: str, executor: Executor) -> tuple[CalibrationMap, Measures]:
         """Fit another method to the calibration log, into a table of its own, and measure it."""

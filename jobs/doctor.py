@@ -16,7 +16,8 @@ from typing import Any
 
 from pydantic import Field
 
-from jobs.config import ClusterConfig, Scratch, Section, Text
+from jobs.config import ClusterConfig, Scratch, Text
+from jobs.config_section import Section
 from jobs.run import Outcome
 from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from pipeline.files.writable import check_writable, size

@@ -7,12 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator
+from calibrators.calibration_map import CalibrationMap
 from jobs.config import FitConfig
-from jobs.resume import Finishing, left_to_do, older_data, refuse
+from jobs.gate import judge, judge_held_out
+from jobs.hold_out import Trial, Trials, check_holdout
+from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.run import Outcome, Plan
 from jobs.windows import window_of
 from pipeline.classifier.origin import generated_by
@@ -27,7 +31,7 @@ from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
 from pipeline.schema import SCORE_TABLE
-from pipeline.sort.day_tables import DayTables, add_up_days, planned_facts, window_facts
+from pipeline.sort.day_tables import DayTable, DayTables, add_up_days, planned_facts, window_facts
 from pipeline.sort.decay import weigh_days, with_weights
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.runs import RunReceipt
@@ -45,6 +49,7 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     calibrator = _calibrator(config)
     columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
     _check_segments(config)
+    check_holdout(config)
     log = open_log(config.log.path, columns)
     window = window_of(config.window, log)
     if window is not None:
@@ -58,6 +63,7 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
         mode="json",
         exclude={
             "store": True,
+            "retention": True,
             "scratch": True,
             "cluster": True,
             "record": True,
@@ -84,12 +90,15 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
         quarantine.check_apart(log.filesystem, log.places())
         check_place(quarantine, identity)
     days = None if window is None else _day_tables(config, store, window)
-    write = config.score_table.keep or needs_table(calibrator, config.log.weight is not None)
+    held_out = config.gate.holdout is not None
+    write = held_out or config.score_table.keep or needs_table(calibrator, config.log.weight is not None)
     needed = scratch_bytes(log, write=write)
     if days is not None:
         needed -= scratch_bytes(log, write=False)
     if config.window.half_life is not None:
         needed += most_bytes(log.rows, weighted=True, segmented=bool(config.log.segment))
+    if held_out:  # rows that the current version has not seen are sorted by themselves
+        needed += scratch_bytes(log, write=True)
     # What the merge leaves of each level's segments.
     needed += len(config.log.segment) * 32 * log.rows
     check_space(config.scratch, needed)
@@ -223,7 +232,7 @@ class Prepared:
             )
             keep = scratch / "kept" if config.score_table.keep else None
             if self.window is None or self.days is None:
-                return self._fit(calibrator, sort, keep, executor, started, None, {})
+                return self._fit(calibrator, sort, keep, executor, started, None, {}, ())
             with self.days.in_use():
                 tables = self.days.sort(self.window, sort, executor)
                 facts = {"window": window_facts(self.window, tables)}
@@ -235,7 +244,8 @@ class Prepared:
                     weighed = weigh_days(tables, self.window.last, half_life, sort, executor)
                     fitting = replace(self, log=with_weights(self.log))
                 total = add_up_days(weighed, sort, executor)
-                outcome = fitting._fit(calibrator, sort, keep, executor, started, total, facts)
+                filled = tuple(table for table in weighed if table.receipt.rows)
+                outcome = fitting._fit(calibrator, sort, keep, executor, started, total, facts, filled)
             self.days.tidy(self.window, tables)
         return outcome
 
@@ -248,15 +258,32 @@ class Prepared:
         started: float,
         total: RunReceipt | None,
         more: dict[str, Any],
+        days: tuple[DayTable, ...],
     ) -> Outcome:
         """Fit to the log's runs, or to those that are there already, and publish."""
         if self.config.log.segment:
             return self._fit_segments(calibrator, sort, keep, executor, started, total, more)
-        fit = fit_log(calibrator, self.log, sort, executor, keep=keep, total=total)
+        gate = self.config.gate
+        written = gate.share is not None
+        fit = fit_log(calibrator, self.log, sort, executor, keep=keep, total=total, written=written)
         self._keep_bad(sort.scratch, fit.table.bad.total)
+        trial = self._try_out(fit, sort, executor, days)
+        if trial is not None and not gate.refit:
+            fit = trial.fit
         _free_runs(sort.scratch)
-        version = self._publish(fit, keep, time.perf_counter() - started, more)
+        version = self._publish(fit, keep, time.perf_counter() - started, more, trial)
         return _outcome(fit.table.facts(), version)
+
+    def _try_out(
+        self, fit: Fit, sort: SortPlan, executor: Executor, days: tuple[DayTable, ...]
+    ) -> Trial | None:
+        """A candidate that some rows were held out of, if that is wanted."""
+        gate = self.config.gate
+        if gate.holdout is None:
+            return None
+        make = partial(_calibrator, self.config)
+        trials = Trials(self.config, self.log, sort, executor, make, days, self.store.current())
+        return trials.of_days() if gate.days else trials.of_share(fit)
 
     def _keep_bad(self, scratch: Path, bad: int) -> None:
         if self.quarantine is not None and bad:
@@ -292,7 +319,8 @@ class Prepared:
         manifest = self._manifest(content, table.bad.total, time.perf_counter() - started)
         manifest |= {"monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments, **more}
         beside = {SEGMENTS_FILE: files.segments}
-        version = self._store(files.fingerprint, files.lookup_bytes, manifest, keep, beside)
+        whole = None if fit.identity else fit.levels[0].maps.first()
+        version = self._store(files.fingerprint, files.lookup_bytes, manifest, whole, keep, beside)
         return _outcome(table.facts(), version)
 
     def _content(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +333,9 @@ class Prepared:
             "data": data,
         }
 
-    def _publish(self, fit: Fit, keep: Path | None, seconds: float, more: dict[str, Any]) -> Version:
+    def _publish(
+        self, fit: Fit, keep: Path | None, seconds: float, more: dict[str, Any], trial: Trial | None
+    ) -> Version:
         config = self.config
         calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, config.calibrator.monotone)
         content = self._content(
@@ -321,7 +351,9 @@ class Prepared:
             fingerprint(calibration_map, **content),
             lambda name: lookup_bytes(calibration_map, version=name, **content),
             manifest,
+            calibration_map,
             keep,
+            trial=trial,
         )
 
     def _store(
@@ -329,11 +361,17 @@ class Prepared:
         digest: str,
         write_lookup: Callable[[str], bytes],
         manifest: dict[str, Any],
+        whole: CalibrationMap | None,
         keep: Path | None = None,
         beside: dict[str, bytes] | None = None,
+        trial: Trial | None = None,
     ) -> Version:
-        """Publish, unless what is current by now speaks against it."""
+        """Publish, unless the gate or what is current by now speaks against it. whole : the map of all rows."""
         config = self.config
+        transform = config.log.score_transform
+        held_out = None if trial is None else judge_held_out(config.gate, trial.held_out, trial.positives)
+        verdict = judge(config.gate, manifest["data"], transform, whole, self.store.current(), held_out)
+        manifest |= verdict.manifest()
         until = config.window.until is not None
 
         def refusals(current: Version | None) -> list[dict[str, Any]]:
@@ -345,6 +383,7 @@ class Prepared:
             digest, write_lookup, manifest, keep, beside, candidate=wanted, refuse=refusals
         )
         refuse(version.refusals, version)
+        prune(self.store, config.retention.versions)
         return version
 
     def _manifest(self, content: dict[str, Any], bad: int, seconds: float) -> dict[str, Any]:
@@ -386,6 +425,7 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
         "lookup_rows": version.manifest["lookup_rows"],
         "fingerprint": version.manifest["fingerprint"],
         "run_id": version.manifest["run_id"],
+        "gate": version.manifest.get("gate"),
         **facts,
     }
     segments, window = version.manifest.get("segments"), version.manifest.get("window")

@@ -102,6 +102,7 @@ class Refits:
         given = config.model_dump(mode="json")
         section = {key: given[key] for key in FitConfig.model_fields if key in given}
         section["log"] = {**given["log"], "path": given["labelled"]["path"] or given["log"]["path"]}
+        section["retention"] = {"versions": config.retention.versions}
         section["store"] = {"path": config.store.path, "table": config.store.table}
         if config.refit.mature_days:
             today = dt.datetime.now(dt.UTC).date()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from jobs.run import Outcome, Plan
-from pipeline.errors import CheckFailedError, NothingToDoError
+from pipeline.errors import CheckFailedError, LogcalError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.table.standing import Standing, standing
 from pipeline.table.store import TableStore
 from pipeline.table.version import Version
+
+log = logging.getLogger("logcal")
 
 OLDER_DATA = "older_data"
 """The rule that `--force` sets aside."""
@@ -68,6 +71,15 @@ def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
             f"version {version.name} is kept as a candidate, and CURRENT is where it was: {reasons}; `logcal tables "
             "promote` makes it current all the same"
         )
+
+
+def prune(store: TableStore, keep: int | None) -> None:
+    """Remove old versions after a new one is published, as far as that can be done now. keep : None keeps all."""
+    try:
+        if keep is not None and (gone := store.prune(keep)):
+            log.info("removed old versions: %s", ", ".join(gone))
+    except LogcalError as error:
+        log.warning("old versions stay: %s", error)
 
 
 def older_data(

@@ -1,17 +1,24 @@
-"""Looking after published tables: list their versions, show one, point CURRENT to another."""
+"""Looking after published tables: list, show and compare their versions, point CURRENT to another, remove old ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import fsspec
+
 from jobs.records import RUNS
 from jobs.run import Outcome
-from pipeline.errors import InputRejectedError
+from pipeline.errors import ConfigError, InputRejectedError
+from pipeline.files.creation import replace
+from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
+from pipeline.table.journal import Entry, moves
 from pipeline.table.lookup_table import read_lookup_table
+from pipeline.table.published import CURRENT, PublishedTable
 from pipeline.table.segment_lookup import read_segmented_lookup
 from pipeline.table.sql import query
+from pipeline.table.standing import Standing, standing
 from pipeline.table.store import TableStore
 from pipeline.table.version import Version, segments_of
 
@@ -21,50 +28,123 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def list_versions(store: str, table: str) -> Outcome:
-    """All versions of a table, oldest first, with the current one marked."""
-    found = TableStore(store, table)
+def list_tables(store: str) -> Outcome:
+    """The tables of a store, with the current version of each."""
+    try:
+        filesystem, root = fsspec.core.url_to_fs(store)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"--store: cannot open {store}: {error}") from None
+    rows, lines = [], []
+    for name in Folder(filesystem, root).names():
+        try:
+            table = PublishedTable(store, name)
+        except ConfigError:
+            continue
+        names = table.names()
+        current = table.readable_current()
+        if not names and current is None:
+            continue
+        rows.append(
+            {"table": name, "current": current, "since": _since(table, current), "versions": len(names)}
+        )
+        lines.append(
+            f"{name}  {current or 'no current version'}  {rows[-1]['since'] or ''}  {len(names)} versions"
+        )
+    if not rows:
+        raise InputRejectedError(f"expected published tables, found none in {store}: see `logcal fit`")
+    return Outcome(summary={"store": store, "tables": rows}, lines=[line.rstrip() for line in lines])
+
+
+def list_versions(store: str, table: str | None) -> Outcome:
+    """All versions of a table, oldest first, with the current one marked; without a table, all tables."""
+    if table is None:
+        return list_tables(store)
+    found = PublishedTable(store, table)
     versions = found.versions()
     current = found.readable_current()
     if not versions and current is None:
         raise InputRejectedError(
             f"expected a published table '{table}', found none in {found.url}: see `logcal fit`"
         )
-    rows = [_row(version, current) for version in versions]
-    lines = []
-    for row in rows:
-        mark = "*" if row["current"] else " "
-        lines.append(
-            f"{mark} {row['version']}  {row['created']}  {row['method']}  {row['rows_used']:,} rows  "
-            f"{row['lookup_rows']:,} lookup rows"
-        )
+    entries = found.journal.entries()
+    since = _since(found, current)
+    rows = [_row(version, current, since, entries) for version in versions]
+    lines = [_line(row) for row in rows]
     if all(not row["current"] for row in rows):
         trouble = "is not there" if current is None else f"names {current}, which is not there"
-        lines.append(f"CURRENT {trouble}: use `logcal tables rollback`")
-    return Outcome(summary={"table": table, "current": current, "versions": rows}, lines=lines)
+        lines.append(f"{CURRENT} {trouble}: use `logcal tables rollback`")
+    return Outcome(
+        summary={"table": table, "current": current, "since": since, "versions": rows}, lines=lines
+    )
 
 
-def _row(version: Version, current: str | None) -> dict[str, Any]:
+def _since(table: PublishedTable, current: str | None) -> str | None:
+    """Since when the current version is; None where the journal does not tell."""
+    made = [entry.at for entry in moves(table.journal.entries(), current) if entry.version == current]
+    return made[-1] if made else None
+
+
+def _row(version: Version, current: str | None, since: str | None, entries: list[Entry]) -> dict[str, Any]:
     manifest = version.manifest
+    window = manifest.get("window")
+    stand = standing(version, entries, current).standing
     return {
         "version": version.name,
         "current": version.name == current,
+        "since": since if version.name == current else None,
+        "standing": stand.value,
         "created": manifest["created"],
         "method": manifest["method"],
+        "window": None if window is None else {"first": window["first"], "last": window["last"]},
         "rows_used": manifest["data"]["rows_used"],
         "lookup_rows": manifest["lookup_rows"],
+        "gate": manifest.get("gate"),
         "fingerprint": manifest["fingerprint"],
     }
 
 
+def _line(row: dict[str, Any]) -> str:
+    gate = row["gate"] or {}
+    parts = [
+        f"{'*' if row['current'] else ' '} {row['version']}",
+        row["created"],
+        row["method"],
+        f"{row['rows_used']:,} rows",
+        *([f"{row['window']['first']} to {row['window']['last']}"] if row["window"] else []),
+        f"{row['lookup_rows']:,} lookup rows",
+        *([f"AUC {gate['auc']:.3f}"] if gate.get("auc") is not None else []),
+        *_held_out(gate.get("holdout") or {}),
+    ]
+    if row["current"]:
+        parts.append(f"current since {row['since']}" if row["since"] else "current")
+    elif row["standing"] != Standing.REPLACED.value:
+        failed = gate.get("failed")
+        parts.append(f"{row['standing']} ({', '.join(failed)})" if failed else row["standing"])
+    return "  ".join(parts)
+
+
+def _held_out(held: dict[str, Any]) -> list[str]:
+    loss = held.get("log_loss")
+    return [] if loss is None else [f"log loss {loss:.4f} held out"]
+
+
 def show(store: str, table: str, name: str | None) -> Outcome:
     """One version: its manifest for machines, its main facts for people."""
-    version = TableStore(store, table).version(name)
+    found = PublishedTable(store, table)
+    version = found.version(name)
     manifest = version.manifest
+    current = found.readable_current()
+    stand = standing(version, found.journal.entries(), current).standing
+    since = _since(found, current) if stand is Standing.CURRENT else None
     lines = [f"{key}: {manifest[key]}" for key in _SHOWN]
+    lines.insert(2, f"standing: {stand.value}{f' since {since}' if since else ''}")
     lines += [f"{key}: {value}" for key, value in manifest["data"].items()]
+    if manifest.get("window"):
+        lines += [f"window: {manifest['window']['first']} to {manifest['window']['last']}"]
+    lines += [f"gate, {key}: {value}" for key, value in (manifest.get("gate") or {}).items()]
+    lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
     lines += [f"lookup table: {version.lookup_path}"]
-    return Outcome(summary=manifest, lines=lines)
+    return Outcome(summary={**manifest, "standing": stand.value, "since": since}, lines=lines)
 
 
 def history(store: str, table: str) -> Outcome:
@@ -107,14 +187,60 @@ def _history_line(record: dict[str, Any]) -> str:
 
 
 def rollback(store: str, table: str, name: str | None) -> Outcome:
-    """Point CURRENT to the named version, or to the one before the current."""
-    before, version = TableStore(store, table).rollback(name)
-    summary = {"table": table, "previous_version": before, "version": version.name}
-    return Outcome(summary=summary, lines=[f"{table}: CURRENT was {before}, is now {version.name}"])
+    """Point CURRENT to the named version, or to the one that was current before."""
+    return _moved(table, *TableStore(store, table).rollback(name))
 
 
 def promote(store: str, table: str, name: str) -> Outcome:
     """Point CURRENT to the named version, such as a candidate."""
-    before, version = TableStore(store, table).promote(name)
+    return _moved(table, *TableStore(store, table).promote(name))
+
+
+def _moved(table: str, before: str | None, version: Version) -> Outcome:
     summary = {"table": table, "previous_version": before, "version": version.name}
     return Outcome(summary=summary, lines=[f"{table}: CURRENT was {before}, is now {version.name}"])
+
+
+def prune(store: str, table: str, keep: int) -> Outcome:
+    """Remove all versions but the newest, the current one and its predecessor."""
+    found = TableStore(store, table)
+    if not found.names():
+        raise InputRejectedError(
+            f"expected a published table '{table}', found none in {found.root}: see `logcal fit`"
+        )
+    gone = found.prune(keep)
+    left = found.names()
+    lines = [*(f"removed {name}" for name in gone), f"{table}: {len(left)} versions left"]
+    return Outcome(summary={"table": table, "removed": gone, "versions": left}, lines=lines)
+
+
+def diff(store: str, table: str, old: str, new: str, output: str | None) -> Outcome:
+    """What lies between two versions, and a page of it."""
+    from pipeline.evaluate.page import fact_text
+    from pipeline.evaluate.version_difference import percentage, render_difference, version_difference
+
+    found = PublishedTable(store, table)
+    difference = version_difference(found.version(old), found.version(new))
+    lines = [f"{table}: {difference.old.name} and {difference.new.name}", difference.headline]
+    lines += [f"  {name}: {fact_text(a)} -> {fact_text(b)}" for name, (a, b) in difference.facts.items()]
+    for key, rows, change in difference.segments:
+        segment = ", ".join(f"{column}={value}" for column, value in key.items())
+        lines.append(
+            f"  {segment}: {rows:,} rows, changes by {percentage(change.mean)} points on average, "
+            f"{percentage(change.largest)} at most"
+        )
+    summary = {"table": table, **difference.as_dict(), "page": output}
+    if output is not None:
+        _write_page(output, render_difference(difference, table))
+        lines.append(f"  {output}")
+    return Outcome(summary=summary, lines=lines)
+
+
+def _write_page(output: str, page: str) -> None:
+    filesystem, path = fsspec.core.url_to_fs(output)
+    try:
+        replace(filesystem, str(Path(path).absolute()) if "://" not in output else path, page.encode())
+    except OSError as error:
+        raise ConfigError(
+            f"--output: cannot write {output} ({error.strerror or error}): choose another place"
+        ) from None

@@ -77,6 +77,7 @@ def published(root, columns, method):
     shutil.rmtree(root / "store", ignore_errors=True)
     settings = [
         f"log.path={root / 'log'}", f"store.path={root / 'store'}", "store.table=t",
+        "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}",
         f"calibrator.method={method}", f"calibrator.params={METHODS[method]}", f"scratch={root}",
         *(["log.weight=weight"] if "weight" in columns else []),
     ]  # fmt: skip

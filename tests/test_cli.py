@@ -20,7 +20,7 @@ COMMANDS = [
     (),
     *((name,) for name in JOBS),
     ("tables",),
-    *(("tables", t) for t in ("list", "show", "rollback", "promote")),
+    *(("tables", t) for t in ("list", "show", "rollback", "promote", "diff", "prune")),
 ]
 
 

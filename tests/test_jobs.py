@@ -75,6 +75,7 @@ def fitted(place, executor, log, cut):
             f"log.path={place.root / f'{log}-{cut}'}",
             f"store.path={store}",
             "store.table=ads",
+            "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}",
             f"calibrator.method={method}",
             f"scratch={place.scratch}",
             *LOGS[log],

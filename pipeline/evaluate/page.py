@@ -29,9 +29,11 @@ def render_page(template: str, **content: Any) -> str:
 
 def fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Groups of facts as (heading, rows); facts outside groups come first, without a heading."""
-    loose = [(_spaced(name), _fact(value)) for name, value in facts.items() if not isinstance(value, Mapping)]
+    loose = [
+        (_spaced(name), fact_text(value)) for name, value in facts.items() if not isinstance(value, Mapping)
+    ]
     groups = [
-        (_spaced(name), [(_spaced(key), _fact(item)) for key, item in value.items()])
+        (_spaced(name), [(_spaced(key), fact_text(item)) for key, item in value.items()])
         for name, value in facts.items()
         if isinstance(value, Mapping)
     ]
@@ -42,7 +44,8 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _fact(value: Any) -> str:
+def fact_text(value: Any) -> str:
+    """A fact for people."""
     value = jsonable(value)
     if value is None:
         return MISSING
@@ -53,7 +56,7 @@ def _fact(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, dict):
-        return ", ".join(f"{key} = {_fact(item)}" for key, item in value.items()) or "none"
+        return ", ".join(f"{key} = {fact_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list):
-        return ", ".join(_fact(item) for item in value) or "none"
+        return ", ".join(fact_text(item) for item in value) or "none"
     return str(value)

@@ -107,13 +107,14 @@ def fit_log(
     keep: Path | None,
     total: RunReceipt | None = None,
     cutting: Cutting | None = None,
+    written: bool = False,
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
     The first pass runs inside the sort, and `placed` where rows have no weights, so that they need only be counted.
     The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
     is not there, and the calibrator asks for another pass all the same, the runs are merged again, by their receipts.
-    total, cutting : see `build_score_table`.
+    total, cutting : see `build_score_table`. written : whether the table is wanted for further passes in any case.
 
     Raises
     ------
@@ -123,7 +124,7 @@ def fit_log(
         The scores do not suit the calibrator.
     """
     write = keep
-    if keep is None and needs_table(calibrator, log.columns.weight is not None):
+    if keep is None and (written or needs_table(calibrator, log.columns.weight is not None)):
         write = plan.scratch / "score_table"
     plan = replace(plan, write=write)
     table: ScoreTable | None = None

@@ -54,6 +54,12 @@ class Maps:
     sizes: list[int] = field(default_factory=list)
     columns: list[list[Array]] = field(default_factory=lambda: [[] for _ in _COLUMNS])
 
+    def first(self) -> CalibrationMap | None:
+        """The first map, if there is one."""
+        size = self.sizes[0]
+        columns = [np.concatenate(column)[:size] for column in self.columns] if size else []
+        return CalibrationMap(*columns) if columns else None
+
     def add(self, one: CalibrationMap | None) -> None:
         """Append a map, or none."""
         self.sizes.append(0 if one is None else len(one))

@@ -33,7 +33,7 @@ from pipeline.files.folders import Folder
 from pipeline.files.locks import make, remove, remove_dead
 from pipeline.files.single_writer import Turn, taking_turns
 from pipeline.files.writable import check_writable
-from pipeline.table.journal import CANDIDATE, PROMOTE, PUBLISH, ROLLBACK, UNREADABLE
+from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE
 from pipeline.table.published import CURRENT, PublishedTable
 from pipeline.table.standing import standing
 from pipeline.table.version import LOOKUP, MANIFEST, SCORE_TABLE, Version
@@ -113,7 +113,7 @@ class TableStore(PublishedTable):
                     "fingerprint": fingerprint,
                     "publish": CANDIDATE if candidate or refused else "current",
                     **manifest,
-                    **({"refused": refused} if refused else {}),
+                    "refused": refused,
                     "files": written,
                 }
                 turn.check()
@@ -175,6 +175,38 @@ class TableStore(PublishedTable):
             if now != version.name:
                 self._enter(ROLLBACK, version, now, turn)
         return now, version
+
+    def prune(self, keep: int) -> list[str]:
+        """Remove all versions but the newest ones, the current one, and the one that a rollback would go back to.
+
+        Parameters
+        ----------
+        keep : how many of the newest stay, >= 1
+
+        Returns
+        -------
+        the names of those that were removed, oldest first
+
+        Raises
+        ------
+        InputRejectedError
+            CURRENT holds no name, or that of a version that is not there.
+        """
+        with self.turn() as turn:
+            names, now, entries = self.names(), self.current(), self.journal.entries()
+            before = None if now is None else self.predecessor(entries, now.name)
+            stay = {*names[-keep:], before, None if now is None else now.name}
+            gone = [name for name in names if name not in stay]
+            for name in gone:
+                turn.check()
+                self.journal.add(PRUNE, name, None if now is None else now.name)
+                # Without a manifest there is no version, so nobody sees a part of one.
+                self._versions.remove(f"{name}/{MANIFEST}")
+                self._versions.remove(name)
+            self._index.write(self._runs())
+            if not self.local:
+                self._remove_unfinished()
+        return gone
 
     def _before(self, now: str | None) -> str:
         found = self.predecessor(self.journal.entries(), now)

@@ -1,0 +1,189 @@
+"""The gate: what a new table must pass before it becomes the current one."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from calibrators.calibration_map import CalibrationMap
+from jobs.config_gate import GateConfig
+from pipeline.errors import InputRejectedError
+from pipeline.fit.holdout import HeldOut
+from pipeline.table.map_change import ABOVE_CHANCE, MapChange, map_change, map_of, one_level, ranking
+from pipeline.table.version import Version
+
+log = logging.getLogger("logcal")
+
+LARGE_CHANGE = 0.5
+"""From which on a change of the probabilities, relative to their mean, is warned of."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says of a table.
+
+    Attributes
+    ----------
+    facts : what was measured, for the manifest.
+    refusals : what speaks against it, `rule` and `message` each. warnings : what a person should look at.
+    """
+
+    facts: dict[str, Any]
+    refusals: list[dict[str, Any]]
+    warnings: list[str]
+
+    def manifest(self) -> dict[str, Any]:
+        """What a manifest says."""
+        gate = {**self.facts, "failed": [refusal["rule"] for refusal in self.refusals]}
+        return {"gate": {**gate, "warnings": self.warnings}, "refused": self.refusals}
+
+
+RARE = 100
+"""Held-out rows of the rarer label, below which they prove nothing."""
+WORSE = 0.002
+"""Of the log loss of the share of positives: by how much a table's may be above the current one's."""
+OFF = 3.3
+"""Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
+
+
+def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: int) -> Verdict:
+    """Judge a map by rows that it was not fitted to.
+
+    fitted_positives : rows with label 1 that it was fitted to
+    """
+    failed, warnings = [], []
+    if held.rows.rarer < RARE:
+        warnings.append(
+            f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
+            f"{held.rows.rarer:,.10g} of the rarer one"
+        )
+        return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], warnings)
+    bars = held.bars
+    if bars is not None and bars.observed and bars.expected:
+        apart = math.log(bars.observed / bars.expected)
+        if abs(apart) > OFF * math.sqrt(1 / bars.observed + 1 / max(fitted_positives, 1)):
+            said = (
+                f"expected about {bars.expected:,.0f} positives on held-out rows, found {bars.observed:,.0f}"
+            )
+            failed.append(("holdout", f"{said}: more than chance explains"))
+    if config.ranking and bars is not None and bars.auc is not None and bars.auc_error is not None:
+        said = f"found an AUC of {bars.auc:.3f} +- {bars.auc_error:.3f} on held-out rows"
+        failed += [("ranking", said)] if bars.auc + ABOVE_CHANCE * bars.auc_error < 0.5 else []
+    if held.loss is not None and math.isinf(held.loss):
+        failed.append(
+            ("holdout", "found an infinite log loss on held-out rows: something impossible happened")
+        )
+    against = held.against
+    compared = against is not None and held.fresh.rarer >= RARE
+    if against is not None and compared:
+        loss = against.log_loss
+        if loss.difference is not None and loss.error is not None:
+            allowed = WORSE * against.uncertainty
+            if loss.difference - ABOVE_CHANCE * loss.error > allowed:
+                said = f"the log loss on held-out rows goes from {loss.old:.5f} to {loss.new:.5f}"
+                failed.append(
+                    (
+                        "holdout",
+                        f"{said} (+{loss.difference:.2g} +- {loss.error:.2g}): worse than the current version",
+                    )
+                )
+    elif held.current:
+        warnings.append(
+            f"the table was not compared with the current version: expected at least {RARE} held-out rows of each "
+            f"label that neither was fitted to, found {held.fresh.rarer:,.10g} of the rarer one"
+        )
+    refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
+    return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
+
+
+def judge(
+    config: GateConfig,
+    data: dict[str, Any],
+    transform: str,
+    whole: CalibrationMap | None,
+    current: Version | None,
+    held_out: Verdict | None = None,
+) -> Verdict:
+    """Judge a table that has been fitted.
+
+    Parameters
+    ----------
+    data : facts of its score table
+    transform : of its scores
+    whole : its map of all rows; None: there is none, since they are too few
+    current : the current version
+    held_out : what rows say that it was not fitted to
+    """
+    rows, positives = data["rows_used"], data["rows_positive"]
+    facts: dict[str, Any] = {"rows": rows, "rows_positive": positives}
+    failed, warnings = _sizes(config, rows, positives, current), []
+    if whole is not None:
+        auc, error = ranking(whole)
+        facts |= {"auc": auc, "auc_error": error}
+        failed += _ranking(config, whole, auc, error)
+    change = None if whole is None else _change(whole, data, transform, current)
+    if change is not None:
+        facts["change"] = change.as_dict()
+        text = f"the probability changes by {change.mean:.3g} on average, {change.relative:.2f} of its mean"
+        if config.max_change is not None and change.relative > config.max_change:
+            failed.append(("max_change", f"expected {config.max_change:g} at most, found that {text}"))
+        elif change.relative >= LARGE_CHANGE:
+            warnings.append(f"{text}, against the current version's")
+    refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
+    if held_out is not None:
+        facts["holdout"] = held_out.facts
+        refusals += held_out.refusals
+        warnings += held_out.warnings
+    if config.on_fail == "warn":
+        warnings += [refusal["message"] for refusal in refusals]
+        refusals = []
+    for warning in warnings:
+        log.warning("gate: %s", warning)
+    return Verdict(facts, refusals, warnings)
+
+
+def _sizes(config: GateConfig, rows: int, positives: int, current: Version | None) -> list[tuple[str, str]]:
+    failed = []
+    if rows < config.min_rows:
+        failed.append(("min_rows", f"expected at least {config.min_rows:,} rows, found {rows:,}"))
+    for label, count in ((1, positives), (0, rows - positives)):
+        if count < config.min_positives:
+            found = f"expected at least {config.min_positives:,} rows with label {label}, found {count:,}"
+            failed.append(("min_positives", found))
+    before = 0 if current is None else current.manifest["data"]["rows_used"]
+    wanted = (1 - config.max_rows_drop) * before
+    if current is not None and rows < wanted:
+        said = (
+            f"expected at least {wanted:,.0f} rows, since the current version {current.name} has {before:,}"
+        )
+        failed.append(("max_rows_drop", f"{said}, found {rows:,}"))
+    return failed
+
+
+def _ranking(
+    config: GateConfig, whole: CalibrationMap, auc: float | None, error: float | None
+) -> list[tuple[str, str]]:
+    if not config.ranking:
+        return []
+    if auc is not None and error is not None and auc + ABOVE_CHANCE * error < 0.5:
+        said = f"expected that higher scores mean more positives, found an AUC of {auc:.3f} +- {error:.3f}"
+        return [("ranking", f"{said}: are the labels or the scores the wrong way round?")]
+    if one_level(whole):
+        said = "expected that higher scores mean more positives, found one probability for all scores"
+        return [("ranking", f"{said}: are the labels or the scores the wrong way round?")]
+    return []
+
+
+def _change(
+    whole: CalibrationMap, data: dict[str, Any], transform: str, current: Version | None
+) -> MapChange | None:
+    if current is None or current.manifest["score_transform"] != transform:
+        return None
+    try:
+        before = map_of(current)
+    except InputRejectedError as error:
+        log.warning("gate: the current version cannot be compared with: %s", error)
+        return None
+    return map_change(before, whole, data["lowest_score"], data["highest_score"])

@@ -1,0 +1,163 @@
+"""Two versions of a table beside each other: their facts, how far apart their maps are, and a page of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.evaluate.map_figure import View, map_figure
+from pipeline.evaluate.page import fact_text, render_page
+from pipeline.table.map_change import MapChange, map_change, map_of
+from pipeline.table.segment_lookup import cached_segmented_lookup
+from pipeline.table.version import Version, segments_of
+
+TEMPLATE = "version_difference.html.j2"
+MOST_SEGMENTS = 10
+"""Shown, of those that changed most."""
+
+
+@dataclass(frozen=True)
+class VersionDifference:
+    """What lies between two versions.
+
+    Attributes
+    ----------
+    facts : of each fact that differs its name and what the old and the new version say.
+    change : of the map of all rows, over the rows of the new version; None where their scores are not the same.
+    segments : those that changed most first; empty unless both versions have the same segment columns.
+    only_old, only_new : segments that only one of them knows.
+    """
+
+    old: Version
+    new: Version
+    facts: dict[str, tuple[Any, Any]]
+    change: MapChange | None
+    segments: list[tuple[dict[str, Any], int, MapChange]]
+    only_old: int
+    only_new: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "old": self.old.name,
+            "new": self.new.name,
+            "facts": {name: {"old": old, "new": new} for name, (old, new) in self.facts.items()},
+            "change": None if self.change is None else self.change.as_dict(),
+            "segments": [
+                {"segment": key, "rows": rows, **change.as_dict()} for key, rows, change in self.segments
+            ],
+            "segments_only_old": self.only_old,
+            "segments_only_new": self.only_new,
+        }
+
+    @property
+    def headline(self) -> str:
+        """The difference in one plain sentence."""
+        if self.change is None:
+            return "Their scores go through different transforms, so that their maps cannot be compared."
+        if self.change.largest == 0:
+            return "Both give every row the same probability."
+        change = self.change
+        return (
+            f"Over the rows of {self.new.name} the probability changes by {percentage(change.mean)} points on average "
+            f"and by {percentage(change.largest)} at most, at score {change.at:.6g}; its mean goes from "
+            f"{percentage(change.mean_old)} % to {percentage(change.mean_new)} %."
+        )
+
+
+def percentage(value: float) -> str:
+    """A share in percent, with three digits."""
+    return f"{100 * value:.3g}"
+
+
+def version_difference(old: Version, new: Version) -> VersionDifference:
+    """What lies between two versions of a table. Errors: InputRejectedError where a table cannot be read."""
+    before, after = _facts(old), _facts(new)
+    facts = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+    change = None
+    if old.manifest["score_transform"] == new.manifest["score_transform"]:
+        change = map_change(map_of(old), map_of(new), *_range(new))
+    segments, only_old, only_new = _segments(old, new) if change is not None else ([], 0, 0)
+    return VersionDifference(old, new, facts, change, segments, only_old, only_new)
+
+
+def _range(version: Version) -> tuple[float, float]:
+    data = version.manifest["data"]
+    return data["lowest_score"], data["highest_score"]
+
+
+def _facts(version: Version) -> dict[str, Any]:
+    manifest = version.manifest
+    data, window, gate = manifest["data"], manifest.get("window") or {}, manifest.get("gate") or {}
+    return {
+        "created": manifest["created"],
+        "method": manifest["method"],
+        "parameters": manifest["parameters"],
+        "score transform": manifest["score_transform"],
+        "first day": window.get("first"),
+        "last day": window.get("last"),
+        "rows": data["rows_used"],
+        "rows with label 1": data["rows_positive"],
+        "rows left out": data["rows_quarantined"],
+        "distinct scores": data["distinct_scores"],
+        "lowest score": data["lowest_score"],
+        "highest score": data["highest_score"],
+        "AUC": gate.get("auc"),
+        "rows of the table": manifest["lookup_rows"],
+        "monotone": manifest["monotone"],
+        "segment columns": list(segments_of(version)),
+        "segments": (manifest.get("segments") or {}).get("count"),
+        "software": manifest["software"].get("logcal"),
+    }
+
+
+def _segments(old: Version, new: Version) -> tuple[list[tuple[dict[str, Any], int, MapChange]], int, int]:
+    columns = segments_of(new)
+    if not columns or columns != segments_of(old):
+        return [], 0, 0
+    tables = [cached_segmented_lookup(version.lookup_path) for version in (old, new)]
+    before, after = tables
+    rows = dict(zip(after.known, after.segments.column("rows").to_pylist(), strict=True))
+    # Of segments that share a map only the first is measured.
+    measured: dict[tuple[tuple[int, int], tuple[int, int]], MapChange] = {}
+    found = []
+    for key in after.known:
+        if key not in before.known:
+            continue
+        pair = (before.rows_of(key), after.rows_of(key))
+        if pair not in measured:
+            measured[pair] = map_change(before.map_of(key), after.map_of(key), *_range(new))
+        found.append((dict(zip(columns, key, strict=True)), rows[key], measured[pair]))
+    found.sort(key=lambda item: (-item[2].mean, str(item[0])))
+    only_old = sum(key not in after.known for key in before.known)
+    return found[:MOST_SEGMENTS], only_old, sum(key not in before.known for key in after.known)
+
+
+def render_difference(found: VersionDifference, table: str) -> str:
+    """The page as text: HTML without references to anything outside; the same text for the same arguments."""
+    figures = []
+    if found.change is not None:
+        low, high = _range(found.new)
+        maps = {f"{found.new.name} (new)": map_of(found.new), f"{found.old.name} (old)": map_of(found.old)}
+        alt = f"Calibrated probability against score: {found.headline}"
+        figures.append(map_figure(maps, View(low, high), name="maps", alt=alt))
+    return render_page(
+        TEMPLATE,
+        title=f"{table}: {found.old.name} and {found.new.name}",
+        headline=found.headline,
+        figures=figures,
+        old=found.old.name,
+        new=found.new.name,
+        differences=[(name, fact_text(one), fact_text(other)) for name, (one, other) in found.facts.items()],
+        segments=[
+            (
+                ", ".join(f"{k} = {'null' if v is None else v}" for k, v in key.items()),
+                f"{rows:,}",
+                f"{percentage(change.mean)}",
+                f"{percentage(change.largest)}",
+            )
+            for key, rows, change in found.segments
+        ],
+        only_old=found.only_old,
+        only_new=found.only_new,
+    )

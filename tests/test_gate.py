@@ -1,0 +1,190 @@
+"""The gate: what must hold of a new table before it becomes the current one."""
+
+import json
+
+import numpy as np
+import pytest
+
+from calibrators import Isotonic
+from calibrators.calibration_map import CalibrationMap
+from jobs.config_gate import GateConfig
+from jobs.gate import judge
+from pipeline.table.map_change import map_change, one_level, ranking
+
+
+def predictions(rows, seed=0, **more):
+    random = np.random.default_rng(seed)
+    score = random.random(rows)
+    return {"score": score, "label": (random.random(rows) < score**2).astype(np.int8), **more}
+
+
+@pytest.fixture
+def gated(call):
+    """A fit with the gate as it is by default; its settings go over it."""
+    return lambda *settings, **paths: call("fit", "gate={}", *settings, "--json", **paths)
+
+
+def manifest(place, version=None):
+    path = place.store / place.table / "versions" / (version or place.versions[-1]) / "manifest.json"
+    return json.loads(path.read_text())
+
+
+def test_a_sound_table_passes(place, gated):
+    place.write_log()
+    done = gated().expect(0)
+    gate = manifest(place)["gate"]
+    assert done.json["gate"] == gate
+    assert gate["failed"] == gate["warnings"] == []
+    assert gate["rows"] == 3000
+    assert gate["auc"] > 0.7
+    assert gate["auc_error"] < 0.02
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "rule", "said"),
+    [
+        (predictions(3), (), "min_rows", "expected at least 1,000 rows, found 3"),
+        (predictions(900), ("gate.min_rows=901",), "min_rows", "expected at least 901 rows, found 900"),
+        (
+            {"score": np.arange(2000) / 2000, "label": np.arange(2000) >= 1991},
+            (),
+            "min_positives",
+            "expected at least 10 rows with label 1, found 9",
+        ),
+        (
+            {"score": np.arange(2000) / 2000, "label": np.arange(2000) >= 9},
+            (),
+            "min_positives",
+            "expected at least 10 rows with label 0, found 9",
+        ),
+        *(
+            (
+                {"score": np.arange(2000) / 2000, "label": 1 - (np.arange(2000) % 1999 >= 1000)},
+                (f"calibrator.method={method}",),
+                "ranking",
+                "the wrong way round?",
+            )
+            for method in ("isotonic", "platt", "histogram", "abb", "near_isotonic")
+        ),
+    ],
+)
+def test_what_fails_is_kept_as_a_candidate(place, gated, columns, settings, rule, said):
+    # A label of each class in any case.
+    columns["label"][:2] = columns["label"][:2] if len(set(columns["label"][:])) > 1 else (0, 1)
+    place.write_log(columns)
+    refused = gated(*settings).expect(4, f"gate.{rule}: ", said, "is kept as a candidate")
+    assert refused.json["exit_code"] == 4
+    assert not (place.store / "ads" / "CURRENT").exists()
+    (version,) = place.versions
+    assert manifest(place)["publish"] == "candidate"
+    assert rule in manifest(place)["gate"]["failed"]
+    # The same again is refused again; another wish publishes it, and so does a person.
+    gated(*settings).expect(4, said)
+    assert place.versions == [version]
+    warned = gated(*settings, "gate.on_fail=warn").expect(0)
+    assert any(text.startswith(f"gate.{rule}: ") for text in warned.json["gate"]["warnings"])
+    assert place.current == warned.json["version"] != version
+    place.run("tables", "promote", "--store", str(place.store), "--table", "ads", version).expect(0)
+    assert place.current == version
+
+
+def test_a_log_that_has_shrunk_is_refused(place, gated):
+    place.write_log(predictions(4000))
+    first = gated().expect(0).json["version"]
+    few = place.write_log(predictions(1999, seed=1), name="few")
+    said = f"expected at least 2,000 rows, since the current version {first} has 4,000, found 1,999"
+    gated(log__path=few).expect(4, said)
+    assert place.current == first
+    gated("gate.max_rows_drop=0.6", log__path=few).expect(0)
+
+
+def test_a_large_change_is_warned_of_and_refused_where_that_is_wanted(place, gated):
+    columns = predictions(4000)
+    place.write_log(columns)
+    gated().expect(0)
+    other = dict(
+        columns, label=(np.random.default_rng(3).random(4000) < columns["score"] ** 12).astype(np.int8)
+    )
+    moved = place.write_log(other, name="moved")
+    gated("gate.max_change=0.3", log__path=moved).expect(
+        4, "gate.max_change: expected 0.3 at most, found that"
+    )
+    done = gated(log__path=moved).expect(0)
+    (warning,) = done.json["gate"]["warnings"]
+    assert warning.startswith("the probability changes by")
+    assert 0.5 < done.json["gate"]["change"]["relative"] <= 1
+
+
+def test_thin_segments_have_a_gate_too(place, gated):
+    columns = predictions(900, country=np.array(["at", "be"])[np.arange(900) % 2])
+    place.write_log(columns)
+    gated("log.segment=country", "segments.min_rows=100").expect(4, "gate.min_rows")
+    assert manifest(place)["gate"]["auc"] > 0.7
+    gated("log.segment=country", "gate.min_rows=900").expect(0)
+
+
+def test_the_configuration_says_what_it_expects(place, gated):
+    place.write_log()
+    for setting, said in (
+        ("gate.max_rows_drop=2", "gate.max_rows_drop"),
+        ("gate.holdout=2.0", "expected a share of the rows such as 0.2"),
+        ("gate.holdout=0d", "expected a share"),
+        ("gate.refit=false", "only goes with gate.holdout"),
+        ("gate.on_fail=shout", "gate.on_fail"),
+    ):
+        gated(setting).expect(2, said)
+
+
+# The measures
+
+
+def test_the_ranking_of_a_map_is_that_of_its_intervals():
+    random = np.random.default_rng(0)
+    score = np.round(random.random(500), 2)
+    label = random.random(500) < score
+    isotonic = Isotonic(ends=0).fit(score, label).calibration_map_
+    from sklearn.metrics import roc_auc_score
+
+    auc, error = ranking(isotonic)
+    assert auc == pytest.approx(roc_auc_score(label, isotonic.predict(score)), abs=1e-12)
+    assert 0 < error < 0.03
+    assert not one_level(isotonic)
+    assert one_level(Isotonic().fit(score, ~label).calibration_map_)
+
+
+def test_the_change_of_a_map_is_what_its_rows_see():
+    random = np.random.default_rng(1)
+    score = random.random(20_000)
+    old, new = (
+        Isotonic().fit(score, random.random(20_000) < score**power).calibration_map_ for power in (1, 2)
+    )
+    change = map_change(old, new, score.min(), score.max())
+    apart = np.abs(new.predict(score) - old.predict(score))
+    assert change.mean == pytest.approx(apart.mean(), rel=0.01)
+    assert change.largest == pytest.approx(apart.max(), rel=1e-3)
+    assert abs(new.predict(change.at) - old.predict(change.at)) == change.largest
+    assert change.mean_old == pytest.approx(old.predict(score).mean(), rel=0.01)
+    assert change.relative == pytest.approx(change.mean / change.mean_old)
+    assert map_change(new, new, score.min(), score.max()).relative == 0
+    swapped = map_change(new, old, score.min(), score.max())
+    assert swapped.mean == pytest.approx(change.mean, rel=0.02)
+
+
+def test_lines_change_by_the_area_between_them():
+    flat = CalibrationMap.from_blocks(
+        np.array([0.0]), np.array([1.0]), np.array([0.5]), np.array([4.0]), np.array([2.0])
+    )
+    line = CalibrationMap.from_knots(
+        np.array([0.0, 1.0]), np.array([0.5, 1.0]), np.array([0.0, 4.0, 0.0]), np.array([0.0, 3.0, 0.0])
+    )
+    change = map_change(flat, line, 0.0, 1.0)
+    assert (change.mean, change.largest, change.at) == (0.25, pytest.approx(0.5), pytest.approx(1.0))
+    # All rows at one score.
+    assert map_change(flat, line, 0.5, 0.5).mean == 0.25
+
+
+def test_nothing_is_measured_of_a_map_that_is_not_there():
+    data = {"rows_used": 2000, "rows_positive": 900, "lowest_score": 0.0, "highest_score": 1.0}
+    verdict = judge(GateConfig(), data, "none", None, None)
+    assert verdict.refusals == verdict.warnings == []
+    assert set(verdict.facts) == {"rows", "rows_positive"}

@@ -1,0 +1,175 @@
+"""`logcal tables`: what it says of versions, and what it does to them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jobs import tables
+from pipeline.errors import ConfigError, InputRejectedError
+from pipeline.table.store import TableStore
+
+
+@pytest.fixture
+def store(place, call):
+    """A table whose second version was refused, whose third was taken back, and whose fourth is a candidate."""
+    place.write_log(place.predictions(2000))
+    call("fit").expect(0)
+    call("fit", "gate.min_rows=3000", "calibrator.method=platt").expect(4, "gate.min_rows")
+    call("fit", "calibrator.method=histogram").expect(0)
+    call("fit", "calibrator.method=abb", "store.publish=candidate").expect(0)
+    tables.rollback(str(place.store), "ads", None)
+    return str(place.store)
+
+
+def test_a_list_of_versions(store):
+    found = tables.list_versions(store, "ads")
+    rows = found.summary["versions"]
+    assert [row["standing"] for row in rows] == ["current", "refused", "taken back", "candidate"]
+    assert [row["current"] for row in rows] == [True, False, False, False]
+    assert found.summary["since"] == rows[0]["since"] is not None
+    assert rows[0]["gate"]["auc"] > 0.7
+    assert found.lines[0].startswith(f"* {rows[0]['version']}  ")
+    assert found.lines[0].endswith(f"AUC {rows[0]['gate']['auc']:.3f}  current since {rows[0]['since']}")
+    assert found.lines[1].endswith("refused (min_rows)")
+    assert found.lines[3].endswith("candidate")
+
+
+def test_a_list_of_tables(store, place, call):
+    call("fit", store__table="shops").expect(0)
+    (place.store / "notes.txt").write_text("no table")
+    (place.store / "empty").mkdir()
+    found = tables.list_versions(store, None)
+    assert [(row["table"], row["versions"]) for row in found.summary["tables"]] == [("ads", 4), ("shops", 1)]
+    assert found.lines[0].startswith(f"ads  {TableStore(store, 'ads').names()[0]}  20")
+    for path in (f"{store}/none", f"{store}/empty"):
+        with pytest.raises(InputRejectedError, match="expected published tables, found none"):
+            tables.list_versions(path, None)
+    with pytest.raises(InputRejectedError, match="expected a published table 'none'"):
+        tables.list_versions(store, "none")
+    with pytest.raises(ConfigError, match="cannot open"):
+        tables.list_versions("nosuch://x", None)
+
+
+def test_a_version_is_shown_with_its_gate_and_its_standing(store):
+    found = tables.show(store, "ads", "000002")
+    assert found.summary["standing"] == "refused"
+    text = "\n".join(found.lines)
+    assert "standing: refused" in text
+    assert "refused: gate.min_rows: expected at least 3,000 rows, found 2,000" in text
+    assert "gate, auc: 0." in text
+    assert "standing: current since 20" in "\n".join(tables.show(store, "ads", None).lines)
+
+
+def test_old_versions_are_removed_but_not_the_current_one_nor_its_predecessor(store, place, call):
+    first, second, third, fourth = TableStore(store, "ads").names()
+    tables.promote(store, "ads", "000003")
+    call("fit", "calibrator.method=bbq").expect(0)
+    fifth = place.current
+    found = tables.prune(store, "ads", 1)
+    assert found.summary == {"table": "ads", "removed": [first, second, fourth], "versions": [third, fifth]}
+    assert place.versions == [third, fifth]
+    assert tables.prune(store, "ads", 1).summary["removed"] == []
+    # Their numbers are not given again, and their runs are new ones.
+    call("fit").expect(0)
+    assert place.current.startswith("000006-")
+    assert place.current[7:] == first[7:]
+    assert [tables.rollback(store, "ads", None).summary["version"] for _ in range(2)] == [fifth, third]
+    with pytest.raises(InputRejectedError, match="nothing to go back to"):
+        tables.rollback(store, "ads", None)
+    with pytest.raises(InputRejectedError, match="expected a published table"):
+        tables.prune(store, "none", 1)
+
+
+def test_versions_are_removed_on_an_object_store():
+    store = TableStore("memory://prune", "ads")
+    for i in range(4):
+        store.publish(f"{i}" * 64, lambda name: b"x", {"run_id": str(i)})
+    names = store.names()
+    assert store.prune(1) == names[:2]
+    assert store.names() == names[2:] == (store.folder / "versions").names()
+
+
+def test_a_fit_keeps_as_many_versions_as_it_is_told(place, call):
+    place.write_log()
+    for method in ("isotonic", "histogram", "platt", "abb"):
+        call("fit", f"calibrator.method={method}", "retention.versions=2").expect(0)
+    assert [name[:6] for name in place.versions] == ["000003", "000004"]
+    # How many are kept is no part of what a run is.
+    call("fit", "calibrator.method=abb", "retention.versions=1").expect(99)
+
+
+def test_one_file_says_what_all_jobs_keep(place, call):
+    file = place.root / "day.yaml"
+    file.write_text("retention: {versions: 30, ledger: 40d}\n")
+    place.write_log()
+    call("fit", "--dry-run", files=[str(file)]).expect(0)
+
+
+# Differences
+
+
+def test_what_lies_between_two_versions(store, place):
+    page = place.root / "pages" / "diff.html"
+    found = tables.diff(store, "ads", "000001", "000003", str(page))
+    summary = found.summary
+    assert summary["facts"]["method"] == {"old": "isotonic", "new": "histogram"}
+    assert 0 < summary["change"]["mean"] < summary["change"]["largest"] < 1
+    assert "the probability changes by" in found.lines[1]
+    assert "  method: isotonic -> histogram" in found.lines
+    text = page.read_text()
+    assert text.count("<svg") == 1
+    assert "isotonic</td><td>histogram" in text
+    assert "http" not in text.replace("http://www.w3.org/", "")
+    assert tables.diff(store, "ads", "000001", "000003", str(page)).summary == summary
+    assert page.read_text() == text
+    same = tables.diff(store, "ads", "000001", "000001", None)
+    assert same.summary["change"]["largest"] == 0
+    assert same.lines[1] == "Both give every row the same probability."
+    (place.root / "file").write_text("")
+    with pytest.raises(ConfigError, match="--output: cannot write"):
+        tables.diff(store, "ads", "000001", "000003", str(place.root / "file" / "page.html"))
+
+
+def test_versions_whose_scores_differ_are_not_compared(place, call):
+    place.write_log()
+    call("fit").expect(0)
+    call("fit", "log.score_transform=sigmoid").expect(0)
+    found = tables.diff(str(place.store), "ads", "000001", "000002", None)
+    assert found.summary["change"] is None
+    assert "cannot be compared" in found.lines[1]
+
+
+def test_segments_that_changed_most(place, call):
+    columns = place.predictions(6000)
+    columns["country"] = np.array(["at", "be", "ch"])[np.arange(6000) % 3]
+    place.write_log(columns)
+    settings = ("log.segment=country", "segments.min_rows=1000")
+    call("fit", *settings).expect(0)
+    other = dict(columns, label=columns["label"].copy(), country=columns["country"].copy())
+    turned = (columns["country"] == "be") & (columns["score"] > 0.5)
+    other["label"][turned] = 0
+    other["country"][columns["country"] == "ch"] = "<de>"
+    call("fit", *settings, log__path=place.write_log(other, name="other")).expect(0)
+    page = place.root / "diff.html"
+    found = tables.diff(str(place.store), "ads", "000001", "000002", str(page))
+    first, second = found.summary["segments"]
+    assert (first["segment"], first["rows"]) == ({"country": "be"}, 2000)
+    assert first["mean"] > 0.1 > second["mean"]
+    assert (found.summary["segments_only_old"], found.summary["segments_only_new"]) == (1, 1)
+    assert "country = be" in page.read_text()
+
+
+def test_the_commands(store, place):
+    table = ("--store", store, "--table", "ads")
+    listed = place.run("tables", "list", "--store", store).expect(0)
+    assert listed.stdout.startswith("ads  000001-")
+    difference = place.run("tables", "diff", *table, "000001", "3", "--json")
+    difference.expect(3, "no version '3'")
+    done = place.run("tables", "diff", *table, "000001", "000003", "--output", "d.html", "--json").expect(0)
+    assert json.loads(done.stdout)["page"] == "d.html"
+    assert (place.root / "d.html").exists()
+    place.run("tables", "prune", *table, "--keep", "0").expect(2, "--keep")
+    pruned = place.run("tables", "prune", *table, "--keep", "2").expect(0)
+    assert "2 versions left" not in pruned.stdout
+    assert "3 versions left" in pruned.stdout
