@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test recipes boundscheck lint types setup docs figures lowest clean
+.PHONY: demo test matrix recipes boundscheck lint types setup docs figures lowest clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest
+
+# Every combination of windows, segments, weights, grids, kept tables, quarantine, executors and methods: an hour.
+matrix: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/test_matrix.py -m slow --override-ini timeout=7200
 
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own.
 boundscheck: $(VENV)/.dev

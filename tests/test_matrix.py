@@ -1,0 +1,248 @@
+"""Every combination of what a fit can be asked for, against fits in memory, bit by bit.
+
+`make test` runs a sample, `make matrix` all of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from calibrators import CalibrationMap
+from calibrators.passes import collapse
+from jobs import fit
+from jobs.cluster import starting_executor
+from jobs.config import ClusterConfig, FitConfig
+from pipeline.execution import InlineExecutor, ThreadExecutor
+from pipeline.fit.calibration import METHODS, make_calibrator
+from pipeline.log import segment_values
+from pipeline.log.score_grid import round_scores
+from pipeline.sort.score_table import SortPlan
+from pipeline.table.segment_maps import SegmentRules
+
+NAMES = tuple(CalibrationMap.__dataclass_fields__)
+PARAMETERS = {
+    "histogram": {"bins": 5},
+    "near_isotonic": {"lam": 1.5},
+    "sbb": {"max_cuts": 30},
+    "abb": {"max_cuts": 30},
+}
+CHOSEN = tuple(method for method in METHODS if method != "auto")
+"""Auto takes one of the others for all segments, by what it finds in all rows."""
+COLUMNS = ((), ("site",), ("model", "site"))
+KINDS = ("inline", "threads", "local")
+RULES = SegmentRules(25, 4)
+DAYS = 4
+
+
+class Case(NamedTuple):
+    """A combination."""
+
+    method: str
+    kind: str
+    window: bool
+    columns: tuple[str, ...]
+    weighted: bool
+    grid: bool
+    keep: bool
+    quarantine: bool
+
+
+ALL = [
+    Case(*case) for case in itertools.product(CHOSEN, KINDS, *[(False, True)], COLUMNS, *[(False, True)] * 4)
+]
+
+
+def day_of(number: int) -> str:
+    return (dt.date(2026, 3, 1) + dt.timedelta(days=number)).isoformat()
+
+
+def rows_of_day(day: int, *, bad: bool) -> pa.Table:
+    """Rows of a day, with ties, some of them at one score; each day has a segment that no other has."""
+    rng = np.random.default_rng(day)
+    n = 150
+    score = np.where(rng.random(n) < 0.2, 0.25, rng.random(n) ** 2)
+    label = (rng.random(n) < 0.1 + 0.8 * score).astype(float)
+    weight = rng.lognormal(0, 2, n)
+    missing = np.zeros(n, bool)
+    if bad:
+        missing[:3] = True
+        label[3:5] = 2.0
+        weight[5:7] = -1.0
+        score[7] = np.inf
+    site = [["a", "", None, "é"][i] for i in rng.integers(0, 4, n)]
+    site[9] = f"only {day}"
+    return pa.table(
+        {
+            "score": pa.array(score, mask=missing),
+            "label": label,
+            "w": weight,
+            "model": pa.array(rng.integers(-1, 2, n), mask=rng.random(n) < 0.1),
+            "site": pa.array(site, pa.string()),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """The same days with bad rows and without, by whether they have them."""
+    root = tmp_path_factory.mktemp("logs")
+    for bad, day in itertools.product((False, True), range(DAYS)):
+        folder = root / str(bad) / f"date={day_of(day)}"
+        folder.mkdir(parents=True)
+        pq.write_table(rows_of_day(day, bad=bad), folder / "part-0.parquet", row_group_size=40)
+    return root
+
+
+@pytest.fixture(scope="module")
+def executors():
+    """An executor of each kind; the cluster is started where it is first needed."""
+    started = {"inline": InlineExecutor(), "threads": ThreadExecutor(2)}
+    contexts = []
+
+    def executor(kind: str):
+        if kind not in started:
+            contexts.append(starting_executor(ClusterConfig(kind="local", workers=2, memory="1GiB")))
+            started[kind] = contexts[0].__enter__()()
+        return started[kind]
+
+    yield executor
+    for context in contexts:
+        context.__exit__(None, None, None)
+
+
+class Memory(NamedTuple):
+    """A case's usable rows."""
+
+    score: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray
+    keys: list[tuple]
+
+
+def in_memory(case: Case) -> Memory:
+    days = range(1, DAYS) if case.window else range(DAYS)
+    table = pa.concat_tables(rows_of_day(day, bad=case.quarantine) for day in days)
+    rows = [
+        row
+        for row in table.to_pylist()
+        if row["score"] is not None
+        and np.isfinite(row["score"])
+        and row["label"] in (0, 1)
+        and (row["w"] > 0 or not case.weighted)
+    ]
+    score, _ = round_scores(np.array([row["score"] for row in rows]), "1e-2" if case.grid else "none")
+    label = np.array([row["label"] for row in rows]) == 1
+    weight = np.array([row["w"] if case.weighted else 1.0 for row in rows])
+    return Memory(score, label, weight, [tuple(row[name] for name in case.columns) for row in rows])
+
+
+def expected_maps(case: Case, rows: Memory) -> list[tuple[tuple, CalibrationMap]]:
+    """The maps of all levels, in order."""
+    found = []
+    for level in range(len(case.columns) + 1):
+        own = [key[:level] for key in rows.keys]
+        for key in sorted(set(own), key=segment_values.order):
+            at = np.array([other == key for other in own])
+            if key and RULES.reason(int(at.sum()), int(rows.label[at].sum())) is not None:
+                continue
+            if np.unique(rows.score[at]).size == 1:
+                continue
+            weight = rows.weight[at] if case.weighted else None
+            calibrator = make_calibrator(case.method, PARAMETERS.get(case.method, {}))
+            found.append((key, calibrator.fit(rows.score[at], rows.label[at], weight).calibration_map_))
+    return found
+
+
+def check(case: Case, root: Path, logs: Path, executor) -> None:
+    """Fit, and compare what was published."""
+    config = {
+        "log": {
+            "path": str(logs / str(case.quarantine)),
+            "weight": "w" if case.weighted else None,
+            "segment": list(case.columns),
+            "on_bad_rows": "quarantine" if case.quarantine else "fail",
+            "max_bad_fraction": 0.5,
+            "quarantine_path": str(root / "bad") if case.quarantine else None,
+        },
+        "store": {"path": str(root / "store"), "table": "t"},
+        "calibrator": {
+            "method": case.method,
+            "params": PARAMETERS.get(case.method, {}),
+            "monotone": "allow",
+        },
+        "segments": {"min_rows": RULES.min_rows, "min_positives": RULES.min_positives},
+        "score_table": {"keep": case.keep, "grid": "1e-2" if case.grid else "none"},
+        "window": {"column": "date", "last": "3d"} if case.window else {},
+        "scratch": str(root),
+        "cluster": {"kind": case.kind},
+    }
+    prepared = fit.prepare(FitConfig.model_validate(config))
+    made = prepared.execute(executor(case.kind)).summary
+    rows = in_memory(case)
+    expected = expected_maps(case, rows)
+    lookup = pq.read_table(made["lookup_path"])
+    for name in NAMES:
+        own = np.concatenate([getattr(one, name) for _, one in expected])
+        assert lookup[name].to_numpy().tobytes() == own.tobytes(), (case, name)
+    keys = [key + (None,) * (len(case.columns) - len(key)) for key, one in expected for _ in range(len(one))]
+    assert list(zip(*(lookup[name].to_pylist() for name in case.columns), strict=True)) == (
+        keys if case.columns else []
+    )
+    assert made["rows_used"] == rows.score.size
+    bad = 0 if not case.quarantine else sum(made["quarantined_by_reason"].values())
+    assert made["rows_read"] == rows.score.size + bad
+    if case.quarantine:
+        assert pq.read_table(root / "bad" / made["run_id"]).num_rows == bad > 0
+    if case.keep:
+        check_kept(Path(made["lookup_path"]).parent / "score_table", rows)
+
+
+def check_kept(folder: Path, rows: Memory) -> None:
+    found = pq.read_table(folder)
+    expected = {}
+    for key in set(rows.keys):
+        at = np.array([other == key for other in rows.keys])
+        points = collapse(rows.score[at], rows.label[at], rows.weight[at])
+        expected |= {(*key, score): (w, k) for score, w, k in zip(*(c.tolist() for c in points), strict=True)}
+    *names, weight, positives = (column.to_pylist() for column in found.columns)
+    values = list(zip(weight, positives, strict=True))
+    assert dict(zip(zip(*names, strict=True), values, strict=True)) == expected
+    assert len(values) == len(expected)
+
+
+def small_tasks(patch) -> None:
+    patch.setattr(SortPlan, "within", lambda plan, *_: replace(plan, run_rows=64, bucket_bytes=2000))
+
+
+SAMPLE = [
+    random.Random(f"{method} {i}").choice([case for case in ALL if case.method == method])
+    for method in CHOSEN
+    for i in range(3)
+]
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
+def test_a_sample_of_all_combinations(case, tmp_path, logs, executors, monkeypatch):
+    small_tasks(monkeypatch)
+    check(case, tmp_path, logs, executors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", CHOSEN)
+def test_all_combinations(method, kind, tmp_path, logs, executors, monkeypatch):
+    small_tasks(monkeypatch)
+    for i, case in enumerate(case for case in ALL if (case.method, case.kind) == (method, kind)):
+        place = tmp_path / str(i)
+        place.mkdir()
+        check(case, place, logs, executors)
