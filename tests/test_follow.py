@@ -646,3 +646,49 @@ def test_it_ends_by_itself_after_its_lifetime(stream):
     follow, arriving = stream
     _lands(arriving, "a.parquet")
     assert follow("follow.lifetime=1s", "--json").expect(0).json["files"] == 1
+
+
+def test_memory_does_not_grow_with_batches(world):
+    """What a follower keeps is what it knows of files, and nothing of batches."""
+    import gc
+    import tracemalloc
+
+    world.rules = Rules(limits=Limits(files=1))
+    follower = world.follower()
+    follower.start()
+
+    def run(batches: int) -> None:
+        for _ in range(batches):
+            # The same file again and again, so that no more are known.
+            world.arrive("a.parquet", at=run.time)
+            run.time += 1.0
+            assert follower.run(follower.listing(whole=True)) is not None
+
+    run.time = 1.0
+    run(150)  # past a compaction
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    run(250)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    follower.holder.release()
+    assert grown < 200_000, grown
+
+
+def test_a_lost_worker_costs_a_batch_nothing(place, stream, start):
+    follow, arriving = stream
+    running = follow(
+        "follow.poll=50ms",
+        "cluster.kind=local",
+        "cluster.workers=1",
+        run=lambda *given, **paths: start(place, *given, **paths),
+    )
+    _lands(arriving, "a.parquet")
+    running.await_that((place.output / "a.parquet").exists, "a.parquet")
+    os.kill(running.workers()[0], signal.SIGKILL)
+    _lands(arriving, "b.parquet", rows=60)
+    running.await_that((place.output / "b.parquet").exists, "b.parquet")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.result(timeout=30).code == 143

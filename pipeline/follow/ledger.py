@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -42,8 +42,7 @@ class Source(NamedTuple):
     stamp: str
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """What became of a file.
 
     Attributes
@@ -301,7 +300,7 @@ def partition_of(name: str) -> str:
 
 
 def _row(known: Known) -> list[Any]:
-    values = list(asdict(known).values())
+    values = list(known)
     return values if known.reason is not None else values[:-1]
 
 
