@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future as Answer
 from concurrent.futures import wait as wait_for_answers
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +29,10 @@ _STOP = 8.0
 _ANSWER = 2.0
 """Seconds to wait for workers to say how many tasks they still run, before they are asked again."""
 
+_POLL = 0.005
+"""Seconds between looks at whether results have come."""
+
+_LARGE_GRAPH_KEY = "distributed.admin.large-graph-warning-threshold"
 _LARGE_GRAPH = 1 << 30
 """Bytes of a graph from which Dask warns: ours hold paths and numbers."""
 
@@ -65,6 +69,11 @@ class Seen(NamedTuple):
     failed: bool
     workers: dict[str, WorkerSeen]
 
+    @property
+    def running(self) -> int:
+        """Workers that take tasks."""
+        return sum(worker.status == "running" for worker in self.workers.values())
+
 
 Watch = Callable[[Seen], None]
 """Looks after a cluster's workers, some times a second; what it raises ends the graph."""
@@ -91,20 +100,17 @@ class DaskExecutor(Executor):
     def compute(self, graph: Graph, reference: Any) -> Any:
         """See `Executor.compute`."""
         import dask
-        from dask._task_spec import Task
 
-        def around(task: Any) -> Any:
-            return Task(task.key, running.elsewhere, graph.token, task.func, *task.args)
-
-        wanted = graph.delayed(reference, around)
         progress = Progress(graph, self.report)
         progress.at({})
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": _LARGE_GRAPH}):
-            future = self.client.compute(wanted, optimize_graph=False, retries=RETRIES)
+        with dask.config.set({_LARGE_GRAPH_KEY: _LARGE_GRAPH}):
+            future = self.client.compute(
+                graph.delayed(reference, _elsewhere(graph)), optimize_graph=False, retries=RETRIES
+            )
         try:
             result = self._result(graph, future, progress)
         except BaseException:
-            self._stop(graph, future)
+            self._stop(graph, [future])
             raise
         future.release()
         progress.end()
@@ -119,38 +125,93 @@ class DaskExecutor(Executor):
         try:
             result = future.result()
         except KilledWorker as error:
-            raise TemporaryError(
-                f"the workers that ran stage '{graph.stage_of(error.task)}' died again and again, probably for want "
-                f"of memory: give each worker more (cluster.memory). {error}"
-            ) from None
+            raise _killed(graph, error) from None
         if isinstance(result, Failure):
             raise result.error
         return result
+
+    def reduce(
+        self,
+        stage: str,
+        function: Callable[..., Any],
+        tasks: Sequence[tuple[Any, ...]],
+        combine: Callable[[list[Any]], Any],
+        last: str = "combine",
+    ) -> Any:
+        """See `Executor.reduce`.
+
+        Results come here one by one, and are combined here: a worker that is lost later costs none of them.
+        """
+        import dask
+
+        graph = Graph()
+        if not graph.layer(stage, function, tasks):
+            Progress(graph, self.report).end()
+            return combine([])
+        progress = Progress(graph, self.report)
+        progress.at({})
+        (layer,) = graph.layers
+        keys = list(graph.layers[layer].tasks)
+        with dask.config.set({_LARGE_GRAPH_KEY: _LARGE_GRAPH}):
+            futures = self.client.get(graph.high_level(_elsewhere(graph)), keys, sync=False, retries=RETRIES)
+        left = dict(zip(futures, range(len(keys)), strict=True))
+        results: list[Any] = [None] * len(keys)
+        del futures
+        try:
+            for future, result in self._arriving(graph, layer, left, progress):
+                results[left.pop(future)] = result
+        except BaseException:
+            self._stop(graph, list(left))
+            raise
+        progress.end()
+        return combine(results)
+
+    def _arriving(
+        self, graph: Graph, layer: str, left: dict[Future, int], progress: Progress
+    ) -> Iterator[tuple[Future, Any]]:
+        """Futures with their results, as they come, until there are no more in `left`."""
+        from distributed import KilledWorker, as_completed
+
+        arriving = as_completed(list(left), with_results=True, raise_errors=False)
+        looking = _Looking(self, graph)
+        total, looked = len(left), time.monotonic()
+        while left:
+            arrived = arriving.next_batch(block=False)
+            for future, result in arrived:
+                if isinstance(result, Failure):
+                    raise result.error
+                if future.status == "error":
+                    error = result[1] if isinstance(result, tuple) else result
+                    raise _killed(graph, error) if isinstance(error, KilledWorker) else error
+                if future.status == "finished":
+                    yield future, result
+            if not arrived:
+                time.sleep(_POLL)
+            if time.monotonic() - looked >= LOOK:
+                looked = time.monotonic()
+                seen = looking()
+                workers = None if seen is None else seen.running
+                progress.at({layer: total - len(left)}, workers)
+                if seen is not None:
+                    self.watch(seen)
+                # Results that were under way when the scheduler went never arrive, and never fail.
+                if any(future.cancelled() for future in left):
+                    raise self._gone(graph, progress)
 
     def _await(self, graph: Graph, future: Future, progress: Progress) -> None:
         """Wait until the future is done, looking at the scheduler meanwhile."""
         ended = threading.Event()
         future.add_done_callback(lambda _: ended.set())
-        answer: Answer[Seen] | None = None
-        seen: Seen | None = None
+        looking = _Looking(self, graph)
         while not ended.wait(LOOK):
-            if answer is not None and answer.done():
-                # A scheduler that has gone is seen by the future.
-                seen = answer.result() if answer.exception() is None else seen
-                answer = None
-            if answer is None and self.client.status == "running":
-                answer = self._ask(graph)
+            seen = looking()
             if seen is None:
                 progress.at({})
                 continue
-            progress.at(seen.done, sum(worker.status == "running" for worker in seen.workers.values()))
+            progress.at(seen.done, seen.running)
             self.watch(seen)
             if seen.failed:
                 raise self._failure(graph)
-
-    def _ask(self, graph: Graph) -> Answer[Seen]:
-        sizes = {name: len(layer.tasks) for name, layer in graph.layers.items()}
-        return self._asynchronously(self.client._run_on_scheduler(look, sizes=sizes))
 
     def _failure(self, graph: Graph) -> LogcalError:
         """The first error for the user that is there."""
@@ -169,11 +230,11 @@ class DaskExecutor(Executor):
             f"the cluster went away during stage '{stage}': see the scheduler's own logs, and run again"
         )
 
-    def _stop(self, graph: Graph, future: Future) -> None:
+    def _stop(self, graph: Graph, futures: list[Future]) -> None:
         """Let no task of a graph begin, and wait for those that run."""
-        if self.client.status != "running" or future.cancelled():
+        if self.client.status != "running" or any(future.cancelled() for future in futures):
             return
-        self.client.cancel([future], force=True)
+        self.client.cancel(futures, force=True)
         end = time.monotonic() + _STOP
         left = 1
         while left and self.client.status == "running" and (time_left := end - time.monotonic()) > 0:
@@ -189,6 +250,43 @@ class DaskExecutor(Executor):
     def _asynchronously(self, request: Any) -> Answer[Any]:
         """The client's answer to come: whoever waits for it in the client's own way waits for ever."""
         return asyncio.run_coroutine_threadsafe(request, self.client.loop.asyncio_loop)
+
+
+class _Looking:
+    """Asks the scheduler what it knows, and never waits for it: called, it gives the last answer, None before any."""
+
+    def __init__(self, executor: DaskExecutor, graph: Graph) -> None:
+        self.executor = executor
+        self.sizes = {name: len(layer.tasks) for name, layer in graph.layers.items()}
+        self.answer: Answer[Seen] | None = None
+        self.seen: Seen | None = None
+
+    def __call__(self) -> Seen | None:
+        client = self.executor.client
+        if self.answer is not None and self.answer.done():
+            # A scheduler that has gone is seen by the futures.
+            self.seen = self.answer.result() if self.answer.exception() is None else self.seen
+            self.answer = None
+        if self.answer is None and client.status == "running":
+            self.answer = self.executor._asynchronously(client._run_on_scheduler(look, sizes=self.sizes))
+        return self.seen
+
+
+def _elsewhere(graph: Graph) -> Callable[[Any], Any]:
+    """What makes a graph's tasks those of a worker."""
+    from dask._task_spec import Task
+
+    def around(task: Any) -> Any:
+        return Task(task.key, running.elsewhere, graph.token, task.func, *task.args)
+
+    return around
+
+
+def _killed(graph: Graph, error: Any) -> TemporaryError:
+    return TemporaryError(
+        f"the workers that ran stage '{graph.stage_of(error.task)}' died again and again, probably for want of memory: "
+        f"give each worker more (cluster.memory). {error}"
+    )
 
 
 def look(dask_scheduler: Any, sizes: dict[str, int]) -> Seen:

@@ -119,7 +119,7 @@ def check_output(log: Log, place: Output, run_id: str) -> None:
 
 
 def add_scoring(graph: Graph, tasks: list[tuple[Any, ...]]) -> Any:
-    """Add to a graph what scores files: `score-i -> commit`; return a reference to what was done to each."""
+    """Add to a graph what `score_log` computes: `score-i -> commit`; return a reference to what was done to each."""
     return graph.task("commit", list, graph.layer("score", score_file, tasks))
 
 
@@ -162,8 +162,7 @@ def score_log(
             (log.filesystem, file, place.filesystem, staging.target(file.relative), scoring)
             for file in log.files
         ]
-        graph = Graph()
-        counts = executor.compute(graph, add_scoring(graph, tasks))
+        counts = executor.reduce("score", score_file, tasks, list, "commit")
         files = tuple(
             ScoredFile(file.relative, file.rows, n.null, n.unseen, n.below, n.above, n.size)
             for file, n in zip(log.files, counts, strict=True)
