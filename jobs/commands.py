@@ -23,7 +23,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 def add_to(group: click.Group) -> None:
     """Add the commands to the command `logcal`."""
-    for command in (_config, _init, _doctor, _completion):
+    for command in (_config, _init, _doctor, _warm, _completion):
         group.add_command(command)
 
 
@@ -123,6 +123,27 @@ def _doctor(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool) ->
         return examine(files, settings)
 
     _run("doctor", action, as_json)
+
+
+@click.command("warm", short_help="Compile all that jobs can meet, ahead of them.")
+@_JSON
+def _warm(as_json: bool) -> None:
+    """Compile all that jobs can meet, and keep it.
+
+    \b
+      logcal warm
+      LOGCAL_CACHE=/opt/logcal logcal warm
+
+    Once after an installation, or while an image is built: the first jobs take
+    some seconds otherwise. This takes a minute or two, and seconds when done.
+    """  # noqa: D301
+
+    def action() -> Outcome:
+        from jobs.warm import warm
+
+        return warm()
+
+    _run("warm", action, as_json)
 
 
 @click.command("completion", short_help="Print a script that completes commands and keys.")

@@ -41,7 +41,24 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) 
     if digest := source_digest(function.__module__):
         # What it asks before it compiles. With NUMBA_DISABLE_JIT it is the function itself, which never asks.
         compiled._cache = KeptCode(function, f"{function.__module__}-{digest}")
+    if hasattr(compiled, "signatures"):
+        KERNELS.append(compiled)
     return compiled
+
+
+KERNELS: list[Any] = []
+"""All that this process has imported."""
+
+
+def used() -> dict[str, set[str]]:
+    """The kernels that this process has called, or that those call: of each the types of its arguments."""
+    found = {f"{k.py_func.__module__}.{k.py_func.__name__}": {str(s) for s in k.signatures} for k in KERNELS}
+    return {name: types for name, types in found.items() if types}
+
+
+def newly_compiled() -> int:
+    """How many kernels this process has compiled, each combination of types counted, and not found kept."""
+    return sum(sum(k.stats.cache_misses.values()) for k in KERNELS)
 
 
 def source_digest(module: str) -> str:

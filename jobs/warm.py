@@ -1,0 +1,131 @@
+"""Compiling ahead: small jobs of every kind, so that no later one has to wait for compiled code."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibrators._kernels import compiled, pava
+from jobs.config_loading import load
+from jobs.registry import JOBS
+from jobs.run import Outcome
+from pipeline.execution import InlineExecutor
+from pipeline.fit.calibration import METHODS
+
+ROWS = 150_000
+"""More than one task takes with the least memory, so that parts are put together, too."""
+_FILES = 3
+_TABLE = "warm"
+
+
+class Case(NamedTuple):
+    """A fit, and the jobs that use its table."""
+
+    fit: tuple[str, ...]
+    then: tuple[tuple[str, ...], ...] = ()
+    """Of each later job its name and its settings."""
+
+
+def warm() -> Outcome:
+    """Run all cases on a log that is made for them, and say what was compiled and where it is kept."""
+    started = time.perf_counter()
+    folder = Path(tempfile.mkdtemp(prefix="logcal-warm-"))
+    try:
+        _write_log(folder / "log")
+        for i, case in enumerate(cases()):
+            _run(case, folder, i)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    new, seconds = compiled.newly_compiled(), time.perf_counter() - started
+    there = sum(len(types) for types in compiled.used().values())
+    place = pava.pool.stats.cache_path
+    kept = (
+        f"kept in {Path(place).parent}"
+        if place
+        else "kept nowhere, since no place can be written to: set LOGCAL_CACHE"
+    )
+    summary = {"compiled": new, "kernels": there, "seconds": round(seconds, 1), "place": place}
+    return Outcome(summary, [f"{new} of {there} kernels compiled in {seconds:.0f} s, {kept}"])
+
+
+def cases() -> Iterator[Case]:
+    """What jobs can meet: methods, weights, types of columns, segments, windows, grids, kept tables."""
+    measured = (("score",), ("evaluate",))
+    for method in METHODS:
+        # What the last ones choose among, or group, is of some thousand points at most.
+        few = ("score_table.grid=0.01",) if method in ("sbb", "abb", "auto") else ()
+        yield Case((f"calibrator.method={method}", *few), measured if method == "isotonic" else ())
+        yield Case((f"calibrator.method={method}", "log.weight=weight", *few))
+    weighted = ("log.weight=weight",)
+    yield Case(("log.score=distinct",), (("score",), ("evaluate", *weighted)))
+    yield Case(("log.score=distinct", *weighted, "score_table.keep=true"), (("evaluate", *weighted),))
+    yield Case(("log.weight=whole", "score_table.keep=true"), (("evaluate", "log.weight=whole"),))
+    yield Case(("log.score=float", "log.label=flag", "score_table.grid=float32"), measured)
+    yield Case(("log.score=margin", "log.score_transform=sigmoid"), measured)
+    yield Case(("calibrator.params={ends: 0, strict: true}",), measured)
+    yield Case(("calibrator.params={ends: 0}",), measured)
+    for segments in ("[text]", "[number]", "[text, number]"):
+        own = (f"log.segment={segments}",)
+        for more in ((), weighted):
+            yield Case((*own, *more), (("score", *own), ("evaluate", *own, *more)))
+    yield Case(("log.segment=[text]", "calibrator.method=platt"))
+    yield Case(("log.segment=[text]", "calibrator.params={ends: 0}"))
+    window = ("window.column=day", "window.last=2d")
+    for more in ((), weighted, ("score_table.grid=float32",), ("log.segment=[text]",)):
+        yield Case((*window, *more))
+
+
+def _run(case: Case, folder: Path, number: int) -> None:
+    base = (f"log.path={folder / 'log'}", f"store.path={folder / 'store'}", f"store.table={_TABLE}-{number}")
+    own = (*base, "cluster.kind=inline", "cluster.memory=256MiB")
+    names = [text for text in case.fit if text.startswith(("log.score=", "log.label=", "log.segment="))]
+    _job("fit", (*own, f"scratch={folder}", "log.on_bad_rows=quarantine", *case.fit))
+    for i, (job, *settings) in enumerate(case.then):
+        output = "output.path" if job == "score" else "report.path"
+        bad = (
+            ()
+            if job == "score"
+            else ("log.on_bad_rows=quarantine", f"scratch={folder}", "evaluate.allow_in_sample=true")
+        )
+        known = [text for text in names if job != "score" or not text.startswith("log.label=")]
+        _job(job, (*own, *bad, f"{output}={folder / f'output-{number}-{i}'}", *known, *settings))
+
+
+def _job(name: str, settings: tuple[str, ...]) -> None:
+    job = JOBS[name]
+    config = load(job.config_class(), (), settings)
+    job.load_module().prepare(config).execute(InlineExecutor())
+
+
+def _write_log(folder: Path) -> None:
+    """Rows with ties, with columns of the types that there are."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(_FILES):
+        rows = ROWS // _FILES
+        distinct = rng.random(rows)
+        score = np.where(rng.random(rows) < 0.2, 0.5, distinct.round(4))
+        label = rng.random(rows) < distinct**2
+        columns: dict[str, Any] = {
+            "score": score,
+            "distinct": distinct,
+            "float": score.astype(np.float32),
+            "margin": 6 * score - 3,
+            "label": label.astype(np.int8),
+            "flag": label,
+            "weight": rng.exponential(size=rows) + 0.1,
+            "whole": rng.integers(1, 5, rows).astype(float),
+            "text": rng.choice(np.array(["a", "b", "c"]), rows),
+            "number": rng.integers(0, 3, rows),
+            "day": np.datetime64("2026-01-01") + rng.integers(0, 3, rows),
+        }
+        columns["score"][:3] = np.nan  # so that some rows are unusable
+        pq.write_table(pa.table(columns), folder / f"part-{i}.parquet")
