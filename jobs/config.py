@@ -564,6 +564,20 @@ _LOG = Field(description="The prediction log to read.")
 _CLUSTER = Field(ClusterConfig(), description="Where the work runs.")
 
 
+class StorageConfig(Section):
+    """How object stores are reached. Never written to manifests, records or reports."""
+
+    options: dict[str, dict[str, Any]] = Field(
+        {},
+        description="By protocol, what fsspec's file system is made with, for all paths of the job, such as {s3: "
+        "{endpoint_url: https://minio:9000, key: someone, secret: '${MINIO_SECRET}'}}. Text that is ${NAME} is the "
+        "environment variable NAME. Workers of a cluster that is running need them in their own environment.",
+    )
+
+
+_STORAGE = Field(StorageConfig(), description="How object stores are reached.", exclude=True)
+
+
 class RecordConfig(Section):
     """What every attempt leaves behind, also one that fails."""
 
@@ -597,6 +611,7 @@ class JobConfig(Section):
     if TYPE_CHECKING:
         scratch: str | None
         cluster: ClusterConfig
+        storage: StorageConfig
 
 
 _WINDOW: WindowConfig = Field(
@@ -621,6 +636,7 @@ class FitConfig(JobConfig):
     gate: GateConfig = Field(GateConfig(), description="What the table must pass before it is used.")
     retention: RetentionConfig = Field(RetentionConfig(), description="What is kept of earlier versions.")
     record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 
@@ -641,6 +657,7 @@ class ScoreConfig(JobConfig):
     score: ScoreSection = Field(ScoreSection(), description="Which logs are refused.")
     output: ScoredConfig = Field(description="Where the scored log goes.")
     record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 
@@ -661,6 +678,7 @@ class EvaluateConfig(JobConfig):
     report: ReportConfig = Field(description="Where the report goes.")
     evaluate: EvaluateSection = Field(EvaluateSection(), description="How to measure.")
     record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 
@@ -669,5 +687,6 @@ class DemoConfig(JobConfig):
     """Configuration of demo."""
 
     output: DemoOutputConfig = Field(DemoOutputConfig(), description="Where the demo's files go.")
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER

@@ -10,12 +10,14 @@ from pydantic import BeforeValidator, Field
 from jobs.config import (
     _CLUSTER,
     _RECORD,
+    _STORAGE,
     ClusterConfig,
     JobConfig,
     LogConfig,
     RecordConfig,
     Scratch,
     Section,
+    StorageConfig,
     Text,
     _as_tuple,
 )
@@ -71,5 +73,6 @@ class CompareConfig(JobConfig):
     compare: CompareSection = Field(CompareSection(), description="What is compared, and how.")
     output: ComparisonOutputConfig = Field(ComparisonOutputConfig(), description="Where the page goes.")
     record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER

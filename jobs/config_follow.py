@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from jobs.config import (
     _CLUSTER,
     _RECORD,
+    _STORAGE,
     CalibratorConfig,
     ClassifierConfig,
     ClusterConfig,
@@ -24,6 +25,7 @@ from jobs.config import (
     Scratch,
     Section,
     SegmentsConfig,
+    StorageConfig,
     Text,
     WindowConfig,
     _check_days,
@@ -218,6 +220,7 @@ class FollowConfig(JobConfig):
     )
     retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
     record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 

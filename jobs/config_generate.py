@@ -10,6 +10,7 @@ from pydantic import Field, create_model
 from jobs.config import (
     _CLUSTER,
     _RECORD,
+    _STORAGE,
     ClusterConfig,
     JobConfig,
     Names,
@@ -18,6 +19,7 @@ from jobs.config import (
     RecordConfig,
     Scratch,
     Section,
+    StorageConfig,
     Text,
 )
 
@@ -192,6 +194,7 @@ class GenerateConfig(JobConfig):
     generate: GenerateSection = Field(GenerateSection(), description="How to generate the log.")
     output: GeneratedConfig = Field(description="Where the results go.")
     record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 

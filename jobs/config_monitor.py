@@ -8,12 +8,14 @@ from pydantic import Field
 
 from jobs.config import (
     _CLUSTER,
+    _STORAGE,
     ClusterConfig,
     JobConfig,
     MeasuredLogConfig,
     PublishedConfig,
     Scratch,
     Section,
+    StorageConfig,
     Text,
     WindowConfig,
 )
@@ -57,6 +59,7 @@ class MonitorConfig(JobConfig):
     )
     monitor: MonitorSection = Field(MonitorSection(), description="When an alarm is given.")
     page: PageConfig = Field(PageConfig(), description="Where the page goes.")
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from jobs.config import _CLUSTER, ClusterConfig, JobConfig, Scratch, Text, _as_tuple
+from jobs.config import _CLUSTER, _STORAGE, ClusterConfig, JobConfig, Scratch, StorageConfig, Text, _as_tuple
 from jobs.config_section import Section
 
 
@@ -74,5 +74,6 @@ class ReproduceConfig(JobConfig):
     data: ExperimentDataConfig = Field(ExperimentDataConfig(), description="The data sets.")
     output: ReproductionConfig = Field(description="Where the results go.")
     reproduce: ReproduceSection = Field(ReproduceSection(), description="What to run.")
+    storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER

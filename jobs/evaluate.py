@@ -42,6 +42,7 @@ from pipeline.evaluate.segment_evaluation import Known, SegmentedEvaluation, eva
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.secrets import without_secrets
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
@@ -469,7 +470,7 @@ class Prepared:
             left_out |= {"weight", "positives"}  # rows_used, rows_positive
         return {
             "Log": {
-                "path": ", ".join(self.config.log.path),
+                "path": without_secrets(", ".join(self.config.log.path)),
                 **({} if self.window is None else {"window": self._days}),
                 "files": len(self.log.files),
                 "files skipped": len(self.log.skipped),

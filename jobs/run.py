@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError, LogcalError, TemporaryError
 from pipeline.execution import Executor
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import without_secrets
+from pipeline.files.storage import use
 
 log = logging.getLogger("logcal")
 
@@ -122,6 +123,7 @@ def _run(
         raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
     check_address_space()
     config = load(job.config_class(), files, settings)
+    use(config.storage.options)
     check_class(config.cluster)
     if dry_run:
         would_run = job.load_module().prepare(config)

@@ -156,3 +156,26 @@ def test_a_plan_says_where_with_its_scheme(remote):
     assert any(line.startswith(f"{remote.url}/store") for line in plan.json["writes"])
     assert json.loads(plan.stdout)
     assert Path(remote.root).exists()
+
+
+def test_options_in_the_configuration_and_no_secret_in_anything_written(remote):
+    remote.write_log(files=1)
+    upload(remote)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        remote.environment.pop(name)
+    remote.environment["MINE"] = "very-secret-indeed"
+    (remote.root / "options.yaml").write_text(
+        "storage: {options: {s3: {key: someone-known, secret: '${MINE}', "
+        f"endpoint_url: '{remote.server.url}'}}}}}}\n"
+    )
+    for name in ("fit", "score", "evaluate"):
+        result = job(remote, name, "--config=options.yaml")
+        result.expect(0)
+        assert "very-secret" not in result.stderr + result.stdout
+        assert "someone-known" not in result.stderr + result.stdout
+    for name, content in files(remote).items():
+        assert b"very-secret" not in content, name
+        assert b"someone-known" not in content, name
+    remote.environment.pop("MINE")
+    phrase = "storage.options.s3.secret: expected the environment variable MINE to be set"
+    job(remote, "fit", "--config=options.yaml").expect(2, phrase)

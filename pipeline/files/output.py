@@ -26,6 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
 from pipeline.files.exchange import exchange
 from pipeline.files.locks import make, remove, remove_dead
+from pipeline.files.secrets import redacted
 from pipeline.files.whole import write_whole
 from pipeline.files.writable import check_free, check_writable
 
@@ -322,7 +323,7 @@ class Staging:
 
 def as_json(content: dict[str, Any]) -> bytes:
     """A manifest's bytes."""
-    return f"{json.dumps(content, indent=2, allow_nan=False)}\n".encode()
+    return f"{json.dumps(redacted(content), indent=2, allow_nan=False)}\n".encode()
 
 
 def _inode(path: str) -> int | None:

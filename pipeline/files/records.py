@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.files.secrets import redacted
 from pipeline.files.whole import write_whole
 
 _NAME = re.compile(r"\d{8}T\d{6}[^/]*\.json")
@@ -27,7 +28,7 @@ def write_record(folder: str, record: dict[str, Any]) -> str:
     filesystem, root = fsspec.core.url_to_fs(folder)
     stamp = re.sub(r"[-:]|\.\d+|\+.*", "", record["start"])
     path = f"{root.rstrip('/')}/{stamp}-{record['job']}-{record['attempt'][:12]}.json"
-    content = f"{json.dumps(record, indent=2, allow_nan=False, default=str)}\n".encode()
+    content = f"{json.dumps(redacted(record), indent=2, allow_nan=False, default=str)}\n".encode()
     if isinstance(filesystem, LocalFileSystem):
         os.makedirs(root, exist_ok=True)  # noqa: PTH103 - as the file system names it
         write_whole(Path(path), content)

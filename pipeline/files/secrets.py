@@ -35,15 +35,15 @@ def without_secrets(text: str) -> str:
     return _PARAMETER.sub(rf"\g<name>={HIDDEN}", text)
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether what has this name is not to be shown."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def redacted(values: Any) -> Any:
-    """JSON values without secrets: text as `without_secrets`, and what stands under names of secrets."""
+    """JSON values whose texts are `without_secrets`."""
     if isinstance(values, dict):
-        return {
-            key: HIDDEN
-            if _SECRET_NAME.search(str(key)) and isinstance(value, str) and value
-            else redacted(value)
-            for key, value in values.items()
-        }
+        return {key: redacted(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
         return [redacted(value) for value in values]
-    return _IN_URL.sub(rf"\g<scheme>{HIDDEN}@", values) if isinstance(values, str) else values
+    return without_secrets(values) if isinstance(values, str) else values

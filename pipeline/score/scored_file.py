@@ -262,7 +262,7 @@ class _File:
             column = group.column(index)
             if column.path_in_schema == name:
                 return codec_number(column.compression)
-        raise AssertionError(f"no column {name}")
+        raise NotExtensibleError(f"its footer has no chunk of the column {name}")
 
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         return read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)

@@ -31,6 +31,7 @@ from pipeline import schema
 from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline.files.folders import Folder
 from pipeline.files.locks import make, remove, remove_dead
+from pipeline.files.secrets import redacted
 from pipeline.files.single_writer import Turn, taking_turns
 from pipeline.files.writable import check_writable
 from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE
@@ -117,7 +118,7 @@ class TableStore(PublishedTable):
                     "files": written,
                 }
                 turn.check()
-                place.write(MANIFEST, json.dumps(complete, indent=2, allow_nan=False).encode())
+                place.write(MANIFEST, json.dumps(redacted(complete), indent=2, allow_nan=False).encode())
                 if staging is not None:
                     self._versions.appear(staging, name)
                 version = Version(name, self._versions.located(name), complete)

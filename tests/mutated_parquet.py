@@ -1,0 +1,126 @@
+"""Parquet files of several writers with bytes changed, cut out, doubled or cut off: what each job makes of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROWS = 300
+
+
+def table(seed: int = 0) -> pa.Table:
+    """A log with nulls, texts and ties."""
+    random = np.random.default_rng(seed)
+    score = np.round(random.random(ROWS), 3)
+    text = pa.array(["a", "b", None, "cc"] * (ROWS // 4))
+    label = (random.random(ROWS) < score).astype(np.int8)
+    days = pa.array((np.arange(ROWS) % 3 + 20000).astype(np.int32)).cast(pa.date32())
+    return pa.table({"score": score, "label": label, "w": random.random(ROWS) + 0.5, "s": text, "day": days})
+
+
+def _arrow(**options: Any) -> Callable[[], bytes]:
+    def write() -> bytes:
+        buffer = io.BytesIO()
+        pq.write_table(table(), buffer, row_group_size=100, **options)
+        return buffer.getvalue()
+
+    return write
+
+
+def _polars() -> bytes:
+    import polars as pl
+
+    buffer = io.BytesIO()
+    pl.from_arrow(table()).write_parquet(buffer, row_group_size=100)
+    return buffer.getvalue()
+
+
+def _duckdb() -> bytes:
+    import tempfile
+
+    import duckdb
+
+    log = table()
+    with tempfile.TemporaryDirectory() as folder:
+        duckdb.from_arrow(log).write_parquet(f"{folder}/x.parquet")
+        return Path(f"{folder}/x.parquet").read_bytes()
+
+
+WRITERS: dict[str, Callable[[], bytes]] = {
+    "arrow": _arrow(),
+    "arrow plain": _arrow(use_dictionary=False, compression="none"),
+    "arrow pages v2": _arrow(data_page_version="2.0", compression="zstd"),
+    "arrow checksums": _arrow(write_page_checksum=True),
+    "arrow page index": _arrow(write_page_index=True, compression="gzip"),
+    "arrow delta": _arrow(
+        use_dictionary=False, column_encoding={"score": "BYTE_STREAM_SPLIT", "label": "DELTA_BINARY_PACKED"}
+    ),
+    "arrow 1.0": _arrow(version="1.0", use_deprecated_int96_timestamps=True, compression="lz4"),
+    "arrow small pages": _arrow(data_page_size=64, write_batch_size=16),
+    "polars": _polars,
+    "duckdb": _duckdb,
+}
+
+
+def mutated(content: bytes, seed: int) -> bytes:
+    """A file with something changed."""
+    random = np.random.default_rng(seed)
+    data = bytearray(content)
+    footer = int.from_bytes(data[-8:-4], "little")
+    # Half of them in the footer, where most is at stake.
+    low, high = (
+        (len(data) - 8 - footer, len(data) - 8) if random.random() < 0.5 else (4, len(data) - 8 - footer)
+    )
+    for _ in range(random.integers(1, 4)):
+        at = int(random.integers(low, high))
+        kind = random.integers(0, 6)
+        if kind <= 1:
+            data[at] ^= 1 << random.integers(0, 8)
+        elif kind == 2:
+            data[at] = random.integers(0, 256)
+        elif kind == 3:
+            data[at : at + 4] = bytes(random.integers(0, 256, 4).tolist())
+        elif kind == 4:
+            data[at : at + 8] = b"\xff" * 8
+        else:
+            data[at : at + 8] = b"\0" * 8
+    if random.random() < 0.05:
+        del data[int(random.integers(4, len(data))) :]
+    return bytes(data)
+
+
+def trial(kind: str, writer: str, seed: int, folder: Path, lookup: str) -> str:
+    """Read, window or score one mutated file: 'answer', or the refusal's exit code; what is neither is raised."""
+    from pipeline.errors import LogcalError
+    from pipeline.log.logs import Columns, cut, open_log, read_rows
+    from pipeline.log.windows import choose_window
+    from pipeline.score.scored_file import Scoring, score_file
+
+    path = folder / "mutated.parquet"
+    path.write_bytes(mutated(WRITERS[writer](), seed))
+    try:
+        if kind == "read":
+            log = open_log(str(path), Columns("score", "label", "w", ("s",)))
+            pieces = [piece for task in cut(log, 1 << 20) for piece in task]
+            found = sum(
+                r.score.size for piece in pieces for r in read_rows(log.filesystem, piece, log.columns)
+            )
+            assert found == log.rows
+        elif kind == "window":
+            choose_window(open_log(str(path), Columns("score", "label")), "day", 2, None)
+        else:
+            log = open_log(str(path), Columns("score"))
+            target = folder / "scored"
+            score_file(log.filesystem, log.files[0], log.filesystem, str(target), Scoring("score", lookup))
+            scored = pq.read_table(target, columns=["probability", "table_version"])
+            assert scored.num_rows == log.rows
+            assert all(len(column) == log.rows for column in scored.columns)
+    except LogcalError as error:
+        return str(error.exit_code)
+    return "answer"
