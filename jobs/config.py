@@ -443,10 +443,17 @@ class ScoreTableConfig(Section):
     )
 
 
+_OwnDays = Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(_check_days)] | None
+
+
 class EvaluateSection(Section):
     """How to evaluate."""
 
     bins: int = Field(10, ge=1, le=1000, description="Number of bins of ECE, MCE and the reliability table.")
+    last: _OwnDays = Field(
+        None,
+        description="With window.column: the number of last days to measure, such as 1d. null: window.last.",
+    )
     against: Text | None = Field(
         None,
         description="What to compare the table with, on the same rows: another version's name, previous (the version "
@@ -483,7 +490,8 @@ class ScoredConfig(Section):
     """Where the scored log goes."""
 
     path: Text = Field(
-        description="Folder to write the scored log to, in the layout of the log; outside the log."
+        description="Folder to write the scored log to, in the layout of the log; outside the log. With a window "
+        "{day} in it is the window's last day."
     )
     mode: Literal["new", "replace"] = Field(
         "new",
@@ -520,8 +528,12 @@ class ClassifierConfig(Section):
 
 
 class ScoreSection(Section):
-    """Which logs are not scored."""
+    """What is scored, and what is not."""
 
+    last: _OwnDays = Field(
+        None,
+        description="With window.column: the number of last days to score, such as 1d. null: window.last.",
+    )
     max_outside_range: float = Field(
         1.0,
         ge=0,
@@ -543,8 +555,13 @@ class ReportConfig(Section):
     """Where the report goes."""
 
     path: Text = Field(
-        description="Folder to write report.html, run.json and the reliability table to. Where it is not given, "
-        "output.path is taken for it."
+        description="Folder to write report.html, run.json and the reliability table to. With a window {day} in it is "
+        "the window's last day. Where it is not given, output.path is taken for it."
+    )
+    mode: Literal["new", "replace"] = Field(
+        "new",
+        description="What to do where report.path holds another report. new: refuse. replace: put the new one, "
+        "whole, in its place.",
     )
 
 
@@ -654,7 +671,7 @@ class ScoreConfig(JobConfig):
         description="Which days of the log to score: all, or the last ones. The files that may hold rows of these "
         "days are scored whole.",
     )
-    score: ScoreSection = Field(ScoreSection(), description="Which logs are refused.")
+    score: ScoreSection = Field(ScoreSection(), description="What is scored, and what is not.")
     output: ScoredConfig = Field(description="Where the scored log goes.")
     record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE

@@ -21,7 +21,7 @@ from jobs.config import EvaluateConfig
 from jobs.judging import Against, check_earlier, check_in_sample, check_required, find_against, unmet
 from jobs.limits import check_transform
 from jobs.run import Outcome, Plan
-from jobs.windows import window_days, window_of
+from jobs.windows import place_of, window_days, window_of
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.evaluation import (
     Evaluation,
@@ -113,6 +113,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
             "report": True,
             "log": {"path"},
             "window": True,
+            "evaluate": {"last"},
         },
     )
     if against is not None:
@@ -122,12 +123,16 @@ def prepare(config: EvaluateConfig) -> Prepared:
         settings["window"] = [window.column, window.first, window.last]
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     identity = run_id("evaluate", log, settings)
-    output = Output(config.report.path)
+    output = Output(
+        place_of(config.report.path, "report.path", window),
+        "report.path",
+        replace=config.report.mode == "replace",
+    )
     output.check_apart(log.filesystem, log.places())
     check_earlier(output, identity)
     output.check(identity)
     seen = (
-        in_sample(log, version.manifest)
+        in_sample(log, version.manifest, None if window is None else window_days(window))
         if kept is None
         else of_same_rows(kept.manifest["data"], version.manifest)
     )
@@ -162,7 +167,7 @@ def _window(config: EvaluateConfig, log: Log, kept: KeptTable | None) -> Window 
             f"window.column: expected null with a kept score table, whose rows have no days, found "
             f"{config.window.column!r}: leave it out, or evaluate on the log"
         )
-    return window_of(config.window, log)
+    return window_of(config.window, log, config.evaluate.last)
 
 
 def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.config import ScoreConfig
 from jobs.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.run import Outcome, Plan
-from jobs.windows import window_days, window_of
+from jobs.windows import place_of, window_days, window_of
 from pipeline.classifier.features import Roles, open_features
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor, Graph
@@ -39,7 +39,7 @@ def prepare(config: ScoreConfig) -> Prepared:
     else:
         features = classifying.classifier.features
         log = open_features(config.log.path, Roles(None), setting="log", known=features).log
-    window = window_of(config.window, log)
+    window = window_of(config.window, log, config.score.last)
     if window is not None:
         log = replace(log, files=window.log.files)
     scoring = Scoring(
@@ -64,7 +64,9 @@ def prepare(config: ScoreConfig) -> Prepared:
     limits = Limits(config)
     settings |= limits.settings()
     identity = run_id("score", log, settings)
-    output = scored_output(config.output.path, replace=config.output.mode == "replace")
+    output = scored_output(
+        place_of(config.output.path, "output.path", window), replace=config.output.mode == "replace"
+    )
     check_output(log, output, identity)
     return Prepared(config, log, version, scoring, identity, output, limits, window)
 

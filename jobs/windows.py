@@ -5,15 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.config import WindowConfig
+from pipeline.errors import ConfigError
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window, choose_window, day_of
 
+DAY = "{day}"
+"""In the path of an output: the last day of the window."""
 
-def window_of(config: WindowConfig, log: Log) -> Window | None:
-    """The days that a configuration chooses, or None where it uses all of the log."""
-    if config.column is None:
+
+def window_of(config: WindowConfig, log: Log, last: str | None = None) -> Window | None:
+    """The days that a configuration chooses, or None where it uses all of the log.
+
+    last : the job's own number of days, such as 1d, in place of window.last
+    """
+    column = config.column
+    if column is None:
         return None
-    return choose_window(log, config.column, config.length, config.last_day)
+    if last is not None:
+        config = config.model_copy(update={"last": last, "half_life": None})
+    return choose_window(log, column, config.length, config.last_day)
+
+
+def place_of(path: str, setting: str, window: Window | None) -> str:
+    """An output's path, with the window's last day where it names it.
+
+    Raises
+    ------
+    ConfigError
+        There is no window.
+    """
+    if DAY not in path:
+        return path
+    if window is None:
+        raise ConfigError(
+            f"{setting}: expected a path without {DAY} where window.column is null, found {path}: {DAY} is the last "
+            "day of the window"
+        )
+    return path.replace(DAY, day_of(window.last).isoformat())
 
 
 def window_days(window: Window) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Tables applied by other engines give what logcal gives, to the last bit."""
 
 import os
+import re
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +119,24 @@ def test_sqlite(place, table):
     assert [row[1] for row in found] == expected(place, table)
 
 
+def test_the_recipe_in_python(place):
+    names: dict = {}
+    text = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text()
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def calibrate" in block
+    )
+    exec(compile(code, "docs/recipes.md", "exec"), names)
+    log = new_log(place).to_pylist()
+    scores = [float("nan") if row["score"] is None else row["score"] for row in log]
+    segments = [(row["country"], row["model_id"]) for row in log]
+    plain = names["calibrate"](scores, names["current"](place.store / "ads"))
+    several = names["calibrate_segments"](
+        scores, segments, names["current"](place.store / "seg"), ["country", "model_id"]
+    )
+    for found, table in ((plain, "ads"), (several, "seg")):
+        np.testing.assert_array_equal(found, np.array(expected(place, table), np.float64))
+
+
 @TABLES
 @pytest.mark.parametrize("dialect", sorted(DIALECTS.keys() - {"datafusion"}))
 def test_every_dialect_parses(place, table, dialect):
@@ -167,6 +187,7 @@ def test_clickhouse(place, table, inline):
 
 @TABLES
 @BOTH
+@pytest.mark.filterwarnings("ignore")  # Spark leaves sockets open
 def test_spark(place, table, inline, tmp_path):
     sql_module = pytest.importorskip("pyspark.sql")
     session = (

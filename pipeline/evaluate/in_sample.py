@@ -40,11 +40,23 @@ class InSample:
         )
 
 
-def in_sample(log: Log, manifest: Mapping[str, Any]) -> InSample:
-    """Which of a log's files a version was fitted on: by path, size and rows."""
+def in_sample(log: Log, manifest: Mapping[str, Any], days: Mapping[str, Any] | None = None) -> InSample:
+    """Which of a log's files a version was fitted on: by path, size and rows.
+
+    days : of the log, where it is a window: its column, first and last day; none of them were fitted if the version's
+        own window, by the same column, has no day in common with them
+    """
+    if days is not None and _apart(days, manifest.get("window")):
+        return InSample(0, 0.0)
     fitted = {(file["path"], file["bytes"], file["rows"]) for file in manifest["log"]["files"]}
     rows = sum(file.rows for file in log.files if (file.path, file.size, file.rows) in fitted)
     return InSample(rows, rows / log.rows if log.rows else 0.0)
+
+
+def _apart(days: Mapping[str, Any], window: Mapping[str, Any] | None) -> bool:
+    if window is None or days["column"] != window["column"]:
+        return False
+    return bool(days["first"] > window["last"] or days["last"] < window["first"])
 
 
 def of_same_rows(facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> InSample:

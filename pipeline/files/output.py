@@ -68,6 +68,7 @@ class Output:
         self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
         self.beside = f"{self.root}{BESIDE}" if beside else None
         self.replace = replace
+        self._mode = f"{setting.removesuffix('path')}mode"
         self._manifest_path = f"{self.beside}/{MANIFEST_BESIDE}" if beside else f"{self.root}/{MANIFEST}"
         self._marker = f"{self.beside}/{_UNFINISHED_BESIDE}" if beside else f"{self.root}/{_UNFINISHED}"
 
@@ -110,7 +111,7 @@ class Output:
         self.filesystem.invalidate_cache()
         if self.replace and not self.local:
             raise ConfigError(
-                f"{self.setting}: expected a mounted folder with output.mode=replace, found {self.root} in an object "
+                f"{self.setting}: expected a mounted folder with {self._mode}=replace, found {self.root} in an object "
                 "store, which cannot rename: write to a new place, or remove what is there"
             )
         self._settle()
@@ -265,7 +266,8 @@ class Output:
         if names or self.filesystem.isfile(self.root):
             found = examples(sorted(name.rstrip("/").rpartition("/")[2] for name in names), 3)
             whose = "" if manifest is None else f", the result of another run ({manifest.get('run_id')})"
-            instead = "" if manifest is None or self.beside is None else ", or set output.mode=replace"
+            has_mode = self.beside is not None or self.setting == "report.path"
+            instead = f", or set {self._mode}=replace" if manifest is not None and has_mode else ""
             raise ConfigError(
                 f"{self.setting}: expected a folder that is new or empty, found {found or 'a file'} in "
                 f"{self.root}{whose}: choose another, or remove it{instead}"
