@@ -53,7 +53,7 @@ $(VENV)/bin/python:
 
 # Editable, so that the command runs this tree.
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
