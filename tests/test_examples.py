@@ -1,5 +1,6 @@
 """The examples run: the notebook from its first cell to its last."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -47,3 +48,12 @@ def test_a_notebook_runs_and_shows_something(path, tmp_path):
     shown = [output for cell in cells for output in cell.get("outputs", ())]
     assert sum("image/png" in output.get("data", {}) for output in shown) == 2
     assert any("published income version" in "".join(output.get("text", "")) for output in shown)
+
+
+def test_the_daily_job_is_that_of_its_page():
+    path = EXAMPLES.parent / "docs" / "examples.py"
+    spec = importlib.util.spec_from_file_location("examples_of_the_page", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, text in module.contents().items():
+        assert (EXAMPLES / "daily" / name).read_text() == text, "run `python docs/examples.py`"

@@ -1,0 +1,43 @@
+"""Write examples/daily/ from the blocks of docs/operations.md: python docs/examples.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "operations.md"
+FOLDER = ROOT / "examples" / "daily"
+
+FILES = {
+    "day.yaml": ("", "yaml"),
+    "crontab": ("Cron", ""),
+    "day.sh": ("Cron", "bash"),
+    "dag.py": ("Airflow", "python"),
+    "Dockerfile": ("Kubernetes", "dockerfile"),
+    "cronjob.yaml": ("Kubernetes", "yaml"),
+    "day.slurm": ("Slurm", "bash"),
+}
+"""The section and the language of each file's block, the first of its kind there."""
+
+
+def contents() -> dict[str, str]:
+    """The files' texts by their names."""
+    sections = re.split(r"^## (.*)\n", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    by_title = {"": sections[0], **dict(zip(sections[1::2], sections[2::2], strict=True))}
+    found = {}
+    for name, (title, language) in FILES.items():
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", by_title[title], flags=re.DOTALL | re.MULTILINE)
+        found[name] = next(text for kind, text in blocks if kind == language)
+    return found
+
+
+def main() -> None:
+    """Write them."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in contents().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
