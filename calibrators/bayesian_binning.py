@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from calibrators._kernels import bayesian_binning as kernel
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap, midpoints
 from calibrators.cumulative import (
+    balanced_cuts_pass,
     bin_counts,
     cuts_pass,
     equal_frequency_targets,
@@ -40,20 +42,28 @@ class _BayesianBinning(Calibrator):
 
     exact_: bool
 
-    def __init__(self, expected_cuts: float = 10.0, max_cuts: int = 2000) -> None:
+    def __init__(
+        self,
+        expected_cuts: float = 10.0,
+        max_cuts: int = 2000,
+        cuts: Literal["rarer", "frequency"] = "rarer",
+    ) -> None:
         self.expected_cuts = expected_cuts
         self.max_cuts = max_cuts
+        self.cuts = cuts
 
     def facts(self) -> dict[str, Any]:
         """Whether every gap between distinct scores could be a boundary, or only `max_cuts` cut points."""
         return {"every_boundary_considered": bool(self.exact_)}
 
     def check_parameters(self) -> None:
-        """Raise ValueError unless `expected_cuts` is a finite number > 0 and `max_cuts` a whole number >= 1."""
+        """Raise ValueError unless `expected_cuts` is finite and > 0, `max_cuts` a whole number >= 1, `cuts` a name."""
         if not isinstance(self.expected_cuts, Real) or not 0 < self.expected_cuts < np.inf:
             raise ValueError(f"expected_cuts: expected a finite number > 0, found {self.expected_cuts!r}")
         if not isinstance(self.max_cuts, Integral) or isinstance(self.max_cuts, bool) or self.max_cuts < 1:
             raise ValueError(f"max_cuts: expected a whole number >= 1, found {self.max_cuts!r}")
+        if self.cuts not in ("rarer", "frequency"):
+            raise ValueError(f"cuts: expected 'rarer' or 'frequency', found {self.cuts!r}")
 
     def _passes(self) -> Passes:
         layout = yield layout_pass()
@@ -62,7 +72,11 @@ class _BayesianBinning(Calibrator):
             points = yield gather_pass()
             groups = Groups(points.score, points.score, points.weight, points.positives)
         else:
-            cuts = yield cuts_pass(layout, equal_frequency_targets(layout.weight, int(self.max_cuts) + 1))
+            bins = int(self.max_cuts) + 1
+            if self.cuts == "rarer":
+                cuts = yield balanced_cuts_pass(layout, bins)
+            else:
+                cuts = yield cuts_pass(layout, equal_frequency_targets(layout.weight, bins))
             groups = Groups(
                 np.append(layout.first[0], cuts.above),
                 np.append(cuts.below, layout.last),
@@ -96,6 +110,10 @@ class SBB(_BayesianBinning):
         With more distinct scores than this, boundaries are allowed only at this many equal-frequency cut points. The
         distance between neighbouring groups of points is then that of the middles of their score ranges, so that
         `expected_cuts` keeps its meaning: it is the number of boundaries expected in the whole range.
+    cuts : {'rarer', 'frequency'}, default 'rarer'
+        Which cut points those are. 'frequency': equally many observations between them. 'rarer': half of them so, and
+        half with equally many observations of the rarer label between them, so that where few of many scores carry all
+        positives there are cuts.
 
     Attributes
     ----------
@@ -144,6 +162,8 @@ class ABB(_BayesianBinning):
         Expected number of boundaries under the prior; chosen as for `SBB`.
     max_cuts : int >= 1, default 2000
         As for `SBB`; points between two neighbouring cut points then share one level.
+    cuts : {'rarer', 'frequency'}, default 'rarer'
+        As for `SBB`.
 
     Attributes
     ----------
@@ -189,8 +209,9 @@ class _Scores(NamedTuple):
 
     @classmethod
     def of(cls, groups: Groups, expected_cuts: float) -> _Scores:
-        # A quarter, where the range of the scores would overflow.
-        unit = 0.25 if max(-groups.first[0], groups.last[-1]) > 1e307 else 1.0
+        # A power of two by which neither ranges overflow nor gaps of the smallest doubles vanish.
+        largest = float(max(-groups.first[0], groups.last[-1], groups.first[0], -groups.last[-1]))
+        unit = 2.0 ** min(1000 - math.frexp(largest)[1], 1020)
         first, last = groups.first * unit, groups.last * unit
         gap = np.diff(first) / 2 + np.diff(last) / 2
         rate = expected_cuts * (gap / (last[-1] - first[0])) if gap.size else gap

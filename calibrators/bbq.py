@@ -70,6 +70,10 @@ class BBQ(Calibrator):
         bins hold floor(N / B) and the last the remainder; a bin's level is (positives + p0) / (weight + 1), p0 =
         (sum of the scores of its positives + bin's midpoint) / (positives + 1); likelihoods equal to the best are
         passed over before `rho` is applied, and then one model fewer is kept, at least one.
+    cuts : {'rarer', 'frequency'}, default 'rarer'
+        'frequency': bins hold equally many observations, as in the paper (and with reference='authors'). 'rarer': half
+        of the edges follow the observations, half those of the rarer label, so that where few of many scores carry all
+        positives there are bins: edges lie where the mean of the two shares reaches j / B.
 
     Attributes
     ----------
@@ -85,8 +89,9 @@ class BBQ(Calibrator):
     Notes
     -----
     Exact: only the cumulative counts at the models' edges are needed. The coordinator gathers one entry for each
-    distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. One
-    pass where parts know their places, otherwise two (three for reference='authors'); O(m + C**2 N**(2/3)) time.
+    distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. Two passes
+    (three for reference='authors'; with cuts='frequency' one where parts know their places); O(m + C**2 N**(2/3))
+    time.
 
     References
     ----------
@@ -108,11 +113,13 @@ class BBQ(Calibrator):
         prior: Literal["paper", "per_bin"] = "paper",
         rho: float | None = 0.001,
         reference: Literal["paper", "authors"] = "paper",
+        cuts: Literal["rarer", "frequency"] = "rarer",
     ) -> None:
         self.C = C
         self.prior = prior
         self.rho = rho
         self.reference = reference
+        self.cuts = cuts
 
     def facts(self) -> dict[str, Any]:
         """How many models the map averages."""
@@ -128,16 +135,24 @@ class BBQ(Calibrator):
             raise ValueError(f"rho: expected a number >= 0 or None, found {self.rho!r}")
         if self.reference not in ("paper", "authors"):
             raise ValueError(f"reference: expected 'paper' or 'authors', found {self.reference!r}")
+        if self.cuts not in ("rarer", "frequency"):
+            raise ValueError(f"cuts: expected 'rarer' or 'frequency', found {self.cuts!r}")
 
     @property
     def single_placed_pass(self) -> bool:  # type: ignore[override]
-        """Whether one pass is enough where parts know their places: unless scores must be summed as well."""
-        return self.reference == "paper"
+        """Whether one pass is enough where parts know their places: where edges follow the observations alone."""
+        return self.reference == "paper" and self.cuts == "frequency"
 
     def _passes(self) -> Passes:
         authors = self.reference == "authors"
-        family_of = partial(binning_family, C=float(self.C), authors=authors, per_bin=self.prior == "per_bin")
-        if authors:
+        family_of = partial(
+            binning_family,
+            C=float(self.C),
+            authors=authors,
+            per_bin=self.prior == "per_bin",
+            balanced=self.cuts == "rarer",
+        )
+        if authors or self.cuts == "rarer":
             layout, edges = (yield layout_pass()), None
         else:
             layout, edges = yield layout_and_edges_pass(family_of)

@@ -15,7 +15,14 @@ import numpy.typing as npt
 from calibrators._kernels import binnings as kernel
 from calibrators._kernels import cumulative
 from calibrators.calibration_map import CalibrationMap
-from calibrators.cumulative import Counts, Layout, bin_counts, cuts_after
+from calibrators.cumulative import (
+    Counts,
+    Layout,
+    balanced_shares,
+    bin_counts,
+    cuts_after,
+    shares_in_part,
+)
 from calibrators.passes import Pass, Points
 
 Array = npt.NDArray[np.float64]
@@ -39,6 +46,7 @@ class Family:
     numerator, denominator : float64: edge j lies where the cumulative weight reaches numerator j / denominator
     strength : float64, shape (models, 2): equivalent sample size of a bin, of a model to be shared among its bins
     smoothed : whether levels are smoothed as the authors' code does
+    balanced : whether edges follow the rows and the rarer label together (`balanced_shares`), not the rows alone
     """
 
     bins: Indices
@@ -46,6 +54,7 @@ class Family:
     denominator: Array
     strength: Array
     smoothed: bool
+    balanced: bool = False
 
 
 class Edges(NamedTuple):
@@ -62,7 +71,7 @@ class Edges(NamedTuple):
     score_sums: Array
 
 
-def binning_family(total: float, C: float, *, authors: bool, per_bin: bool) -> Family:
+def binning_family(total: float, C: float, *, authors: bool, per_bin: bool, balanced: bool = False) -> Family:
     """The binnings of BBQ for this total weight."""
     if total > _MOST_WEIGHT:
         raise ValueError(
@@ -77,6 +86,7 @@ def binning_family(total: float, C: float, *, authors: bool, per_bin: bool) -> F
         denominator=np.ones(bins.size) if authors else bins.astype(np.float64),
         strength=np.column_stack([one_bin, 2.0 - one_bin]),
         smoothed=authors,
+        balanced=balanced and not authors,
     )
 
 
@@ -133,12 +143,13 @@ def edges_pass(layout: Layout, family: Family, score_sums_before: list[Array] | 
 
 def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, points: Points) -> Edges:
     part = layout.part_of(points)
-    carry = layout.weight_before[part]
-    index = np.flatnonzero(
-        kernel.mark_edges(
-            points.weight, carry, family.bins, family.numerator, family.denominator, layout.weight
-        )
-    )
+    models = (family.bins, family.numerator, family.denominator, layout.weight)
+    if family.balanced:
+        start, share = shares_in_part(layout, points)
+        marked = kernel.mark_reached(share * layout.weight, start * layout.weight, *models)
+    else:
+        marked = kernel.mark_edges(points.weight, layout.weight_before[part], *models)
+    index = np.flatnonzero(marked)
     cuts = cuts_after(layout, points, index)
     index = index[: cuts.below.size]  # only the last point of all can have been left out
     counts = cuts.counts
@@ -166,6 +177,14 @@ def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Ed
     return Edges(cuts, score_sums)
 
 
+def _places(layout: Layout, family: Family, edges: Edges) -> Array:
+    """What targets are compared with at each edge: the weight below it, or its balanced share of the weight."""
+    weight, positives = edges.cuts[:, 1], edges.cuts[:, 2]
+    if not family.balanced:
+        return weight
+    return np.maximum.accumulate(balanced_shares(layout, weight, positives)) * layout.weight
+
+
 def _end(layout: Layout) -> Array:
     return np.array([1.0, layout.weight, layout.positives, layout.weight_low, layout.positives_low])
 
@@ -177,13 +196,15 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
     """
     scores = np.empty(family.bins.size)
     sizes = np.empty(family.bins.size, np.int64)
-    starts = kernel.bucket_index(edges.cuts[:, 1], layout.weight)
+    places = _places(layout, family, edges)
+    starts = kernel.bucket_index(places, layout.weight)
     end = _end(layout)
 
     def score(models: slice) -> None:
         kernel.log_marginal_likelihoods(
             edges.cuts,
             end,
+            places,
             starts,
             family.bins[models],
             family.numerator[models],
@@ -213,10 +234,11 @@ def _shares(bins: Indices, threads: int) -> list[slice]:
 
 def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
     """The map of the weighted mean of some models."""
-    starts = kernel.bucket_index(edges.cuts[:, 1], layout.weight)
+    sums = _places(layout, family, edges)
+    starts = kernel.bucket_index(sums, layout.weight)
     at, change, start = [], [], 0.0
     for model, share in zip(models, weight, strict=True):
-        index, level = _model_levels(layout, family, edges, starts, int(model))
+        index, level = _model_levels(layout, family, edges, (sums, starts), int(model))
         terms = share * level
         start += terms[0]
         at.append(np.repeat(index, 2))
@@ -232,15 +254,14 @@ def average(layout: Layout, family: Family, edges: Edges, models: Indices, weigh
 
 
 def _model_levels(
-    layout: Layout, family: Family, edges: Edges, starts: Places, model: int
+    layout: Layout, family: Family, edges: Edges, index: tuple[Array, Places], model: int
 ) -> tuple[Indices, Array]:
     """Where the edges of a model are among all edges, and the levels of its bins."""
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)
     chosen = np.empty(most, np.int64)
     count = kernel.edges_of(
-        edges.cuts[:, 1],
-        starts,
+        *index,
         layout.weight,
         family.bins[model],
         family.numerator[model],

@@ -177,6 +177,55 @@ def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
     return Cuts(points.score[index][some], above[some], Counts(*(column[some] for column in counts)))
 
 
+def balanced_cuts_pass(layout: Layout, bins: int) -> Pass:
+    """The pass that yields the `Cuts` of bins with equal shares of the rows and of the rarer label together.
+
+    Where the share of the weight up to a point, and that of the rarer label's weight, have a mean that reaches
+    j / bins: half of the cuts follow the rows, half the label that there is little of. Otherwise as `cuts_pass`.
+    """
+    targets = equal_frequency_targets(1.0, bins)
+    starts = balanced_shares(
+        layout,
+        np.array([sums.exact_sum(before) for before in layout.weight_before]),
+        np.array([sums.exact_sum(before) for before in layout.positives_before]),
+    )
+    parts = np.unique(np.searchsorted(np.maximum.accumulate(starts), targets, side="left") - 1)
+    return Pass(
+        chunk=partial(_balanced_cuts_in_part, layout, targets),
+        combine=_join_cuts,
+        only=_first_scores(layout, parts),
+    )
+
+
+def balanced_shares(layout: Layout, weight: Array, positives: Array) -> Array:
+    """The mean of the shares of weight and of the rarer label, of cumulative sums that are correctly rounded."""
+    few = 2 * layout.positives <= layout.weight
+    rarer = positives if few else weight - positives
+    total = layout.positives if few else layout.weight - layout.positives
+    share = weight / layout.weight
+    return share if total <= 0 else (share + rarer / total) / 2
+
+
+def _balanced_cuts_in_part(layout: Layout, targets: Array, points: Points) -> Cuts:
+    start, share = shares_in_part(layout, points)
+    found = np.unique(np.searchsorted(share, targets[targets > start], side="left"))
+    return cuts_after(layout, points, found[found < points.score.size])
+
+
+def shares_in_part(layout: Layout, points: Points) -> tuple[float, Array]:
+    """`balanced_shares` before a part, and at each of its points; ascending."""
+    part = layout.part_of(points)
+    before = layout.weight_before[part], layout.positives_before[part]
+    start = balanced_shares(layout, *(np.array([sums.exact_sum(sum_before)]) for sum_before in before))[0]
+    share = balanced_shares(
+        layout,
+        cumulative.prefix_sums(points.weight, before[0]),
+        cumulative.prefix_sums(points.positives, before[1]),
+    )
+    # Sums of weights are rounded before they are taken from each other.
+    return float(start), np.maximum.accumulate(np.maximum(share, start))
+
+
 def _join_cuts(parts: list[Cuts]) -> Cuts:
     return Cuts(
         np.concatenate([np.empty(0), *(part.below for part in parts)]),

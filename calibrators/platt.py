@@ -40,8 +40,8 @@ class Platt(Calibrator):
         of a score in [0, 1], clipped to [2**-53, 1 - 2**-53] (beta calibration's symmetric case: it contains the
         identity).
     max_error : float in [1e-12, 0.1], default 1e-9
-        Largest difference between the map and the sigmoid. Rows grow as 1 / sqrt(max_error): about 30,000 by
-        default.
+        Largest difference between the map and the sigmoid; relative to p and to 1 - p it is at most 1e5 times as much,
+        down to p of 3e-20. Rows grow as 1 / sqrt(max_error): about 30,000 by default.
 
     Attributes
     ----------

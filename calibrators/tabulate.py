@@ -13,6 +13,8 @@ _GRID = 20_001
 _STEEP = 45.0  # beyond this argument the sigmoid is 0 or 1 to well under 1e-12
 _LOWEST, _HIGHEST = -700.0, 37.0  # arguments between which doubles can tell the sigmoid from 0 and from 1
 _SAMPLES = (0.25, 0.5, 0.75)
+_RELATIVE = 1e5  # times the largest error: the largest one relative to p and to 1 - p
+_SMALLEST = 3e-24
 
 
 class SigmoidOfScore(Protocol):
@@ -37,6 +39,9 @@ class SigmoidOfScore(Protocol):
 def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, Array]:
     """Knots such that the sigmoid, linear between them and constant outside, is off by at most max_error.
 
+    Where probabilities are small, or nearly 1, an error of that size may be all there is: relative to p and to 1 - p it
+    is at most `_RELATIVE` times as much, down to p of 3e-20.
+
     Linear interpolation over a length h errs by h**2 |f''| / 8, so the density of knots is the square root of the
     curvature; where that is not enough, or not smooth enough, segments are halved until samples in each agree.
 
@@ -45,15 +50,14 @@ def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, 
     scores, probabilities : float64 arrays, shape (knots,), scores strictly ascending, probabilities monotone
     """
     scores = np.unique(sigmoid.score(_arguments(sigmoid, max_error)))
-    target = 0.98 * max_error
-    halve = _too_coarse(sigmoid, scores, target)
+    halve = _too_coarse(sigmoid, scores, max_error)
     while halve.any():
         middle = scores[:-1][halve] / 2 + scores[1:][halve] / 2
         refined = np.union1d(scores, middle)
         if refined.size == scores.size:
             break  # neighbouring doubles
         scores = refined
-        halve = _too_coarse(sigmoid, scores, target)
+        halve = _too_coarse(sigmoid, scores, max_error)
     levels = sigmoid.probability(scores)
     if levels[-1] >= levels[0]:
         return scores, np.maximum.accumulate(levels)
@@ -67,7 +71,8 @@ def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
     grid = np.linspace(inner[0], inner[1], _GRID)
     e = np.exp(-np.abs(grid))
     variance = e / (1.0 + e) ** 2
-    density = np.sqrt(variance * np.abs(sigmoid.relative_curvature(grid)) / (8.0 * 0.9 * max_error))
+    target = _target(np.where(grid >= 0, 1.0, e) / (1.0 + e), max_error)
+    density = np.sqrt(variance * np.abs(sigmoid.relative_curvature(grid)) / (8.0 * 0.9 * target))
     passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(grid))])
     count = max(int(np.ceil(passed[-1])), 8)
     knots = np.interp(np.linspace(0.0, passed[-1], count + 1), passed, grid)
@@ -75,8 +80,16 @@ def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
     return np.concatenate([ends, knots, even])
 
 
-def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, target: float) -> npt.NDArray[np.bool_]:
-    """Which segments between neighbouring knots err by more than the target at a sample."""
+def _target(probability: Array, max_error: float) -> Array:
+    """The largest error at probabilities."""
+    rarer = np.minimum(probability, 1.0 - probability)
+    # Near 1 doubles are some 1e-16 apart.
+    least = np.where(probability > 0.5, 1e-15, _SMALLEST)
+    return np.maximum(np.minimum(max_error, _RELATIVE * max_error * rarer), least)
+
+
+def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> npt.NDArray[np.bool_]:
+    """Which segments between neighbouring knots err by too much at a sample."""
     left, right = scores[:-1], scores[1:]
     levels = sigmoid.probability(scores)
     worst = np.zeros(left.size)
@@ -86,5 +99,7 @@ def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, target: float) -> npt.ND
         with np.errstate(invalid="ignore", divide="ignore"):
             part = (at / 2 - left / 2) / (right / 2 - left / 2)
         line = levels[:-1] + part * (levels[1:] - levels[:-1])
-        worst = np.maximum(worst, np.abs(line - sigmoid.probability(at)))
-    return worst > target
+        exact = sigmoid.probability(at)
+        target = _target(exact, max_error)
+        worst = np.maximum(worst, np.abs(line - exact) / target)
+    return worst > 0.95

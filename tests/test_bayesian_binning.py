@@ -7,6 +7,7 @@ import pytest
 from scipy.special import gammaln, logsumexp
 
 from calibrators.bayesian_binning import ABB, SBB
+from calibrators.cumulative import balanced_cuts_pass, layout_pass
 from calibrators.passes import Points, collapse
 
 
@@ -73,7 +74,7 @@ def test_expected_cuts_is_what_it_says(expected_cuts):
     points = Points(s, np.full(s.size, 1e-12), np.zeros(s.size))
     assert ABB(expected_cuts).fit_points(points).expected_bins_ - 1 == pytest.approx(expected_cuts, rel=0.06)
     # Nor do fewer places for boundaries.
-    few = ABB(expected_cuts, max_cuts=500).fit_points(points)
+    few = ABB(expected_cuts, max_cuts=500, cuts="frequency").fit_points(points)
     assert not few.exact_
     assert few.expected_bins_ - 1 == pytest.approx(expected_cuts, rel=0.06)
 
@@ -83,7 +84,7 @@ def test_few_cuts_equal_the_definition_on_groups(method):
     rng = np.random.default_rng(3)
     s = np.sort(rng.random(60))
     z = rng.random(60) < s
-    fitted = method(3.0, max_cuts=9).fit(s, z)
+    fitted = method(3.0, max_cuts=9, cuts="frequency").fit(s, z)
     ends = [-(-60 * j // 10) for j in range(1, 10)]
     groups = np.split(np.arange(60), ends)
     middle = np.array([(s[g[0]] + s[g[-1]]) / 2 for g in groups])
@@ -109,10 +110,50 @@ def test_as_many_cuts_as_gaps_are_exact():
     rng = np.random.default_rng(4)
     s = rng.random(300)
     z = rng.random(300) < s
-    every, some = ABB(max_cuts=300).fit(s, z), ABB(max_cuts=299).fit(s, z)
+    every, some = ABB(max_cuts=300).fit(s, z), ABB(max_cuts=299, cuts="frequency").fit(s, z)
     assert every.exact_
     assert not some.exact_
     assert some.predict(s) == pytest.approx(every.predict(s), rel=1e-12)
+
+
+@pytest.mark.parametrize("rarer", [True, False])
+@pytest.mark.parametrize("parts", [1, 7])
+def test_balanced_cuts_have_equal_shares_of_rows_and_of_the_rarer_label(rarer, parts):
+    rng = np.random.default_rng(8)
+    s = np.sort(rng.random(5000).round(3))
+    z = (rng.random(5000) < 0.1 * s**4) == rarer
+    points = collapse(s, z)
+    pieces = [
+        Points(*(column[i] for column in points)) for i in np.array_split(np.arange(points.score.size), parts)
+    ]
+    run = lambda request: request.combine([request.chunk(piece) for piece in pieces])  # noqa: E731
+    layout = run(layout_pass())
+    found = run(balanced_cuts_pass(layout, 40))
+    few = points.positives if rarer else points.weight - points.positives
+    share = (np.cumsum(points.weight) / points.weight.sum() + np.cumsum(few) / few.sum()) / 2
+    expected = np.unique([np.argmax(share >= j / 40) for j in range(1, 40)])
+    assert found.below.tolist() == points.score[expected].tolist()
+
+
+def test_cuts_are_where_the_rare_positives_are():
+    rng = np.random.default_rng(9)
+    s = rng.random(100_000)
+    truth = np.where(s > 0.995, 0.3, 1e-4)
+    z = rng.random(s.size) < truth
+    errors = [
+        np.abs(ABB(max_cuts=100, cuts=cuts).fit(s, z).predict(s) - truth)[s > 0.995].mean()
+        for cuts in ("rarer", "frequency")
+    ]
+    assert errors[0] < 0.5 * errors[1]
+
+
+@pytest.mark.parametrize("unit", [5e-324, 1e-310])
+def test_gaps_of_denormals_are_gaps(unit):
+    s = np.repeat(np.arange(20.0) * unit, 50)
+    z = s >= 10 * unit
+    assert ABB().fit(s, z).predict([0.0, 19 * unit]) == pytest.approx(
+        ABB().fit(s / unit, z).predict([0.0, 19.0]), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("method", [SBB, ABB])
@@ -160,6 +201,7 @@ def test_affine_maps_of_the_scores_change_nothing(method):
         ({"expected_cuts": np.inf}, "expected_cuts"),
         ({"max_cuts": 0}, "max_cuts"),
         ({"max_cuts": 2.0}, "max_cuts"),
+        ({"cuts": "positives"}, "cuts"),
     ],
 )
 def test_bad_parameters_are_named(method, parameters, named):

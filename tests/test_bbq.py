@@ -36,7 +36,7 @@ def past_ties(s, ranks):
     return sorted(ends)
 
 
-def direct(scores, labels, C=10, prior="paper", rho=0.001, reference="paper"):
+def direct(scores, labels, C=10, prior="paper", rho=0.001, reference="paper", cuts="frequency"):
     """BBQ row by row: a function of scores, the marginal likelihoods and the numbers of bins."""
     order = np.argsort(scores, kind="stable")
     s, z = np.asarray(scores, float)[order], np.asarray(labels, float)[order]
@@ -46,6 +46,10 @@ def direct(scores, labels, C=10, prior="paper", rho=0.001, reference="paper"):
     models = []
     for B in range(max(1, int(root / C)), min(-(-n // 5), int(np.ceil(C * root))) + 1):
         ranks = [j * (n // B) if authors else -(-n * j // B) for j in range(1, B)]
+        if cuts == "rarer" and not authors:
+            rare = z if 2 * z.sum() <= n else 1 - z
+            share = (np.arange(1, n + 1) / n + np.cumsum(rare) / rare.sum()) / 2 * n
+            ranks = [int(np.argmax(share >= n * j / B)) + 1 for j in range(1, B)]
         bins = bins_of_rows(s, past_ties(s, ranks))
         strength = 2 if authors or prior == "per_bin" else 2 / len(bins)
         S, levels = 0.0, []
@@ -104,10 +108,11 @@ def simulated(n, seed, decimals=None):
     ids=str,
 )
 @pytest.mark.parametrize("n", [7, 331, 2000])
-def test_equals_the_direct_loop(n, parameters, decimals):
+@pytest.mark.parametrize("cuts", ["rarer", "frequency"])
+def test_equals_the_direct_loop(n, parameters, decimals, cuts):
     s, z = simulated(n, n, decimals)
-    fitted = BBQ(**parameters).fit(s, z)
-    predict, models, weight = direct(s, z, **parameters)
+    fitted = BBQ(cuts=cuts, **parameters).fit(s, z)
+    predict, models, weight = direct(s, z, cuts=cuts, **parameters)
     at = np.concatenate([np.linspace(0, 1, 1001), s])
     assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
     kept = fitted.models_
@@ -148,8 +153,10 @@ def test_parts_change_nothing(reference, weighted, parts):
     points = collapse(s, z, w)
     cut = np.array_split(np.arange(points.score.size), parts)
     pieces = [Points(*(column[i] for column in points)) for i in cut]
-    whole = BBQ(reference=reference, rho=None).fit_points(points)
-    split = BBQ(reference=reference, rho=None).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
+    whole = BBQ(reference=reference, rho=None, cuts="frequency").fit_points(points)
+    split = BBQ(reference=reference, rho=None, cuts="frequency").fit_passes(
+        lambda p: p.combine([p.chunk(x) for x in pieces])
+    )
     for a, b in zip(whole.models_, split.models_, strict=True):
         assert np.array_equal(a, b)
     for name in whole.calibration_map_.__dataclass_fields__:
@@ -193,7 +200,7 @@ def test_parts_that_know_their_places_need_one_pass(data):
 def test_very_many_edges_are_looked_for_when_it_is_known_that_ties_leave_few(monkeypatch):
     s, z = simulated(3000, 4, decimals=2)
     points = collapse(s, z)
-    expected = BBQ().fit(s, z)
+    expected = BBQ(cuts="frequency").fit(s, z)
     monkeypatch.setattr(placed_edges, "MOST_EDGES", 1000)
     pieces = in_parts(points, [30, 60])
     asked = []
@@ -204,14 +211,14 @@ def test_very_many_edges_are_looked_for_when_it_is_known_that_ties_leave_few(mon
             return run_placed(request, pieces)
         return request.combine([request.chunk(piece) for piece in pieces])
 
-    found = BBQ().fit_passes(run)
+    found = BBQ(cuts="frequency").fit_passes(run)
     assert len(asked) == 2
     np.testing.assert_array_equal(found.predict(s), expected.predict(s))
 
 
 def test_points_beyond_one_block_of_the_kernel():
     s, z = simulated(200_000, 9)
-    fitted = BBQ(C=1, rho=None).fit(s, z)
+    fitted = BBQ(C=1, rho=None, cuts="frequency").fit(s, z)
     predict, _, _ = direct(s, z, C=1, rho=None)
     at = np.linspace(0, 1, 1001)
     assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
@@ -224,11 +231,11 @@ def test_scores_outside_the_unit_interval_are_refused():
 
 def test_too_many_edges_are_refused():
     with pytest.raises(ValueError, match="lower C, or scale the weights"):
-        BBQ().fit(np.linspace(0, 1, 100_000), np.arange(100_000) % 2, np.full(100_000, 1e12))
+        BBQ().fit(np.linspace(0, 1, 100_000), np.arange(100_000) % 2, np.full(100_000, 1e9))
 
 
 def test_few_points_of_huge_weight_are_quick():
-    fitted = BBQ(rho=None).fit([0.2, 0.5, 0.9], [0, 1, 1], [1e12, 1e12, 1e12])
+    fitted = BBQ(rho=None, cuts="frequency").fit([0.2, 0.5, 0.9], [0, 1, 1], [1e12, 1e12, 1e12])
     assert fitted.predict([0.2, 0.5, 0.9]) == pytest.approx([0, 1, 1], abs=1e-9)
 
 
@@ -241,6 +248,7 @@ def test_few_points_of_huge_weight_are_quick():
         ({"rho": -1}, "rho"),
         ({"rho": float("nan")}, "rho"),
         ({"reference": "code"}, "reference"),
+        ({"cuts": "rare"}, "cuts"),
     ],
 )
 def test_bad_parameters_are_named(parameters, named):
@@ -248,18 +256,45 @@ def test_bad_parameters_are_named(parameters, named):
         BBQ(**parameters).fit([0.1, 0.2], [0, 1])
 
 
+def test_edges_are_where_the_rare_positives_are():
+    rng = np.random.default_rng(9)
+    s = rng.random(100_000)
+    truth = np.where(s > 0.999, 0.3, 1e-4)
+    z = rng.random(s.size) < truth
+    errors = [
+        np.abs(BBQ(cuts=cuts).fit(s, z).predict(s) - truth)[s > 0.999].mean()
+        for cuts in ("rarer", "frequency")
+    ]
+    assert errors[0] < 0.5 * errors[1]
+
+
+@pytest.mark.parametrize("parts", [2, 40])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_balanced_edges_do_not_depend_on_the_parts(parts, weighted):
+    rng = np.random.default_rng(parts)
+    s = rng.random(3000).round(4)
+    points = collapse(s, rng.random(3000) < 0.95, rng.exponential(size=3000) if weighted else None)
+    pieces = [
+        Points(*(column[i] for column in points)) for i in np.array_split(np.arange(points.score.size), parts)
+    ]
+    whole = BBQ().fit_points(points).calibration_map_
+    split = BBQ().fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces])).calibration_map_
+    for name in whole.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(whole, name), getattr(split, name))
+
+
 @pytest.mark.parametrize("reference", ["paper", "authors"])
 def test_threads_change_nothing(monkeypatch, reference):
     generator = np.random.default_rng(5)
     s = generator.random(3000)
     z = generator.random(3000) < s
-    alone = BBQ(rho=None, reference=reference).fit(s, z)
+    alone = BBQ(rho=None, reference=reference, cuts="frequency").fit(s, z)
     monkeypatch.setattr(family, "_BINS_A_THREAD", 1)
     monkeypatch.setattr(family.os, "cpu_count", lambda: 3)
     shares = []
     original = family._shares
     monkeypatch.setattr(family, "_shares", lambda *a: shares.append(original(*a)) or shares[-1])
-    shared = BBQ(rho=None, reference=reference).fit(s, z)
+    shared = BBQ(rho=None, reference=reference, cuts="frequency").fit(s, z)
     assert len(shares[0]) == 3
     for name in alone.models_._fields:
         np.testing.assert_array_equal(getattr(shared.models_, name), getattr(alone.models_, name))

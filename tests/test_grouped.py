@@ -155,3 +155,12 @@ def test_the_methods_of_configurations():
         ConfigError, match=r"group_sise: dgg has no such parameter \(did you mean 'group_size'\?\)"
     ):
         make_calibrator("dgg", {"group_sise": 50})
+
+
+def test_means_that_rounding_alone_tells_apart_are_one_point():
+    from calibrators.score_groups import _without_rounding
+
+    one = np.nextafter(0.3, 1.0)
+    mean = np.array([0.1, 0.3, one, np.nextafter(one, 1.0), 0.3 + 1e-12, 7.0])
+    assert _without_rounding(mean).tolist() == [0.1, 0.3, 0.3, 0.3, 0.3 + 1e-12, 7.0]
+    assert _without_rounding(np.array([0.5])).tolist() == [0.5]

@@ -72,10 +72,11 @@ def test_table_is_within_the_stated_error_of_the_sigmoid(kind, max_error):
 
 def test_table_is_no_longer_than_it_needs_to_be():
     s, z, _ = observations(2000, 3, "score")
-    # The integral of sqrt(|f''| / 8e-9) over a sigmoid f, the least that chords between its points can do.
-    grid = np.linspace(-40, 40, 400_001)
-    p = expit(grid)
-    least = np.trapezoid(np.sqrt(np.abs(p * (1 - p) * (1 - 2 * p)) / 8e-9), grid)
+    # The integral of sqrt(|f''| / 8 / error) over a sigmoid f, the least that chords between its points can do.
+    grid = np.linspace(-54, 54, 400_001)
+    p = expit(-np.abs(grid))
+    error = np.maximum(np.minimum(1e-9, 1e-4 * p), np.where(grid > 0, 1e-15, 3e-24))
+    least = np.trapezoid(np.sqrt(np.abs(p * (1 - p) * (1 - 2 * p)) / 8 / error), grid)
     assert len(Platt().fit(s, z).calibration_map_) < 1.1 * least
 
 
@@ -144,3 +145,14 @@ def test_logit_needs_probabilities():
 def test_bad_parameters_are_named(parameters, named):
     with pytest.raises(ValueError, match=f"^{named}: expected"):
         Platt(**parameters).fit([0.1, 0.2], [0, 1])
+
+
+def test_small_probabilities_are_right_to_four_digits():
+    rng = np.random.default_rng(0)
+    s = rng.normal(-6, 4, 20_000)
+    z = rng.random(s.size) < expit(1.5 * s)
+    fitted = Platt().fit(s, z)
+    at = (np.linspace(-44, 30, 5001) - fitted.intercept_) / fitted.slope_
+    exact = expit(fitted.slope_ * at + fitted.intercept_)
+    assert np.max(np.abs(fitted.predict(at) / exact - 1)) < 1.1e-4
+    assert len(fitted.calibration_map_) < 40_000

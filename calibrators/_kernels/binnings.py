@@ -126,6 +126,30 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
 
 
 @kernel
+def mark_reached(sums, before, bins, numerators, denominators, total):
+    """`mark_edges` where what the targets are compared with is known at each point: ascending, and before the first."""
+    marked = np.zeros(sums.size, np.bool_)
+    end = sums[sums.size - 1]
+    density = sums.size / max(end - before, 5e-324)
+    for model in range(bins.size):
+        j = first_target_beyond(before, numerators[model], denominators[model])
+        t = numerators[model] * j / denominators[model]
+        i = 0
+        while j < bins[model] and t <= end:
+            i = _search(sums, i, t, density)
+            if sums[i] >= total:
+                break
+            marked[i] = True
+            j += 1
+            t = numerators[model] * j / denominators[model]
+            if t <= sums[i]:
+                j = first_target_beyond(sums[i], numerators[model], denominators[model])
+                t = numerators[model] * j / denominators[model]
+            i += 1
+    return marked
+
+
+@kernel
 def bucket_index(sums, total):
     """For each of as many equal buckets of [0, total] as there are sums, the first sum at or above its start."""
     buckets = max(sums.size, 1)
@@ -242,13 +266,15 @@ def prior_mean(low, high):
 
 
 @kernel
-def log_marginal_likelihoods(cuts, ends, starts, bins, numerators, denominators, strengths, scores, sizes):
+def log_marginal_likelihoods(
+    cuts, ends, sums, starts, bins, numerators, denominators, strengths, scores, sizes
+):
     """The log marginal likelihood of each binning, and how many bins it ends with.
 
+    sums : of each cut what targets are compared with, ascending: the cumulative weight, as a rule.
     strengths : float64 array, one a binning: alpha + beta of a bin, as (value, 0) or, to be shared out among the
     bins that there are, (0, value), in two columns.
     """
-    sums = cuts[:, 1]
     largest = 1
     for model in range(bins.size):
         largest = max(largest, min(bins[model], sums.size + 1))
