@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from calibrators.base import Calibrator
     from calibrators.bayesian_binning import ABB, SBB
     from calibrators.bbq import BBQ
+    from calibrators.beta import Beta
     from calibrators.calibration_map import CalibrationMap
     from calibrators.classifier import CalibratedClassifier
     from calibrators.dgg import DGG, Grouped
@@ -27,6 +28,7 @@ __all__ = [
     "DGG",
     "ENIR",
     "SBB",
+    "Beta",
     "CalibratedClassifier",
     "CalibrationMap",
     "Calibrator",
@@ -45,6 +47,7 @@ _MODULES = {
     "ABB": "calibrators.bayesian_binning",
     "ACP": "calibrators.acp",
     "BBQ": "calibrators.bbq",
+    "Beta": "calibrators.beta",
     "CalibratedClassifier": "calibrators.classifier",
     "CalibrationMap": "calibrators.calibration_map",
     "Calibrator": "calibrators.base",

@@ -33,7 +33,7 @@ from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, s
 from pipeline.table.identity import run_id, software
 
 REPORT, RUN = "report.html", "run.json"
-_NEEDS_PROBABILITIES = ("bbq",)
+_NEEDS_PROBABILITIES = ("bbq", "beta")
 _OF_GENERATED_LOGS = ("dg", "dgg")
 
 

@@ -38,6 +38,7 @@ METHODS = {
     "abb": "calibrators.bayesian_binning:ABB",
     "dg": "calibrators.isotonic:Isotonic",
     "dgg": "calibrators.dgg:DGG",
+    "beta": "calibrators.beta:Beta",
     "auto": "calibrators.auto:Auto",
 }
 """Names of methods in configurations, and where their classes are: imported when used."""

@@ -1,0 +1,96 @@
+"""Beta calibration against scikit-learn's logistic regression on the logs of scores, as its authors' code fits it."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from calibrators.beta import Beta
+from calibrators.passes import Points, collapse
+from calibrators.sampling import odds_divided
+
+
+def sample(n=3000, seed=0, a=0.6, b=1.4, c=-0.5):
+    rng = np.random.default_rng(seed)
+    s = np.clip(rng.beta(0.8, 1.2, n), 1e-9, 1 - 1e-9)
+    return s, rng.random(n) < expit(a * np.log(s) - b * np.log1p(-s) + c)
+
+
+def loss(parameters, s, z, w):
+    argument = parameters[0] * np.log(s) - parameters[1] * np.log1p(-s) + parameters[2]
+    return w @ (np.logaddexp(0.0, argument) - z * argument)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_optimum_is_that_of_a_general_minimiser(weighted):
+    s, z = sample()
+    w = np.random.default_rng(1).exponential(size=s.size) if weighted else np.ones(s.size)
+    fitted = Beta().fit(s, z, w)
+    found = minimize(loss, [1.0, 1.0, 0.0], (s, z, w), method="BFGS", options={"gtol": 1e-7})
+    assert [fitted.a_, fitted.b_, fitted.c_] == pytest.approx(found.x, rel=1e-4, abs=1e-4)
+    assert loss([fitted.a_, fitted.b_, fitted.c_], s, z, w) <= found.fun + 1e-9
+    p = expit(fitted.a_ * np.log(s) - fitted.b_ * np.log1p(-s) + fitted.c_)
+    assert fitted.predict(s) == pytest.approx(p, abs=1e-9)
+    assert fitted.calibration_map_.monotone
+
+
+@pytest.mark.parametrize(("a", "b", "zero"), [(-0.5, 1.0, "a_"), (1.0, -0.5, "b_")])
+def test_a_negative_parameter_is_zero_and_the_others_are_fitted_again(a, b, zero):
+    s, z = sample(a=a, b=b)
+    fitted = Beta().fit(s, z)
+    assert getattr(fitted, zero) == 0.0
+    free = [i for i, name in enumerate(("a_", "b_", "c_")) if name != zero]
+
+    def rest(values):
+        full = np.zeros(3)
+        full[free] = values
+        return loss(full, s, z, np.ones(s.size))
+
+    found = minimize(rest, [0.5, 0.0], method="BFGS", options={"gtol": 1e-7})
+    got = np.array([fitted.a_, fitted.b_, fitted.c_])[free]
+    assert got == pytest.approx(found.x, rel=1e-4, abs=1e-4)
+
+
+def test_scores_that_are_right_stay_as_they_are():
+    s, z = sample(200_000, a=1.0, b=1.0, c=0.0)
+    fitted = Beta().fit(s, z)
+    assert [fitted.a_, fitted.b_, fitted.c_] == pytest.approx([1.0, 1.0, 0.0], abs=0.05)
+
+
+def test_scores_that_go_down_give_a_constant():
+    s, z = sample(a=-1.0, b=-1.0, c=0.3)
+    fitted = Beta().fit(s, z)
+    assert (fitted.a_, fitted.b_) == (0.0, 0.0)
+    assert fitted.predict([0.1, 0.9]) == pytest.approx([z.mean()] * 2, rel=1e-6)
+
+
+def test_parts_change_nothing():
+    points = collapse(*sample(2000))
+    cuts = [0, 1, 700, 1999, points.score.size]
+    pieces = [Points(*(column[a:b] for column in points)) for a, b in itertools.pairwise(cuts)]
+    whole = Beta(1e-6).fit_points(points).calibration_map_
+    split = Beta(1e-6).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces])).calibration_map_
+    for name in whole.__dataclass_fields__:
+        assert np.array_equal(getattr(whole, name), getattr(split, name))
+
+
+def test_scores_that_separate_the_labels_end_somewhere():
+    fitted = Beta().fit([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1])
+    assert fitted.predict([0.1, 0.9]) == pytest.approx([0, 1], abs=1e-3)
+
+
+def test_a_sampled_log_moves_the_intercept():
+    s, z = sample()
+    raw, sampled = Beta(), Beta()
+    sampled.sampling_rate = 0.05
+    expected = odds_divided(raw.fit(s, z).predict(s), 0.05)
+    assert sampled.fit(s, z).predict(s) == pytest.approx(expected, abs=1e-7)
+
+
+def test_what_does_not_suit_is_refused():
+    with pytest.raises(ValueError, match=r"expected numbers in \[0, 1\]"):
+        Beta().fit([-1.0, 0.5], [0, 1])
+    with pytest.raises(ValueError, match=r"^max_error: expected"):
+        Beta(max_error=0).fit([0.1, 0.5], [0, 1])
