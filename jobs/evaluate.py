@@ -61,7 +61,7 @@ from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import LookupTable, read_lookup_table
 from pipeline.table.published import PublishedTable
 from pipeline.table.segment_lookup import SEGMENTS_FILE, SegmentedLookup, read_segmented_lookup
-from pipeline.table.version import Version, segments_of
+from pipeline.table.version import Version, check_segment_types, segments_of
 
 REPORT, RUN = "report.html", "run.json"
 FITTED = (
@@ -96,6 +96,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
         log = open_log(
             config.log.path, Columns(config.log.score, config.log.label, config.log.weight, columns)
         )
+        check_segment_types(version, log)
     else:
         _check_kept(kept, transform, columns)
         log = kept.files()

@@ -20,7 +20,7 @@ from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import cached_lookup_table, read_lookup_facts
 from pipeline.table.published import PublishedTable
-from pipeline.table.version import Version, segments_of
+from pipeline.table.version import Version, check_segment_types, segments_of
 
 if TYPE_CHECKING:
     from jobs.config_follow import FollowConfig
@@ -36,6 +36,7 @@ def prepare(config: ScoreConfig) -> Prepared:
     segments = segments_of(version)
     if classifying is None:
         log = open_log(config.log.path, Columns(config.log.score, segments=segments))
+        check_segment_types(version, log)
     else:
         features = classifying.classifier.features
         log = open_features(config.log.path, Roles(None), setting="log", known=features).log

@@ -137,7 +137,8 @@ def _table(rows: Rows, columns: Columns, file: str, bad: Any, reasons: list[str]
         return column.cast(pa.float64(), safe=False)
 
     data = [
-        pa.array([file] * bad.size, pa.string()),
+        # A name need not be UTF-8.
+        pa.array([file.encode("utf-8", "backslashreplace").decode()] * bad.size, pa.string()),
         pa.array(rows.first_row + bad, pa.int64()),
         pa.array(reasons, pa.string()),
         taken(columns.score),

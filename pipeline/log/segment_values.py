@@ -26,6 +26,7 @@ def usable(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    text = text or pa.types.is_null(kind)  # a column of nulls only
     return text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
 
 
@@ -234,6 +235,8 @@ class _Coder:
 
     def encode(self, column: pa.Array) -> npt.NDArray[np.int32]:
         """The codes of a column's values."""
+        if pa.types.is_null(column.type):
+            column = column.cast(pa.string())
         if pa.types.is_dictionary(column.type):
             return self._encode_dictionary(column)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

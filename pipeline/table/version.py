@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.errors import InputRejectedError, listing
+from pipeline.log.logs import Log
 from pipeline.table.journal import CANDIDATE
 
 MANIFEST = "manifest.json"
@@ -39,3 +41,31 @@ class Version:
 def segments_of(version: Version) -> tuple[str, ...]:
     """The names of a version's segment columns; empty without segments."""
     return tuple(version.manifest.get("segments", {}).get("columns", ()))
+
+
+def check_segment_types(version: Version, log: Log) -> None:
+    """Compare a log's segment columns with those that a version was fitted to.
+
+    Raises
+    ------
+    InputRejectedError
+        A column is of another kind, so that none of its values would be known.
+    """
+    fitted = version.manifest.get("log", {}).get("columns", {})
+    problems = []
+    for name in segments_of(version):
+        kinds = [_kind(types[name]) for types in (fitted, log.types) if name in types]
+        if len(kinds) == 2 and kinds[0] != kinds[1] and "null" not in kinds:
+            problems.append(
+                f"column '{name}': expected {kinds[0]} as the table's segments have ({fitted[name]}), found {kinds[1]} "
+                f"({log.types[name]}): convert it, or fit to such a log"
+            )
+    if problems:
+        raise InputRejectedError(f"the log's segments are not the table's.\n{listing(problems)}")
+
+
+def _kind(type_: str) -> str:
+    if type_.startswith("dictionary<values="):
+        type_ = type_.removeprefix("dictionary<values=")
+    kinds = {"text": ("string", "large_string"), "whole numbers": ("int", "uint"), "booleans": ("bool",)}
+    return next((kind for kind, starts in kinds.items() if type_.startswith(starts)), type_)

@@ -120,7 +120,7 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
         file.close()
         return
     final = Path(path)
-    temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}.tmp")
+    temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")  # with its own name it could be too long
     try:
         with temporary.open("wb") as local:
             yield local
