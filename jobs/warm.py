@@ -72,6 +72,8 @@ def cases() -> Iterator[Case]:
     yield Case(("log.score=margin", "log.score_transform=sigmoid"), measured)
     yield Case(("calibrator.params={ends: 0, strict: true}",), measured)
     yield Case(("calibrator.params={ends: 0}",), measured)
+    yield Case(("gate.holdout=0.3",))
+    yield Case(("gate.holdout=0.3", "log.weight=weight"))
     for segments in ("[text]", "[number]", "[text, number]"):
         own = (f"log.segment={segments}",)
         for more in ((), weighted):
