@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import importlib
 import json
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,9 @@ from logcal.transforms import apply_transform
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LARGEST = 2**63 - 1
+_MANY, _PIECE = 1 << 22, 1 << 18
+_MOST_THREADS = 4
+_PLAIN_TYPES = frozenset((str, int, bool, type(None), dt.date))
 _SCALARS = (str, int, float, bool, type(None), np.generic, dt.date)
 
 
@@ -97,6 +102,7 @@ class Table:
     def __init__(self, lookup: LookupTable | SegmentedLookup) -> None:
         self.facts: LookupFacts = lookup.facts
         self.segments: tuple[str, ...] = lookup.facts.segments
+        self._names = frozenset(self.segments)
         self._lookup = lookup
         self._plain = lookup.map.predict if isinstance(lookup, LookupTable) else None
         self._as_it_is = lookup.facts.score_transform == "none"
@@ -131,7 +137,14 @@ class Table:
             A segment column is missing or of another length, or the table has none.
         """
         if self._plain is not None and segments is None:
-            return self._plain(scores if self._as_it_is else self._transformed(scores))
+            if getattr(scores, "size", 0) < _MANY:
+                return self._plain(scores if self._as_it_is else self._transformed(scores))
+            return self._of_many(np.asarray(scores))
+        if type(segments) is dict and isinstance(scores, float) and self._as_it_is:
+            key = tuple(map(segments.get, self.segments))
+            # Quickly what is below without haste; a column that is missing is None here, as one that is null.
+            if _PLAIN_TYPES.issuperset(map(type, key)) and segments.keys() >= self._names:
+                return self._at(float(scores), key)
         if self._plain is not None:
             raise ConfigError("segments: expected none, since the table has none, found some: leave them out")
         columns = self._columns(segments)
@@ -139,6 +152,24 @@ class Table:
             return self._at(float(self._transformed(scores)), tuple(columns))
         array = np.asarray(self._transformed(scores), dtype=np.float64)
         return self._of_arrays(np.ascontiguousarray(array).reshape(-1), columns).reshape(array.shape)
+
+    def _of_many(self, scores: Array) -> Array:
+        """The same of very many, in pieces on threads."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        # Once it is there, pieces of any size are applied with it.
+        importlib.import_module("calibrators._kernels.lookup")
+        flat = scores.reshape(-1)
+        out = np.empty(flat.size)
+
+        def apply(start: int) -> None:
+            piece = slice(start, start + _PIECE)
+            assert self._plain is not None
+            out[piece] = self._plain(self._transformed(flat[piece]))
+
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+            list(threads.map(apply, range(0, flat.size, _PIECE)))
+        return out.reshape(scores.shape)
 
     def _transformed(self, scores: Any) -> Any:
         return scores if self._as_it_is else apply_transform(scores, self.facts.score_transform)

@@ -120,6 +120,16 @@ def test_it_equals_score_with_segments_to_the_last_bit(published, monkeypatch):
     np.testing.assert_array_equal(shown.reshape(-1), table.predict(score, repeated))
 
 
+def test_very_many_scores_are_those_of_few(published, monkeypatch):
+    monkeypatch.setattr("logcal.table._MANY", 100)
+    monkeypatch.setattr("logcal.table._PIECE", 64)
+    table = logcal.load(str(published.store), "ads")
+    rows = scored(published.output)
+    scores = rows["score"].to_numpy()[:1000].reshape(10, 100)
+    for found in (table.predict(scores), table.predict(scores.T).T):
+        np.testing.assert_array_equal(found.reshape(-1), rows["probability"].to_numpy()[:1000])
+
+
 def test_it_needs_numpy_and_arrow_alone(published):
     code = (
         "import sys, logcal\n"
@@ -294,6 +304,7 @@ def test_segments_that_do_not_fit(published):
     for segments, said in (
         (None, "found none of country, model"),
         ({"country": "de"}, "found none of model"),
+        ({"country": "de", "modle": 1}, "found none of model"),
         (pd.DataFrame({"model": [1]}), "found none of country"),
         ({"country": ["de", "fr"], "model": 1}, "expected 3 values of 'country', one a score, found 2"),
         ({"country": ["de", 1, "fr"], "model": 1}, "of 'country', all of one kind, found int, str"),
@@ -301,6 +312,8 @@ def test_segments_that_do_not_fit(published):
     ):
         with pytest.raises(ConfigError, match=said):
             table.predict([0.5, 0.6, 0.7], segments)
+    with pytest.raises(ConfigError, match="found none of model"):
+        table.predict(0.5, {"country": "de"})
 
 
 def test_tables_that_are_not_there(published, tmp_path):
