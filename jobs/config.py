@@ -385,6 +385,13 @@ class WindowConfig(Section):
         None,
         description="With window.column: the last day, such as 2026-01-31. null: the latest day in the log.",
     )
+    min_labelled: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="With window.column: share of a day's rows that must have their label for the day to be used, in "
+        "[0, 1]. Positives and negatives become known at different speeds: what is known of a day early is biased.",
+    )
     half_life: Annotated[Text, AfterValidator(_check_days)] | None = Field(
         None,
         description="With window.column: the number of days, such as 14d, after which a row counts half as much as "

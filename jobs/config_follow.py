@@ -32,6 +32,7 @@ from jobs.config import (
     parse_bytes,
 )
 from jobs.config_gate import GateConfig, RetentionConfig
+from jobs.config_monitor import MonitorSection
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -154,6 +155,11 @@ class RefitSection(Section):
     rows: int | None = Field(
         None, ge=1, description="Rows scored since the last refit. null: not by their number."
     )
+    alarm: Duration | None = Field(
+        None,
+        description="Time between looks at the table as `logcal monitor` does (with window.column, and the section "
+        "monitor); its alarm is a reason for a refit. null: not looked at.",
+    )
     mature_after: OptionalDays = Field(
         "0d",
         description="With window.column: days after which a day's labels are taken to be complete; later days are left "
@@ -163,12 +169,17 @@ class RefitSection(Section):
     @property
     def wanted(self) -> bool:
         """Whether there are refits at all."""
-        return self.every is not None or self.rows is not None
+        return not (self.every is None and self.rows is None and self.alarm is None)
 
     @property
     def every_seconds(self) -> float | None:
         """Seconds between refits."""
         return None if self.every is None else parse_duration(self.every)
+
+    @property
+    def alarm_seconds(self) -> float | None:
+        """Seconds between looks."""
+        return None if self.alarm is None else parse_duration(self.alarm)
 
     @property
     def mature_days(self) -> int:
@@ -218,6 +229,7 @@ class FollowConfig(JobConfig):
     gate: GateConfig = Field(
         GateConfig(), description="With refits: what the table must pass before it is used."
     )
+    monitor: MonitorSection = Field(MonitorSection(), description="With refit.alarm: when an alarm is given.")
     retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
     record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE
@@ -230,3 +242,10 @@ class FollowConfig(JobConfig):
             yield "store.version", "expected null with refits, which publish new versions, found one"
         if self.refit.mature_days and self.window.column is None:
             yield "refit.mature_after", "only goes with window.column, found window.column=null"
+        if self.refit.alarm is not None and self.window.column is None:
+            yield "refit.alarm", "only goes with window.column, found window.column=null"
+        if self.refit.alarm is not None and self.log.weight is not None:
+            yield (
+                "refit.alarm",
+                "only goes with rows without weights, found log.weight: set refit.every instead",
+            )

@@ -33,6 +33,7 @@ from pipeline.log.windows import Window
 from pipeline.schema import SCORE_TABLE
 from pipeline.sort.day_tables import DayTable, DayTables, add_up_days, planned_facts, window_facts
 from pipeline.sort.decay import weigh_days, with_weights
+from pipeline.sort.label_coverage import covered
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_merge, add_sort, scratch_bytes
@@ -76,6 +77,8 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
         settings["window"] = [window.column, window.first, window.last]
         if config.window.half_life is not None:
             settings["half_life"] = config.window.half_life_days
+        if config.window.min_labelled:
+            settings["min_labelled"] = config.window.min_labelled
     identity = run_id("fit", log, settings)
     wants_candidate = config.store.publish == "candidate"
     made = left_to_do(store, identity, candidate=wants_candidate, force=config.store.force)
@@ -238,10 +241,13 @@ class Prepared:
                 facts = {"window": window_facts(self.window, tables)}
                 if self.quarantine is not None:
                     self.days.collect_bad(tables, scratch)
-                fitting, weighed = self, tables
+                fitting = self
+                weighed, thin = covered(tables, config.window.min_labelled)
+                if thin:
+                    facts["window"]["days_unlabelled"] = thin
                 if (half_life := config.window.half_life_days) is not None:
                     facts["window"]["half_life"] = half_life
-                    weighed = weigh_days(tables, self.window.last, half_life, sort, executor)
+                    weighed = weigh_days(weighed, self.window.last, half_life, sort, executor)
                     fitting = replace(self, log=with_weights(self.log))
                 total = add_up_days(weighed, sort, executor)
                 filled = tuple(table for table in weighed if table.receipt.rows)

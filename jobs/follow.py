@@ -165,6 +165,7 @@ class Prepared:
             if len(left) == len(change.new):
                 break
             change = change._replace(new=left, gone=())
+        refits.look(follower.executor)
         if refits.due():
             refits.run(follower.executor)
         if refits.refused:
@@ -186,6 +187,7 @@ class Prepared:
             interrupts.check()
             report = follower.run(follower.listing())
             totals.add(report)
+            refits.look(follower.executor)
             if refits.due():
                 refits.run(follower.executor)
             if report is None or not report.left:

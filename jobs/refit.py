@@ -9,8 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.config import FitConfig
+from jobs.config import FitConfig, JobConfig, MeasuredLogConfig
 from jobs.config_follow import FollowConfig
+from jobs.config_monitor import MonitorConfig
 from pipeline.errors import CheckFailedError, InputRejectedError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.files.creation import read_json, replace
@@ -39,6 +40,7 @@ class Refits:
     ledger: Ledger
     refused: list[str] = field(default_factory=list)
     count: int = 0
+    alarmed: bool = False
 
     def last(self) -> dict[str, Any]:
         """The last refit: when it was, the rows scored by then, what became of it; empty before the first."""
@@ -50,13 +52,35 @@ class Refits:
         if not refit.wanted:
             return False
         last = self.last()
-        if not last:
+        if not last or self.alarmed:
             return True
         every = refit.every_seconds
         # A clock that was set back must not stop refits for as long.
         if every is not None and not 0 <= time.time() - last["at"] < every:
             return True
         return refit.rows is not None and self._rows() - last["rows"] >= refit.rows
+
+    def look(self, executor: Executor) -> None:
+        """Watch the table as the monitor job does, when it is time: its alarm makes a refit due."""
+        seconds = self.config.refit.alarm_seconds
+        if seconds is None or not self.last():
+            return
+        looked = self.last().get("looked", 0.0)
+        if 0 <= time.time() - looked < seconds:
+            return
+        from jobs import monitor
+
+        try:
+            monitor.prepare(self._monitor_config()).execute(executor)
+        except CheckFailedError as error:
+            self.alarmed = True
+            log.warning("alarm: %s", error)
+        except (NothingToDoError, InputRejectedError) as error:
+            log.info("not looked at: %s", error)
+        self._say({**self.last(), "looked": time.time(), "alarm": self.alarmed})
+
+    def _say(self, content: dict[str, Any]) -> None:
+        replace(self.ledger.filesystem, f"{self.ledger.root}/{_STATE}", json.dumps(content).encode())
 
     def _rows(self) -> int:
         return sum(known.rows for known in self.ledger.files.values())
@@ -87,28 +111,46 @@ class Refits:
             log.warning("no refit: %s", error)
         self.count += kind == PUBLISHED
         log.info("refit: %s%s, %.1f s", kind, f" {version}" if version else "", time.time() - started)
-        content = {
-            "at": started,
-            "rows": self._rows(),
-            "outcome": kind,
-            "version": version,
-            "message": message,
-        }
-        replace(self.ledger.filesystem, f"{self.ledger.root}/{_STATE}", json.dumps(content).encode())
+        self.alarmed = False
+        self._say(
+            {
+                **self.last(),
+                "at": started,
+                "rows": self._rows(),
+                "outcome": kind,
+                "version": version,
+                "message": message,
+                "alarm": False,
+            }
+        )
         return kind
 
     def _fit_config(self) -> FitConfig:
+        section = self._sections(FitConfig)
+        section["retention"] = {"versions": self.config.retention.versions}
+        return FitConfig.model_validate(section)
+
+    def _monitor_config(self) -> MonitorConfig:
+        section = self._sections(MonitorConfig)
+        known = MeasuredLogConfig.model_fields
+        section["log"] = {key: value for key, value in section["log"].items() if key in known}
+        section["window"] = {
+            key: value for key, value in section["window"].items() if key not in ("half_life", "min_labelled")
+        }
+        return MonitorConfig.model_validate(section)
+
+    def _sections(self, job: type[JobConfig]) -> dict[str, Any]:
+        """What the stream's configuration says of another job: of labelled rows, up to days with mature labels."""
         config = self.config
         given = config.model_dump(mode="json")
-        section = {key: given[key] for key in FitConfig.model_fields if key in given}
+        section = {key: given[key] for key in job.model_fields if key in given}
         section["log"] = {**given["log"], "path": given["labelled"]["path"] or given["log"]["path"]}
-        section["retention"] = {"versions": config.retention.versions}
         section["store"] = {"path": config.store.path, "table": config.store.table}
         if config.refit.mature_days:
             today = dt.datetime.now(dt.UTC).date()
             until = today - dt.timedelta(config.refit.mature_days)
             section["window"] = {**given["window"], "until": until.isoformat()}
-        return FitConfig.model_validate(section)
+        return section
 
 
 def check(config: FollowConfig) -> None:

@@ -62,16 +62,7 @@ def test_readme_commands_leave_what_readme_says(demo):
     assert (demo / "tables" / "income" / "CURRENT").read_text().strip() == versions[0]
 
 
-def test_commands_of_streaming(demo):
-    for block in blocks("docs/streaming.md", "sh"):
-        done = shell(block, demo)
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-        assert "0 to score" in done.stdout
-    followed = pq.read_table(demo / "followed")
-    assert followed["probability"].equals(pq.read_table(demo / "scored")["probability"])
-
-
-@pytest.mark.parametrize("page", ["table-a-day", "judge", "rare-events", "clusters"])
+@pytest.mark.parametrize("page", ["table-a-day", "judge", "rare-events", "clusters", "streaming"])
 def test_every_block_of_a_page_runs(demo, monkeypatch, page):
     monkeypatch.chdir(demo)
     names: dict = {}
@@ -82,6 +73,14 @@ def test_every_block_of_a_page_runs(demo, monkeypatch, page):
             continue
         done = shell(block, demo)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+
+
+def test_what_was_followed_is_what_score_writes(demo):
+    settings = "--set log.path=demo-output/log/held-out --set store.path=tables --set store.table=income"
+    done = shell(f"logcal follow --once {settings} --set output.path=followed-again", demo)
+    assert done.returncode == 0, done.stderr
+    followed = pq.read_table(demo / "followed-again")
+    assert followed["probability"].equals(pq.read_table(demo / "scored")["probability"])
 
 
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```yaml" in path.read_text()]

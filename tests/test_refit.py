@@ -1,5 +1,6 @@
 """Refits of a stream's table: what the fit job would have published, when it is time."""
 
+import datetime as dt
 import json
 import shutil
 import signal
@@ -153,3 +154,52 @@ def test_durations():
     ]
     with pytest.raises(ValueError, match="expected a duration"):
         parse_duration("3 weeks")
+
+
+def test_an_alarm_is_a_reason_for_a_refit(place, stream):
+    follow, arriving = stream
+    today = dt.datetime.now(dt.UTC).date()
+
+    def lands_on(days_ago, shift=0.0, rows=3000):
+        rng = np.random.default_rng(days_ago)
+        score = rng.random(rows)
+        odds = np.exp(shift) * score**2 / (1.001 - score**2)
+        path = arriving / f"date={today - dt.timedelta(days_ago)}" / "rows.parquet"
+        path.parent.mkdir(parents=True)
+        labels = (rng.random(rows) < odds / (1 + odds)).astype(np.int8)
+        pq.write_table(pa.table({"score": score, "label": labels}), path.with_name("_rows"))
+        path.with_name("_rows").rename(path)
+
+    settings = ("--once", "window.column=date", "window.last=3d", "refit.alarm=0s")
+    for days_ago in (9, 8, 7):
+        lands_on(days_ago)
+    assert follow(*settings, "--json").expect(0).json["refits"] == 1
+    lands_on(6)
+    assert follow(*settings, "--json").expect(0).json["refits"] == 0
+    lands_on(5, shift=2.0)
+    found = follow(*settings, "--json").expect(0)
+    assert found.json["refits"] == 1
+    assert "alarm: " in found.stderr
+    status = follow("--status", "--json").expect(0).json
+    assert status["refit"]["alarm"] is False
+    assert len(place.versions) == 2
+
+
+def test_days_whose_labels_are_not_known_yet_are_left_out(place):
+    for day, missing in ((1, 0), (2, 10), (3, 200)):
+        rng = np.random.default_rng(day)
+        score = rng.random(400)
+        labels = [bool(value) for value in rng.random(400) < score]
+        folder = place.log / f"date=2026-11-0{day}"
+        folder.mkdir(parents=True)
+        known = pa.array([None] * missing + labels[missing:], pa.bool_())
+        pq.write_table(pa.table({"score": score, "label": known}), folder / "rows.parquet")
+    found = place.job("fit", "window.column=date", "window.min_labelled=0.95", "--json").expect(0).json
+    assert found["rows_used"] == 790
+    manifest = json.loads(
+        (place.store / place.table / "versions" / place.current / "manifest.json").read_text()
+    )
+    assert manifest["window"]["days_unlabelled"] == [{"day": "2026-11-03", "rows": 400, "rows_waiting": 200}]
+    whole = place.job("fit", "window.column=date", "--json").expect(0).json
+    assert whole["rows_used"] == 990
+    assert whole["window"]["days_sorted"] == 0
