@@ -10,7 +10,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 _GRID = 20_001
-_STEEP = 45.0  # beyond this argument the sigmoid is 0 or 1 to well under 1e-12
+_STEEP = 55.0  # beyond this argument the sigmoid is 0 or 1 to well under 3e-24
 _LOWEST, _HIGHEST = -700.0, 37.0  # arguments between which doubles can tell the sigmoid from 0 and from 1
 _SAMPLES = (0.25, 0.5, 0.75)
 _RELATIVE = 1e5  # times the largest error: the largest one relative to p and to 1 - p
