@@ -45,14 +45,15 @@ def scatter_keys(raw, tag, low, shift, bits, fill, keys):
 def read_keys(keys, ends, low, shift, bits, raw, tag):
     """The rows that `scatter_keys` made keys of. ends : int64 array, of each piece. raw, tag : are filled."""
     mask = (_ONE << bits) - _ONE
-    i = 0
+    start = 0
     for piece in range(ends.size):
         base = low + (np.uint64(piece) << shift)
-        while i < ends[piece]:
+        # Loops without a condition of their own are done with vector instructions.
+        for i in range(start, ends[piece]):
             key = keys[i]
             raw[i] = bits_of(base + (key >> bits))
             tag[i] = np.int64(key & mask)
-            i += 1
+        start = ends[piece]
 
 
 @kernel
@@ -84,34 +85,39 @@ def fold_tags(score, tag, shortest):
     n : the rows left at the front of `score` and `tag`
     score, code, weight, positives : of the entries, in order
     """
-    room = 16
-    entries = np.empty((3, room))
-    codes = np.empty(room, np.int64)
-    m = n = i = 0
+    reach = shortest - 1
+    # A tie is counted where as many rows of it are left as are the fewest.
+    m = 0
+    for i in range(score.size - reach):
+        if score[i + reach] == score[i] and tag[i + reach] >> 1 == tag[i] >> 1:
+            last = i + reach + 1
+            m += last == score.size or score[last] != score[i] or tag[last] >> 1 != tag[i] >> 1
+    entries = np.empty((3, m))
+    codes = np.empty(m, np.int64)
+    if m == 0:
+        return score.size, entries[0], codes, entries[1], entries[2]
+    e = n = i = 0
     while i < score.size:
         s = score[i]
         code = tag[i] >> 1
+        if i + reach >= score.size or score[i + reach] != s or tag[i + reach] >> 1 != code:
+            # What is left of a shorter tie is a shorter tie.
+            score[n] = s
+            tag[n] = tag[i]
+            n += 1
+            i += 1
+            continue
         start = i
         hits = 0
         while i < score.size and score[i] == s and tag[i] >> 1 == code:
             hits += tag[i] & 1
             i += 1
-        if i - start < shortest:
-            for j in range(start, i):
-                score[n] = s
-                tag[n] = tag[j]
-                n += 1
-            continue
-        if m == room:
-            entries = np.concatenate((entries, np.empty((3, room))), axis=1)
-            codes = np.concatenate((codes, np.empty(room, np.int64)))
-            room *= 2
-        entries[0, m] = s
-        entries[1, m] = i - start
-        entries[2, m] = hits
-        codes[m] = code
-        m += 1
-    return n, entries[0, :m].copy(), codes[:m].copy(), entries[1, :m].copy(), entries[2, :m].copy()
+        entries[0, e] = s
+        entries[1, e] = i - start
+        entries[2, e] = hits
+        codes[e] = code
+        e += 1
+    return n, entries[0], codes, entries[1], entries[2]
 
 
 @kernel
@@ -121,36 +127,46 @@ def fold_signed(score, code, signed, shortest):
     A tie becomes its exact sums' components. Where these would take more memory than the rows (32 bytes each, and 24),
     it stays.
     """
-    room = 16
+    reach = shortest - 1
+    long = 0
+    for i in range(score.size - reach):
+        long += score[i + reach] == score[i] and code[i + reach] == code[i]
+    # A tie of n rows counts n - reach times, and leaves fewer than 3 entries for every 4 rows.
+    room = long * shortest
     entries = np.empty((3, room))
     codes = np.empty(room, np.int64)
+    if long == 0:
+        return score.size, entries[0], codes, entries[1], entries[2]
     w = np.empty(MAX_COMPONENTS)
     k = np.empty(MAX_COMPONENTS)
     m = n = i = 0
     while i < score.size:
         s = score[i]
         c = code[i]
+        if i + reach >= score.size or score[i + reach] != s or code[i + reach] != c:
+            # As in `fold_tags`.
+            score[n] = s
+            code[n] = c
+            signed[n] = signed[i]
+            n += 1
+            i += 1
+            continue
         start = i
         while i < score.size and score[i] == s and code[i] == c:
             i += 1
         nw = nk = 0
-        if i - start >= shortest:
-            for j in range(start, i):
-                x = signed[j]
-                nw = add(w, nw, abs(x))
-                nk = add(k, nk, max(x, 0.0))
+        for j in range(start, i):
+            x = signed[j]
+            nw = add(w, nw, abs(x))
+            nk = add(k, nk, max(x, 0.0))
         longest = max(nw, nk)
-        if longest == 0 or 4 * longest >= 3 * (i - start):
+        if 4 * longest >= 3 * (i - start):
             for j in range(start, i):
                 score[n] = s
                 code[n] = c
                 signed[n] = signed[j]
                 n += 1
             continue
-        if m + longest > room:
-            entries = np.concatenate((entries, np.empty((3, room + longest))), axis=1)
-            codes = np.concatenate((codes, np.empty(room + longest, np.int64)))
-            room = codes.size
         for j in range(longest):
             entries[0, m] = s
             entries[1, m] = w[j] if j < nw else 0.0
