@@ -155,17 +155,10 @@ def _compiled() -> str:
 
 
 def _cache_place() -> str:
-    import inspect
-
     from calibrators._kernels import pava
 
-    for _, kernel in inspect.getmembers(pava):
-        path = getattr(getattr(kernel, "_cache", None), "cache_path", None)
-        if path is not None:
-            writable = os.access(path, os.W_OK)
-            kept = "kept in" if writable else "compiled anew by each command, since nothing can be kept in"
-            return f"{kept} {path}"
-    return "kept nowhere: compiled anew by each command"
+    path = pava.pool.stats.cache_path
+    return f"kept in {Path(path).parent}" if path else "kept nowhere: compiled anew by each command"
 
 
 def _scratch(folder: str | None) -> str:
