@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test matrix recipes boundscheck lint types setup docs figures lowest clean
+.PHONY: demo test matrix recipes slurm boundscheck lint types setup docs figures lowest clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
@@ -24,6 +24,11 @@ boundscheck: $(VENV)/.dev
 recipes: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,recipes]'
 	$(BIN)/python -m pytest -n 0 tests/test_sql.py
+
+# Fits on a real Slurm of this machine, with daemons of its own; as root it installs Debian's packages where Slurm is missing.
+slurm: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,slurm]'
+	tests/slurm/run_slurm.sh $(BIN)/python
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

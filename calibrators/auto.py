@@ -67,7 +67,7 @@ class Auto(Calibrator):
     rarer event from an impossible one. Candidates are judged as they would be returned. Otherwise one held-out positive
     in a block of zeros would make a loss infinite.
 
-    All candidates and folds are fitted in the same passes; time and what the coordinator holds are those of all
+    All candidates and folds are fitted in the same passes; time and what is gathered are those of all
     candidates, times the number of folds.
 
     References

@@ -88,7 +88,7 @@ class BBQ(Calibrator):
 
     Notes
     -----
-    Exact: only the cumulative counts at the models' edges are needed. The coordinator gathers one entry for each
+    Exact: only the cumulative counts at the models' edges are needed. Gathered is one entry for each
     distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. Two passes
     (three for reference='authors'; with cuts='frequency' one where parts know their places); O(m + C**2 N**(2/3))
     time.

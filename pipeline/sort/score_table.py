@@ -1,8 +1,8 @@
 """The score table: one row a distinct score, ascending, with its weight and positives; out of core.
 
 Built in two stages of coarse tasks with one exchange through scratch space: tasks sort rows into runs
-(`pipeline.sort.runs`), the coordinator chooses splitters from a sample of them, and tasks gather one bucket each from
-all runs. The coordinator holds receipts and samples, never rows.
+(`pipeline.sort.runs`), one task chooses splitters from a sample of them, and tasks gather one bucket each from
+all runs. Receipts and samples go from task to task, never rows.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _WORK_FACTOR = 8
 """Memory that a bucket's task needs, in terms of its bytes."""
 
 MOST_RUNS = 2048
-"""Beyond so many, runs and buckets grow as far as the memory allows: every bucket has a place in every run, and the
-coordinator holds them all."""
+"""Beyond so many, runs and buckets grow as far as the memory allows: every bucket has a place in every run, and
+one task holds them all."""
 
 
 @dataclass(frozen=True)
