@@ -74,6 +74,9 @@ def cases() -> Iterator[Case]:
     yield Case(("calibrator.params={ends: 0}",), measured)
     yield Case(("gate.holdout=0.3",))
     yield Case(("gate.holdout=0.3", "log.weight=weight"))
+    for more in ((), weighted):
+        yield Case(("gate.holdout=0.2", *more))
+    yield Case(("log.negative_sampling_rate=0.1",), (("evaluate", "log.negative_sampling_rate=0.1"),))
     for segments in ("[text]", "[number]", "[text, number]"):
         own = (f"log.segment={segments}",)
         for more in ((), weighted):
@@ -81,7 +84,13 @@ def cases() -> Iterator[Case]:
     yield Case(("log.segment=[text]", "calibrator.method=platt"))
     yield Case(("log.segment=[text]", "calibrator.params={ends: 0}"))
     window = ("window.column=day", "window.last=2d")
-    for more in ((), weighted, ("score_table.grid=float32",), ("log.segment=[text]",)):
+    for more in (
+        (),
+        ("window.half_life=1d",),
+        weighted,
+        ("score_table.grid=float32",),
+        ("log.segment=[text]",),
+    ):
         yield Case((*window, *more))
 
 
@@ -89,7 +98,9 @@ def _run(case: Case, folder: Path, number: int) -> None:
     base = (f"log.path={folder / 'log'}", f"store.path={folder / 'store'}", f"store.table={_TABLE}-{number}")
     own = (*base, "cluster.kind=inline", "cluster.memory=256MiB")
     names = [text for text in case.fit if text.startswith(("log.score=", "log.label=", "log.segment="))]
-    _job("fit", (*own, f"scratch={folder}", "log.on_bad_rows=quarantine", *case.fit))
+    # What becomes of the tables is of no interest here.
+    always = (f"scratch={folder}", "log.on_bad_rows=quarantine", "gate.on_fail=warn")
+    _job("fit", (*own, *always, *case.fit))
     for i, (job, *settings) in enumerate(case.then):
         output = "output.path" if job == "score" else "report.path"
         bad = (
