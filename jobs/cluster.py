@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from jobs import process_memory, worker_process
+from jobs.cluster_jobs import ClusterJobs
 from jobs.cluster_kinds import (
     Refusals,
     check_class,
@@ -21,7 +22,6 @@ from jobs.cluster_kinds import (
     connect,
     local_cluster,
     local_workers,
-    start_again,
 )
 from jobs.cluster_watch import ClusterWatch, check_workers, no_worker
 from jobs.config import AUTO, INLINE, THREADS, ClusterConfig
@@ -106,6 +106,7 @@ class _Starting:
         self.config = config
         self.client: Any = None
         self.cluster: Any = None
+        self.jobs: ClusterJobs | None = None
         self.unwanted = threading.Event()
         self.deadline = time.monotonic() + config.timeout
         self.refusals = Refusals()
@@ -153,11 +154,15 @@ class _Starting:
             self.cluster = local_cluster(config, self._method)
         elif config.by_class:
             self.cluster = cluster_of_class(config)
+        if self.cluster is not None:
+            self.jobs = ClusterJobs(self.cluster)
         self.client = connect(config) if self.cluster is None else client_of(self.cluster, config)
         self._await_worker()
         workers = self.client.run_on_scheduler(look, sizes={}).workers
         check_workers(self.client, workers, config)
-        return self.client, ClusterWatch(self.client, config, set(workers), self._words)
+        # Those of this machine have nannies.
+        jobs = self.jobs if config.by_class else None
+        return self.client, ClusterWatch(self.client, config, set(workers), self._words, jobs)
 
     def _await_worker(self) -> None:
         from distributed import TimeoutError as DaskTimeoutError
@@ -177,9 +182,11 @@ class _Starting:
 
     def _words(self) -> str:
         """What the cluster manager said last, if it did; what it did not start is started again."""
-        if self.cluster is not None:
-            start_again(self.cluster)
-        return self.refusals.last and f"{self.config.kind} said: {self.refusals.last}"
+        if self.jobs is not None:
+            self.jobs()
+        if self.refusals.last:
+            return f"{self.config.kind} said: {self.refusals.last}"
+        return "" if self.jobs is None else self.jobs.said
 
 
 def _quiet() -> None:

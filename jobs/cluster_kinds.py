@@ -115,21 +115,6 @@ class Refusals(logging.Handler):
 _ADAPTIVE = "distributed.deploy.adaptive"
 
 
-def start_again(cluster: Any) -> None:
-    """Let a cluster start those of its workers anew that did not start: it takes them for started otherwise."""
-
-    def forget() -> None:
-        for name, worker in list(getattr(cluster, "workers", {}).items()):
-            status = getattr(getattr(worker, "status", None), "name", "running")
-            if status in ("created", "failed", "closed"):
-                from distributed.core import Status
-
-                worker.status = Status.failed
-                cluster.workers.pop(name, None)
-
-    cluster.loop.add_callback(forget)
-
-
 def check_class(config: ClusterConfig) -> None:
     """Raise ConfigError if the configuration names a cluster class that cannot be imported."""
     if config.by_class:

@@ -68,15 +68,22 @@ class ClusterWatch:
     client, config : of the cluster
     checked : addresses of workers that suit
     words : what the cluster manager said last; empty where nothing
+    jobs : looks after jobs whose workers have not come; None where there are none
     """
 
     def __init__(
-        self, client: Any, config: ClusterConfig, checked: set[str], words: Callable[[], str] = str
+        self,
+        client: Any,
+        config: ClusterConfig,
+        checked: set[str],
+        words: Callable[[], str] = str,
+        jobs: Callable[[], None] | None = None,
     ) -> None:
         self.client = client
         self.config = config
         self.checked = set(checked)
         self.words = words
+        self.jobs = jobs
         self.warned = 0
         self.misfit = ""
         self.lived = time.monotonic()
@@ -93,6 +100,8 @@ class ClusterWatch:
         """
         self._judge(seen.workers)
         self._relieve(seen.workers)
+        if self.jobs is not None:
+            self.jobs()
         now = time.monotonic()
         suits = {a: w for a, w in seen.workers.items() if a in self.checked or a in self.asked}
         if any(worker.status == "running" or worker.executing for worker in suits.values()):

@@ -190,6 +190,74 @@ def test_a_worker_that_fails_to_start_is_started_again(monkeypatch):
     assert Hesitant.attempts == 2
 
 
+class Submitted(ProcessInterface):
+    """A job of Slurm: the first one's worker never comes."""
+
+    submit_command = "sbatch"
+    submitted = 0
+
+    def __init__(self, scheduler=None, name=None, **options):
+        super().__init__(scheduler=scheduler, name=name)
+        self.arguments = {"args": (scheduler,), "name": name, **options}
+        self.worker = None
+
+    async def start(self):
+        Submitted.submitted += 1
+        self.job_id = str(Submitted.submitted)
+        if self.job_id == "2":
+            arguments = dict(self.arguments)
+            self.worker = await Worker(*arguments.pop("args"), **arguments)
+        await super().start()
+
+    async def close(self):
+        if self.worker is not None:
+            await self.worker.close()
+        await super().close()
+
+
+class Slurm(Managed):
+    def __init__(self):
+        super().__init__(Submitted)
+
+
+@pytest.fixture
+def squeue(monkeypatch, tmp_path):
+    """Say what Slurm has."""
+    monkeypatch.setattr("jobs.cluster_jobs.PAUSE", 0.05)
+    monkeypatch.setattr(Submitted, "submitted", 0)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def say(*lines):
+        program = tmp_path / "squeue"
+        program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+        program.chmod(0o755)
+
+    return say
+
+
+def test_a_job_that_ends_before_its_worker_comes_is_submitted_again(monkeypatch, squeue):
+    squeue("1 CANCELLED None", "2 RUNNING None")
+    with starting_executor(by_class(monkeypatch, Slurm, timeout=60)) as executor:
+        assert executor().run("stage", divmod, [(7, 2)]) == [(3, 1)]
+    assert Submitted.submitted == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("1 PENDING PartitionDown", "Slurm has job 1 as PENDING PartitionDown"),
+        ("7 FAILED None", "see the cluster's own logs"),
+    ],
+)
+def test_why_a_job_waits_reaches_the_user_and_it_keeps_its_place(monkeypatch, squeue, line, reason):
+    squeue(line)
+    config = by_class(monkeypatch, Slurm, timeout=3)
+    with pytest.raises(TemporaryError) as caught, starting_executor(config) as executor:
+        executor()
+    assert str(caught.value).endswith(f"(cluster.timeout): {reason}")
+    assert Submitted.submitted == 1
+
+
 @pytest.fixture
 def pair():
     """A client of a cluster of two workers in this process."""

@@ -94,6 +94,21 @@ def test_a_fit_whose_jobs_are_all_cancelled_ends_with_the_same_bytes(place, star
     assert place.lookup() == inline(place)
 
 
+def test_jobs_that_are_cancelled_while_they_wait_are_submitted_again(place, start):
+    place.write_log()
+    try:
+        running = start(place, "fit", *SLURM, "cluster.arguments.queue=closed")
+        running.await_that(lambda: len(jobs("--states=pending")) == 2, "two jobs that wait", 240)
+        lost = jobs()
+        with seconds("from scancel to the end"):
+            said("scancel", *lost)
+            said("scontrol", "update", "PartitionName=closed", "State=UP")
+            running.result(300).expect(0)
+    finally:
+        said("scontrol", "update", "PartitionName=closed", "State=DOWN")
+    assert place.lookup() == inline(place)
+
+
 def test_an_invalid_partition(place, start):
     place.write_log()
     refused = start(place, "fit", *SLURM, "cluster.arguments.queue=nowhere").result(300)
@@ -105,6 +120,6 @@ def test_an_invalid_partition(place, start):
 
 def test_a_partition_that_is_down(place, start):
     place.write_log()
-    late = start(place, "fit", *SLURM, "cluster.arguments.queue=closed", "cluster.timeout=10").result(300)
-    late.expect(75, "no worker came within 10 s (cluster.timeout)")
+    late = start(place, "fit", *SLURM, "cluster.arguments.queue=closed", "cluster.timeout=20").result(300)
+    late.expect(75, "no worker came within 20 s (cluster.timeout)", "as PENDING PartitionDown")
     assert not place.store.exists()
