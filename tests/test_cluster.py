@@ -252,7 +252,10 @@ def test_a_fit_and_its_evaluation_import_neither_pandas_nor_scikit_learn(place, 
         "store.table": "ads",
         "cluster.kind": "inline",
     }
-    for job, more in (("fit", {}), ("evaluate", {"output.path": tmp_path / "out"})):
+    for job, more in (
+        ("fit", {"gate": "{min_rows: 0, min_positives: 0, ranking: false}"}),
+        ("evaluate", {"output.path": tmp_path / "out"}),
+    ):
         given = [part for key, value in (settings | more).items() for part in ("--set", f"{key}={value}")]
         command = [sys.executable, "-c", code, job, *given]
         loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
