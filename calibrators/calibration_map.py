@@ -303,7 +303,8 @@ def midpoints(below: Array, above: Array) -> Array:
 
     Midpoints of neighbouring doubles may round down to `below`, which would put it into the upper bin.
     """
-    middle = below + (above - below) / 2
+    with np.errstate(over="ignore"):
+        middle = below + (above - below) / 2
     middle = np.where(np.isfinite(middle), middle, below / 2 + above / 2)
     return np.where(middle <= below, above, middle)
 

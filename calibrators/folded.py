@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special, stats
 
 from calibrators.cumulative import Layout
 from calibrators.passes import Array, Pass, Points
 
 _OUTSIDE, _INSIDE = 0, 1
+
+_MANY = 2.0**40
 """Places in what `FoldedPoints.split` returns."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -116,7 +118,11 @@ def _uniform(key: npt.NDArray[np.uint64], number: int) -> Array:
 def _binomial(count: Array, probability: float, uniform: Array) -> Array:
     """Binomial numbers from uniform ones; most counts are 0 or 1."""
     drawn = np.where(uniform < probability, count, 0.0)
-    several = (count > 1) & (probability < 1)
+    # Of very many the number is as good as normal, and what finds quantiles of binomials overflows.
+    many = (count > _MANY) & (probability < 1)
+    spread = np.sqrt(count[many] * probability * (1 - probability))
+    drawn[many] = np.rint(count[many] * probability + spread * special.ndtri(uniform[many]))
+    several = (count > 1) & (probability < 1) & ~many
     drawn[several] = stats.binom.ppf(uniform[several], count[several], probability)
     return np.clip(drawn, 0.0, count)
 

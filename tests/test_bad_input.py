@@ -254,7 +254,7 @@ def test_the_output_inside_the_log(published):
 def test_the_log_inside_the_output(published):
     before = published.tree()
     result = published.job("evaluate", output__path=published.root)
-    refused(published, result, 2, "output.path: expected a folder apart from the log", before=before)
+    refused(published, result, 2, "report.path: expected a folder apart from the log", before=before)
 
 
 def test_the_store_inside_the_log(place):
