@@ -20,8 +20,8 @@ from jobs.run import Outcome
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import METHODS
 
-ROWS = 150_000
-"""More than one task takes with the least memory, so that parts are put together, too."""
+SIZES = {"log": 150_000, "little": 6_000}
+"""Rows of the logs: more than one task takes with the least memory, so that parts are put together, and fewer."""
 _FILES = 3
 _TABLE = "warm"
 
@@ -39,9 +39,11 @@ def warm() -> Outcome:
     started = time.perf_counter()
     folder = Path(tempfile.mkdtemp(prefix="logcal-warm-"))
     try:
-        _write_log(folder / "log")
-        for i, case in enumerate(cases()):
-            _run(case, folder, i)
+        for name, rows in SIZES.items():
+            (folder / name).mkdir()
+            _write_log(folder / name / "log", rows)
+            for i, case in enumerate(cases()):
+                _run(case, folder / name, i)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     new, seconds = compiled.newly_compiled(), time.perf_counter() - started
@@ -77,7 +79,7 @@ def cases() -> Iterator[Case]:
     for more in ((), weighted):
         yield Case(("gate.holdout=0.2", *more))
     yield Case(("log.negative_sampling_rate=0.1",), (("evaluate", "log.negative_sampling_rate=0.1"),))
-    for segments in ("[text]", "[number]", "[text, number]"):
+    for segments in ("[text]", "[number]", "[many]", "[text, number]", "[many, number]"):
         own = (f"log.segment={segments}",)
         for more in ((), weighted):
             yield Case((*own, *more), (("score", *own), ("evaluate", *own, *more)))
@@ -118,12 +120,12 @@ def _job(name: str, settings: tuple[str, ...]) -> None:
     job.load_module().prepare(config).execute(InlineExecutor())
 
 
-def _write_log(folder: Path) -> None:
+def _write_log(folder: Path, rows_in_all: int) -> None:
     """Rows with ties, with columns of the types that there are."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for i in range(_FILES):
-        rows = ROWS // _FILES
+        rows = rows_in_all // _FILES
         distinct = rng.random(rows)
         score = np.where(rng.random(rows) < 0.2, 0.5, distinct.round(4))
         label = rng.random(rows) < distinct**2
@@ -137,6 +139,7 @@ def _write_log(folder: Path) -> None:
             "weight": rng.exponential(size=rows) + 0.1,
             "whole": rng.integers(1, 5, rows).astype(float),
             "text": rng.choice(np.array(["a", "b", "c"]), rows),
+            "many": np.minimum(rng.geometric(0.02, rows), 300).astype(str),  # of which some have few rows
             "number": rng.integers(0, 3, rows),
             "day": np.datetime64("2026-01-01") + rng.integers(0, 3, rows),
         }
