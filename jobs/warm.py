@@ -83,6 +83,9 @@ def cases() -> Iterator[Case]:
         own = (f"log.segment={segments}",)
         for more in ((), weighted):
             yield Case((*own, *more), (("score", *own), ("evaluate", *own, *more)))
+    for segments in ("[text]", "[many]", "[many, number]"):
+        for more in ((), weighted):
+            yield Case((f"log.segment={segments}", "log.score=distinct", *more), (("evaluate", *more),))
     yield Case(("log.segment=[text]", "calibrator.method=platt"))
     yield Case(("log.segment=[text]", "calibrator.params={ends: 0}"))
     window = ("window.column=day", "window.last=2d")
