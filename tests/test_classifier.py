@@ -45,7 +45,7 @@ def test_scikit_learn_checks(estimator, check):
 @pytest.mark.parametrize(
     ("estimator", "calibrator", "method", "response"),
     [
-        (GaussianNB(), Isotonic(), "isotonic", "auto"),
+        (GaussianNB(), Isotonic(ends=0), "isotonic", "auto"),
         (LogisticRegression(), Platt(max_error=1e-11), "sigmoid", "decision_function"),
     ],
     ids=["isotonic", "platt"],
@@ -104,7 +104,7 @@ def test_labels_of_any_kind_and_the_second_is_positive():
 
 def test_groups_reach_the_splitter():
     groups = np.repeat(np.arange(60), 10)
-    model = CalibratedClassifier(GaussianNB(), cv=GroupKFold(3)).fit(X, Y, groups=groups)
+    model = CalibratedClassifier(GaussianNB(), Isotonic(ends=0), cv=GroupKFold(3)).fit(X, Y, groups=groups)
     folds = list(GroupKFold(3).split(X, Y, groups))
     theirs = CalibratedClassifierCV(GaussianNB(), method="isotonic", cv=folds).fit(X, Y)
     assert model.predict_proba(X) == pytest.approx(theirs.predict_proba(X), abs=1e-6)
