@@ -18,12 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.execution.tasks import GUARD
+
+# How long an example takes depends on the machine, and the first one compiles.
+hypothesis.settings.register_profile("logcal", deadline=None)
+hypothesis.settings.load_profile("logcal")
 
 # Tasks on threads share their arguments: here one that changes them is an error, in commands too.
 os.environ[GUARD] = "1"

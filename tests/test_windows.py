@@ -22,6 +22,7 @@ from jobs.config import EvaluateConfig, FitConfig, ScoreConfig, ScoreTableConfig
 from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.log.score_grid import round_scores
+from pipeline.sort import day_runs
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.store import TableStore
 
@@ -195,16 +196,19 @@ def test_a_damaged_day_table_is_made_anew(tmp_path, log):
     assert content(again) == content(run(tmp_path, log, "raw", **raw))
 
 
-def test_what_fails_leaves_no_half_day(tmp_path, log):
-    class Breaks(InlineExecutor):
-        def run(self, stage, function, tasks):
-            if stage == "days":
-                super().run(stage, function, tasks[:1])
-                raise KeyboardInterrupt
-            return super().run(stage, function, tasks)
+def test_what_fails_leaves_no_half_day(tmp_path, log, monkeypatch):
+    finish, finished = day_runs.finish_day, []
 
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, log, window=window(), executor=Breaks())
+    def breaks(*task):
+        if finished:
+            raise KeyboardInterrupt
+        finished.append(finish(*task))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(day_runs, "finish_day", breaks)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, log, window=window())
+    assert finished
     days = tmp_path / "store" / "ads" / "days"
     assert list(days.iterdir()) == []
     (days / ".staging-left").mkdir()
