@@ -6,12 +6,15 @@ scikit-learn's tests is copied: they are run from the package that is installed.
 
 from __future__ import annotations
 
+from functools import partial
+
 import sklearn.calibration
 from sklearn.svm import LinearSVC
 
 from calibrators import CalibratedClassifier, Isotonic, Platt
 
-_CALIBRATORS = {"sigmoid": Platt, "isotonic": Isotonic}
+# Without finite ends isotonic regression is scikit-learn's.
+_CALIBRATORS = {"sigmoid": Platt, "isotonic": partial(Isotonic, ends=0)}
 
 
 class CalibratedClassifierCV(CalibratedClassifier):
