@@ -99,7 +99,8 @@ def test_a_signal_amid_one_long_task(place, start, kind):
     place.job("fit", log__path=place.root / "other").expect(0)
     before = without_stderr(place.tree())
     running = start(place, "score", kind, "cluster.workers=1")
-    running.await_that(lambda: list(place.root.glob(".output.logcal-staging-*/part-*")), "a file")
+    # Under this name it is being written.
+    running.await_that(lambda: list(place.root.glob(".output.logcal-staging-*/.*.tmp")), "a file")
     running.process.send_signal(signal.SIGTERM)
     assert running.result(timeout=10).code == 143
     assert_ended(place, running, 143, before)
