@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-_INDEX_BUCKETS_PER_ROW = 4
+_INDEX_BUCKETS_PER_ROW = 8
+_FEWEST_BUCKETS = 1 << 14
 _MANY = 1 << 20
 _COMPILED = "calibrators._kernels.lookup"
 
@@ -99,19 +100,22 @@ class CalibrationMap:
 
     @cached_property
     def _index(self) -> tuple[Any, ...]:
-        """An index on the bits of the score: constant time a look-up whatever the number of rows."""
+        """The rows as the compiled look-up takes them, and an index on the bits of the score: constant time a score,
+        whatever the number of rows.
+        """
         from calibrators._kernels import lookup
 
-        edges = np.ascontiguousarray(self.score_hi[:-1])
-        if edges.size == 0:
-            return edges, np.zeros(2, np.int64), np.uint64(0), np.uint64(0)
-        bits = lookup.ordered_bits(edges)
+        rows = np.column_stack([self.score_hi, self.prob_lo, self.slope, self.anchor])
+        rows[-1, 0] = np.nan
+        bits = lookup.ordered_bits(np.ascontiguousarray(self.score_hi[:-1]))
+        if bits.size == 0:
+            return rows, np.zeros(2, np.uint32), np.uint64(0), np.uint64(0)
         low = bits[0]
         span = int(bits[-1]) - int(low) + 1
-        shift = max(0, (span // (_INDEX_BUCKETS_PER_ROW * edges.size + 1)).bit_length() - 1)
-        buckets = (span >> shift) + 1
-        starts = lookup.bucket_starts(bits, low, np.uint64(shift), buckets)
-        return edges, starts, low, np.uint64(shift)
+        wanted = max(_FEWEST_BUCKETS, _INDEX_BUCKETS_PER_ROW * bits.size)
+        shift = max(0, (span // (wanted + 1)).bit_length() - 1)
+        starts = lookup.bucket_starts(bits, low, np.uint64(shift), (span >> shift) + 1)
+        return rows, starts, low, np.uint64(shift)
 
     @overload
     def predict(self, scores: float) -> np.float64: ...
@@ -143,10 +147,7 @@ class CalibrationMap:
 
         flat = np.ascontiguousarray(array).reshape(-1)
         out = np.empty(flat.size)
-        edges, starts, low, shift = self._index
-        lookup.apply(
-            flat, flat.view(np.uint64), edges, starts, low, shift, self.prob_lo, self.slope, self.anchor, out
-        )
+        lookup.apply(flat, flat.view(np.uint64), *self._index, out)
         return out.reshape(array.shape)
 
     @cached_property

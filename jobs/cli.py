@@ -24,6 +24,8 @@ if multiprocessing.parent_process() is not None:
 # OpenBLAS, once in numpy and once in scipy, starts a thread a core as it is loaded, which wait at full speed. No job
 # multiplies matrices, and classifiers are held to one thread in any case.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Pydantic reads the facts of every package that is installed, to see whether any is a plugin of its.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 _HELP = """Calibrate binary classifiers from their Parquet prediction logs.
 

@@ -22,8 +22,8 @@ from pipeline.evaluate.comparison_page import (
     comparison_headline,
     render_comparison,
 )
-from pipeline.evaluate.evaluation import to_json
 from pipeline.execution import Executor
+from pipeline.files.json_text import to_json
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.fit.calibration import check_table, make_calibrator

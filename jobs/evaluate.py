@@ -29,9 +29,7 @@ from pipeline.evaluate.evaluation import (
     changes,
     evaluate,
     headline,
-    jsonable,
     run_document,
-    to_json,
 )
 from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
 from pipeline.evaluate.judgement import compared
@@ -40,6 +38,7 @@ from pipeline.evaluate.reliability import RELIABILITY_FILE, reliability_table
 from pipeline.evaluate.report import import_meanwhile, render_report, segment_name
 from pipeline.evaluate.segment_evaluation import Known, SegmentedEvaluation, evaluate_segments
 from pipeline.execution import Executor, Graph
+from pipeline.files.json_text import jsonable, to_json
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.secrets import without_secrets

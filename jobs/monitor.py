@@ -17,10 +17,10 @@ from jobs.run import Outcome, Plan
 from jobs.windows import window_of
 from pipeline.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.drift_page import render_drift
-from pipeline.evaluate.evaluation import to_json
 from pipeline.execution import Executor
 from pipeline.files.creation import read_json
 from pipeline.files.creation import replace as replace_file
+from pipeline.files.json_text import to_json
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.quarantine import RowRules

@@ -115,7 +115,7 @@ class Attempt:
 
     def record(self, code: int) -> dict[str, Any]:
         """The attempt as JSON values."""
-        from pipeline.evaluate.evaluation import jsonable
+        from pipeline.files.json_text import jsonable
         from pipeline.files.secrets import without_secrets
         from pipeline.table.identity import software
 

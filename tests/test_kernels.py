@@ -140,6 +140,39 @@ def test_code_is_kept_until_a_source_that_it_depends_on_changes(copy):
     assert (back["values"], back["compiled"]) == ([20, -1], [])
 
 
+LIBRARY = """
+import numpy as np
+from calibrators._kernels.compiled import kernel
+@kernel
+def doubled(x, n):
+    out = np.empty(n)
+    out[:] = np.sort(x)[:n] * 2
+    return np.cumsum(out).sum() + np.median(x)
+"""
+CALL_LIBRARY = """
+import json, sys
+import numpy as np
+from calibrators._kernels import library
+value = library.doubled(np.array([3.0, 1.0, 2.0]), 2)
+try:
+    library.doubled(np.array([1.0]), -1)
+except ValueError as error:
+    said = str(error)
+imported = sorted({"numba.np.arraymath", "scipy.linalg"} & set(sys.modules))
+json.dump({"value": value, "said": said, "imported": imported}, sys.stdout)
+"""
+
+
+def test_kept_code_is_loaded_without_what_compiles(copy):
+    """What of numba's own library has been compiled works, and raises, though it is not imported."""
+    (copy.kernels / "library.py").write_text(LIBRARY)
+    copy.call_file.write_text(CALL_LIBRARY)
+    compiled_now, loaded = copy.call(), copy.call()
+    assert compiled_now.pop("imported") == ["numba.np.arraymath", "scipy.linalg"]
+    assert loaded.pop("imported") == []
+    assert compiled_now == loaded == {"value": 10.0, "said": "negative dimensions not allowed"}
+
+
 def test_a_read_only_package_reads_what_is_there_and_keeps_the_rest_with_the_user(copy, tmp_path):
     home = tmp_path / "home"
     home.mkdir()

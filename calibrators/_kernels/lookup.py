@@ -22,7 +22,7 @@ def bucket_starts(edges, low, shift, buckets):
 
     edges : uint64 array, shape (m,): the ordered bits of the finite edges, ascending.
     """
-    starts = np.empty(buckets + 1, np.int64)
+    starts = np.empty(buckets + 1, np.uint32)
     j = 0
     for b in range(buckets):
         while j < edges.size and ((edges[j] - low) >> shift) < np.uint64(b):
@@ -43,39 +43,37 @@ def ordered_bits(values):
 
 
 @kernel
-def apply(scores, bits, edges, starts, low, shift, prob_lo, slope, anchor, out):
+def apply(scores, bits, rows, starts, low, shift, out):
     """Evaluate the map at scores into out; NaN stays NaN.
 
     scores : float64 array, shape (n,); bits : the same memory as uint64.
-    edges : float64 array, shape (rows - 1,): the upper (exclusive) edge of every row but the last.
-    starts, low, shift : the index made by `bucket_starts`.
+    rows : float64 array, shape (rows, 4): of each row the upper (exclusive) edge, prob_lo, slope and anchor, which a
+        score needs together; the last edge is NaN, which no score reaches.
+    starts, low, shift : the index made by `bucket_starts`, of uint32.
     """
-    buckets = starts.size - 1
-    rows = prob_lo.size
+    last = np.uint64(starts.size - 2)
+    one = np.uint64(1)
     for i in range(scores.size):
         s = scores[i]
-        if np.isnan(s):
-            out[i] = np.nan
-            continue
-        j = np.int64(0)
-        if rows > 1:
-            key = _ordered(bits[i]) if s != 0.0 else _TOP
-            if key >= low:
-                b = (key - low) >> shift
-                if b >= np.uint64(buckets):
-                    j = rows - 1
-                else:
-                    # Edges in the bucket: a binary search over the few that there are.
-                    j = starts[np.int64(b)]
-                    end = starts[np.int64(b) + 1]
-                    while j < end:
-                        mid = (j + end) >> 1
-                        if edges[mid] <= s:
-                            j = mid + 1
-                        else:
-                            end = mid
+        # Selected, not branched to: processors cannot foresee what scores in any order are.
+        key = _TOP if s == 0.0 else _ordered(bits[i])
+        b = (max(key, low) - low) >> shift
+        b = min(last, b)
+        j = np.uint64(starts[b])
+        end = np.uint64(starts[b + one])
+        # Most buckets have one edge at most; that of an empty one is above all its scores.
+        j += np.uint64(rows[j, 0] <= s)
+        while j < end:
+            mid = (j + end) >> one
+            if rows[mid, 0] <= s:
+                j = mid + one
+            else:
+                end = mid
+        level, slope = rows[j, 1], rows[j, 2]
+        value = level + slope * (s - rows[j, 3])
         # An infinite score in a constant row would give 0 * inf.
-        out[i] = prob_lo[j] if slope[j] == 0.0 else prob_lo[j] + slope[j] * (s - anchor[j])
+        value = level if slope == 0.0 else value
+        out[i] = s if s != s else value
 
 
 @kernel

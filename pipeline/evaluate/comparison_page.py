@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from calibrators.cross_validation import RAW, CrossValidation, Estimate, MethodResult
-from pipeline.evaluate.evaluation import jsonable
 from pipeline.evaluate.figures import AFTER, BEFORE, MUTED, grid, render
 from pipeline.evaluate.page import MISSING, fact_groups, render_page
+from pipeline.files.json_text import jsonable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

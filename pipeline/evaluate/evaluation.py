@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from calibrators.measures import (
 from calibrators.passes import Array, Blocks, Pass
 from calibrators.sampling import weighing_negatives
 from pipeline.evaluate.judgement import judgement_facts, points
+from pipeline.files.json_text import jsonable
 from pipeline.table.lookup_table import cached_lookup_table
 
 Run = Callable[[Pass], Any]
@@ -356,29 +356,3 @@ def ranking(before: Measures, after: Measures) -> str:
 def run_document(evaluation: Evaluation, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The machine-readable account of a run: `json.dumps(..., allow_nan=False)` takes it."""
     return {"facts": jsonable(facts), "evaluation": evaluation.as_dict()}
-
-
-def jsonable(value: Any) -> Any:
-    """A value as JSON can say it: what JSON has no word for as text: paths, dates, "Infinity", "-Infinity", "NaN"."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return (
-            value
-            if math.isfinite(value)
-            else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-        )
-    if is_dataclass(value) and not isinstance(value, type):
-        return jsonable(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return [jsonable(item) for item in value]
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return jsonable(value.item())
-    return str(value)
-
-
-def to_json(document: Any) -> str:
-    """Strict JSON, in the same order every time."""
-    return json.dumps(jsonable(document), allow_nan=False, indent=2) + "\n"

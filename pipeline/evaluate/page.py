@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.evaluate.evaluation import jsonable
+from pipeline.files.json_text import jsonable
 
 MISSING = "–"
 

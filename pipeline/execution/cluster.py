@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -249,6 +248,8 @@ class DaskExecutor(Executor):
 
     def _asynchronously(self, request: Any) -> Answer[Any]:
         """The client's answer to come: whoever waits for it in the client's own way waits for ever."""
+        import asyncio
+
         return asyncio.run_coroutine_threadsafe(request, self.client.loop.asyncio_loop)
 
 
