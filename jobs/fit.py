@@ -413,7 +413,7 @@ class Prepared:
 
 def _free_runs(scratch: Path) -> None:
     """Give the space of the runs back before the version is written."""
-    for pattern in ("run-*", "segments-*", "level-*", "codes"):
+    for pattern in ("receipt-*", "run-*", "segments-*", "level-*", "codes"):
         for file in scratch.glob(pattern):
             file.unlink()
     shutil.rmtree(scratch / "score_table", ignore_errors=True)

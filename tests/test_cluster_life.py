@@ -4,6 +4,8 @@ import datetime as dt
 import os
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from distributed import Client, LocalCluster, SpecCluster, Worker
@@ -302,6 +304,58 @@ def counted(i, folder):
     with open(f"{folder}/{i}", "a") as file:  # noqa: PTH123
         file.write("x")
     return rejected(i)
+
+
+FINISHED = 6
+
+
+def test_a_lost_worker_costs_its_running_tasks_only(dask_class, tmp_path):
+    """Finished tasks whose results lived on the worker are not done again; those that it ran are."""
+    dask = dask_class(tmp_path, PYTHONPATH=str(Path(__file__).parent))
+    dask.begin_worker()
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    try:
+        dask.await_file()
+        with Client(scheduler_file=str(dask.file)) as client:
+            client.wait_for_workers(2, timeout=60)
+            graph = Graph()
+            first = graph.layer("sort", marked, [(i, str(marks)) for i in range(2)], receipts=str(tmp_path))
+            split = graph.task("split", sum, first)
+            entries = [(i, str(marks), split) for i in range(2, FINISHED + 6)]
+            merged = graph.layer("merge", marked, entries, receipts=str(tmp_path))
+            whole = graph.task("combine", sum, merged)
+            with ThreadPoolExecutor(1) as thread:
+                found = thread.submit(DaskExecutor(client, 2).compute, graph, whole)
+                await_that(lambda: len(list(marks.iterdir())) == FINISHED + 2)
+                dask.worker.kill()
+                await_that(lambda: len(client.scheduler_info()["workers"]) == 1)
+                dask.begin_worker()
+                (marks / "go").touch()
+                assert found.result(timeout=60) == sum(range(2, FINISHED + 6))
+    finally:
+        dask.stop()
+    counts = {int(path.name): len(path.read_text()) for path in marks.iterdir() if path.name != "go"}
+    assert {i: counts[i] for i in range(FINISHED)} == dict.fromkeys(range(FINISHED), 1)
+    # One of the two that ran, again.
+    assert sum(counts.values()) == len(counts) + 1
+
+
+def await_that(condition):
+    """Wait until a condition holds."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def marked(i, folder, before=None):
+    """A task that leaves a mark each time it runs; the last ones wait for a word."""
+    with open(f"{folder}/{i}", "a") as file:  # noqa: PTH123
+        file.write("x")
+    while i >= FINISHED and not os.path.exists(f"{folder}/go"):  # noqa: PTH110
+        time.sleep(0.01)
+    return i
 
 
 def test_no_worker_at_the_start(monkeypatch):

@@ -20,6 +20,7 @@ import jobs
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.execution import DaskExecutor, Graph, InlineExecutor, ThreadExecutor, tasks
 from pipeline.execution.drawing import drawing
+from pipeline.log.logs import Columns
 
 CALLS: Counter = Counter()
 
@@ -128,6 +129,18 @@ def test_a_task_that_left_a_receipt_is_not_done_again(tmp_path):
     (tmp_path / "receipt-read-000000").write_bytes(b"x")
     assert run([("a",), ("c",)]) == ["A", "C"]
     assert CALLS == {"a": 2, "b": 1, "c": 1}
+
+
+def test_a_call_is_the_same_wherever_its_arguments_come_from(tmp_path):
+    name = "".join(["sco", "re"])
+    columns = Columns("score", name, name)
+    runs = [InputRejectedError(name), np.arange(6.0)[::2], [columns, columns, Columns(name, "score")]]
+    here = tasks._digest(noted, (runs, name, "score"))
+    there = (runs, name, "score")
+    for _ in range(3):
+        there = pickle.loads(pickle.dumps(there))
+        assert tasks._digest(noted, there) == here
+    assert tasks._digest(noted, (runs, name, "other")) != here
 
 
 def noted(text):

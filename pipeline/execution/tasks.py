@@ -55,10 +55,23 @@ def attempt(function: Callable[..., Any], receipt: str | None, *arguments: Any) 
 
     receipt : where the result is left, and taken from if the same call has left it there
     """
-    if receipt is None:
+    call = None if receipt is None else _digest(function, arguments)
+    if receipt is None or call is None:
         return _attempt(function, arguments)
-    content = pickle.dumps((function, arguments))
-    return _recall(Path(receipt), sha256(content).digest(), function, arguments)
+    return _recall(Path(receipt), call, function, arguments)
+
+
+def _digest(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes | None:
+    """The same for the same call in every process; None for a function that has no name, such as a notebook's.
+
+    A result that has come from another process holds equal objects where it held one before, and as bytes it says
+    which: written, read and written again both are alike.
+    """
+    try:
+        call = pickle.dumps((function, arguments))
+    except (AttributeError, pickle.PicklingError):
+        return None
+    return sha256(pickle.dumps(pickle.loads(call))).digest()  # noqa: S301
 
 
 def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -171,7 +171,7 @@ class DayTables:
             (*day, sorted(files[day.day]), plan.run_rows, per_unit)
             for day in add_days(graph, window, files, folders, plan)
         ]
-        return graph.layer("days", _finish_day, tasks)
+        return graph.layer("days", _finish_day, tasks, receipts=str(plan.scratch))
 
     def unsorted(self, window: Window) -> dict[int, frozenset[FileId]]:
         """The days that a fit would sort rows of, and of which files, as far as can be seen now."""

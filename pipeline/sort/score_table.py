@@ -202,8 +202,8 @@ def sort_log(log: Log, plan: SortPlan, executor: Executor) -> RunReceipt:
 def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
     """Add the first stages to a graph: `sort-i -> check`; return a reference to the receipts' sum.
 
-    A sort task leaves its receipt beside its run: one that is repeated because the worker that held its result was
-    lost, or after a crash, reads that.
+    A task leaves its receipt beside what it writes: one that is repeated because the worker that held its result was
+    lost, or a sort after a crash, reads that.
     """
     reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
     tasks = [
@@ -242,7 +242,7 @@ def add_merge(
         (entry, _part_path(plan.write, i), chunk, placed, classes, cutting, i)
         for i, entry in enumerate(graph.entries("entry", split, count))
     ]
-    merged = graph.layer("merge", _merge_bucket, tasks)
+    merged = graph.layer("merge", _merge_bucket, tasks, receipts=str(plan.scratch))
     combine = None if request is None else request.combine
     return graph.task("combine", _combined, total, merged, combine, plan.grid)
 

@@ -107,7 +107,7 @@ def add_days(
         for few in day_runs.pack(divided, plan.run_rows):
             tasks.append((day_runs.write_divided_runs, few, reading, places, len(tasks), plan.run_rows, keep))
             reach.append(own_days)
-    found = graph.layer("sort", day_runs.call, tasks)
+    found = graph.layer("sort", day_runs.call, tasks, receipts=str(plan.scratch))
     finished = []
     for day, folder in folders.items():
         own = [result for days, result in zip(reach, found, strict=True) if days == day]
