@@ -112,13 +112,27 @@ def comparison_passes(
     >>> round(found.log_loss.difference, 5), round(found.log_loss.error, 5)
     (-0.01408, 0.02806)
     """
-    sums: list[Fraction] = yield Pass(partial(_chunk, old, new), _add)
-    return _comparison(sums, Fraction(scale))
+    found: Comparison = yield Pass(partial(_chunk, old, new), partial(comparison_of, scale=scale))
+    return found
 
 
 def _chunk(old: Predict | None, new: Predict | None, points: Points) -> Array:
     score, w, k = points
     p, q = (score if predict is None else predict(score) for predict in (old, new))
+    return pair_sums(p, q, w, k)
+
+
+def pair_sums(p: Array, q: Array, w: Array, k: Array) -> Array:
+    """What a comparison of predictions p and q of the same rows is made of.
+
+    w, k : the rows' weights, and those of the rows with label 1. Any rows in any order: `comparison_of` takes the sums
+    of all parts.
+
+    Raises
+    ------
+    ValueError
+        For predictions outside [0, 1].
+    """
     for prediction in (p, q):
         if not (prediction.min() >= 0 and prediction.max() <= 1):
             raise ValueError("expected probabilities in [0, 1], found others")
@@ -133,7 +147,15 @@ def _add(parts: list[Array]) -> list[Fraction]:
     return [exact(row) for row in merge(np.concatenate(parts, axis=1))]
 
 
-def _comparison(sums: list[Fraction], size: Fraction) -> Comparison:
+def join_sums(parts: list[Array]) -> Array:
+    """The sums of several parts as one part's: exact."""
+    joined: Array = merge(np.concatenate(parts, axis=1))
+    return joined
+
+
+def comparison_of(parts: list[Array], scale: float = 1.0) -> Comparison:
+    """The comparison over all parts, from their `pair_sums`. scale : see `comparison_passes`."""
+    sums, size = _add(parts), Fraction(scale)
     # A sum over rows of either label.
     both = [sums[j] + sums[j + 1] - sums[j + 2] for j in range(0, 30, 3)]
     old_log, old_infinite, new_log, new_infinite, log_squares = both[:5]

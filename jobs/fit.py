@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap
 from jobs.config import FitConfig
-from jobs.gate import judge, judge_held_out
-from jobs.hold_out import Trial, Trials, check_holdout
+from jobs.gate import change_of, judge, judge_held_out
+from jobs.hold_out import TRIAL, Trial, Trials, can_compare, check_holdout
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.run import Outcome, Plan
 from jobs.windows import window_of
@@ -25,8 +21,8 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.writable import check_free, check_writable
-from pipeline.fit.calibration import Fit, fit_log, keep_monotone, make_calibrator, needs_table
-from pipeline.fit.segment_fit import fit_segments
+from pipeline.fit.calibration import needs_table
+from pipeline.fit.recipe import Content, Recipe
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
@@ -36,10 +32,10 @@ from pipeline.sort.decay import weigh_days, with_weights
 from pipeline.sort.label_coverage import covered
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import SortPlan, add_merge, add_sort, scratch_bytes
+from pipeline.sort.score_table import SortPlan, add_merge, add_sort, scratch_bytes, sort_log
 from pipeline.table.identity import run_id, software
-from pipeline.table.lookup_table import fingerprint, lookup_bytes
-from pipeline.table.segment_lookup import RESERVED, SEGMENTS_FILE, segmented_files
+from pipeline.table.map_change import MapChange
+from pipeline.table.segment_lookup import RESERVED
 from pipeline.table.segment_maps import SegmentRules
 from pipeline.table.store import TableStore
 from pipeline.table.version import Version
@@ -47,7 +43,7 @@ from pipeline.table.version import Version
 
 def prepare(config: FitConfig) -> Prepared | Finishing:
     """Check everything that can be checked before the first task; reads footers only."""
-    calibrator = _calibrator(config)
+    calibrator = recipe_of(config).calibrator()
     columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
     _check_segments(config)
     check_holdout(config)
@@ -108,8 +104,18 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     return Prepared(config, log, store, identity, quarantine, needed, window, days, seen)
 
 
-def _calibrator(config: FitConfig) -> Calibrator:
-    return make_calibrator(config.calibrator.method, config.calibrator.params, config.log.sampling_rate)
+def recipe_of(config: FitConfig) -> Recipe:
+    """What of a configuration says how a table is made of rows."""
+    return Recipe(
+        config.calibrator.method,
+        config.calibrator.params,
+        config.log.score_transform,
+        config.log.sampling_rate,
+        config.calibrator.monotone,
+        config.log.segment,
+        SegmentRules(config.segments.min_rows, config.segments.min_positives),
+        config.segments.model_dump(),
+    )
 
 
 def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:
@@ -204,7 +210,7 @@ class Prepared:
     def graph(self) -> Graph:
         """What the fit would compute first: the sort, and the first pass. What comes after depends on the rows."""
         graph = Graph()
-        calibrator = make_calibrator(self.config.calibrator.method, self.config.calibrator.params)
+        calibrator = recipe_of(self.config).calibrator()
         plan = SortPlan(Path()).within(self.config.cluster.memory_bytes, self.log.rows)
         if self.window is None or self.days is None:
             total = add_sort(graph, self.log, plan)
@@ -217,7 +223,6 @@ class Prepared:
         """Fit and publish."""
         started = time.perf_counter()
         config = self.config
-        calibrator = _calibrator(config)
         rules = RowRules(
             quarantine=config.log.on_bad_rows == "quarantine",
             max_fraction=config.log.max_bad_fraction,
@@ -235,7 +240,7 @@ class Prepared:
             )
             keep = scratch / "kept" if config.score_table.keep else None
             if self.window is None or self.days is None:
-                return self._fit(calibrator, sort, keep, executor, started, None, {}, ())
+                return self._fit(sort, keep, executor, started, None, {}, ())
             with self.days.in_use():
                 tables = self.days.sort(self.window, sort, executor)
                 facts = {"window": window_facts(self.window, tables)}
@@ -251,13 +256,12 @@ class Prepared:
                     fitting = replace(self, log=with_weights(self.log))
                 total = add_up_days(weighed, sort, executor)
                 filled = tuple(table for table in weighed if table.receipt.rows)
-                outcome = fitting._fit(calibrator, sort, keep, executor, started, total, facts, filled)
+                outcome = fitting._fit(sort, keep, executor, started, total, facts, filled)
             self.days.tidy(self.window, tables)
         return outcome
 
     def _fit(
         self,
-        calibrator: Calibrator,
         sort: SortPlan,
         keep: Path | None,
         executor: Executor,
@@ -267,116 +271,44 @@ class Prepared:
         days: tuple[DayTable, ...],
     ) -> Outcome:
         """Fit to the log's runs, or to those that are there already, and publish."""
-        if self.config.log.segment:
-            return self._fit_segments(calibrator, sort, keep, executor, started, total, more)
         gate = self.config.gate
-        written = gate.share is not None
-        fit = fit_log(calibrator, self.log, sort, executor, keep=keep, total=total, written=written)
-        self._keep_bad(sort.scratch, fit.table.bad.total)
-        trial = self._try_out(fit, sort, executor, days)
+        recipe = recipe_of(self.config)
+        trial = None
+        if gate.holdout is not None:
+            total = total or sort_log(self.log, sort, executor)
+            current = self.store.current()
+            place = (self.config, recipe, self.log, self.window, sort, executor, days)
+            trials = Trials(*place, current, can_compare(self.config, current))
+            trial = trials.of(total, None if gate.refit else keep)
         if trial is not None and not gate.refit:
-            fit = trial.fit
+            content = trial.content
+        else:
+            content = recipe.fit(self.log, sort, executor, total, keep)
+        self._keep_bad(sort.scratch, content.table.bad.total)
         _free_runs(sort.scratch)
-        version = self._publish(fit, keep, time.perf_counter() - started, more, trial)
-        return _outcome(fit.table.facts(), version)
-
-    def _try_out(
-        self, fit: Fit, sort: SortPlan, executor: Executor, days: tuple[DayTable, ...]
-    ) -> Trial | None:
-        """A candidate that some rows were held out of, if that is wanted."""
-        gate = self.config.gate
-        if gate.holdout is None:
-            return None
-        make = partial(_calibrator, self.config)
-        trials = Trials(self.config, self.log, sort, executor, make, days, self.store.current())
-        return trials.of_days() if gate.days else trials.of_share(fit)
+        change = change_of(content, self.store.current(), sort.scratch / "content")
+        version = self._publish(content, keep, time.perf_counter() - started, more, trial, change)
+        return _outcome(content.table.facts(), version)
 
     def _keep_bad(self, scratch: Path, bad: int) -> None:
         if self.quarantine is not None and bad:
             keep_parts(scratch, self.quarantine, self.identity)
 
-    def _fit_segments(
-        self,
-        calibrator: Calibrator,
-        sort: SortPlan,
-        keep: Path | None,
-        executor: Executor,
-        started: float,
-        total: RunReceipt | None,
-        more: dict[str, Any],
-    ) -> Outcome:
-        config = self.config
-        rules = SegmentRules(config.segments.min_rows, config.segments.min_positives)
-        monotone = config.calibrator.monotone
-        fit, table = fit_segments(calibrator, self.log, sort, executor, rules, monotone, total, keep)
-        self._keep_bad(sort.scratch, table.bad.total)
-        _free_runs(sort.scratch)
-        # What was chosen for all rows holds for the segments too.
-        chosen = calibrator.facts() if config.calibrator.method == "auto" else {}
-        content = self._content({**table.facts(), "largest_monotone_repair": fit.repair, **chosen})
-        files = segmented_files(fit, config.log.segment, content)
-        segments = {
-            "columns": list(config.log.segment),
-            "count": len(fit.levels[-1].keys),
-            **config.segments.model_dump(),
-            "fitted_on": files.sources,
-            "reasons": files.reasons,
-        }
-        manifest = self._manifest(content, table.bad.total, time.perf_counter() - started)
-        manifest |= {"monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments, **more}
-        beside = {SEGMENTS_FILE: files.segments}
-        whole = None if fit.identity else fit.levels[0].maps.first()
-        version = self._store(files.fingerprint, files.lookup_bytes, manifest, whole, keep, beside)
-        return _outcome(table.facts(), version)
-
-    def _content(self, data: dict[str, Any]) -> dict[str, Any]:
-        if self.config.log.sampling_rate != 1:
-            data = {**data, "sampling_rate": self.config.log.sampling_rate}
-        return {
-            "method": self.config.calibrator.method,
-            "parameters": self.config.calibrator.params,
-            "score_transform": self.config.log.score_transform,
-            "data": data,
-        }
-
     def _publish(
-        self, fit: Fit, keep: Path | None, seconds: float, more: dict[str, Any], trial: Trial | None
-    ) -> Version:
-        config = self.config
-        calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, config.calibrator.monotone)
-        content = self._content(
-            {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
-        )
-        manifest = self._manifest(content, fit.table.bad.total, seconds)
-        manifest |= {
-            "monotone": calibration_map.monotone,
-            "lookup_rows": len(calibration_map),
-            **more,
-        }
-        return self._store(
-            fingerprint(calibration_map, **content),
-            lambda name: lookup_bytes(calibration_map, version=name, **content),
-            manifest,
-            calibration_map,
-            keep,
-            trial=trial,
-        )
-
-    def _store(
         self,
-        digest: str,
-        write_lookup: Callable[[str], bytes],
-        manifest: dict[str, Any],
-        whole: CalibrationMap | None,
-        keep: Path | None = None,
-        beside: dict[str, bytes] | None = None,
-        trial: Trial | None = None,
+        content: Content,
+        keep: Path | None,
+        seconds: float,
+        more: dict[str, Any],
+        trial: Trial | None,
+        change: MapChange | None,
     ) -> Version:
-        """Publish, unless the gate or what is current by now speaks against it. whole : the map of all rows."""
+        """Publish, unless the gate or what is current by now speaks against it."""
         config = self.config
-        transform = config.log.score_transform
+        manifest = self._manifest(content.facts, content.table.bad.total, seconds) | more
         held_out = None if trial is None else judge_held_out(config.gate, trial.held_out, trial.positives)
-        verdict = judge(config.gate, manifest["data"], transform, whole, self.store.current(), held_out)
+        data, current = content.facts["data"], self.store.current()
+        verdict = judge(config.gate, data, content.whole, change, current, held_out)
         manifest |= verdict.manifest()
         until = config.window.until is not None
 
@@ -386,7 +318,13 @@ class Prepared:
 
         wanted = config.store.publish == "candidate"
         version = self.store.publish(
-            digest, write_lookup, manifest, keep, beside, candidate=wanted, refuse=refusals
+            content.fingerprint,
+            content.lookup_bytes,
+            manifest,
+            keep,
+            content.beside,
+            candidate=wanted,
+            refuse=refusals,
         )
         refuse(version.refusals, version)
         prune(self.store, config.retention.versions)
@@ -416,7 +354,8 @@ def _free_runs(scratch: Path) -> None:
     for pattern in ("receipt-*", "run-*", "segments-*", "level-*", "codes"):
         for file in scratch.glob(pattern):
             file.unlink()
-    shutil.rmtree(scratch / "score_table", ignore_errors=True)
+    for folder in ("score_table", TRIAL):
+        shutil.rmtree(scratch / folder, ignore_errors=True)
 
 
 def _outcome(facts: dict[str, Any], version: Version) -> Outcome:

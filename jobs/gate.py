@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from calibrators.calibration_map import CalibrationMap
 from jobs.config_gate import GateConfig
 from pipeline.errors import InputRejectedError
 from pipeline.fit.holdout import HeldOut
-from pipeline.table.map_change import ABOVE_CHANCE, MapChange, map_change, map_of, one_level, ranking
-from pipeline.table.version import Version
+from pipeline.fit.recipe import Content
+from pipeline.table.map_change import ABOVE_CHANCE, MapChange, change_of_tables, one_level, ranking
+from pipeline.table.version import Version, segments_of
 
 log = logging.getLogger("logcal")
 
@@ -60,13 +62,11 @@ def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: int) -> 
             f"{held.rows.rarer:,.10g} of the rarer one"
         )
         return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], warnings)
-    bars = held.bars
-    if bars is not None and bars.observed and bars.expected:
-        apart = math.log(bars.observed / bars.expected)
-        if abs(apart) > OFF * math.sqrt(1 / bars.observed + 1 / max(fitted_positives, 1)):
-            said = (
-                f"expected about {bars.expected:,.0f} positives on held-out rows, found {bars.observed:,.0f}"
-            )
+    bars, observed = held.bars, held.rows.positives
+    if held.expected:
+        apart = math.log(observed / held.expected)
+        if abs(apart) > OFF * math.sqrt(1 / observed + 1 / max(fitted_positives, 1)):
+            said = f"expected about {held.expected:,.0f} positives on held-out rows, found {observed:,.0f}"
             failed.append(("holdout", f"{said}: more than chance explains"))
     if config.ranking and bars is not None and bars.auc is not None and bars.auc_error is not None:
         said = f"found an AUC of {bars.auc:.3f} +- {bars.auc_error:.3f} on held-out rows"
@@ -94,6 +94,16 @@ def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: int) -> 
             f"the table was not compared with the current version: expected at least {RARE} held-out rows of each "
             f"label that neither was fitted to, found {held.fresh.rarer:,.10g} of the rarer one"
         )
+    if compared and held.worse:
+        named = "; ".join(
+            f"{', '.join('null' if value is None else value for value in one['segment'])} "
+            f"({'infinite' if one['log_loss_difference'] is None else format(one['log_loss_difference'], '+.2g')})"
+            for one in held.worse
+        )
+        warnings.append(
+            f"in {len(held.worse)} segments the log loss on held-out rows is worse than the current version's beyond "
+            f"chance: {named}"
+        )
     refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
     return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
 
@@ -101,8 +111,8 @@ def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: int) -> 
 def judge(
     config: GateConfig,
     data: dict[str, Any],
-    transform: str,
     whole: CalibrationMap | None,
+    change: MapChange | None,
     current: Version | None,
     held_out: Verdict | None = None,
 ) -> Verdict:
@@ -111,9 +121,9 @@ def judge(
     Parameters
     ----------
     data : facts of its score table
-    transform : of its scores
     whole : its map of all rows; None: there is none, since they are too few
-    current : the current version
+    change : of the probability against the current version's
+    current : that version
     held_out : what rows say that it was not fitted to
     """
     rows, positives = data["rows_used"], data["rows_positive"]
@@ -123,7 +133,6 @@ def judge(
         auc, error = ranking(whole)
         facts |= {"auc": auc, "auc_error": error}
         failed += _ranking(config, whole, auc, error)
-    change = None if whole is None else _change(whole, data, transform, current)
     if change is not None:
         facts["change"] = change.as_dict()
         text = f"the probability changes by {change.mean:.3g} on average, {change.relative:.2f} of its mean"
@@ -176,14 +185,29 @@ def _ranking(
     return []
 
 
-def _change(
-    whole: CalibrationMap, data: dict[str, Any], transform: str, current: Version | None
-) -> MapChange | None:
-    if current is None or current.manifest["score_transform"] != transform:
+def change_of(content: Content, current: Version | None, folder: Path) -> MapChange | None:
+    """How far a table is from the current version, each row going through its segment's map in both.
+
+    folder : in scratch space. None where there is no version of the same transform, or nothing can be said; then it is
+    warned.
+    """
+    facts = content.facts
+    if current is None or current.manifest["score_transform"] != facts["score_transform"]:
         return None
+    own = tuple(facts.get("segments", {}).get("columns", ()))
+    places = ((current.lookup_path, segments_of(current)), (content.write(folder), own))
+    data = facts["data"]
     try:
-        before = map_of(current)
+        found = change_of_tables(*places, data["lowest_score"], data["highest_score"])
     except InputRejectedError as error:
         log.warning("gate: the current version cannot be compared with: %s", error)
         return None
-    return map_change(before, whole, data["lowest_score"], data["highest_score"])
+    if found is None:
+        log.warning(
+            "gate: how far the probability changes is not known: the current version has segments of %s, this table of "
+            "%s",
+            ", ".join(places[0][1]),
+            ", ".join(own),
+        )
+        return None
+    return found.whole

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap
 from jobs.config import FitConfig
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.execution import Executor
-from pipeline.fit.calibration import Fit, fit_log, keep_monotone
-from pipeline.fit.holdout import HeldOut, Rows, Run, Split, count, measure_held_out
-from pipeline.log.logs import Log
-from pipeline.log.windows import day_of
+from pipeline.fit.holdout import HeldOut, Measured, PlainRows, Rows, SegmentedRows, measure_held_out
+from pipeline.fit.recipe import Content, Recipe
+from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.windows import Window, day_of
 from pipeline.sort.day_tables import DayTable, add_up_days
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
-from pipeline.table.map_change import map_of
-from pipeline.table.version import Version
+from pipeline.sort.division import Split, divide
+from pipeline.sort.runs import RunReceipt
+from pipeline.sort.score_table import SortPlan, add_up, build_score_table, sort_log
+from pipeline.sort.segment_rows import SegmentRows
+from pipeline.sort.window_runs import sort_window
+from pipeline.table.predictor import Predictor
+from pipeline.table.version import Version, segments_of
+
+_logger = logging.getLogger("logcal")
+
+TRIAL = "trial"
+"""Folder in scratch space."""
 
 
 def check_holdout(config: FitConfig) -> None:
@@ -33,11 +43,6 @@ def check_holdout(config: FitConfig) -> None:
     gate = config.gate
     if gate.holdout is None:
         return
-    if config.log.segment:
-        raise ConfigError(
-            f"gate.holdout: expected null with log.segment, found {gate.holdout}: rows are held out of the score table "
-            "of all rows, not of each segment's; judge such a table with `logcal evaluate` before it is promoted"
-        )
     if gate.days and config.window.column is None:
         raise ConfigError(
             f"gate.holdout: expected window.column with a number of days, found {gate.holdout} without it: which rows "
@@ -50,6 +55,25 @@ def check_holdout(config: FitConfig) -> None:
         )
 
 
+def can_compare(config: FitConfig, current: Version | None) -> bool:
+    """Whether rows that are held out say through which maps of the current version they go; if not, it is warned."""
+    others = () if current is None else segments_of(current)
+    more = tuple(name for name in others if name not in config.log.segment)
+    if config.gate.holdout is None or not more:
+        return True
+    own = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment + more)
+    try:
+        open_log(config.log.path, own)
+    except InputRejectedError as error:
+        _logger.warning(
+            "gate: the table cannot be compared with the current version, which has segments of %s: %s",
+            ", ".join(others),
+            error,
+        )
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Trial:
     """A candidate and what it is worth on the rows that it was not fitted to.
@@ -57,9 +81,45 @@ class Trial:
     positives : rows with label 1 that it was fitted to
     """
 
-    fit: Fit
+    content: Content
     held_out: HeldOut
     positives: int
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Rows that are to be sorted: of some files, or, with a window, of some days."""
+
+    log: Log
+    window: Window | None
+    days: tuple[int, ...]
+
+    def sort(self, plan: SortPlan, executor: Executor) -> RunReceipt:
+        """As `sort_log`."""
+        if self.window is None:
+            return sort_log(self.log, plan, executor)
+        window = replace(self.window, log=self.log)
+        receipts = []
+        for i, (first, last) in enumerate(_stretches(self.days)):
+            own = _inside(plan, f"days-{i}")
+            receipts.append(sort_window(replace(window, first=first, last=last), own, executor))
+        return add_up(receipts)
+
+
+def _stretches(days: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of days that follow one another."""
+    days = sorted(days)
+    ends = [i for i, (a, b) in enumerate(pairwise(days), 1) if b != a + 1]
+    for start, stop in pairwise([0, *ends, len(days)]):
+        yield days[start], days[stop - 1]
+
+
+def _inside(plan: SortPlan, name: str) -> SortPlan:
+    """The sort in a folder of its own: names of runs and parts are not unique in all of scratch space."""
+    scratch = plan.scratch / name
+    scratch.mkdir(parents=True, exist_ok=True)
+    rules = replace(plan.rules, keep=False)  # the fit itself has kept them
+    return replace(plan, scratch=scratch, write=scratch / "score_table", rules=rules)
 
 
 @dataclass(frozen=True)
@@ -68,105 +128,154 @@ class Trials:
 
     Attributes
     ----------
-    make : a new calibrator. tables : of the log's days, with a window. current : the current version.
+    recipe : for the candidate. tables : of the log's days, with a window. current : the current version.
+    comparable : whether the log has the columns of the current version's segments
     """
 
     config: FitConfig
+    recipe: Recipe
     log: Log
+    window: Window | None
     sort: SortPlan
     executor: Executor
-    make: Callable[[], Calibrator]
     tables: tuple[DayTable, ...]
     current: Version | None
+    comparable: bool = True
 
-    def of_share(self, fit: Fit) -> Trial:
-        """Hold a share of the rows out of the written table of a fit to all."""
+    def of(self, total: RunReceipt, keep: Path | None = None) -> Trial:
+        """Try a candidate out.
+
+        total : all rows' runs. keep : folder for the candidate's score table, if it is wanted.
+
+        Raises
+        ------
+        InputRejectedError
+            What is left does not suit the calibrator.
+        """
+        kept, held = self._last_days() if self.config.gate.days else self._share(total, "divided")
+        try:
+            content = self.recipe.fit(
+                self.log, replace(self._place("kept"), write=None), self.executor, kept, keep
+            )
+        except InputRejectedError as error:
+            raise InputRejectedError(f"gate.holdout: of the rows that are not held out: {error}") from None
+        rate = self.config.log.sampling_rate
+        columns = self.recipe.columns
+        positives = content.table.used_positive
+        if not held.used:
+            return Trial(content, HeldOut(Rows(0.0, 0.0)), positives)
+        new = Predictor(content.write(self._place("candidate").scratch), columns, rate)
+        rows = self._measured("held", held, content, columns)
+        current = self._predictor(rate)
+        fresh = None if current is None else self._fresh(held, content, current.columns)
+        found = measure_held_out(
+            new,
+            rows,
+            current=current,
+            fresh=fresh,
+            probabilities=held.lowest >= 0 and held.highest <= 1,
+        )
+        return Trial(content, found, positives)
+
+    def _predictor(self, rate: float) -> Predictor | None:
+        """Of the current version, where the rows' scores are what it takes."""
+        if (
+            self.current is None
+            or self.current.manifest["score_transform"] != self.config.log.score_transform
+        ):
+            return None
+        return Predictor(self.current.lookup_path, segments_of(self.current), rate)
+
+    def _share(self, total: RunReceipt, name: str) -> tuple[RunReceipt, RunReceipt]:
         share = self.config.gate.share
         assert share is not None
-        split = Split(share)
-        whole = self._run(fit.table)
-        candidate = self.make()
-        try:
-            candidate.fit_passes(split.running(whole, held=False))
-        except ValueError as error:
-            raise InputRejectedError(
-                f"gate.holdout: the rows that are not held out do not suit {type(candidate).__name__}: {error}"
-            ) from None
-        fresh = self._fresh_table(fit.table)
-        run_fresh = None if fresh is None else split.running(self._run(fresh), held=True)
-        held = self._measure(candidate, fit.table, split.running(whole, held=True), run_fresh)
-        positives = count(split.running(whole, held=False)).positives
-        return Trial(Fit(candidate, fit.table), held, int(positives))
-
-    def of_days(self) -> Trial:
-        """Hold the last days out."""
-        last = max(table.day for table in self.tables)
-        begin = last - self.config.gate.days + 1
-        earlier = [table for table in self.tables if table.day < begin]
-        fit = fit_log(
-            self.make(),
-            self.log,
-            self._place("earlier"),
+        return divide(
+            total,
+            self._place(name),
             self.executor,
-            keep=None,
-            total=add_up_days(earlier, self._place("earlier"), self.executor),
-        )
-        held = self._table_of("held", [table for table in self.tables if table.day >= begin])
-        if held is None:
-            return Trial(fit, HeldOut(Rows(0.0, 0.0)), fit.table.used_positive)
-        fresh = self._table_of("fresh", [t for t in self.tables if t.day >= begin and not self._seen_day(t)])
-        run_fresh = None if fresh is None else self._run(fresh)
-        measured = self._measure(fit.calibrator, held, self._run(held), run_fresh)
-        return Trial(fit, measured, fit.table.used_positive)
-
-    def _measure(self, calibrator: Calibrator, table: ScoreTable, run: Run, run_fresh: Run | None) -> HeldOut:
-        new, _ = keep_monotone(calibrator.calibration_map_, self.config.calibrator.monotone)
-        return measure_held_out(
-            new,
-            run,
-            current=self._current_map(),
-            run_fresh=run_fresh,
-            probabilities=table.lowest >= 0 and table.highest <= 1,
-            sampling_rate=self.config.log.sampling_rate,
+            Split(share),
+            weighted=self.log.columns.weight is not None,
+            columns=len(self.recipe.columns),
         )
 
-    def _current_map(self) -> CalibrationMap | None:
-        transform = self.config.log.score_transform
-        if self.current is None or self.current.manifest["score_transform"] != transform:
-            return None
-        return map_of(self.current)
+    def _last_days(self) -> tuple[RunReceipt, RunReceipt]:
+        begin = self._first_held
+        kept = self._days("earlier", [table for table in self.tables if table.day < begin])
+        held = self._days("last", [table for table in self.tables if table.day >= begin])
+        if not kept.used:
+            raise InputRejectedError(
+                f"gate.holdout: expected usable rows before {day_of(begin)}, found none: hold out fewer days"
+            )
+        kept.held_out = {"rows_held_out": held.used}
+        kept.rows += held.rows
+        kept.bad.merge(held.bad)
+        return kept, held
 
-    def _run(self, table: ScoreTable) -> Run:
-        return partial(table.run, executor=self.executor, stage="holdout")
+    @property
+    def _first_held(self) -> int:
+        return max(table.day for table in self.tables) - self.config.gate.days + 1
 
-    def _place(self, name: str, *, write: bool = False) -> SortPlan:
-        """The sort in a folder of its own: names of runs and parts are not unique in all of scratch space."""
-        scratch = self.sort.scratch / name
-        scratch.mkdir(exist_ok=True)
-        return replace(self.sort, scratch=scratch, write=scratch / "score_table" if write else None)
-
-    def _table_of(self, name: str, tables: list[DayTable]) -> ScoreTable | None:
-        """The score table of some days; None where they have no rows."""
+    def _days(self, name: str, tables: list[DayTable]) -> RunReceipt:
         if not any(table.receipt.used for table in tables):
-            return None
-        plan = self._place(name, write=True)
-        total = add_up_days(tables, plan, self.executor)
-        return build_score_table(self.log, plan, self.executor, None, total)[0]
+            return RunReceipt()
+        return add_up_days(tables, self._place(name), self.executor)
 
-    def _fresh_table(self, whole: ScoreTable) -> ScoreTable | None:
-        """The score table of the rows that the current version was not fitted to; None where there are none."""
-        if self.current is None:
+    def _measured(self, name: str, total: RunReceipt, content: Content, columns: tuple[str, ...]) -> Measured:
+        """Rows as they are measured. columns : their segments'."""
+        plan = self._place(name)
+        if columns:
+            rows = SegmentRows.of(self.log, plan, self.executor, total, columns)
+            return SegmentedRows(rows, plan.scratch / "in-order", self.executor)
+        table = build_score_table(self.log, plan, self.executor, None, total)[0]
+        run = partial(table.run, executor=self.executor, stage="holdout")
+        return PlainRows(run, monotone=bool(content.facts["monotone"]))
+
+    def _fresh(self, held: RunReceipt, content: Content, others: tuple[str, ...]) -> Measured | None:
+        """The rows that neither the candidate nor the current version was fitted to; None where there are none.
+
+        others : the current version's segment columns; where the candidate has not all of them, rows are read again.
+        """
+        columns = self.recipe.columns
+        columns += tuple(name for name in others if name not in columns)
+        source, everything = self._unseen()
+        if source is None or not self.comparable:
             return None
-        if self.tables:
-            fresh = [table for table in self.tables if not self._seen_day(table)]
-            return whole if len(fresh) == len(self.tables) else self._table_of("fresh", fresh)
+        again = len(columns) > len(self.recipe.columns)
+        if everything and not again:
+            return self._measured("fresh", held, content, columns)
+        total = (
+            self._sorted_again(source, columns) if again or self.window is None else self._fresh_days(source)
+        )
+        if not total.used:
+            return None
+        if not self.config.gate.days:
+            total = self._share(total, "fresh-divided")[1]
+        return self._measured("fresh", total, content, columns) if total.used else None
+
+    def _sorted_again(self, source: _Source, columns: tuple[str, ...]) -> RunReceipt:
+        log = replace(source.log, columns=replace(source.log.columns, segments=columns))
+        return replace(source, log=log).sort(self._place("fresh-sorted"), self.executor)
+
+    def _fresh_days(self, source: _Source) -> RunReceipt:
+        wanted = set(source.days)
+        return self._days("fresh-days", [table for table in self.tables if table.day in wanted])
+
+    def _place(self, name: str) -> SortPlan:
+        return _inside(self.sort, f"{TRIAL}/{name}")
+
+    def _unseen(self) -> tuple[_Source | None, bool]:
+        """The rows that the current version was not fitted to, held out or not; and whether these are all."""
+        if self.window is not None:
+            days = [table.day for table in self.tables]
+            if self.config.gate.days:
+                days = [day for day in days if day >= self._first_held]
+            fresh = [day for day in days if not self._seen_day(day)]
+            source = _Source(self.log, self.window, tuple(sorted(set(fresh)))) if fresh else None
+            return source, len(fresh) == len(days)
         files = tuple(file for file in self.log.files if (file.path, file.size, file.rows) not in self._seen)
-        if len(files) == len(self.log.files):
-            return whole
         if not any(file.rows for file in files):
-            return None
-        log = replace(self.log, files=files)
-        return build_score_table(log, self._place("fresh", write=True), self.executor)[0]
+            return None, False
+        return _Source(replace(self.log, files=files), None, ()), len(files) == len(self.log.files)
 
     @property
     def _seen(self) -> set[tuple[Any, ...]]:
@@ -174,10 +283,9 @@ class Trials:
         sources = [] if self.current is None else self.current.manifest["log"]["files"]
         return {(file["path"], file["bytes"], file["rows"]) for file in sources}
 
-    def _seen_day(self, table: DayTable) -> bool:
+    def _seen_day(self, day: int) -> bool:
         """Whether the current version may have been fitted to rows of a day."""
-        assert self.current is not None or not self._seen
         window = None if self.current is None else self.current.manifest.get("window")
         if window is not None:
-            return bool(window["first"] <= day_of(table.day).isoformat() <= window["last"])
+            return bool(window["first"] <= day_of(day).isoformat() <= window["last"])
         return any((file.path, file.size, file.rows) in self._seen for file in self.log.files)

@@ -12,7 +12,10 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from calibrators import Isotonic
 from calibrators.passes import Points
-from pipeline.fit.holdout import Split, count, measure_held_out
+from pipeline.fit.holdout import PlainRows, count, measure_held_out
+from pipeline.sort.division import Split
+from pipeline.table.lookup_table import lookup_bytes
+from pipeline.table.predictor import Predictor
 
 
 def points_of(score, label, weight=None):
@@ -105,13 +108,13 @@ def test_measures_are_those_of_the_rows_that_are_held_out():
     )
     results = [
         measure_held_out(
-            new,
-            split.running(running(points, *cuts), held=True),
-            current=old,
-            run_fresh=split.running(running(points, *cuts), held=True),
+            new.predict_ascending,
+            PlainRows(running(split.held(points), *cuts)),
+            current=old.predict_ascending,
+            fresh=PlainRows(running(split.held(points), *cuts)),
             probabilities=True,
         )
-        for cuts in ((), (7, 1500, 1501, 3999))
+        for cuts in ((), (7, 500, 501, 899))
     ]
     assert results[0].as_dict() == results[1].as_dict()
     found = results[0]
@@ -127,21 +130,26 @@ def test_measures_are_those_of_the_rows_that_are_held_out():
     assert found.raw.log_loss.old == pytest.approx(log_loss(y, score[out]), rel=1e-12)
 
 
-def test_a_sampled_log_is_predicted_as_it_was_sampled():
+def test_a_sampled_log_is_predicted_as_it_was_sampled(tmp_path):
     random = np.random.default_rng(2)
     score = random.random(40_000)
     label = random.random(40_000) < score**2 / 4
     there = label | (random.random(40_000) < 0.1)
     one = Isotonic().fit(score, label).calibration_map_
-    run = running(points_of(score[there], label[there]))
-    assert measure_held_out(one, run, sampling_rate=0.1).bars.ratio == pytest.approx(1, abs=0.03)
-    assert measure_held_out(one, run).bars.ratio > 2
+    rows = PlainRows(running(points_of(score[there], label[there])))
+    path = tmp_path / "lookup.parquet"
+    facts = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
+    path.write_bytes(lookup_bytes(one, version="000001", **facts))
+    sampled = measure_held_out(Predictor(str(path), sampling_rate=0.1), rows)
+    assert sampled.bars.ratio == pytest.approx(1, abs=0.03)
+    assert measure_held_out(Predictor(str(path)), rows).bars.ratio > 2
 
 
 def test_nothing_is_measured_of_one_label():
     points = points_of(np.arange(10) / 10, np.zeros(10))
     one = Isotonic().fit(np.arange(10) / 10, np.arange(10) > 4).calibration_map_
-    found = measure_held_out(one, running(points), current=one, run_fresh=running(points))
+    rows = PlainRows(running(points))
+    found = measure_held_out(one.predict_ascending, rows, current=one.predict_ascending, fresh=rows)
     assert (found.rows.weight, found.rows.positives, found.bars, found.against) == (10, 0, None, None)
     assert count(running(points)).weight == 10
 
@@ -262,6 +270,5 @@ def test_what_does_not_go_with_a_holdout(place, call):
     for settings, said in (
         (("gate.holdout=1d",), "expected window.column with a number of days"),
         (("gate.holdout=30d", "window.column=date"), "expected fewer days than window.last (30d)"),
-        (("gate.holdout=0.1", "log.segment=date"), "expected null with log.segment"),
     ):
         call("fit", *settings).expect(2, said)

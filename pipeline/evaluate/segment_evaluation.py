@@ -8,10 +8,10 @@ when that is taken off which chance can explain; see `beyond_chance`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +28,12 @@ from pipeline.evaluate.evaluation import Evaluation, evaluate
 from pipeline.execution import Executor
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
-from pipeline.log.segment_values import Key
 from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, sort_log
-from pipeline.sort.segment_visits import Visit, cut_levels, visit_segments
-from pipeline.sort.segments import Level, number_segments
+from pipeline.sort.score_table import ScoreTable, SortPlan, sort_log
+from pipeline.sort.segment_rows import Known, SegmentRows
+from pipeline.sort.segment_visits import Visit
+from pipeline.sort.segments import Level
 from pipeline.table.segment_lookup import SegmentedLookup
 
 WORST = 10
@@ -54,27 +54,26 @@ _FIELDS = (*MEASURES, "mean_prediction", "weight", "gap", "variance", "largest")
 class Side:
     """What is measured of the segments' predictions, before or after calibration.
 
-    table : of all rows. level : the segments.
+    rows : that it is measured on.
     values : float64 array, shape (segments, fields): measures, mean prediction, and what `beyond_chance` takes.
     """
 
-    table: ScoreTable
-    level: Level
+    rows: SegmentRows
     values: Array
+
+    @property
+    def table(self) -> ScoreTable:
+        """Of all rows."""
+        return self.rows.table
+
+    @property
+    def level(self) -> Level:
+        """The segments."""
+        return self.rows.level
 
     def column(self, name: str) -> Array:
         """A measure of each segment; NaN where it does not exist."""
         return self.values[:, _FIELDS.index(name)]
-
-
-class Known(NamedTuple):
-    """What is known of rows that have been summed up.
-
-    rows : of each segment, the rows and those with label 1. weighted : whether rows had weights
-    """
-
-    rows: Mapping[Key, tuple[int, int]]
-    weighted: bool
 
 
 Sort = Callable[[SortPlan, Executor], RunReceipt]
@@ -87,10 +86,13 @@ def measure_side(
     executor: Executor,
     bins: int,
     sort: Sort,
+    names: tuple[str, ...],
     sampling_rate: float = 1.0,
     known: Known | None = None,
 ) -> Side:
     """Sort a log's predictions, write the table of all rows to `plan.write`, and measure each segment.
+
+    names : of the segment columns
 
     The measures are exact, and so the same to the last bit however the work is cut.
 
@@ -99,29 +101,18 @@ def measure_side(
     InputRejectedError
         As `build_score_table`; too many segments.
     """
-    total = sort(plan, executor)
-    segments = number_segments(total.runs, plan.scratch)
-    level = segments.levels[-1]
-    weighted = log.columns.weight is not None
-    if known is not None:
-        weighted = known.weighted
-        counts = np.array([known.rows[key] for key in level.keys], np.int64).reshape(-1, 2)
-        level = replace(level, rows=counts[:, 0], positives=counts[:, 1])
-    everyone = np.ones(len(level.keys), np.bool_)
-    cutting = cut_levels(segments, [(level, everyone)], plan.scratch, pooled=False, weighted=weighted)
-    table, _ = build_score_table(log, plan, executor, None, total, cutting)
+    rows = SegmentRows.of(log, plan, executor, sort(plan, executor), names, known)
     # No total weight is 0: weights, where a log has them, are not taken for counts.
-    passes = partial(_passes, bins, 0 if weighted or sampling_rate != 1 else None, sampling_rate)
+    passes = partial(_passes, bins, 0 if rows.weighted or sampling_rate != 1 else None, sampling_rate)
     visit = Visit(
         small=partial(_measure_small, passes),
         first=next(passes()),
         large=partial(_measure_large, passes),
     )
-    values = np.empty((len(level.keys), len(_FIELDS)))
-    [files] = table.exchanged
-    for codes, found in visit_segments(files, executor, visit, everyone, plan.bucket_bytes):
+    values = np.empty((len(rows.level.keys), len(_FIELDS)))
+    for codes, found in rows.visit(executor, visit):
         values[codes] = found
-    return Side(table, level, values)
+    return Side(rows, values)
 
 
 def _passes(
@@ -271,7 +262,10 @@ def evaluate_segments(
     known : of a log that has been summed up: what its rows were
     """
     sort = sort or partial(sort_log, log)
-    before, after = (measure_side(log, plan, executor, bins, sort, sampling_rate, known) for plan in plans)
+    names = lookup.columns
+    before, after = (
+        measure_side(log, plan, executor, bins, sort, names, sampling_rate, known) for plan in plans
+    )
     run, run_after = (partial(side.table.run, executor=executor, stage="measure") for side in (before, after))
     whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins, sampling_rate=sampling_rate)
     fitted_on = tuple(lookup.known.get(key, UNSEEN) for key in before.level.keys)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.evaluate.map_figure import View, map_figure
 from pipeline.evaluate.page import fact_text, render_page
-from pipeline.table.map_change import MapChange, map_change, map_of
+from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
 from pipeline.table.segment_lookup import cached_segmented_lookup
 from pipeline.table.version import Version, segments_of
 
@@ -23,7 +23,7 @@ class VersionDifference:
     Attributes
     ----------
     facts : of each fact that differs its name and what the old and the new version say.
-    change : of the map of all rows, over the rows of the new version; None where their scores are not the same.
+    change : over the rows of the new version, each by its segment's map; None where it cannot be said.
     segments : those that changed most first; empty unless both versions have the same segment columns.
     only_old, only_new : segments that only one of them knows.
     """
@@ -54,7 +54,10 @@ class VersionDifference:
     def headline(self) -> str:
         """The difference in one plain sentence."""
         if self.change is None:
-            return "Their scores go through different transforms, so that their maps cannot be compared."
+            return (
+                "Their scores go through different transforms, or their segments are of different columns, so that "
+                "their maps cannot be compared."
+            )
         if self.change.largest == 0:
             return "Both give every row the same probability."
         change = self.change
@@ -74,11 +77,10 @@ def version_difference(old: Version, new: Version) -> VersionDifference:
     """What lies between two versions of a table. Errors: InputRejectedError where a table cannot be read."""
     before, after = _facts(old), _facts(new)
     facts = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
-    change = None
-    if old.manifest["score_transform"] == new.manifest["score_transform"]:
-        change = map_change(map_of(old), map_of(new), *_range(new))
-    segments, only_old, only_new = _segments(old, new) if change is not None else ([], 0, 0)
-    return VersionDifference(old, new, facts, change, segments, only_old, only_new)
+    change = table_change(old, new)
+    if change is None:
+        return VersionDifference(old, new, facts, None, [], 0, 0)
+    return VersionDifference(old, new, facts, change.whole, *_segments(old, new, change))
 
 
 def _range(version: Version) -> tuple[float, float]:
@@ -111,26 +113,19 @@ def _facts(version: Version) -> dict[str, Any]:
     }
 
 
-def _segments(old: Version, new: Version) -> tuple[list[tuple[dict[str, Any], int, MapChange]], int, int]:
+def _segments(
+    old: Version, new: Version, change: TableChange
+) -> tuple[list[tuple[dict[str, Any], int, MapChange]], int, int]:
     columns = segments_of(new)
     if not columns or columns != segments_of(old):
         return [], 0, 0
-    tables = [cached_segmented_lookup(version.lookup_path) for version in (old, new)]
-    before, after = tables
-    rows = dict(zip(after.known, after.segments.column("rows").to_pylist(), strict=True))
-    # Of segments that share a map only the first is measured.
-    measured: dict[tuple[tuple[int, int], tuple[int, int]], MapChange] = {}
-    found = []
-    for key in after.known:
-        if key not in before.known:
-            continue
-        pair = (before.rows_of(key), after.rows_of(key))
-        if pair not in measured:
-            measured[pair] = map_change(before.map_of(key), after.map_of(key), *_range(new))
-        found.append((dict(zip(columns, key, strict=True)), rows[key], measured[pair]))
-    found.sort(key=lambda item: (-item[2].mean, str(item[0])))
-    only_old = sum(key not in after.known for key in before.known)
-    return found[:MOST_SEGMENTS], only_old, sum(key not in before.known for key in after.known)
+    before, after = (cached_segmented_lookup(version.lookup_path).known for version in (old, new))
+    order = [i for i in change.order().tolist() if change.keys[i] in before][:MOST_SEGMENTS]
+    found = [
+        (dict(zip(columns, change.keys[i], strict=True)), int(change.rows[i]), change.of(i)) for i in order
+    ]
+    only_old = sum(key not in after for key in before)
+    return found, only_old, sum(key not in before for key in after)
 
 
 def render_difference(found: VersionDifference, table: str) -> str:

@@ -45,7 +45,10 @@ class Reading(NamedTuple):
 
 @dataclass
 class RunReceipt:
-    """What one task of the first stage did."""
+    """What one task of the first stage did.
+
+    held_out : of rows that were divided (`pipeline.sort.division`): how many are not among the used ones
+    """
 
     runs: list[Run] = field(default_factory=list)
     rows: int = 0
@@ -55,6 +58,7 @@ class RunReceipt:
     highest: float = -np.inf
     largest_move: float = 0.0
     bad: BadRows = field(default_factory=BadRows)
+    held_out: dict[str, float] = field(default_factory=dict)
 
 
 def write_runs(

@@ -94,6 +94,7 @@ class ScoreTable:
     points : distinct scores. weight, positives : totals, correctly rounded.
     lowest, highest : the extreme scores.
     largest_move : of a score that was rounded to a grid; None without one.
+    held_out : what a manifest says of rows that were held out of the table; see `RunReceipt`
     exchanged : of each level that was asked for, what the ranges of scores left of each segment, in their order.
     """
 
@@ -108,6 +109,7 @@ class ScoreTable:
     highest: float
     bad: BadRows
     largest_move: float | None = None
+    held_out: dict[str, float] = field(default_factory=dict)
     exchanged: tuple[tuple[Exchanged, ...], ...] = ()
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
@@ -123,13 +125,14 @@ class ScoreTable:
     @property
     def waiting(self) -> int:
         """Rows whose label is null: not known yet."""
-        return self.rows - self.used - self.bad.total
+        return int(self.rows - self.used - self.bad.total - self.held_out.get("rows_held_out", 0))
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the table."""
         more = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
         if self.waiting:
             more = {"rows_waiting": self.waiting, **more}
+        more = {**self.held_out, **more}
         return {
             "rows_read": self.rows,
             "rows_used": self.used,
@@ -289,14 +292,16 @@ def _split(total: RunReceipt, bucket_bytes: int, count: int, write: Path | None)
     if write is not None:
         write.mkdir(parents=True, exist_ok=True)
     enough = -(-sum(run.bytes for run in total.runs) // count)
-    inner = buckets.splitters(total.runs, max(bucket_bytes, enough))
+    found = [_Entry(*own, total.used) for own in ranges(total, max(bucket_bytes, enough))]
+    return [*found, *([None] * (count - len(found)))]
+
+
+def ranges(total: RunReceipt, bucket_bytes: int) -> list[tuple[Places, float, float]]:
+    """Buckets of about so many bytes: where the rows of each are, and its scores, low <= score < high."""
+    inner = buckets.splitters(total.runs, bucket_bytes)
     edges = np.concatenate([[-math.inf], inner, [math.inf]])
     where = buckets.places(total.runs, edges)
-    found = [
-        _Entry(where[i], float(low), float(high), total.used)
-        for i, (low, high) in enumerate(itertools.pairwise(edges))
-    ]
-    return [*found, *([None] * (count - len(found)))]
+    return [(where[i], float(low), float(high)) for i, (low, high) in enumerate(itertools.pairwise(edges))]
 
 
 def _part_path(folder: Path | None, index: int) -> str | None:
@@ -364,5 +369,6 @@ def _table(
         highest=float(total.highest),
         bad=total.bad,
         largest_move=None if grid == score_grid.NONE else total.largest_move,
+        held_out=total.held_out,
         exchanged=exchanged,
     )

@@ -118,6 +118,45 @@ def visit_segments(
     return sorted(done, key=lambda item: int(item[0][0]))
 
 
+def map_segments(
+    files: Sequence[Exchanged],
+    executor: Executor,
+    function: Callable[[int, Integers, Slices], R],
+    task_bytes: int,
+) -> list[R]:
+    """Apply a function to all segments, some at a time, and to the largest in several parts, one after the other.
+
+    function : of a number that no other task has, the places of segments among the level's, and their points;
+        picklable, runs in a task. What it gives of one segment's parts must be fit to be put together.
+
+    Returns
+    -------
+    results
+    """
+    counts = item_counts(files)
+    small, large = pack(8 * files[0].columns * counts, counts == 0, task_bytes, MOST_SEGMENTS)
+    tasks: list[tuple[Any, ...]] = [
+        (_map_part, part, code, function) for code in large for part in _parts(files, code, task_bytes)
+    ]
+    tasks += [(_map_small, tuple(files), codes, function) for codes in small]
+    return executor.run("join", _call, [(call, i, *arguments) for i, (call, *arguments) in enumerate(tasks)])
+
+
+def _map_part(index: int, part: _Part, code: int, function: Callable[..., R]) -> R:
+    points = part.points()
+    return function(index, np.array([code]), Slices(list(points), np.array([0, points.score.size])))
+
+
+def _map_small(index: int, files: tuple[Exchanged, ...], codes: Integers, function: Callable[..., R]) -> R:
+    return function(index, codes, _gathered(files, codes))
+
+
+def _gathered(files: tuple[Exchanged, ...], codes: Integers) -> Slices:
+    columns, starts = gather(files, int(codes[0]), int(codes[-1]))
+    # Nothing is left of those in between.
+    return Slices(columns, np.append(starts[codes - codes[0]], starts[-1]))
+
+
 class _Part(NamedTuple):
     """Of some neighbouring ranges, the items of one segment. spans : of each file, the first and the end."""
 
@@ -150,9 +189,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _visit_small(files: tuple[Exchanged, ...], codes: Integers, small: Callable[[Slices], R]) -> R:
-    columns, starts = gather(files, int(codes[0]), int(codes[-1]))
-    # Nothing is left of those in between.
-    return small(Slices(columns, np.append(starts[codes - codes[0]], starts[-1])))
+    return small(_gathered(files, codes))
 
 
 def _visit_part(part: _Part, chunk: Callable[[Points], Any]) -> tuple[float, int, Any]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, line
 from calibrators.error_bars import error_bar_passes
 from calibrators.measures import run_passes
 from calibrators.passes import Array, Points
+from pipeline.arrow_columns import as_numpy
+from pipeline.log.segment_values import Integers, Key
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.segment_lookup import cached_segmented_lookup
+from pipeline.table.segment_lookup import SegmentedLookup, cached_segmented_lookup
 from pipeline.table.version import Version, segments_of
 
 ABOVE_CHANCE = 2.33
@@ -57,32 +61,208 @@ def map_change(old: CalibrationMap, new: CalibrationMap, lowest: float, highest:
     A map says how many of its rows lie in each of its intervals, and not where: they are taken to lie evenly. O(rows of
     both maps).
     """
-    inner = np.unique(np.concatenate([old.score_lo[1:], new.score_lo[1:], [lowest, highest]]))
-    edges = inner[(inner >= lowest) & (inner <= highest)]
-    low, high = (edges[:-1], edges[1:]) if edges.size > 1 else (edges, edges)
+    return _changes(_Maps.of_one(old), _Maps.of_one(new), [], np.ones(1), lowest, highest).whole
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """How far a table with segments is from another one, over the rows of one of them.
+
+    Attributes
+    ----------
+    whole : of all rows
+    keys : of the segments, in the order of their table; empty where neither table has any
+    rows : int64 array: of each segment
+    """
+
+    whole: MapChange
+    keys: list[Key]
+    rows: Integers
+    _pair: Integers = field(repr=False)
+    _changes: Array = field(repr=False)
+
+    def order(self) -> Integers:
+        """The segments, those whose probability changes most on average first."""
+        return np.lexsort((np.arange(self._pair.size), -self._changes[0][self._pair]))
+
+    def of(self, segment: int) -> MapChange:
+        """Of a segment's rows."""
+        return MapChange(*self._changes[:, self._pair[segment]].tolist())
+
+
+def table_change(old: Version, new: Version) -> TableChange | None:
+    """How far a published table is from another one; see `change_of_tables`. None where it cannot be said."""
+    if old.manifest["score_transform"] != new.manifest["score_transform"]:
+        return None
+    data = new.manifest["data"]
+    before, after = ((version.lookup_path, segments_of(version)) for version in (old, new))
+    return change_of_tables(before, after, data["lowest_score"], data["highest_score"])
+
+
+Place = tuple[str, tuple[str, ...]]
+"""Of a table: the path of its lookup table, and its segment columns."""
+
+
+def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> TableChange | None:
+    """How far a table is from another one of the same transform, each row going through its segment's map in both.
+
+    Parameters
+    ----------
+    lowest, highest : of the scores of the rows
+
+    Returns
+    -------
+    TableChange, or None where neither table's segment columns are among the other's, so that nothing says which rows go
+    through which maps of both
+
+    Notes
+    -----
+    The rows are those of the segments that the table with more columns was fitted to, the new one's where both have the
+    same; of a segment without a map of its own they are taken to lie as those of the map that it falls back to. See
+    `map_change`. O(rows of both tables).
+
+    Raises
+    ------
+    InputRejectedError
+        A table cannot be read.
+    """
+    before, after = (_Maps.of_table(*place) for place in (old, new))
+    if set(old[1]) <= set(new[1]):
+        finer = after
+    elif set(new[1]) <= set(old[1]):
+        finer = before
+    else:
+        return None
+    if finer.lookup is None:
+        return _changes(before, after, [], np.ones(1), lowest, highest)
+    columns = [finer.lookup.segments.column(name).combine_chunks() for name in finer.columns]
+    rows = as_numpy(finer.lookup.segments.column("rows").combine_chunks())
+    return _changes(before, after, columns, rows, lowest, highest, finer)
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """The maps of a table, one after the other; one without segments has one."""
+
+    maps: dict[str, Array]
+    starts: Integers
+    columns: tuple[str, ...] = ()
+    lookup: SegmentedLookup | None = None
+
+    @classmethod
+    def of_one(cls, one: CalibrationMap) -> _Maps:
+        return cls({name: getattr(one, name) for name in _COLUMNS}, np.array([0, len(one)]))
+
+    @classmethod
+    def of_table(cls, path: str, columns: tuple[str, ...]) -> _Maps:
+        if not columns:
+            return cls.of_one(cached_lookup_table(path).map)
+        lookup = cached_segmented_lookup(path)
+        return cls(lookup.maps, lookup.starts, lookup.columns, lookup)
+
+    def places(self, names: tuple[str, ...], values: list[pa.Array]) -> Integers:
+        """Of each segment its map."""
+        if self.lookup is None:
+            return np.zeros(len(values[0]) if values else 1, np.int64)
+        return self.lookup.index.find([values[names.index(name)] for name in self.columns])[0].astype(
+            np.int64
+        )
+
+    def inner_edges(self, place: Integers) -> tuple[Integers, Array]:
+        """The scores that part the intervals of maps; before them, whose they are: places in `place`."""
+        counts = self.starts[place + 1] - self.starts[place] - 1
+        owner = np.repeat(np.arange(place.size), counts)
+        first = np.concatenate([[0], np.cumsum(counts)[:-1]]) if place.size else counts
+        within = np.arange(owner.size) - first[owner]
+        return owner, self.maps["score_lo"][self.starts[place][owner] + 1 + within]
+
+    def rows_at(self, scores: Array, place: Integers) -> Integers:
+        """The interval of each score, in the map that it goes through."""
+        low, end = self.starts[place], self.starts[place + 1] - 1
+        while (searching := low < end).any():
+            middle = (low + end) >> 1
+            above = searching & (self.maps["score_hi"][middle] <= scores)
+            end = np.where(searching & ~above, middle, end)
+            low = np.where(above, middle + 1, low)
+        return low
+
+    def predict(self, scores: Array, place: Integers) -> Array:
+        """Probabilities of finite scores."""
+        row = self.rows_at(scores, place)
+        return line(scores, *(self.maps[name][row] for name in ("prob_lo", "slope", "anchor")))
+
+
+_COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
+
+
+def _changes(
+    old: _Maps,
+    new: _Maps,
+    columns: list[pa.Array],
+    rows: npt.NDArray[Any],
+    lowest: float,
+    highest: float,
+    finer: _Maps | None = None,
+) -> TableChange:
+    """columns, rows : the values of the segments of `finer`, and how many rows each has."""
+    finer = finer or new
+    places = [one.places(finer.columns, columns) for one in (old, new)]
+    pairs, pair = np.unique((places[0] << 32) | places[1], return_inverse=True)
+    place_old, place_new = pairs >> 32, pairs & 0xFFFFFFFF
+    count = pairs.size
+    # The pieces between the edges of both maps, pair after pair.
+    parts = [old.inner_edges(place_old), new.inner_edges(place_new)]
+    everyone = np.arange(count)
+    owner = np.concatenate([*(own for own, _ in parts), everyone, everyone])
+    edges = np.concatenate([*(own for _, own in parts), np.full(count, lowest), np.full(count, highest)])
+    there = (edges >= lowest) & (edges <= highest)
+    owner, edges = owner[there], edges[there]
+    order = np.lexsort((edges, owner))
+    owner, edges = owner[order], edges[order]
+    first = np.append(True, (np.diff(owner) != 0) | (np.diff(edges) != 0))
+    owner, edges = owner[first], edges[first]
+    if lowest == highest:
+        low = high = edges
+    else:
+        inside = np.diff(owner) == 0
+        low, high, owner = edges[:-1][inside], edges[1:][inside], owner[:-1][inside]
     middle = low / 2 + high / 2
-    share = _shares(new, low, high, middle)
-    p, q = (one.predict(middle) for one in (old, new))
+    where = (place_old[owner], place_new[owner])
+    weight = _weights(finer, where[0] if finer is old else where[1], owner, low, high, middle)
+    whole = np.bincount(owner, weight, count)
+    in_all = np.bincount(pair, rows, count)
+    pieces = np.bincount(owner, minlength=count)[owner]
+    filled = whole[owner] > 0
+    share = np.where(filled, weight / np.where(filled, whole[owner], 1), 1 / pieces)
+    p, q = (one.predict(middle, own) for one, own in zip((old, new), where, strict=True))
     # Lines, so the ends of a piece are the farthest; the upper one is not part of it.
-    ends = np.concatenate([low, middle, np.maximum(low, np.nextafter(high, -np.inf))])
-    apart = np.abs(new.predict(ends) - old.predict(ends))
-    apart[np.tile(share, 3) == 0] = 0
-    widest = int(np.argmax(apart))
-    mean = float(np.sum(share * np.abs(p - q)))
-    return MapChange(
-        mean, float(apart[widest]), float(ends[widest]), float(np.sum(share * p)), float(np.sum(share * q))
+    at, apart = low, np.zeros(low.size)
+    for end in (low, middle, np.maximum(low, np.nextafter(high, -np.inf))):
+        own = np.abs(new.predict(end, where[1]) - old.predict(end, where[0]))
+        own[share == 0] = 0
+        at, apart = np.where(own > apart, end, at), np.maximum(own, apart)
+    # The farthest of each pair, the lowest of equal ones.
+    order = np.lexsort((at, -apart, owner))
+    widest = order[np.append(True, np.diff(owner[order]) != 0)]
+    sums = [np.bincount(owner, share * values, count) for values in (np.abs(p - q), p, q)]
+    each = np.array([sums[0], apart[widest], at[widest], sums[1], sums[2]])
+    top = int(np.lexsort((-in_all, -each[1]))[0])
+    means = each[[0, 3, 4]] @ (in_all / in_all.sum())
+    whole_change = MapChange(
+        float(means[0]), float(each[1, top]), float(each[2, top]), float(means[1]), float(means[2])
     )
+    keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    return TableChange(whole_change, keys, np.asarray(rows, np.int64), pair, each)
 
 
-def _shares(new: CalibrationMap, low: Array, high: Array, middle: Array) -> Array:
-    """Of the rows the share in each piece."""
-    row = np.searchsorted(new.score_hi[:-1], middle, side="right")
+def _weights(maps: _Maps, place: Integers, owner: Integers, low: Array, high: Array, middle: Array) -> Array:
+    """The rows in each piece: those of its interval, which are taken to lie evenly."""
+    row = maps.rows_at(middle, place)
+    group = np.cumsum(np.append(False, (np.diff(owner) != 0) | (np.diff(row) != 0)))
     width = high - low
-    total = np.bincount(row, width, len(new))[row]
-    pieces = np.bincount(row, minlength=len(new))[row]
-    part = np.where(total > 0, width / np.where(total > 0, total, 1), 1 / pieces)
-    share = new.weight[row] * part
-    return share / share.sum()
+    total = np.bincount(group, width)[group]
+    part = np.where(total > 0, width / np.where(total > 0, total, 1), 1 / np.bincount(group)[group])
+    return np.asarray(maps.maps["weight"][row] * part)
 
 
 def ranking(one: CalibrationMap) -> tuple[float | None, float | None]:

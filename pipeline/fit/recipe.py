@@ -1,0 +1,143 @@
+"""Recipes: all that says what a table becomes of a log's rows; and what comes of them, ready to be published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calibrators.base import Calibrator
+from calibrators.calibration_map import CalibrationMap
+from pipeline.execution import Executor
+from pipeline.fit.calibration import Fit, fit_log, keep_monotone, make_calibrator
+from pipeline.fit.segment_fit import fit_segments
+from pipeline.log.logs import Log
+from pipeline.sort.runs import RunReceipt
+from pipeline.sort.score_table import ScoreTable, SortPlan
+from pipeline.table.lookup_table import fingerprint, lookup_bytes
+from pipeline.table.segment_lookup import SEGMENTS_FILE, segmented_files
+from pipeline.table.segment_maps import SegmentedFit, SegmentRules
+
+LOOKUP_FILE = "lookup.parquet"
+
+
+@dataclass(frozen=True)
+class Content:
+    """A fitted table, ready to be published.
+
+    Attributes
+    ----------
+    table : ScoreTable: of the rows that it was fitted to
+    whole : CalibrationMap or None: its map of all rows; None where they are too few
+    facts : what a manifest says of it
+    fingerprint : of all of it
+    lookup_bytes : a version's name to the bytes of its lookup table
+    beside : other files of the version, by name
+    """
+
+    table: ScoreTable
+    whole: CalibrationMap | None
+    facts: dict[str, Any]
+    fingerprint: str
+    lookup_bytes: Callable[[str], bytes]
+    beside: dict[str, bytes] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> str:
+        """Leave it in a folder, as a version is, for tasks that predict with it; return the lookup table's path."""
+        folder.mkdir(exist_ok=True)
+        for name, content in self.beside.items():
+            (folder / name).write_bytes(content)
+        path = folder / LOOKUP_FILE
+        path.write_bytes(self.lookup_bytes("candidate"))
+        return str(path)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a table is made of rows.
+
+    Attributes
+    ----------
+    method, parameters, sampling_rate : see `make_calibrator`
+    transform : of the scores
+    monotone : see `keep_monotone`
+    columns, rules : the segment columns, if there are any, and which segments have maps of their own
+    settings : of segments, for the manifest
+    """
+
+    method: str
+    parameters: dict[str, Any]
+    transform: str
+    sampling_rate: float = 1.0
+    monotone: str = "allow"
+    columns: tuple[str, ...] = ()
+    rules: SegmentRules = field(default_factory=SegmentRules)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def calibrator(self) -> Calibrator:
+        """A new one. Errors: as `make_calibrator`."""
+        return make_calibrator(self.method, self.parameters, self.sampling_rate)
+
+    def fit(
+        self,
+        log: Log,
+        plan: SortPlan,
+        executor: Executor,
+        total: RunReceipt | None = None,
+        keep: Path | None = None,
+    ) -> Content:
+        """Fit a table to a log's rows, or to those of runs that are there already.
+
+        total : see `build_score_table`. keep : folder for the score table, if it is wanted. Errors: as `fit_log` and
+        `fit_segments`.
+        """
+        calibrator = self.calibrator()
+        if not self.columns:
+            return self._plain(fit_log(calibrator, log, plan, executor, keep=keep, total=total))
+        fit, table = fit_segments(calibrator, log, plan, executor, self.rules, self.monotone, total, keep)
+        # What was chosen for all rows holds for the segments too.
+        chosen = calibrator.facts() if self.method == "auto" else {}
+        return self._segmented(fit, table, chosen)
+
+    def _plain(self, fit: Fit) -> Content:
+        one, repair = keep_monotone(fit.calibrator.calibration_map_, self.monotone)
+        content = self._content(
+            {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
+        )
+        return Content(
+            fit.table,
+            one,
+            {**content, "monotone": one.monotone, "lookup_rows": len(one)},
+            fingerprint(one, **content),
+            lambda name: lookup_bytes(one, version=name, **content),
+        )
+
+    def _segmented(self, fit: SegmentedFit, table: ScoreTable, chosen: dict[str, Any]) -> Content:
+        content = self._content({**table.facts(), "largest_monotone_repair": fit.repair, **chosen})
+        files = segmented_files(fit, self.columns, content)
+        segments = {
+            "columns": list(self.columns),
+            "count": len(fit.levels[-1].keys),
+            **self.settings,
+            "fitted_on": files.sources,
+            "reasons": files.reasons,
+        }
+        return Content(
+            table,
+            None if fit.identity else fit.levels[0].maps.first(),
+            {**content, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments},
+            files.fingerprint,
+            files.lookup_bytes,
+            {SEGMENTS_FILE: files.segments},
+        )
+
+    def _content(self, data: dict[str, Any]) -> dict[str, Any]:
+        if self.sampling_rate != 1:
+            data = {**data, "sampling_rate": self.sampling_rate}
+        return {
+            "method": self.method,
+            "parameters": self.parameters,
+            "score_transform": self.transform,
+            "data": data,
+        }

@@ -1,0 +1,269 @@
+"""Rows divided in two: some that are held out, and the others, as runs again; by what the rows are, not where they lie.
+
+Of m rows with one score, one label and one segment floor(share * m + u) are held out, u in [0, 1) being a hash of the
+three. So the draw depends on what the rows are; ties of any weight are divided evenly; and of any part of the rows
+those that are held out are held out of the whole, too. A weight of 2 is the row twice; where weights are no whole
+numbers, all rows of a score, a label and a segment go one way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibrators.passes import Array, Points
+from pipeline._kernels import tags
+from pipeline.arrow_columns import as_column
+from pipeline.execution import Executor
+from pipeline.log import segment_values
+from pipeline.log.segment_values import Key
+from pipeline.sort import buckets
+from pipeline.sort.buckets import Places
+from pipeline.sort.run_files import CodedEntries, Integers, Run, RunSegments, Sections, write_run
+from pipeline.sort.runs import RunReceipt, write_entries
+from pipeline.sort.score_table import SortPlan, ranges
+from pipeline.sort.segments import Coding, Level, number_segments, read_codes, write_codes
+
+_LABELS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+
+Salts = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A share of the rows, in (0, 1), against the others."""
+
+    share: float
+
+    def held(self, points: Points) -> Points:
+        """The points of the rows that are held out; none of them if there are none."""
+        return _some(*self.sides(points)[1])[0]
+
+    def kept(self, points: Points) -> Points:
+        """The points of the others."""
+        return _some(*self.sides(points)[0])[0]
+
+    def sides(
+        self, points: Points, cell: Integers | None = None, salt: Salts | None = None
+    ) -> tuple[Points, Points]:
+        """What is kept of each point, and what is held out; either may be nothing. See `drawn`."""
+        negatives, positives = self.drawn(points, cell, salt)
+        # Differences of the labels: of the weight a rounded rest would be left.
+        others, hits = points.weight - points.positives - negatives, points.positives - positives
+        return (
+            Points(points.score, others + hits, hits),
+            Points(points.score, negatives + positives, positives),
+        )
+
+    def drawn(
+        self, points: Points, cell: Integers | None = None, salt: Salts | None = None
+    ) -> tuple[Array, Array]:
+        """Of each point what is held out of label 0 and of label 1.
+
+        Parameters
+        ----------
+        cell : of each point the segment that it is drawn from; points of a score and a cell stand together, and are
+            drawn from as one, the first ones first. None: each point is one.
+        salt : of each point, of its cell: what the hash takes of the segment
+        """
+        score, weight, positives = points
+        first = np.ones(score.size, np.bool_)
+        if cell is not None:
+            first[1:] = (np.diff(score) != 0) | (np.diff(cell) != 0)
+        group = np.cumsum(first) - 1
+        broken = (weight != np.floor(weight)) | (positives != np.floor(positives))
+        whole = (np.bincount(group, broken) == 0)[group]
+        draws = []
+        for label, rows in enumerate((weight - positives, positives)):
+            u = _uniform(score, _LABELS[label] if salt is None else _LABELS[label] + salt)
+            # Within its group a point's rows lie above those before it.
+            upto = np.cumsum(rows)
+            below = upto - rows
+            below, upto = below - below[first][group], upto - below[first][group]
+            counted = np.minimum(np.floor(upto * self.share + u), upto)
+            counted -= np.minimum(np.floor(below * self.share + u), below)
+            draws.append(np.where(whole, np.clip(counted, 0, rows), np.where(u >= 1 - self.share, rows, 0.0)))
+        return draws[0], draws[1]
+
+
+def _some(*points: Array) -> tuple[Points, npt.NDArray[np.bool_]]:
+    """The points that have a weight, and which they are."""
+    score, weight, positives = points
+    there = weight > 0
+    return Points(score[there], weight[there], np.minimum(positives, weight)[there]), there
+
+
+def _uniform(score: Array, salt: Salts | np.uint64) -> Array:
+    """Numbers in [0, 1) that look random and are always the same: the finaliser of SplitMix64."""
+    bits: npt.NDArray[np.uint64] = (score + 0.0).view(np.uint64) + salt  # -0.0 is 0.0
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    bits ^= bits >> np.uint64(31)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _salt(key: Key) -> int:
+    """What the hash takes of a segment: of its values and their kinds."""
+    digest = hashlib.blake2b(
+        repr([(type(value).__name__, str(value)) for value in key]).encode(), digest_size=8
+    )
+    return int.from_bytes(digest.digest(), "little")
+
+
+class _Drawing(NamedTuple):
+    """How rows of segments are drawn: files of what is known by the code of a segment.
+
+    cells : int32: the segment that rows are drawn from. salts : uint64, of that. keys : Parquet, the segments' values
+    """
+
+    coding: Coding
+    cells: str
+    salts: str
+    keys: str
+
+
+def divide(
+    total: RunReceipt, plan: SortPlan, executor: Executor, split: Split, *, weighted: bool, columns: int = 0
+) -> tuple[RunReceipt, RunReceipt]:
+    """Divide sorted runs into those of the rows that are kept, and those of the rows that are held out.
+
+    Parameters
+    ----------
+    plan : where the new runs are left
+    weighted : whether rows have weights; it is their weight that is divided then, and the rows that are counted stay
+        those of both
+    columns : how many of the leading segment columns rows are drawn by
+
+    Returns
+    -------
+    kept, held : as of two logs
+    """
+    drawing, level = None, None
+    if any(run.segments is not None for run in total.runs):
+        drawing, level = _drawing(total, plan.scratch, columns)
+    tasks = [
+        (entry, split, drawing, str(plan.scratch), i)
+        for i, entry in enumerate(ranges(total, plan.bucket_bytes))
+    ]
+    found = executor.run("divide", _divide, tasks)
+    kept, held = ([pair[side] for pair in found if pair[side].weight] for side in range(2))
+    for parts in (kept, held):
+        if level is not None and weighted:
+            _count_rows(parts, level)
+    weight = sum(part.weight for part in held)
+    rest = _receipt(kept, total, weighted=weighted)
+    rest.rows, rest.bad = total.rows, total.bad
+    rest.held_out = {"weight_held_out": weight} if weighted else {"rows_held_out": int(weight)}
+    return rest, _receipt(held, total, weighted=weighted)
+
+
+def _drawing(total: RunReceipt, scratch: Path, columns: int) -> tuple[_Drawing, Level]:
+    segments = number_segments(total.runs, scratch)
+    last = segments.levels[-1]
+    if columns:
+        level = segments.levels[columns - 1]
+        cells, keys = level.of, level.keys
+    else:
+        cells, keys = np.zeros(len(last.keys), np.int32), [()]
+    salts = np.array([_salt(key) if key else 0 for key in keys], np.uint64)
+    values = segment_values.arrays(last.keys, last.types)
+    path = scratch / "division-keys.parquet"
+    pq.write_table(pa.Table.from_arrays(values, names=[str(i) for i in range(len(values))]), path)
+    cell_codes = write_codes(scratch / "division-cells", cells)
+    # Written as pairs of numbers of 32 bits.
+    salt_codes = write_codes(scratch / "division-salts", salts[cells].view(np.int32))
+    return _Drawing(segments.coding, cell_codes, salt_codes, str(path)), last
+
+
+class _Side(NamedTuple):
+    """What a task left of one side: its run, the weight of its rows and of those with label 1, extreme scores.
+
+    codes : of the segments of its run, those of all runs; None without segments
+    """
+
+    run: Run | None = None
+    weight: float = 0.0
+    positives: float = 0.0
+    lowest: float = np.inf
+    highest: float = -np.inf
+    codes: Integers | None = None
+
+
+def _divide(
+    entry: tuple[Places, float, float], split: Split, drawing: _Drawing | None, folder: str, index: int
+) -> tuple[_Side, _Side]:
+    where, low, high = entry
+    code = cell = salt = None
+    if drawing is None:
+        points = buckets.read_bucket(where, low, high).points()
+    else:
+        entries = buckets.read_coded_bucket(where, low, high, drawing.coding).in_order()
+        count = drawing.coding.count
+        score, code, weight, positives = tags.sum_groups(*entries, np.arange(count, dtype=np.int32))
+        points = Points(score, weight, positives)
+        cell = read_codes(drawing.cells, 0, count).astype(np.int64)[code]
+        salt = read_codes(drawing.salts, 0, 2 * count).view(np.uint64)[code]
+    sides = []
+    for i, side in enumerate(split.sides(points, cell, salt)):
+        some, there = _some(*side)
+        own = None if code is None else code[there]
+        sides.append(_write(some, own, drawing, Path(folder), 2 * index + i))
+    return sides[0], sides[1]
+
+
+def _write(
+    points: Points, code: Integers | None, drawing: _Drawing | None, folder: Path, index: int
+) -> _Side:
+    if points.score.size == 0:
+        return _Side()
+    sums = (float(points.weight.sum()), float(points.positives.sum()))
+    ends = (float(points.score[0]), float(points.score[-1]))
+    if code is None or drawing is None:
+        [run] = write_entries(points, folder, index).runs
+        return _Side(run, *sums, *ends)
+    own, place = np.unique(code, return_inverse=True)
+    with pq.ParquetFile(drawing.keys) as file:
+        keys = file.read(use_threads=False).combine_chunks()
+    values = [column.take(as_column(own)).combine_chunks() for column in keys.columns]
+    negatives, positives = (
+        np.bincount(place, weights, own.size).astype(np.int64)
+        for weights in (points.weight - points.positives, points.positives)
+    )
+    entries = CodedEntries(points.score, place.astype(np.int64), points.weight, points.positives)
+    segments = RunSegments(values, np.column_stack([negatives, positives]))
+    run = write_run(folder / f"run-{index:06d}-0000", Sections(coded_entries=entries), segments)
+    return _Side(run, *sums, *ends, own)
+
+
+def _count_rows(parts: Sequence[_Side], level: Level) -> None:
+    """Where rows have weights: a segment's rows are those of the log, counted with its first run."""
+    counts = np.column_stack([level.rows - level.positives, level.positives])
+    for part in parts:
+        assert part.run is not None
+        assert part.run.segments is not None
+        part.run.segments = part.run.segments._replace(counts=counts[part.codes])
+        counts[part.codes] = 0
+
+
+def _receipt(parts: Sequence[_Side], total: RunReceipt, *, weighted: bool) -> RunReceipt:
+    weight, positives = (
+        int(sum(numbers)) for numbers in ([p.weight for p in parts], [p.positives for p in parts])
+    )
+    used = total.used if weighted else weight
+    return RunReceipt(
+        runs=[part.run for part in parts if part.run is not None],
+        rows=used,
+        used=used,
+        used_positive=total.used_positive if weighted else positives,
+        lowest=min((part.lowest for part in parts), default=np.inf),
+        highest=max((part.highest for part in parts), default=-np.inf),
+        largest_move=total.largest_move,
+    )

@@ -1,0 +1,161 @@
+"""What tables predict for the rows of a log with segments: compared pair by pair, or put in their order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrators._kernels import ties
+from calibrators.comparison import Comparison, PairedDifference, comparison_of, join_sums, pair_sums
+from calibrators.passes import Array, Points
+from pipeline.execution import Executor
+from pipeline.sort.exchange import Slices
+from pipeline.sort.run_files import Integers
+from pipeline.sort.runs import RunReceipt, write_entries
+from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
+from pipeline.sort.segment_rows import SegmentRows
+from pipeline.sort.segments import read_codes, write_codes
+from pipeline.table.predictor import Predictor
+
+MOST_WORSE = 10
+"""Segments that are named."""
+
+
+def _errors(loss: PairedDifference) -> float:
+    """By how many standard errors a loss has risen."""
+    if loss.difference is None or loss.error is None:
+        return math.inf if math.isinf(loss.new) and not math.isinf(loss.old) else -math.inf
+    if loss.error == 0:
+        return math.copysign(math.inf, loss.difference) if loss.difference else 0.0
+    return loss.difference / loss.error
+
+
+def _errors_of_chance(segments: int) -> float:
+    """Standard errors that the largest of so many normal deviates passes as rarely as one passes 3."""
+    return -NormalDist().inv_cdf(NormalDist().cdf(-3.0) / max(1, segments))
+
+
+class _Predicting(NamedTuple):
+    """A predictor for segments. places : of each segment its map, in a file of int32; None: one map for all."""
+
+    predictor: Predictor
+    places: str | None
+
+    def of(self, codes: Integers, slices: Slices) -> Array:
+        """Probabilities of the points of some segments, segment after segment."""
+        if self.places is None:
+            return self.predictor.of_segments(slices.columns[0], None)
+        first = int(codes[0])
+        own = read_codes(self.places, first, int(codes[-1]) + 1)[codes - first]
+        return self.predictor.of_segments(slices.columns[0], np.repeat(own, np.diff(slices.starts)))
+
+
+def _predicting(rows: SegmentRows, predictor: Predictor, name: str) -> _Predicting:
+    places = predictor.places(rows.names, rows.values)
+    path = rows.plan.scratch / f"places-{name}"
+    return _Predicting(predictor, None if places is None else write_codes(path, places))
+
+
+@dataclass(frozen=True)
+class SegmentDifference:
+    """The log loss of two predictions of a segment's rows. place : among the level's. weight : of the rows."""
+
+    place: int
+    weight: float
+    log_loss: PairedDifference
+
+
+@dataclass(frozen=True)
+class SegmentedComparison:
+    """Two predictions of the same rows: of all of them, and of each segment that has rows."""
+
+    whole: Comparison
+    segments: list[SegmentDifference]
+
+    def worse(self) -> list[SegmentDifference]:
+        """Segments in which the new predictions are worse than the old ones beyond chance, at most `MOST_WORSE`.
+
+        The worst first, in standard errors; where they have an infinite loss and the old ones have none, before all.
+        None is named by chance alone, of however many, but once in 740 times.
+        """
+        found = [(one, _errors(one.log_loss)) for one in self.segments]
+        sure = _errors_of_chance(len(found))
+        found = [(one, z) for one, z in found if z > sure]
+        return [one for one, z in sorted(found, key=lambda item: (-item[1], item[0].place))[:MOST_WORSE]]
+
+
+def compare_predictions(
+    rows: SegmentRows, old: Predictor, new: Predictor, executor: Executor
+) -> SegmentedComparison:
+    """Compare two tables, or a table and the scores, on the same rows: each row goes through its segment's map.
+
+    The sums are exact: the same to the last bit however rows, files and tasks are cut.
+
+    Raises
+    ------
+    ValueError
+        Predictions outside [0, 1].
+    """
+    both = (_predicting(rows, old, "old"), _predicting(rows, new, "new"))
+    parts: list[Array] = []
+    cut: dict[int, list[Array]] = {}
+    found: list[SegmentDifference] = []
+    for sums, codes, each in rows.map(executor, partial(_compare, *both)):
+        parts.append(sums)
+        found += each
+        if not each:
+            cut.setdefault(codes, []).append(sums)
+    found += [_difference(code, own) for code, own in cut.items()]
+    return SegmentedComparison(comparison_of(parts), sorted(found, key=lambda one: one.place))
+
+
+def _compare(
+    old: _Predicting, new: _Predicting, index: int, codes: Integers, slices: Slices
+) -> tuple[Array, int, list[SegmentDifference]]:
+    """The sums of all points, the first segment, and the differences of all; none of one that others have parts of."""
+    _, weight, positives = slices.columns
+    p, q = old.of(codes, slices), new.of(codes, slices)
+    spans = [slice(*span) for span in pairwise(slices.starts.tolist())]
+    sums = [pair_sums(p[own], q[own], weight[own], positives[own]) for own in spans]
+    alone = len(spans) > 1
+    each = [_difference(code, [own]) for code, own in zip(codes.tolist(), sums, strict=True)] if alone else []
+    return join_sums(sums), int(codes[0]), each
+
+
+def _difference(place: int, parts: list[Array]) -> SegmentDifference:
+    one = comparison_of(parts)
+    return SegmentDifference(place, one.weight, one.log_loss)
+
+
+def order_predictions(
+    rows: SegmentRows, predictor: Predictor, folder: Path, executor: Executor
+) -> ScoreTable:
+    """The score table of what is predicted: of all rows in the order of their probabilities.
+
+    folder : for the runs and the table
+    """
+    folder.mkdir(exist_ok=True)
+    function = partial(_order, _predicting(rows, predictor, "order"), str(folder))
+    table = rows.table
+    total = RunReceipt(rows=table.rows, used=table.used, used_positive=table.used_positive, bad=table.bad)
+    for receipt in rows.map(executor, function):
+        total.runs += receipt.runs
+        total.lowest = min(total.lowest, receipt.lowest)
+        total.highest = max(total.highest, receipt.highest)
+    plan: SortPlan = replace(rows.plan, scratch=folder, write=folder / "score_table")
+    return build_score_table(rows.log, plan, executor, None, total)[0]
+
+
+def _order(predicting: _Predicting, folder: str, index: int, codes: Integers, slices: Slices) -> RunReceipt:
+    p = predicting.of(codes, slices)
+    order = np.argsort(p, kind="stable")
+    _, weight, positives = slices.columns
+    points = Points(*ties.expand_ties(p[order], weight[order], positives[order]))
+    return write_entries(points, Path(folder), index)
