@@ -239,3 +239,42 @@ def test_points_of_one_cell_are_drawn_as_one(rows, share, salt):
     ):
         assert ((mine >= 0) & (mine <= held) & (mine == np.floor(mine))).all()
         assert mine.sum() == all_of_them[0]
+
+
+def test_the_change_is_that_of_the_maps_that_rows_go_through(place, call):
+    columns = countries(place, 6000)
+    place.write_log(columns)
+    fit = ("log.segment=country", "segments.min_rows=500", "--json")
+    old = call("fit", *fit).expect(0).json["version"]
+    # Two countries change places, and all rows together stay as they were.
+    names = {"at": "de", "de": "at", None: None}
+    swapped = {**columns, "country": [names[name] for name in columns["country"]]}
+    shutil.rmtree(place.log)
+    place.write_log(swapped)
+    refused = call("fit", *fit, "gate={max_change: 0.2}").expect(4, "gate.max_change: expected 0.2 at most")
+    assert refused.json["exit_code"] == 4
+    change = manifest(place)["gate"]["change"]
+    new = manifest(place)["version"]
+    p, q = (probabilities(place, call, version, swapped) for version in (old, new))
+    assert change["mean"] == pytest.approx(np.abs(p - q).mean(), rel=0.02)
+    assert change["mean_new"] == pytest.approx(q.mean(), rel=0.02)
+    assert change["largest"] == pytest.approx(np.abs(p - q).max(), rel=0.02)
+    # The same from a table of one map, whose rows say nothing of countries.
+    plain = call("fit", "--json").expect(0).json["version"]
+    call("fit", *fit).expect(0)
+    change = manifest(place)["gate"]["change"]
+    p = probabilities(place, call, plain, swapped)
+    assert change["mean"] == pytest.approx(np.abs(p - q).mean(), rel=0.02)
+    assert (
+        manifest(place)["fingerprint"]
+        == json.loads((place.store / "ads" / "versions" / new / "manifest.json").read_text())["fingerprint"]
+    )
+
+
+def test_tables_of_other_segments_change_by_an_unknown_amount(place, call):
+    columns = countries(place)
+    columns["site"] = ["a" if s < 0.7 else "b" for s in columns["score"]]
+    place.write_log(columns)
+    call("fit", "log.segment=country", "segments.min_rows=100").expect(0)
+    done = call("fit", "log.segment=site", "--json").expect(0, "how far the probability changes is not known")
+    assert "change" not in done.json["gate"]
