@@ -54,14 +54,18 @@ def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) ->
     level = np.minimum(pairs[:, 4] / pairs[:, 2], 1.0)
     if ends > 0 and left.size:
         pairs, level, left = finite_ends.pool_ends(pairs, left, ends)
-    maps, rows = _maps_of_blocks(pairs[:, [0, 1, 2, 4]], level, left)
+    maps, rows = maps_of_blocks(pairs[:, [0, 1, 2, 4]], level, left)
     found = np.zeros(sizes.size, np.int64)
     found[~alone] = rows
     return GroupMaps(maps, found)
 
 
-def _maps_of_blocks(blocks: Array, level: Array, sizes: Integers) -> tuple[list[Array], Integers]:
-    """As `CalibrationMap.from_blocks`, of many groups' blocks: the columns, and the rows of each group."""
+def maps_of_blocks(blocks: Array, level: Array, sizes: Integers) -> tuple[list[Array], Integers]:
+    """As `CalibrationMap.from_blocks`, of many groups' blocks: the columns, and the rows of each group.
+
+    blocks : float64 array, shape (blocks, 4): first, last, weight, positives, group after group
+    level : float64 array, shape (blocks,). sizes : int64 array, shape (groups,), >= 1: blocks of each
+    """
     first, last, weight, positives = np.ascontiguousarray(blocks.T)
     ends = np.cumsum(sizes) - 1
     is_end = np.zeros(first.size, bool)

@@ -7,14 +7,15 @@ the moved curve. Both steps see a segment only through its counts in the parent'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from calibrators._kernels import log_odds, pava
 from calibrators._kernels import partial_pooling as kernel
-from calibrators._kernels import pava
 from calibrators._kernels.logistic import logistic
 from calibrators.passes import Array, Blocks, Points
 
@@ -22,6 +23,9 @@ Integers = npt.NDArray[np.int64]
 
 VARIANCES = np.concatenate([[0.0], 2.0 ** np.arange(-14, 7)])
 """Candidates for the variances of shifts and of stretches."""
+
+LEAST, MOST = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
+"""Probabilities whose log-odds doubles can say."""
 
 _FIRST = (0.25, 0.0625)
 _SMALLEST = VARIANCES[1]
@@ -38,10 +42,13 @@ class Curve(NamedTuple):
     ----------
     logit : float64 array, shape (blocks,): of each block's level, finite
     centre : the mean of `logit` over the map's rows, weighted by p (1 - p)
+    low, high : the first level and the last one, in (0, 1)
     """
 
     logit: Array
     centre: float
+    low: float
+    high: float
 
 
 class Cells(NamedTuple):
@@ -84,6 +91,71 @@ class Moved:
         return eta
 
 
+class WithinStretches(NamedTuple):
+    """Items of groups that lie within the stretches of their parents' maps, group after group, ascending in each.
+
+    Attributes
+    ----------
+    first, last : float64 arrays, shape (items,): the scores that each reaches from and to
+    weight, weight_low, positives, positives_low : float64 arrays, shape (items,): sums as double-doubles
+    stretch : int64 array, shape (items,): the place of each one's stretch among all parents'
+    sizes : int64 array, shape (groups,)
+    """
+
+    first: Array
+    last: Array
+    weight: Array
+    weight_low: Array
+    positives: Array
+    positives_low: Array
+    stretch: Integers
+    sizes: Integers
+
+
+class Stretches(NamedTuple):
+    """Where the stretches of constant level of some maps begin.
+
+    edges : float64 array, map after map, ascending in each. starts : int64 array, shape (maps + 1,)
+    """
+
+    edges: Array
+    starts: Integers
+
+
+def pool_within(
+    items: Sequence[Array],
+    starts: Integers,
+    stretches: Stretches,
+    parent: npt.NDArray[np.integer[Any]],
+    pooled: npt.NDArray[np.bool_],
+) -> WithinStretches:
+    """Join what groups have within the stretches of their parents' maps: all that moving and own maps need.
+
+    It is associative: parts that are joined first, and then together, give the same.
+
+    Parameters
+    ----------
+    items : the first six columns of `WithinStretches`; of points, or of what this has made of parts
+    starts : int64 array, shape (groups + 1,): where each group's begin. None lies in two stretches.
+    parent : shape (groups,): whose stretches they are
+    pooled : shape (groups,): whether isotonic regression pools them, for an own map; otherwise a stretch is one item
+
+    Notes
+    -----
+    O(items log stretches) at most, O(items) where most follow each other in a stretch.
+    """
+    found, stretch, sizes = kernel.pool_within(*items, starts, parent, *stretches, pooled)
+    first, last, weight, weight_low, positives, positives_low = found
+    return WithinStretches(first, last, weight, weight_low, positives, positives_low, stretch, sizes)
+
+
+def logit_of(p: Array, q: Array) -> Array:
+    """log(p) - log(q), the same on every machine. p, q : float64 arrays of normal numbers > 0."""
+    out = np.empty(p.size)
+    log_odds.logits(np.ascontiguousarray(p), np.ascontiguousarray(q), out)
+    return out
+
+
 def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> Curve:
     """A map's curve: what is moved.
 
@@ -107,9 +179,11 @@ def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> Curve:
     if q[-1] <= 0.0:
         q[-1] = min([0.5 / (w[-1] + 1.0), *q[-2:-1][: p.size - 1]])
         p[-1] = 1.0 - q[-1]
-    logit = np.log(p) - np.log(q)
+    # Sums of weights of 1e16 leave levels that doubles cannot tell from 1.
+    p, q = np.clip(p, LEAST, MOST), np.maximum(q, 1.0 - MOST)
+    logit = logit_of(p, q)
     information = w * p * q
-    return Curve(logit, float((information * logit).sum() / information.sum()))
+    return Curve(logit, float((information * logit).sum() / information.sum()), float(p[0]), float(p[-1]))
 
 
 def move(cells: Cells) -> Moved:
@@ -140,35 +214,72 @@ def move(cells: Cells) -> Moved:
     return Moved(pair, theta[:, 0] - theta[:, 1] * centre, 1.0 + theta[:, 1])
 
 
-def own_blocks(points: Points, prior: Array, lean: float = LEAN) -> tuple[Blocks, Array]:
-    """A segment's own map: isotonic regression of its points, leaning on a prior curve.
+class OwnMaps(NamedTuple):
+    """Maps of groups of their own, group after group.
 
-    Each point has weight w (1 + C) and positives y + C w p, with C = lean / sum of w p (1 - p).
+    Attributes
+    ----------
+    first, last, weight, positives : float64 arrays, shape (blocks,): each block's scores, and the group's own sums
+    level : float64 array, shape (blocks,): ascending in each group; in (0, 1) where the prior counts for something
+    sizes : int64 array, shape (groups,)
+    """
+
+    first: Array
+    last: Array
+    weight: Array
+    positives: Array
+    level: Array
+    sizes: Integers
+
+
+def own_maps(
+    first: Array,
+    last: Array,
+    weight: Array,
+    positives: Array,
+    starts: Integers,
+    prior: Array,
+    lean: float = LEAN,
+) -> OwnMaps:
+    """Groups' own maps: isotonic regression of each one's points, leaning on a prior curve.
+
+    Each point has weight w (1 + C) and positives y + C w p, with C = lean / sum of w p (1 - p) over the group.
 
     Parameters
     ----------
-    points : of the segment; or its cells, as points at each cell's first score, where `prior` is constant
-    prior : float64 array, shape (m,), in (0, 1), ascending
+    first, last, weight, positives : float64 arrays, shape (n,)
+        Points of groups, group after group, ascending in each; or their cells, pooled where `prior` is constant.
+    starts : int64 array, shape (groups + 1,): strictly ascending
+    prior : float64 array, shape (n,), in (0, 1), ascending in each group
     lean : the information that the prior counts for; 0: plain isotonic regression
 
-    Returns
-    -------
-    blocks, level
-        The segment's own sums in each block, and the level of each: in (0, 1) and ascending. Neighbours of equal
-        level are one block.
+    Notes
+    -----
+    Neighbours of equal level are one block. O(n).
     """
-    score, w, y = points
-    c = lean / float((w * prior * (1.0 - prior)).sum()) if lean else 0.0
-    weight, positives = w * (1.0 + c), y + c * w * prior
-    none = np.empty(0)
-    pooled = Blocks(*pava.pool(score, score, weight, none, np.minimum(positives, weight), none))
-    starts = np.searchsorted(score, pooled.first)
-    own = Blocks(
-        pooled.first,
-        pooled.last,
-        np.add.reduceat(w, starts),
-        np.zeros(starts.size),
-        np.add.reduceat(y, starts),
-        np.zeros(starts.size),
+    sizes = np.diff(starts)
+    if lean:
+        c = np.repeat(lean / np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1]), sizes)
+    else:
+        c = np.zeros(weight.size)
+    w, y = weight * (1.0 + c), positives + c * weight * prior
+    # Pooled by their places instead of their scores, so that it is known which are in a block.
+    at, none = np.arange(first.size, dtype=np.float64), np.zeros(first.size)
+    blocks, left = pava.pool_groups(at, at, w, none, np.minimum(y, w), none, starts)
+    begin, end = blocks[0].astype(np.int64), blocks[1].astype(np.int64)
+    return OwnMaps(
+        first[begin],
+        last[end],
+        np.add.reduceat(weight, begin),
+        np.add.reduceat(positives, begin),
+        np.minimum(blocks[4] / blocks[2], 1.0),
+        left,
     )
-    return own, pooled.level
+
+
+def own_blocks(points: Points, prior: Array, lean: float = LEAN) -> tuple[Blocks, Array]:
+    """One group's own map: see `own_maps`. Returns its blocks, with the group's own sums, and their levels."""
+    score, w, y = points
+    found = own_maps(score, score, w, y, np.array([0, score.size]), prior, lean)
+    zero = np.zeros(found.first.size)
+    return Blocks(found.first, found.last, found.weight, zero, found.positives, zero), found.level

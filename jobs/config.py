@@ -330,17 +330,31 @@ class CalibratorConfig(Section):
 
 
 class SegmentsConfig(Section):
-    """Which segments get a map of their own."""
+    """Which segments get a map of their own, and what the others get."""
 
+    shrinkage: Literal["auto", "none"] = Field(
+        "auto",
+        description="auto: segments borrow strength where the method is isotonic (not strict): every segment moves the "
+        "map of the segment of one column less by two numbers, as far as its rows tell, and those with enough rows "
+        "have a map of their own that leans on it (docs/segments.md). none, and other methods: a segment has its own "
+        "map or that of the segment of one column less, as it is.",
+    )
     min_rows: int = Field(
-        1000, ge=1, description="Rows that a segment must have to be calibrated on its own."
-    )
-    min_positives: int = Field(
-        10,
+        1000,
         ge=1,
-        description="Rows with label 1 that it must have. Segments with less use the map of the segment of one column "
-        "less, then that of all rows, then the score as it is.",
+        description="Rows that a segment must have to be calibrated on its own, where segments do not borrow strength.",
     )
+    min_positives: int | None = Field(
+        None,
+        ge=1,
+        description="Rows with label 1 that it must have; and as many with label 0, where segments borrow strength. "
+        "null: 100 where they do, otherwise 10. With less, and without borrowing, it uses the map of the segment of "
+        "one column less, then that of all rows, then the score as it is.",
+    )
+
+    def positives(self, leaning: bool) -> int:
+        """Rows with label 1 that a segment must have. leaning : whether segments borrow strength."""
+        return self.min_positives or (100 if leaning else 10)
 
 
 def _as_text(value: Any) -> Any:

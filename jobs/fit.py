@@ -23,6 +23,7 @@ from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.writable import check_free, check_writable
 from pipeline.fit.calibration import needs_table
 from pipeline.fit.recipe import Content, Recipe
+from pipeline.fit.segment_fit import leans
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
@@ -106,6 +107,8 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
 
 def recipe_of(config: FitConfig) -> Recipe:
     """What of a configuration says how a table is made of rows."""
+    leaning = config.segments.shrinkage == "auto" and leans(config.calibrator.method, config.calibrator.params)
+    enough = config.segments.positives(leaning)
     return Recipe(
         config.calibrator.method,
         config.calibrator.params,
@@ -113,8 +116,8 @@ def recipe_of(config: FitConfig) -> Recipe:
         config.log.sampling_rate,
         config.calibrator.monotone,
         config.log.segment,
-        SegmentRules(config.segments.min_rows, config.segments.min_positives),
-        config.segments.model_dump(),
+        SegmentRules(config.segments.min_rows, enough, leaning),
+        {**config.segments.model_dump(), "min_positives": enough},
     )
 
 

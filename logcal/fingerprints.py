@@ -43,6 +43,7 @@ def segmented_fingerprint(
     rows: Sequence[int],
     maps: dict[str, Array],
     segments: pa.Table,
+    version: str = schema.FORMAT_VERSION,
 ) -> str:
     """The same of a table with segments.
 
@@ -53,8 +54,9 @@ def segmented_fingerprint(
     keys, rows : of all levels, in order: None for columns behind a key's level, and how many rows its map has
     maps : columns of all maps
     segments : the table beside them
+    version : of the format
     """
-    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
+    digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
     # Whose rows they are, once a segment and not once a row.
     digest.update(json.dumps([[str(kind) for kind in types], keys, rows], default=str).encode())
     for name in _MAP:

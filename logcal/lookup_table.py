@@ -2,7 +2,8 @@
 
 lookup.parquet has the maps: of all rows, and, with segments, of the leading columns and of the segments, sorted by
 level, segment and score. Beside it segments.parquet has a row a segment: how many rows it had, which rows its map was
-fitted to, and why where they are not its own.
+fitted to, and why where they are not its own; and where segments borrow strength, by how much each moves the map that
+it goes through.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.calibration_map import CalibrationMap, compiled, line
+from logcal import schema
+from logcal.moved import Moves, drawn
 from logcal.segment_index import SegmentIndex
 
 Array = npt.NDArray[np.float64]
@@ -39,6 +42,7 @@ class LookupFacts:
     fingerprint : see `fingerprint` and `segmented_fingerprint`.
     rows : of all maps.
     segments : names of the segment columns.
+    format_version : of the file.
     """
 
     version: str
@@ -50,6 +54,7 @@ class LookupFacts:
     fingerprint: str
     rows: int
     segments: tuple[str, ...] = ()
+    format_version: str = "1"
 
     @property
     def content(self) -> dict[str, Any]:
@@ -76,8 +81,9 @@ class SegmentedLookup:
     maps : the columns of all maps, one after the other, as in `CalibrationMap`.
     starts : int64 array, shape (maps + 1,): where each map begins, and where the last one ends.
     owners, levels : whose they are: the columns of their keys, and how many of these count.
-    segments : the segments that the table was fitted to; `logcal.schema.segments`.
-    index : which map a segment's rows go through.
+    segments : the segments that the table was fitted to; `logcal.schema.segments`, or `moved_segments`.
+    index : which map a segment's rows go through; with `moves`, which entry of it.
+    moves : how segments move maps, where they do.
     """
 
     facts: LookupFacts
@@ -87,6 +93,7 @@ class SegmentedLookup:
     levels: npt.NDArray[np.int64] = field(repr=False)
     segments: pa.Table = field(repr=False)
     index: SegmentIndex = field(repr=False)
+    moves: Moves | None = field(default=None, repr=False)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -97,10 +104,25 @@ class SegmentedLookup:
     def known(self) -> dict[Key, str]:
         """The segments that the table was fitted to, and what each one's map was fitted to.
 
-        That is `segment`, `parent`, `global` or `identity`.
+        That is `segment`, `moved`, `parent`, `global` or `identity`.
         """
-        keys = keys_of([self.segments.column(name) for name in self.columns])
-        return dict(zip(keys, self.segments.column("fitted_on").to_pylist(), strict=True))
+        own = self.own_segments
+        return dict(zip(self.keys, own.column("fitted_on").to_pylist(), strict=True))
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """The segments of all columns that the table was fitted to, in order."""
+        own = self.own_segments
+        return keys_of([own.column(name) for name in self.columns])
+
+    @cached_property
+    def own_segments(self) -> pa.Table:
+        """The rows of `segments` that are of segments of all columns."""
+        if self.moves is None:
+            return self.segments
+        levels = self.segments.column(schema.SEGMENT_LEVEL).to_numpy()
+        above = int(np.count_nonzero(levels < len(self.columns)))
+        return self.segments.slice(above)
 
     @cached_property
     def bounds(self) -> dict[Key, tuple[int, int]]:
@@ -109,12 +131,40 @@ class SegmentedLookup:
         spans = pairwise(self.starts.tolist())
         return {key[:n]: span for (key, n), span in zip(keys, spans, strict=True)}
 
+    @cached_property
+    def entries(self) -> dict[Key, int]:
+        """Of each key of any level that has no map of its own, the entry of `moves`."""
+        if self.moves is None:
+            return {}
+        keys = keys_of([self.segments.column(name) for name in self.columns])
+        levels = self.segments.column(schema.SEGMENT_LEVEL).to_pylist()
+        fitted = self.segments.column("fitted_level").to_pylist()
+        found = enumerate(zip(keys, levels, fitted, strict=True), self.levels.size)
+        return {key[:n]: i for i, (key, n, of) in found if of < n}
+
     def rows_of(self, key: Key) -> tuple[int, int]:
         """The rows of the map that a key's scores go through: its own, a parent's, or that of all rows."""
         return next(self.bounds[key[:n]] for n in range(len(key), -1, -1) if key[:n] in self.bounds)
 
+    def entry_of(self, key: Key) -> int | None:
+        """The entry of `moves` that a key's probabilities go through, or None where a map is left as it is."""
+        for n in range(len(key), -1, -1):
+            if key[:n] in self.entries:
+                return self.entries[key[:n]]
+            if key[:n] in self.bounds:
+                return None
+        return None
+
     def map_of(self, key: Key) -> CalibrationMap:
-        """The map that a key's scores go through."""
+        """The map that a key's scores go through.
+
+        Where a map is moved, this is within 2e-5 of what scores get in gaps, relative to it: what was a line is none.
+        """
+        found, entry = self.own_map(key), self.entry_of(key)
+        return found if self.moves is None or entry is None else drawn(found, self.moves, entry)
+
+    def own_map(self, key: Key) -> CalibrationMap:
+        """The same before it is moved."""
         start, stop = self.rows_of(key)
         return CalibrationMap(**{name: column[start:stop] for name, column in self.maps.items()})
 
@@ -124,7 +174,12 @@ class SegmentedLookup:
         return self.map_of(())
 
     def apply(self, scores: Array, place: npt.NDArray[np.int32]) -> Array:
-        """Probabilities, NaN for NaN. place : of each score the number of its map, as `index` finds them."""
+        """Probabilities, NaN for NaN. place : of each score the number of its map or entry, as `index` finds them."""
+        if self.moves is not None:
+            return self.moves.apply(self._of_maps(scores, self.moves.map[place]), place)
+        return self._of_maps(scores, place)
+
+    def _of_maps(self, scores: Array, place: npt.NDArray[np.integer[Any]]) -> Array:
         names = ("score_hi", "prob_lo", "slope", "anchor")
         score_hi, *lines = (self.maps[name] for name in names)
         if compiled(scores.size):

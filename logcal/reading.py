@@ -20,6 +20,7 @@ from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import InputRejectedError
 from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
+from logcal.moved import Moves
 from logcal.segment_index import SegmentIndex
 from logcal.transforms import TRANSFORMS
 
@@ -194,13 +195,14 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
         if key.startswith(prefix)
     }
     found = texts.get("format_version")
-    if found != schema.FORMAT_VERSION:
+    if found not in schema.FORMAT_VERSIONS:
         raise InputRejectedError(f"{path}: {schema.other_format(found)}")
     try:
         values: dict[str, Any] = {key: json.loads(texts[key]) for key in _JSON_KEYS}
         values |= {key: texts[key] for key in ("version", "method", "score_transform", "fingerprint")}
         values["monotone"] = {"true": True, "false": False}[texts["monotone"]]
         values["segments"] = tuple(json.loads(texts.get("segments", "[]")))
+        values["format_version"] = found
     except (KeyError, ValueError) as error:
         raise InputRejectedError(
             f"{path}: expected a lookup table's metadata, found them incomplete ({error}): publish it again"
@@ -228,7 +230,8 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     beside = storage.beside(path, SEGMENTS_FILE)
     segments_content = _content(beside, "table of segments", "publish it again")
     segments = _rows(beside, _parquet(beside, segments_content))
-    expected = _expected(segments.schema, names, schema.segments)
+    moved = facts.format_version == schema.MOVED_FORMAT_VERSION
+    expected = _expected(segments.schema, names, schema.moved_segments if moved else schema.segments)
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(
             f"{beside}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
@@ -238,20 +241,76 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     own = [_one(segments.column(name)) for name in names]
     keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, own, strict=True)]
     rows = segments.num_rows
+    moves = None
+    own_levels, own_places = np.full(rows, len(names)), np.full(rows, -1)
     try:
+        if moved:
+            own_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
+            moves, own_places = _moves(beside, segments, keys, levels[starts], own_levels)
         index = SegmentIndex(
             keys,
-            np.append(levels[starts], np.full(rows, len(names))),
-            np.append(np.arange(starts.size), np.full(rows, -1)),
-            np.repeat([False, True], [starts.size, rows]),
+            np.append(levels[starts], own_levels),
+            np.append(np.arange(starts.size), own_places),
+            np.append(np.zeros(starts.size, np.bool_), own_levels == len(names)),
         )
     except ValueError as error:
         raise _not_maps(path, f"not calibration maps: {error}") from None
     found = SegmentedLookup(
-        facts, maps, np.append(starts, levels.size), owners, levels[starts], segments, index
+        facts, maps, np.append(starts, levels.size), owners, levels[starts], segments, index, moves
     )
     _check_published(path, found, {path: content, beside: segments_content})
     return found
+
+
+def _moves(
+    beside: str,
+    segments: pa.Table,
+    keys: list[pa.Array],
+    levels: npt.NDArray[np.int64],
+    own_levels: npt.NDArray[np.int64],
+) -> tuple[Moves, npt.NDArray[np.int64]]:
+    """How the segments move maps: an entry a map, as it is, and then one a segment; and which entry a segment has.
+
+    keys : of the maps, and then of the segments. levels : of the maps. own_levels : of the segments
+    """
+    numbers = [as_numpy(segments.column(n)) for n in ("logit_shift", "logit_slope", "prob_min", "prob_max")]
+    fitted = as_numpy(segments.column("fitted_level")).astype(np.int64)
+    shift, slope, low, high = numbers
+    width, maps = len(keys), levels.size
+    problem = None
+    if not (
+        np.all((own_levels >= 1) & (own_levels <= width)) and np.all((fitted >= 0) & (fitted <= own_levels))
+    ):
+        problem = "segments of other levels than there are columns"
+    elif not (all(np.isfinite(c).all() for c in numbers) and np.all(slope >= 0)):
+        problem = "numbers that are not finite, or slopes below 0"
+    elif not np.all((low > 0) & (low <= high) & (high < 1)):
+        problem = "probabilities that are not between 0 and 1"
+    if problem is None:
+        place = np.empty(fitted.size, np.int64)
+        for depth in range(1, width + 1):
+            # The nearest map above a segment is found as a row's is.
+            there, rows = np.flatnonzero(levels <= depth), np.flatnonzero(own_levels == depth)
+            index = SegmentIndex(
+                [column.take(as_column(there)) for column in keys[:depth]],
+                levels[there],
+                there,
+                np.ones(there.size, np.bool_),
+            )
+            place[rows] = index.find([column.take(as_column(maps + rows)) for column in keys[:depth]])[0]
+        if not np.array_equal(levels[place], fitted):
+            problem = "segments of maps that are not there"
+    if problem is not None:
+        raise InputRejectedError(f"{beside}: expected a table of segments, found {problem}: publish it again")
+    still = np.zeros(maps)
+    moves = Moves(
+        np.append(np.arange(maps), place).astype(np.int32),
+        np.append(still, shift),
+        np.append(still + 1.0, slope),
+        np.append(still + 0.5, low),
+        np.append(still + 0.5, high),
+    )
+    return moves, np.where(fitted < own_levels, maps + np.arange(fitted.size), -1)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -309,8 +368,8 @@ def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, byt
 def _fingerprint_of(lookup: SegmentedLookup) -> str:
     """The fingerprint, worked out anew from what was read."""
     names = lookup.columns
-    own = list(lookup.known)
     width = len(names)
+    own = lookup.keys
     keys = [
         key + (None,) * (width - n) for n in range(width + 1) for key in dict.fromkeys(k[:n] for k in own)
     ]
@@ -318,4 +377,6 @@ def _fingerprint_of(lookup: SegmentedLookup) -> str:
     spans = [lookup.bounds.get(key[:n], (0, 0)) for key, n in zip(keys, lengths, strict=True)]
     types = [lookup.segments.schema.field(name).type for name in names]
     facts = {**lookup.facts.content, "monotone": lookup.facts.monotone, "segments": list(names)}
-    return segmented_fingerprint(facts, types, keys, [b - a for a, b in spans], lookup.maps, lookup.segments)
+    sizes = [b - a for a, b in spans]
+    version = lookup.facts.format_version
+    return segmented_fingerprint(facts, types, keys, sizes, lookup.maps, lookup.segments, version)

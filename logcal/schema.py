@@ -9,13 +9,18 @@ import pyarrow as pa
 FORMAT_VERSION = "1"
 """Of lookup tables and manifests; readers refuse a version that they do not know."""
 
+MOVED_FORMAT_VERSION = "2"
+"""Of those whose segments move maps: which readers that know the first version alone would pass over."""
+
+FORMAT_VERSIONS = (FORMAT_VERSION, MOVED_FORMAT_VERSION)
+
 
 def other_format(found: object) -> str:
-    """What to say of a format version that is not FORMAT_VERSION."""
+    """What to say of a format version that is not among FORMAT_VERSIONS."""
     text = "none" if found is None else str(found)
-    newer = text.isdecimal() and int(text) > int(FORMAT_VERSION)
+    newer = text.isdecimal() and int(text) > int(FORMAT_VERSIONS[-1])
     advice = "a newer version of logcal wrote it: use that version" if newer else "publish it again"
-    return f"expected format_version {FORMAT_VERSION}, found {text}: {advice}"
+    return f"expected format_version {' or '.join(FORMAT_VERSIONS)}, found {text}: {advice}"
 
 
 LOOKUP_METADATA_PREFIX = "logcal."
@@ -54,10 +59,25 @@ def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
             *(pa.field(name, kind) for name, kind in columns),
             pa.field("rows", pa.int64(), nullable=False),  # used
             pa.field("rows_positive", pa.int64(), nullable=False),  # of them with label 1
-            pa.field("fitted_on", pa.string(), nullable=False),  # segment, parent, global, identity
+            # segment, moved, parent, global, identity
+            pa.field("fitted_on", pa.string(), nullable=False),
             pa.field(
                 "fitted_level", pa.int32(), nullable=False
             ),  # segment_level of its rows in the lookup table
             pa.field("reason", pa.string()),  # why not on the segment itself; null where it is
         ]
     )
+
+
+def moved_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """The same where segments move maps: one row a segment of each level, sorted by level and segment.
+
+    A row's probability is sigma(logit_shift + logit_slope * logit(q)), q the probability of the map of the first
+    fitted_level columns, held in [prob_min, prob_max]; it is the map's own where these are 0 and 1.
+    """
+    plain = segments(columns)
+    at = plain.get_field_index("rows")
+    fields = list(plain)
+    fields.insert(at, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False))
+    names = ("logit_shift", "logit_slope", "prob_min", "prob_max")
+    return pa.schema([*fields, *(pa.field(name, pa.float64(), nullable=False) for name in names)])

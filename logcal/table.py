@@ -74,7 +74,7 @@ def load(store: str, table: str, version: str | None = None) -> Table:
             f"{folder}/{MANIFEST_FILE}: expected JSON, found a damaged file ({error}): load another version"
         ) from None
     found = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if found != schema.FORMAT_VERSION:
+    if found not in schema.FORMAT_VERSIONS:
         raise InputRejectedError(f"{folder}/{MANIFEST_FILE}: {schema.other_format(found)}")
     return Table(cached_table(f"{folder}/lookup.parquet"))
 
@@ -213,6 +213,8 @@ class Table:
         p: float = prob_lo[j]
         if slope[j] != 0.0:
             p += slope[j] * (score - anchor[j])
+        if self._lookup.moves is not None and (entry := self._lookup.entry_of(key)) is not None:
+            p = self._lookup.moves.apply_one(p, entry)
         return np.float64(p)
 
     def _of_arrays(self, scores: Array, columns: list[Any]) -> Array:

@@ -92,6 +92,7 @@ def test_segments_of_sampled_negatives_have_maps_of_all_rows(tmp_path, rows):
         pa.table({"score": score, "label": label, "part": part}),
         "log.segment=part",
         "log.negative_sampling_rate=0.1",
+        "segments.shrinkage=none",
         "segments.min_rows=10",
     )
     table = pq.read_table(outcome.summary["lookup_path"]).to_pandas()

@@ -180,7 +180,11 @@ def check(case: Case, root: Path, logs: Path, executor) -> None:
             "params": PARAMETERS.get(case.method, {}),
             "monotone": "allow",
         },
-        "segments": {"min_rows": RULES.min_rows, "min_positives": RULES.min_positives},
+        "segments": {
+            "shrinkage": "none",
+            "min_rows": RULES.min_rows,
+            "min_positives": RULES.min_positives,
+        },
         "score_table": {"keep": case.keep, "grid": "1e-2" if case.grid else "none"},
         "window": {"column": "date", "last": "3d"} if case.window else {},
         "gate": {"min_rows": 0, "min_positives": 0, "ranking": False},

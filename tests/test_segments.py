@@ -236,7 +236,7 @@ def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
     for layout in ("one", "small", "shuffled"):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
         monkeypatch.setattr(exchange, "STRIDE", int(rng.choice([1, 16, 1024])))
-        monkeypatch.setattr(segment_visits, "_MOST_POOLED", int(rng.choice([1, 7, 2048])))
+        monkeypatch.setattr(segment_visits, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
         (tmp_path / layout).mkdir()
         path = write_layout(tmp_path / layout / "log", table, layout, rng)
         log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
@@ -537,7 +537,8 @@ def rows_of(lookup: bytes) -> pa.Table:
 def test_fit_and_score_with_segments(place):
     table = some_log(6000, 5, ties=False)
     place.write_log(table)
-    arguments = ["log.segment=[model, country]", "segments.min_rows=200", "segments.min_positives=20"]
+    arguments = ["log.segment=[model, country]", "segments.shrinkage=none"]
+    arguments += ["segments.min_rows=200", "segments.min_positives=20"]
     made = place.job("fit", *arguments, "--json")
     assert made.code == 0, made.stderr
     segments = made.json["segments"]

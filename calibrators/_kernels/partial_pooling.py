@@ -4,39 +4,78 @@ Built from additions, multiplications, divisions and the project's own exponenti
 groups, so that every machine gives the same bits.
 """
 
-import math
-
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.logistic import exp_of_negative
+from calibrators._kernels.double_double import add_pairs
+from calibrators._kernels.log_odds import log_of, probability_of
+from calibrators._kernels.pava import level_difference
 
-_LN2 = 0.6931471805599453
 _ROUNDS = 100
 _HALVINGS = 40
 _SMALL = 1e-11  # of a step, beside 1: below it a group's optimum is found
 
 
-@kernel(inline=True)
-def _log(x):
-    """The logarithm of a normal double > 0, to some units in the last place; no C library's."""
-    mantissa, exponent = math.frexp(x)
-    if mantissa < 0.7071067811865476:
-        mantissa *= 2.0
-        exponent -= 1
-    s = (mantissa - 1.0) / (mantissa + 1.0)
-    z = s * s
-    # atanh's series: |s| <= 0.172, so that eleven terms reach 1e-18.
-    total = 0.0
-    for j in range(10, -1, -1):
-        total = total * z + 1.0 / (2 * j + 1)
-    return exponent * _LN2 + 2.0 * s * total
+@kernel
+def pool_within(
+    first, last, weight, weight_low, positives, positives_low, starts, parent, edges, edge_starts, pooled
+):
+    """Join the items of groups within stretches of scores, group by group.
 
+    Parameters
+    ----------
+    first, last, weight, weight_low, positives, positives_low : float64 arrays, shape (n,)
+        Points, or what this has made of them, group after group, ascending in each; none reaches over an edge. Sums as
+        double-doubles.
+    starts : int64 array, shape (groups + 1,)
+    parent : integer array, shape (groups,): whose stretches a group's are
+    edges : float64 array: where the stretches begin, parent after parent, ascending in each
+    edge_starts : int64 array, shape (parents + 1,)
+    pooled : bool array, shape (groups,): whether items are pooled as isotonic regression does; otherwise all of a
+        stretch are added up
 
-@kernel(inline=True)
-def _probability(eta):
-    e = exp_of_negative(-abs(eta))
-    return (1.0 if eta >= 0.0 else e) / (1.0 + e)
+    Returns
+    -------
+    items : float64 array, shape (6, m). stretch : int64 array, shape (m,): the place of each among `edges`
+    sizes : int64 array, shape (groups,)
+    """
+    groups = starts.size - 1
+    sizes = np.zeros(groups, np.int64)
+    out = np.empty((6, first.size))
+    stretch = np.empty(first.size, np.int64)
+    m = 0
+    for g in range(groups):
+        base = start = m
+        at = edge_starts[parent[g]]
+        end = edge_starts[parent[g] + 1]
+        for i in range(starts[g], starts[g + 1]):
+            a, b = first[i], last[i]
+            if m == base or (at + 1 < end and edges[at + 1] <= a):
+                low, high = at, end  # edges[low] <= a < edges[high]
+                while high - low > 1:
+                    middle = (low + high) >> 1
+                    if edges[middle] <= a:
+                        low = middle
+                    else:
+                        high = middle
+                at = low
+                start = m
+            w, wl, k, kl = weight[i], weight_low[i], positives[i], positives_low[i]
+            while m > start:
+                j = m - 1
+                if pooled[g] and (
+                    level_difference(out[4, j], out[5, j], out[2, j], out[3, j], k, kl, w, wl) < 0.0
+                ):
+                    break
+                m = j
+                a = out[0, j]
+                w, wl = add_pairs(out[2, j], out[3, j], w, wl)
+                k, kl = add_pairs(out[4, j], out[5, j], k, kl)
+            out[0, m], out[1, m], out[2, m], out[3, m], out[4, m], out[5, m] = a, b, w, wl, k, kl
+            stretch[m] = at
+            m += 1
+        sizes[g] = m - base
+    return out[:, :m].copy(), stretch[:m].copy(), sizes
 
 
 @kernel
@@ -44,7 +83,7 @@ def _derivatives(logit, x, weight, positives, start, stop, a, d, out):
     """Gradient and information of one group's log likelihood at (a, d) into out: g_a, g_d, h_aa, h_ad, h_dd."""
     g_a = g_d = h_aa = h_ad = h_dd = 0.0
     for i in range(start, stop):
-        p = _probability(logit[i] + a + d * x[i])
+        p = probability_of(logit[i] + a + d * x[i])
         residual = positives[i] - weight[i] * p
         information = weight[i] * p * (1.0 - p)
         g_a += residual
@@ -152,4 +191,4 @@ def evidence(theta, derivatives, variances, out):
                     - 2.0 * s * t * h_ad * b_a * b_d
                     + t * b_d * b_d * (1.0 + s * h_aa)
                 )
-                out[i, j] += 0.5 * top / determinant - 0.5 * _log(determinant)
+                out[i, j] += 0.5 * top / determinant - 0.5 * log_of(determinant)

@@ -123,10 +123,15 @@ class Recipe:
             "fitted_on": files.sources,
             "reasons": files.reasons,
         }
+        if fit.variances:
+            segments["variances"] = [
+                {"level": i, "shift": shift, "slope": slope} for i, (shift, slope) in enumerate(fit.variances, 1)
+            ]
+        facts = {**content, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
         return Content(
             table,
             None if fit.identity else fit.levels[0].maps.first(),
-            {**content, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments},
+            {**facts, "format_version": files.format_version},
             files.fingerprint,
             files.lookup_bytes,
             {SEGMENTS_FILE: files.segments},

@@ -2,8 +2,9 @@
 
 One read of the log, and one order of its rows by score, serve all rows and each level's segments (see
 `pipeline.sort.segment_merge`). Isotonic regression pools each segment within each range of scores, and then once more
-what that leaves, which is exact; other methods have each segment's points gathered. Thin segments have no map of their
-own and fall back to the level below: the segment of one column less, then all rows, then the score as it is.
+what that leaves, which is exact; other methods have each segment's points gathered. Thin segments borrow strength (see
+`pipeline.fit.leaning_segments`), or have no map of their own and fall back to the level below: the segment of one
+column less, then all rows, then the score as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,12 @@ from calibrators.passes import Pass, Points
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor
 from pipeline.fit.calibration import fit_log, keep_monotone
+from pipeline.fit.leaning_segments import fit_leaning, own_segments
 from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, sort_log
-from pipeline.sort.segment_visits import Visit, cut_levels, keep_keys, visit_segments
+from pipeline.sort.segment_visits import Visit, cut_leaning, cut_levels, keep_keys, visit_segments
 from pipeline.sort.segments import Level, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
@@ -81,20 +84,29 @@ def fit_segments(
     if total is None:
         total = sort_log(log, plan, executor)
     segments = number_segments(total.runs, plan.scratch)
-    reasons = [
-        [rules.reason(n, k) for n, k in zip(level.rows.tolist(), level.positives.tolist(), strict=True)]
-        for level in segments.levels
-    ]
+    leaning = rules.lean and can_lean(calibrator)
+    if not leaning:
+        rules = replace(rules, lean=False)
+    reasons = own_segments(segments, rules)
     wanted = [np.array([reason is None for reason in own], np.bool_) for own in reasons]
-    pooled = type(calibrator) is Isotonic and calibrator.single_pass and calibrator.sampling_rate == 1.0
+    pooled = can_lean(calibrator) and calibrator.sampling_rate == 1.0
     chosen = list(zip(segments.levels, wanted, strict=True))
     weighted = log.columns.weight is not None
-    cutting = cut_levels(segments, chosen, plan.scratch, pooled=pooled, weighted=weighted)
+    if leaning:
+        cutting = cut_leaning(segments, wanted, plan.scratch, weighted=weighted)
+    else:
+        cutting = cut_levels(segments, chosen, plan.scratch, pooled=pooled, weighted=weighted)
     if keep is not None:
         kept = keep_keys(segments, log.columns.segments, plan.scratch, keep)
         cutting = cutting._replace(kept=kept)
     fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, cutting=cutting)
     whole, identity, repair = _whole(calibrator, fit.table, rules, monotone)
+    if leaning:
+        exchanged, sizes = fit.table.exchanged, (plan.scratch, plan.bucket_bytes)
+        rate = calibrator.sampling_rate
+        below, variances = fit_leaning(_map_of(whole), segments, exchanged, reasons, executor, *sizes, rate)
+        types = segments.levels[-1].types
+        return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit.table
     calibrator = calibrator.for_segments()
     if isinstance(calibrator, Isotonic) and pooled:
         visit: Visit[Fitted] = Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
@@ -120,11 +132,21 @@ def fit_segments(
     return fitted, fit.table
 
 
+def leans(method: str, parameters: dict[str, Any]) -> bool:
+    """Whether a method's maps, with its parameters, can lean on each other: see `can_lean`."""
+    return method in ("isotonic", "dg") and not parameters.get("strict")
+
+
+def can_lean(calibrator: Calibrator) -> bool:
+    """Whether a calibrator's maps are constant on the rows that they were fitted to, and so can lean on each other."""
+    return type(calibrator) is Isotonic and calibrator.single_pass
+
+
 def _whole(
     calibrator: Calibrator, table: ScoreTable, rules: SegmentRules, monotone: str
 ) -> tuple[LevelFit, bool, float]:
     """Level 0: the map of all rows, or the score as it is where they are too few."""
-    reason = rules.reason(table.used, table.used_positive)
+    reason = None if rules.lean else rules.reason(table.used, table.used_positive)
     if reason is None:
         calibration_map, repair = keep_monotone(calibrator.calibration_map_, monotone)
     else:

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import pava, ties
-from calibrators.passes import Array, Points
+from calibrators.partial_pooling import Stretches, pool_within
+from calibrators.passes import Array, Blocks, Points
+from calibrators.pooling import pool_classes, pool_points
 from pipeline import schema
 from pipeline._kernels import tags as kernels
 from pipeline.arrow_columns import as_column
@@ -31,12 +33,16 @@ class LevelCut(NamedTuple):
     size : how many segments the level has
     pooled : whether to leave blocks that isotonic regression has pooled; otherwise points
     path : of what is left, without the number of the range
+    own : path of a file of int32: which segments of the level are to have maps of their own that lean on that of the
+        segment one column shorter; then what is left lies within the stretches where the latter can be constant. None
+        where maps lean on nothing
     """
 
     groups: str
     size: int
     pooled: bool
     path: str
+    own: str | None = None
 
 
 class KeptSegments(NamedTuple):
@@ -60,6 +66,11 @@ class Cutting(NamedTuple):
     weighted: bool
     kept: KeptSegments | None = None
 
+    @property
+    def leaning(self) -> bool:
+        """Whether what is left lies within stretches: see `LevelCut.own`."""
+        return any(cut.own is not None for cut in self.levels)
+
 
 def merge_segments(
     bucket: CodedBucket, cutting: Cutting, index: int
@@ -79,17 +90,56 @@ def merge_segments(
         score, tag = bucket.score, bucket.tag
         if score.size:
             score, tag = sort_tagged(score, tag, cutting.coding.bits)
-        for cut in cutting.levels:
-            columns, starts = _cut_rows(score, tag, read_codes(cut.groups, 0, codes), cut, cutting.weighted)
-            files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
         classes = kernels.split_tags(score, tag)
+        nest = _Nest(pool_classes(*classes)[0]) if cutting.leaning and score.size else None
+        for cut in cutting.levels:
+            groups = read_codes(cut.groups, 0, codes)
+            columns, starts = _cut_rows(score, tag, groups, cut, cutting.weighted)
+            if nest is not None:
+                columns, starts = nest.cut(columns, starts, groups, cut, cutting.weighted)
+            files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
         return Bucket(classes[0], classes[1], np.empty((0, 2)), None, bucket.before), files
     entries = bucket.in_order()
-    for cut in cutting.levels:
-        columns, starts = _cut_entries(entries, read_codes(cut.groups, 0, codes), cut, cutting.weighted)
-        files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
     score, _, weight, positives = entries
-    return Points(*ties.sum_ties(score, weight, positives)), files
+    points = Points(*ties.sum_ties(score, weight, positives))
+    nest = _Nest(pool_points(points)) if cutting.leaning else None
+    for cut in cutting.levels:
+        groups = read_codes(cut.groups, 0, codes)
+        columns, starts = _cut_entries(entries, groups, cut, cutting.weighted)
+        if nest is not None:
+            columns, starts = nest.cut(columns, starts, groups, cut, cutting.weighted)
+        files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
+    return points, files
+
+
+class _Nest:
+    """Where the map that a level's segments lean on can be constant, within a range: level by level.
+
+    That of all rows is constant on unions of the range's own isotonic blocks, and so are the maps that move it; an own
+    map is constant on unions of what this leaves of its segment.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._stretches = Stretches(blocks.first, np.array([0, blocks.first.size]))
+        self._parents: Any = None
+
+    def cut(
+        self, points: list[Array], starts: Integers, groups: Any, cut: LevelCut, weighted: bool
+    ) -> tuple[list[Array], Integers]:
+        """What is left of the next level's segments, from their points. groups : of each code, its segment."""
+        parent = np.zeros(cut.size, np.int32)
+        if self._parents is not None:
+            parent[groups] = self._parents
+        assert cut.own is not None
+        own = read_codes(cut.own, 0, cut.size).astype(np.bool_)
+        score, weight, positives = points
+        zero = np.zeros(score.size)
+        items = (score, score, weight, zero, positives, zero)
+        found = pool_within(items, starts, self._stretches, parent, own)
+        ends = _starts(found.sizes)
+        self._stretches, self._parents = Stretches(found.first, ends), groups
+        columns = list(found[:6])
+        return (columns if weighted else [columns[i] for i in (0, 1, 2, 4)]), ends
 
 
 def _keep(entries: tuple[Array, Integers, Array, Array], codes: int, kept: KeptSegments, index: int) -> None:

@@ -30,7 +30,7 @@ R = TypeVar("R")
 MOST_SEGMENTS = 2048
 """Segments of points in a task: each costs some time, however small it is."""
 
-_MOST_POOLED = 1 << 16
+MOST_POOLED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,19 @@ def cut_levels(
     return Cutting(segments.coding, tuple(cuts), weighted)
 
 
+def cut_leaning(
+    segments: Segments, own: Sequence[npt.NDArray[np.bool_]], scratch: Path, *, weighted: bool
+) -> Cutting:
+    """What the merge is to leave of all segments, where maps lean on each other. own : see `LevelCut`; a level each."""
+    cuts = []
+    for level, chosen in zip(segments.levels, own, strict=True):
+        path = write_codes(scratch / f"level-{level.level}", level.of)
+        flags = write_codes(scratch / f"level-{level.level}-own", chosen.astype(np.int32))
+        left = str(scratch / f"segments-{level.level}")
+        cuts.append(LevelCut(path, len(level.keys), False, left, flags))
+    return Cutting(segments.coding, tuple(cuts), weighted)
+
+
 def keep_keys(segments: Segments, names: Sequence[str], scratch: Path, folder: Path) -> KeptSegments:
     """Make ready for the merge to keep each segment's points in a folder. names : of the segment columns."""
     level = segments.levels[-1]
@@ -97,7 +110,7 @@ def visit_segments(
     """
     sizes = 8 * files[0].columns * item_counts(files)
     if visit.first is None:
-        small, large = pack(sizes, ~wanted, task_bytes, _MOST_POOLED, cut=False)
+        small, large = pack(sizes, ~wanted, task_bytes, MOST_POOLED, cut=False)
     else:
         small, large = pack(sizes, ~wanted, task_bytes, MOST_SEGMENTS)
     cuts = {code: _parts(files, code, task_bytes) for code in large}

@@ -67,14 +67,16 @@ def write_lookup_table(
     pq.write_table(table, target, compression=_COMPRESSION, use_dictionary=False)
 
 
-def metadata_of(facts: dict[str, Any], version: str, content: str) -> dict[str, str]:
+def metadata_of(
+    facts: dict[str, Any], version: str, content: str, format_version: str = schema.FORMAT_VERSION
+) -> dict[str, str]:
     """A lookup table's Parquet metadata.
 
     facts : method, parameters, score_transform, monotone, data; of a segmented table also segments, its columns.
     content : the fingerprint
     """
     metadata = {
-        "format_version": schema.FORMAT_VERSION,
+        "format_version": format_version,
         "version": version,
         "method": facts["method"],
         "parameters": as_json(facts["parameters"]),

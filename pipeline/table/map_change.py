@@ -135,14 +135,18 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
         return None
     if finer.lookup is None:
         return _changes(before, after, [], np.ones(1), lowest, highest)
-    columns = [finer.lookup.segments.column(name).combine_chunks() for name in finer.columns]
-    rows = as_numpy(finer.lookup.segments.column("rows").combine_chunks())
+    segments = finer.lookup.own_segments
+    columns = [segments.column(name).combine_chunks() for name in finer.columns]
+    rows = as_numpy(segments.column("rows").combine_chunks())
     return _changes(before, after, columns, rows, lowest, highest, finer)
 
 
 @dataclass(frozen=True)
 class _Maps:
-    """The maps of a table, one after the other; one without segments has one."""
+    """The maps of a table, one after the other; one without segments has one.
+
+    A place is a map's number, or where segments move maps that of an entry of `SegmentedLookup.moves`.
+    """
 
     maps: dict[str, Array]
     starts: Integers
@@ -161,24 +165,30 @@ class _Maps:
         return cls(lookup.maps, lookup.starts, lookup.columns, lookup)
 
     def places(self, names: tuple[str, ...], values: list[pa.Array]) -> Integers:
-        """Of each segment its map."""
+        """Of each segment its place."""
         if self.lookup is None:
             return np.zeros(len(values[0]) if values else 1, np.int64)
         return self.lookup.index.find([values[names.index(name)] for name in self.columns])[0].astype(
             np.int64
         )
 
+    def _map(self, place: Integers) -> Integers:
+        moves = None if self.lookup is None else self.lookup.moves
+        return place if moves is None else moves.map[place].astype(np.int64)
+
     def inner_edges(self, place: Integers) -> tuple[Integers, Array]:
         """The scores that part the intervals of maps; before them, whose they are: places in `place`."""
-        counts = self.starts[place + 1] - self.starts[place] - 1
+        one = self._map(place)
+        counts = self.starts[one + 1] - self.starts[one] - 1
         owner = np.repeat(np.arange(place.size), counts)
         first = np.concatenate([[0], np.cumsum(counts)[:-1]]) if place.size else counts
         within = np.arange(owner.size) - first[owner]
-        return owner, self.maps["score_lo"][self.starts[place][owner] + 1 + within]
+        return owner, self.maps["score_lo"][self.starts[one][owner] + 1 + within]
 
     def rows_at(self, scores: Array, place: Integers) -> Integers:
         """The interval of each score, in the map that it goes through."""
-        low, end = self.starts[place], self.starts[place + 1] - 1
+        one = self._map(place)
+        low, end = self.starts[one], self.starts[one + 1] - 1
         while (searching := low < end).any():
             middle = (low + end) >> 1
             above = searching & (self.maps["score_hi"][middle] <= scores)
@@ -189,7 +199,9 @@ class _Maps:
     def predict(self, scores: Array, place: Integers) -> Array:
         """Probabilities of finite scores."""
         row = self.rows_at(scores, place)
-        return line(scores, *(self.maps[name][row] for name in ("prob_lo", "slope", "anchor")))
+        p = line(scores, *(self.maps[name][row] for name in ("prob_lo", "slope", "anchor")))
+        moves = None if self.lookup is None else self.lookup.moves
+        return p if moves is None else moves.apply(p, place.astype(np.int32))
 
 
 _COLUMNS = tuple(CalibrationMap.__dataclass_fields__)

@@ -11,8 +11,7 @@ import re
 
 import fsspec
 
-from logcal.schema import other_format
-from pipeline import schema
+from logcal.schema import FORMAT_VERSIONS, other_format
 from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.files.folders import Folder
 from pipeline.table.journal import UNREADABLE, Entry, Journal, trail
@@ -139,8 +138,8 @@ class PublishedTable:
                 f"{path}: expected JSON, found a damaged file ({error}): "
                 "point CURRENT to another version with `logcal tables rollback`"
             ) from None
-        if not isinstance(manifest, dict) or manifest.get("format_version") != schema.FORMAT_VERSION:
-            other = manifest.get("format_version") if isinstance(manifest, dict) else None
+        other = manifest.get("format_version") if isinstance(manifest, dict) else None
+        if other not in FORMAT_VERSIONS:
             raise InputRejectedError(f"{path}: {other_format(other)}")
         return Version(name, self._versions.located(name), manifest)
 

@@ -2,7 +2,8 @@
 
 lookup.parquet has the maps: of all rows (segment_level 0, every segment column null), of the leading columns, and of
 the segments; sorted by level, segment and score. segments.parquet has a row a segment: how many rows it had, which
-rows its map was fitted to, and why where they are not its own.
+rows its map was fitted to, and why where they are not its own. Where segments borrow strength it has the segments of
+each level, and by how much each moves the map that it goes through.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from pipeline.arrow_columns import as_column, as_numpy, column_of
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Encoder, Integers, Key
 from pipeline.table import lookup_table
+from pipeline.table.segment_maps import GLOBAL, MOVED, OWN, PARENT, Moves
 
 if TYPE_CHECKING:
-    from pipeline.table.segment_maps import SegmentedFit
+    from pipeline.table.segment_maps import LevelFit, SegmentedFit
 
 __all__ = [
     "RESERVED",
@@ -43,7 +45,7 @@ __all__ = [
 _MAP = schema.LOOKUP_TABLE.names
 RESERVED = frozenset(
     name
-    for columns in (schema.segmented_lookup, schema.segments, schema.evaluated_segments)
+    for columns in (schema.segmented_lookup, schema.moved_segments, schema.evaluated_segments)
     for name in columns([]).names
 )
 """Names that a segment column cannot have, since the tables' own columns have them."""
@@ -54,7 +56,7 @@ class SegmentedFiles:
     """A segmented table's content, ready to be published.
 
     fingerprint : of both files' content. segments : the bytes of segments.parquet. rows : of the lookup table.
-    sources, reasons : how many segments have each.
+    sources, reasons : how many segments have each. format_version : of both files.
     """
 
     fingerprint: str
@@ -64,10 +66,11 @@ class SegmentedFiles:
     reasons: dict[str, int]
     table: pa.Table = field(repr=False)
     facts: dict[str, Any] = field(repr=False)
+    format_version: str = schema.FORMAT_VERSION
 
     def lookup_bytes(self, version: str) -> bytes:
         """lookup.parquet: the same bytes for the same content and version."""
-        metadata = lookup_table.metadata_of(self.facts, version, self.fingerprint)
+        metadata = lookup_table.metadata_of(self.facts, version, self.fingerprint, self.format_version)
         buffer = io.BytesIO()
         table = self.table.replace_schema_metadata(metadata)
         names = self.table.schema.names[: -len(_MAP)]
@@ -87,12 +90,14 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     keys = [key + (None,) * (len(columns) - level.level) for level in fit.levels for key in level.keys]
     rows = np.array([size for level in fit.levels for size in level.maps.sizes])
     table = _maps_table(fit, columns, keys, rows)
-    segments, sources, reasons = _segments_table(fit, columns)
+    moved = bool(fit.variances)
+    segments, sources, reasons = (_moves_table if moved else _segments_table)(fit, columns)
     maps = {name: as_numpy(table.column(name)) for name in _MAP}
-    content = segmented_fingerprint(facts, fit.types, keys, rows.tolist(), maps, segments)
+    version = schema.MOVED_FORMAT_VERSION if moved else schema.FORMAT_VERSION
+    content = segmented_fingerprint(facts, fit.types, keys, rows.tolist(), maps, segments, version)
     buffer = io.BytesIO()
     pq.write_table(segments, buffer, compression="zstd")
-    return SegmentedFiles(content, buffer.getvalue(), table.num_rows, sources, reasons, table, facts)
+    return SegmentedFiles(content, buffer.getvalue(), table.num_rows, sources, reasons, table, facts, version)
 
 
 def _maps_table(fit: SegmentedFit, columns: tuple[str, ...], keys: list[Key], rows: Integers) -> pa.Table:
@@ -125,6 +130,43 @@ def _segments_table(
         schema=schema.segments(zip(columns, fit.types, strict=True)),
     )
     return table, sources, reasons
+
+
+def _moves_table(
+    fit: SegmentedFit, columns: tuple[str, ...]
+) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
+    """The same of segments that move maps; counts are of those of all columns."""
+    levels = fit.levels[1:]
+    keys = [key + (None,) * (len(columns) - level.level) for level in levels for key in level.keys]
+    kinds = [kind for level in levels for kind in _kinds(level)]
+    own = fit.levels[-1]
+    last = kinds[len(kinds) - len(own.keys) :]
+    sources, reasons = _count(last), _count([r for r in own.reasons if r is not None])
+    moves = [level.moves for level in levels if level.moves is not None]
+    numbers = [np.concatenate([getattr(one, name) for one in moves]) for name in Moves._fields]
+    table = pa.Table.from_arrays(
+        [
+            *segment_values.arrays(keys, fit.types),
+            as_column(np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels])),
+            as_column(np.concatenate([level.rows for level in levels])),
+            as_column(np.concatenate([level.positives for level in levels])),
+            column_of(kinds, pa.string()),
+            as_column(numbers[0]),
+            column_of([reason for level in levels for reason in level.reasons], pa.string()),
+            *(as_column(column) for column in numbers[1:]),
+        ],
+        schema=schema.moved_segments(zip(columns, fit.types, strict=True)),
+    )
+    return table, sources, reasons
+
+
+def _kinds(level: LevelFit) -> list[str]:
+    """What each segment's map was fitted to."""
+    moves = level.moves
+    assert moves is not None
+    moved = ((moves.shift != 0) | (moves.slope != 1)).tolist()
+    found = zip(level.maps.sizes, moved, moves.fitted_level.tolist(), strict=True)
+    return [OWN if size else MOVED if own else PARENT if at else GLOBAL for size, own, at in found]
 
 
 def _count(names: list[str]) -> dict[str, int]:

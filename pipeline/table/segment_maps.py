@@ -13,17 +13,18 @@ from calibrators.calibration_map import CalibrationMap
 from calibrators.passes import Array
 from pipeline.log.segment_values import Key
 
-MIN_ROWS, MIN_POSITIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
+MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
     "min_rows",
     "min_positives",
+    "min_negatives",
     "one_class",
     "one_score",
     "not_suited",
 )
 """Why a segment has no map of its own; not_suited: the calibrator refuses its scores."""
 
-OWN, PARENT, GLOBAL, IDENTITY = "segment", "parent", "global", "identity"
-"""Which rows a segment's map was fitted to."""
+OWN, MOVED, PARENT, GLOBAL, IDENTITY = "segment", "moved", "parent", "global", "identity"
+"""Which rows a segment's map was fitted to; moved: a parent's map, moved by two numbers of the segment's own."""
 
 _COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
 
@@ -33,18 +34,40 @@ class SegmentRules:
     """Which segments are calibrated on their own.
 
     min_rows, min_positives : rows, and rows with label 1, that a segment must have at least.
+    lean : whether maps borrow strength: every segment moves its parent's map, and those with `min_positives` rows of
+        either label have a map that leans on it; `min_rows` does not count then.
     """
 
     min_rows: int = 1
     min_positives: int = 1
+    lean: bool = False
 
     def reason(self, rows: int, positives: int) -> str | None:
         """Why so few rows are not fitted; None where they are."""
-        if rows < self.min_rows:
+        if rows < self.min_rows and not self.lean:
             return MIN_ROWS
         if positives in (0, rows):
             return ONE_CLASS
-        return MIN_POSITIVES if positives < self.min_positives else None
+        if positives < self.min_positives:
+            return MIN_POSITIVES
+        return MIN_NEGATIVES if self.lean and rows - positives < self.min_positives else None
+
+
+class Moves(NamedTuple):
+    """How segments move the maps that they go through: logit p = shift + slope * logit of the map's p.
+
+    Attributes
+    ----------
+    fitted_level : int32 array: of the map, which is that of so many leading columns of the segment's key
+    shift, slope : float64 arrays, finite, slope >= 0; 0 and 1 where the map is the segment's own, or is left as it is
+    low, high : float64 arrays, in (0, 1): what the map's p is held in before
+    """
+
+    fitted_level: npt.NDArray[np.int32]
+    shift: Array
+    slope: Array
+    low: Array
+    high: Array
 
 
 @dataclass
@@ -98,6 +121,7 @@ class LevelFit:
     rows, positives : of each segment: rows used, and those with label 1.
     reasons : why a segment has no map, None where it has one.
     maps : of all segments, in order; size 0 where there is none.
+    moves : of all segments, where maps borrow strength; None for level 0, and where they do not.
     """
 
     level: int
@@ -106,6 +130,7 @@ class LevelFit:
     positives: npt.NDArray[np.int64]
     reasons: list[str | None]
     maps: Maps
+    moves: Moves | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +142,7 @@ class SegmentedFit:
     types : of the segment columns.
     identity : whether level 0 is the score as it is, since all rows together are too few.
     monotone : whether every map is. repair : largest change that was made to have them so.
+    variances : of each level, of the shifts and of the slopes of its segments; empty where maps do not borrow strength.
     """
 
     levels: tuple[LevelFit, ...]
@@ -124,13 +150,14 @@ class SegmentedFit:
     identity: bool
     monotone: bool
     repair: float
+    variances: tuple[tuple[float, float], ...] = ()
 
     def source(self, key: Key) -> tuple[str, int]:
         """Which rows a key's map was fitted to: the kind, and the level."""
         for fit in reversed(self.levels[1:]):
             at = self._places[fit.level].get(key[: fit.level])
             if at is not None and fit.maps.sizes[at]:
-                return (OWN if fit.level == len(self.types) else PARENT), fit.level
+                return (OWN if fit.level == len(key) else PARENT), fit.level
         return (IDENTITY if self.identity else GLOBAL), 0
 
     def __post_init__(self) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from calibrators.calibration_map import CalibrationMap
+from logcal import storage
 from logcal.lookup_table import Key, LookupTable, SegmentedLookup
+from logcal.reading import SEGMENTS_FILE
 from pipeline.errors import ConfigError
 
 
@@ -61,7 +63,7 @@ DIALECTS = {
     "trino": Dialect("is_nan({x})", "DOUBLE", "VARCHAR"),
 }
 
-_SCORE, _MAP = "calibration_score", "calibration_map"
+_SCORE, _MAP, _MAPPED = "calibration_score", "calibration_map", "calibration_mapped"
 
 
 def query(
@@ -84,7 +86,8 @@ def query(
     Notes
     -----
     Null and NaN have no probability. Beside `probability` the result has `calibration_score`, the score as a double
-    after the table's transform, and with segments and a path `calibration_map`, which map was used.
+    after the table's transform, with segments and a path `calibration_map`, which map was used, and where segments move
+    maps `calibration_mapped`, that map's probability, and the numbers by which it was moved.
     """
     if dialect not in DIALECTS:
         raise ConfigError(f"--dialect: expected one of {', '.join(DIALECTS)}, found {dialect!r}")
@@ -92,10 +95,16 @@ def query(
     if not inline and d.parquet is None:
         raise ConfigError(f"--dialect {dialect}: it reads no Parquet by its path: give --inline")
     rows = f"(SELECT t.*, {_transformed(d, table.facts.score_transform, score)} AS {_SCORE} FROM {log} AS t)"
+    moving = isinstance(table, SegmentedLookup) and table.moves is not None
+    if inline and isinstance(table, SegmentedLookup) and moving:
+        return _moved_inline(d, table, rows)
     if inline:
         return f"SELECT s.*,\n  {_guarded(d, _expression(d, table))} AS probability\nFROM {rows} AS s"
     assert d.parquet is not None
     where = d.parquet.format(path=path.replace("'", "''"))
+    if isinstance(table, SegmentedLookup) and moving:
+        beside = d.parquet.format(path=storage.beside(path, SEGMENTS_FILE).replace("'", "''"))
+        return _moved_join(d, table.columns, where, beside, rows) + d.end
     if isinstance(table, SegmentedLookup):
         return _keyed_join(d, table.columns, where, rows) + d.end
     return _join(d, where, rows) + d.end
@@ -156,6 +165,72 @@ def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str) -> st
     )
 
 
+_MOVES = ("logit_shift", "logit_slope", "prob_min", "prob_max")
+
+
+def _moved_join(d: Dialect, columns: Sequence[str], where: str, beside: str, rows: str) -> str:
+    """Of a table whose segments move maps: each row's numbers are those of the most columns that there are."""
+    levels = range(len(columns), 0, -1)
+
+    def kinds(of: str, level: str) -> str:
+        cases = " ".join(f"WHEN {n} THEN {_key(d, columns[:n], of)}" for n in levels)
+        return f"CASE {of}.{level} {cases} ELSE '0' END"
+
+    one, zero = f"1.0E0{d.suffix}", f"0.0E0{d.suffix}"
+    moves = ", ".join(f"p.{name}" for name in _MOVES)
+    lookup = f"SELECT p.*, {kinds('p', 'segment_level')} AS {_MAP} FROM {where} AS p"
+    known = (
+        f"SELECT {kinds('p', 'segment_level')} AS calibration_segment, {kinds('p', 'fitted_level')} AS {_MAP}, {moves} "
+        f"FROM {beside} AS p"
+    )
+    keys = ", ".join(f"{_key(d, columns[:level], 'k')} AS key{level}" for level in levels)
+
+    def chosen(name: str, otherwise: str) -> str:
+        return f"coalesce({', '.join(f'm{level}.{name}' for level in levels)}, {otherwise}) AS {name}"
+
+    otherwise = {"logit_shift": zero, "logit_slope": one, "prob_min": zero, "prob_max": one}
+    picked = ", ".join([chosen(_MAP, "'0'"), *(chosen(name, otherwise[name]) for name in _MOVES)])
+    joins = "\n    ".join(
+        f"LEFT JOIN known AS m{level} ON r.key{level} = m{level}.calibration_segment" for level in levels
+    )
+    kind = "ASOF LEFT JOIN" if d.asof else "LEFT JOIN"
+    moved = _moved(d, "a.logit_shift", "a.logit_slope", "a.prob_min", "a.prob_max")
+    return (
+        f"WITH lookup AS ({lookup}),\nknown AS ({known}),\n"
+        f"keyed AS (SELECT k.*, {keys} FROM {rows} AS k),\n"
+        f"rows_of_maps AS (\n  SELECT r.*, {picked}\n  FROM keyed AS r\n    {joins}\n),\n"
+        f"applied AS (\n  SELECT s.*, {_guarded(d, _LINE)} AS {_MAPPED}\n  FROM rows_of_maps AS s\n  {kind} lookup "
+        f"AS l\n    ON s.{_MAP} = l.{_MAP} AND {_within(d)}\n)\n"
+        f"SELECT a.*,\n  CASE WHEN a.{_MAPPED} IS NULL THEN NULL WHEN a.logit_shift = 0 AND a.logit_slope = 1 "
+        f"THEN a.{_MAPPED} ELSE {moved} END AS probability\nFROM applied AS a"
+    )
+
+
+def _moved(d: Dialect, shift: str, slope: str, low: str, high: str) -> str:
+    """The probability of the map, moved."""
+    one, q = f"1.0E0{d.suffix}", f"a.{_MAPPED}"
+    held = f"(CASE WHEN {q} < {low} THEN {low} WHEN {q} > {high} THEN {high} ELSE {q} END)"
+    return f"{one} / ({one} + exp(-({shift} + {slope} * (ln{held} - ln({one} - {held})))))"
+
+
+def _moved_inline(d: Dialect, table: SegmentedLookup, rows: str) -> str:
+    """The same, written into the query."""
+    moves = table.moves
+    assert moves is not None
+    cases = []
+    for key in sorted({*table.bounds, *table.entries} - {()}, key=lambda key: (-len(key), str(key))):
+        entry = table.entry_of(key)
+        numbers = [] if entry is None else [float(column[entry]) for column in moves[1:]]
+        still = not numbers or numbers[:2] == [0.0, 1.0]
+        value = f"a.{_MAPPED}" if still else _moved(d, *(_number(d, number) for number in numbers))
+        cases.append(f"WHEN {_matches(d, table.columns, key, 'a')} THEN {value}")
+    applied = f"SELECT s.*, {_guarded(d, _expression(d, table))} AS {_MAPPED} FROM {rows} AS s"
+    return (
+        f"SELECT a.*,\n  CASE WHEN a.{_MAPPED} IS NULL THEN NULL {' '.join(cases)} ELSE a.{_MAPPED} END "
+        f"AS probability\nFROM ({applied}) AS a"
+    )
+
+
 def _key(d: Dialect, columns: Sequence[str], of: str) -> str:
     """The columns' values as one text, different for different values."""
     parts = [f"'{len(columns)}'"]
@@ -173,18 +248,18 @@ def _expression(d: Dialect, table: LookupTable | SegmentedLookup) -> str:
     if isinstance(table, LookupTable):
         return _tree(d, table.map)
     cases = [
-        f"WHEN {_matches(d, table.columns, key)} THEN {_tree(d, table.map_of(key))}"
+        f"WHEN {_matches(d, table.columns, key)} THEN {_tree(d, table.own_map(key))}"
         for key in sorted(table.bounds, key=lambda key: (-len(key), str(key)))
         if key
     ]
-    whole = _tree(d, table.map_of(()))
+    whole = _tree(d, table.own_map(()))
     return f"CASE {' '.join(cases)} ELSE {whole} END" if cases else whole
 
 
-def _matches(d: Dialect, columns: Sequence[str], key: Key) -> str:
+def _matches(d: Dialect, columns: Sequence[str], key: Key, of: str = "s") -> str:
     found = []
     for name, value in zip(columns, key, strict=False):
-        column = f"s.{_quoted(d, name)}"
+        column = f"{of}.{_quoted(d, name)}"
         found.append(f"{column} IS NULL" if value is None else f"{column} = {_literal(d, value)}")
     return " AND ".join(found)
 

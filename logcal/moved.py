@@ -1,0 +1,177 @@
+"""Maps that segments move by two numbers: logit p = shift + slope * logit q, q the map's probability.
+
+The same to the last bit on every machine, compiled (`calibrators._kernels.log_odds`) or not: it is built from
+additions, multiplications and divisions, in one order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.calibration_map import CalibrationMap, compiled, gap_slopes
+
+Array = npt.NDArray[np.float64]
+
+_LN2 = 0.6931471805599453
+_ROOT_HALF = 0.7071067811865476
+_TERMS = tuple(1.0 / (2 * j + 1) for j in range(10, -1, -1))
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_P = (
+    1.66666666666666019037e-01,
+    -2.77777777770155933842e-03,
+    6.61375632143793436117e-05,
+    -1.65339022054652515390e-06,
+    4.13813679705723846039e-08,
+)
+_UNDERFLOW = -746.0
+_HALF = 600
+
+
+class Moves(NamedTuple):
+    """What rows go through, entry by entry.
+
+    Attributes
+    ----------
+    map : int32 array: the number of the map
+    shift, slope : float64 arrays; 0 and 1 leave the map as it is
+    low, high : float64 arrays, in (0, 1): what the map's probability is held in before it is moved
+    """
+
+    map: npt.NDArray[np.int32]
+    shift: Array
+    slope: Array
+    low: Array
+    high: Array
+
+    def apply(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
+        """Move probabilities of maps. entry : of each. NaN stays NaN."""
+        numbers = (self.shift, self.slope, self.low, self.high)
+        if compiled(p.size):
+            from calibrators._kernels import log_odds
+
+            out = np.empty(p.size)
+            log_odds.move_each(p, entry, *numbers, out)
+            return out
+        shift, slope, low, high = (column[entry] for column in numbers)
+        moving = np.flatnonzero(((shift != 0.0) | (slope != 1.0)) & ~np.isnan(p))
+        shift, slope, low, high = (column[moving] for column in (shift, slope, low, high))
+        q = np.maximum(low, np.minimum(high, p[moving]))
+        out = p.copy()
+        out[moving] = _logistic(shift + slope * (_log(q) - _log(1.0 - q)))
+        return out
+
+    def apply_one(self, p: float, entry: int) -> float:
+        """The same of one probability, without arrays."""
+        shift, slope = float(self.shift[entry]), float(self.slope[entry])
+        if (shift == 0.0 and slope == 1.0) or p != p:
+            return p
+        q = max(float(self.low[entry]), min(float(self.high[entry]), p))
+        eta = shift + slope * (_log_of_one(q) - _log_of_one(1.0 - q))
+        e = _exp_of_one(-abs(eta))
+        return (1.0 if eta >= 0.0 else e) / (1.0 + e)
+
+
+_STEP = 0.01
+"""Of log-odds between the knots of a gap's curve: the line between two is within 2e-5 of it, relative to it."""
+
+
+def drawn(one: CalibrationMap, moves: Moves, entry: int) -> CalibrationMap:
+    """A map that is moved, as a map: constant rows are moved, and each gap's curve becomes lines."""
+    slope, low, high = (float(column[entry]) for column in moves[2:])
+
+    def moved(p: Array) -> Array:
+        return moves.apply(p, np.full(p.size, entry, np.int32))
+
+    def logit(p: Array) -> Array:
+        q = np.maximum(low, np.minimum(high, p))
+        return _log(q) - _log(1.0 - q)
+
+    begin, end = (logit(p) for p in one.ends())
+    pieces = np.maximum(1, np.ceil(np.abs(end - begin) * max(1.0, slope) / _STEP)).astype(np.int64)
+    row = np.repeat(np.arange(len(one)), pieces)
+    step = np.arange(row.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    anchor, p, score_lo = one.anchor[row], one.prob_lo[row], one.score_lo[row]
+    inner = np.flatnonzero(step)
+    at = row[inner]
+    p[inner] = _logistic(begin[at] + (end[at] - begin[at]) * step[inner] / pieces[at])
+    score_lo[inner] = anchor[inner] = anchor[inner] + (p[inner] - one.prob_lo[at]) / one.slope[at]
+    # A gap too narrow for so many pieces has fewer.
+    keep = np.ones(row.size, np.bool_)
+    keep[inner] = (score_lo[inner] > score_lo[inner - 1]) & (score_lo[inner] < one.score_hi[at])
+    keep &= np.append(True, np.maximum.accumulate(score_lo)[:-1] < score_lo[1:])
+    row, step = row[keep], step[keep]
+    anchor, p, score_lo = (column[keep] for column in (anchor, p, score_lo))
+    level = np.maximum.accumulate(moved(p))
+    score_hi = np.append(score_lo[1:], np.inf)
+    line = one.slope[row] != 0
+    lines = np.zeros(row.size)
+    after = np.append(level[1:], level[-1:])
+    lines[line] = gap_slopes(anchor[line], score_hi[line], level[line], after[line])
+    first = step == 0
+    weight, positives = (np.where(first, column[row], 0.0) for column in (one.weight, one.positives))
+    return CalibrationMap(score_lo, score_hi, level, lines, anchor, weight, positives)
+
+
+def _log(x: Array) -> Array:
+    mantissa, exponent = np.frexp(x)
+    small = mantissa < _ROOT_HALF
+    mantissa = np.where(small, mantissa * 2.0, mantissa)
+    exponent = exponent - small
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    z = s * s
+    total = np.zeros(x.size)
+    for term in _TERMS:
+        total = total * z + term
+    return exponent * _LN2 + 2.0 * s * total
+
+
+def _log_of_one(x: float) -> float:
+    mantissa, exponent = math.frexp(x)
+    if mantissa < _ROOT_HALF:
+        mantissa *= 2.0
+        exponent -= 1
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    z = s * s
+    total = 0.0
+    for term in _TERMS:
+        total = total * z + term
+    return exponent * _LN2 + 2.0 * s * total
+
+
+def _logistic(x: Array) -> Array:
+    e = _exp_of_negative(-np.abs(x))
+    found: Array = np.where(x >= 0.0, 1.0, e) / (1.0 + e)
+    return found
+
+
+def _exp_of_negative(x: Array) -> Array:
+    x = np.maximum(x, _UNDERFLOW)
+    k = np.rint(x * _LOG2_E)
+    high, low = x - k * _LN2_HIGH, k * _LN2_LOW
+    mantissa = _mantissa(high, low)
+    down = -k.astype(np.int64)
+    first = np.minimum(down, _HALF)
+    found: Array = np.ldexp(np.ldexp(mantissa, -first), first - down)
+    return found
+
+
+def _exp_of_one(x: float) -> float:
+    x = max(x, _UNDERFLOW)
+    k = float(round(x * _LOG2_E))
+    mantissa: float = _mantissa(x - k * _LN2_HIGH, k * _LN2_LOW)
+    down = -int(k)
+    first = min(down, _HALF)
+    return math.ldexp(math.ldexp(mantissa, -first), first - down)
+
+
+def _mantissa(high: Any, low: Any) -> Any:
+    p1, p2, p3, p4, p5 = _P
+    r = high - low
+    t = r * r
+    c = r - t * (p1 + t * (p2 + t * (p3 + t * (p4 + t * p5))))
+    return 1.0 - ((low - (r * c) / (2.0 - c)) - high)

@@ -1,0 +1,395 @@
+"""Segments that borrow strength: equal to doing it in memory with scipy and scikit-learn, however the work is cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import optimize
+from scipy.special import expit, logit
+from sklearn.isotonic import IsotonicRegression
+
+import logcal
+from calibrators.partial_pooling import LEAN
+from jobs import evaluate, tables
+from jobs import fit as fit_job
+from jobs import score as score_job
+from jobs.cluster import starting_executor
+from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
+from jobs.config_loading import load
+from logcal.errors import InputRejectedError
+from logcal.moved import Moves, drawn
+from logcal.reading import read_table
+from logcal.table import Table
+from pipeline.fit.calibration import make_calibrator
+from pipeline.fit.segment_fit import fit_segments
+from pipeline.log.logs import Columns, open_log
+from pipeline.sort import exchange, run_files, segment_visits
+from pipeline.sort.score_table import SortPlan
+from pipeline.table.segment_lookup import segmented_files
+from pipeline.table.segment_maps import SegmentRules
+from tests.test_segments import FACTS, Shuffled, write_log
+
+RULES = SegmentRules(1, 60, lean=True)
+
+
+def some_log(seed: int, rows: int = 4000, differ: float = 1.0, ties: bool = False) -> pa.Table:
+    """Two segment columns; each segment has a shift and a slope of its own, as far as `differ` says."""
+    rng = np.random.default_rng(seed)
+    score = rng.integers(0, 60, rows) / 60 if ties else rng.random(rows)
+    a, b = np.minimum(rng.zipf(1.5, rows), 9), rng.integers(0, 3, rows)
+    shift, slope = differ * rng.normal(0, 0.8, (10, 3)), np.exp(differ * rng.normal(0, 0.3, (10, 3)))
+    p = expit(-2 + shift[a, b] + slope[a, b] * 4 * (score - 0.5))
+    return pa.table(
+        {
+            "score": score,
+            "label": (rng.random(rows) < p).astype(np.int8),
+            "w": rng.choice([0.25, 1.0, 3.0], rows),
+            "a": pa.array(a, mask=a == 8),
+            "b": pa.array(np.array(["", "x", "y"])[b], mask=rng.random(rows) < 0.05),
+        }
+    )
+
+
+def fit(folder, table, columns=("a", "b"), weighted=False, cut=(1, 1 << 20), rate=1.0, params=None, **sizes):
+    path = write_log(folder / "log", table, *cut)
+    log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
+    (folder / "scratch").mkdir()
+    plan = SortPlan(folder / "scratch", **sizes)
+    calibrator = make_calibrator("isotonic", params or {}, rate)
+    return fit_segments(calibrator, log, plan, Shuffled(), RULES)[0]
+
+
+def published(folder, found, columns=("a", "b")):
+    files = segmented_files(found, columns, FACTS)
+    (folder / "lookup.parquet").write_bytes(files.lookup_bytes("000001-x"))
+    (folder / "segments.parquet").write_bytes(files.segments)
+    return files, str(folder / "lookup.parquet")
+
+
+def logit_of_finite(score, weight, p):
+    """Log-odds with the rule for levels of 0 and 1."""
+    p = p.copy()
+    if p.min() == 0:
+        low = p == 0
+        p[low] = min(0.5 / (weight[low].sum() + 1), p[~low].min())
+    if p.max() == 1:
+        high = p == 1
+        p[high] = 1 - min(0.5 / (weight[high].sum() + 1), 1 - p[~high].max())
+    return logit(p)
+
+
+def in_memory(table, columns, weighted, found, ends):
+    """Every row's probability by levels, row by row and not by cells; variances are those that were found."""
+    score, label = np.asarray(table["score"]), np.asarray(table["label"], float)
+    weight = np.asarray(table["w"]) if weighted else np.ones(score.size)
+    keys = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+    extra = [np.append(score, [score.min() - 1, score.max() + 1]), np.append(label, [1, 0])]
+    whole = IsotonicRegression().fit(*extra, sample_weight=np.append(weight, [ends, ends]))
+    p = whole.predict(score)
+    for level, (a_variance, d_variance) in enumerate(found.variances, 1):
+        above = {}
+        for i, key in enumerate(keys):
+            above.setdefault(key[: level - 1], []).append(i)
+        finished = np.empty(score.size)
+        for parent in above.values():
+            parent = np.array(parent)
+            at = logit_of_finite(score[parent], weight[parent], p[parent])
+            information = weight[parent] * expit(at) * (1 - expit(at))
+            x = np.empty(score.size)
+            x[parent] = at - (information * at).sum() / information.sum()
+            full = np.empty(score.size)
+            full[parent] = at
+            for _, rows in itertools.groupby(
+                sorted(parent, key=lambda i: str(keys[i][:level])), key=lambda i: keys[i][:level]
+            ):
+                rows = np.array(sorted(rows))
+                finished[rows] = one_segment(
+                    full[rows], x[rows], score[rows], label[rows], weight[rows], a_variance, d_variance
+                )
+        p = finished
+    return p
+
+
+def one_segment(at, x, score, label, weight, a_variance, d_variance):
+    def loss(theta):
+        a, d = theta[0] * (a_variance > 0), theta[1] * (d_variance > 0)
+        eta = at + a + d * x
+        likelihood = (weight * (label * eta - np.logaddexp(0, eta))).sum()
+        return (
+            -likelihood
+            + (a**2 / (2 * a_variance) if a_variance else theta[0] ** 2)
+            + (d**2 / (2 * d_variance) if d_variance else theta[1] ** 2)
+        )
+
+    bounds = [(None, None), (-1, None)]
+    best = optimize.minimize(loss, [0, 0], bounds=bounds, method="L-BFGS-B", tol=1e-15)
+    if best.x[1] > -1:
+        finer = {"xatol": 1e-9, "fatol": 1e-13}
+        best = optimize.minimize(loss, best.x, bounds=bounds, method="Nelder-Mead", options=finer)
+    a, d = best.x[0] * (a_variance > 0), best.x[1] * (d_variance > 0)
+    p = expit(at + a + d * x)
+    positive = int((label == 1).sum())
+    if min(positive, label.size - positive) < RULES.min_positives or np.unique(score).size == 1:
+        return p
+    c = LEAN / (weight * p * (1 - p)).sum()
+    target = (label + c * p) / (1 + c)
+    return IsotonicRegression().fit(score, target, sample_weight=weight).predict(score)
+
+
+@pytest.mark.parametrize(
+    ("seed", "columns", "weighted", "ends"),
+    [(0, ("a", "b"), False, 1), (1, ("b", "a"), True, 1), (2, ("a",), False, 0)],
+)
+def test_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, ends):
+    table = some_log(seed, rows=1500, ties=seed == 1)
+    found = fit(
+        tmp_path,
+        table,
+        columns,
+        weighted,
+        params={"ends": ends},
+        cut=(3, 100),
+        run_rows=500,
+        bucket_bytes=2000,
+    )
+    assert any(size for level in found.levels[1:] for size in level.maps.sizes)
+    assert max(found.variances[0]) > 0
+    _, path = published(tmp_path, found, columns)
+    got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
+    expected = in_memory(table, columns, weighted, found, ends)
+    np.testing.assert_allclose(logit(got), logit_of_all(expected), atol=2e-5)
+
+
+def logit_of_all(p):
+    assert p.min() > 0
+    assert p.max() < 1
+    return logit(p)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    table, weighted = some_log(seed, ties=seed == 2), seed % 2 == 1
+    columns = [("a",), ("b", "a"), ("a", "b")][seed % 3]
+    made = []
+    for layout in range(3):
+        monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
+        monkeypatch.setattr(exchange, "STRIDE", int(rng.choice([1, 16, 1024])))
+        monkeypatch.setattr(segment_visits, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
+        (tmp_path / str(layout)).mkdir()
+        own = table.take(rng.permutation(table.num_rows)) if layout else table
+        cut = (int(rng.integers(1, 7)), int(rng.integers(20, 5000)))
+        sizes = {
+            "run_rows": int(rng.integers(40, 5000)),
+            "bucket_bytes": int(rng.choice([900, 9000, 1 << 24])),
+        }
+        found = fit(tmp_path / str(layout), own, columns, weighted, cut=cut, **sizes)
+        files = segmented_files(found, columns, FACTS)
+        made.append((files.lookup_bytes("000001-x"), files.segments))
+    assert made[0] == made[1] == made[2]
+
+
+def test_segments_that_do_not_differ_have_their_parents_map_exactly(tmp_path):
+    table = some_log(6, differ=0.0)
+    few = pa.table({**{name: table[name] for name in table.column_names}, "a": np.arange(4000) % 50})
+    found = fit(tmp_path, few, ("a",))
+    assert found.variances == ((0.0, 0.0),)
+    files, path = published(tmp_path, found, ("a",))
+    assert files.sources == {"global": 50}
+    score = np.asarray(few["score"])
+    read = read_table(path)
+    np.testing.assert_array_equal(Table(read).predict(score, few), read.whole.predict(score))
+
+
+def test_maps_never_decrease_and_never_answer_0_or_1(tmp_path):
+    table = some_log(6)
+    _, path = published(tmp_path, fit(tmp_path, table, params={"ends": 0}))
+    loaded = read_table(path)
+    assert loaded.whole.predict(-1.0) == 0
+    score = np.sort(np.concatenate([np.random.default_rng(0).random(3000) * 1.2 - 0.1, [-np.inf, np.inf]]))
+    moved = 0
+    for key in [*loaded.keys, (None, "never seen"), (77, "x")]:
+        found = Table(loaded).predict(score, dict(zip(loaded.columns, key, strict=True)))
+        assert np.diff(found).min() >= 0
+        if loaded.entry_of(key) is not None:
+            moved += 1
+            assert 0 < found[0] <= found[-1] < 1
+    assert moved > 10
+
+
+def test_sampled_negatives_multiply_all_odds(tmp_path):
+    """Fitted to the same rows, the map of all rows has the odds of the log's times the rate."""
+    table, rate = some_log(7), 0.05
+    both = []
+    for i, own in enumerate((1.0, rate)):
+        (tmp_path / str(i)).mkdir()
+        _, path = published(tmp_path / str(i), fit(tmp_path / str(i), table, rate=own))
+        both.append(Table(read_table(path)).predict(np.asarray(table["score"]), table))
+    np.testing.assert_allclose(logit(both[1]), logit(both[0]) + np.log(rate), atol=1e-9)
+
+
+def test_unseen_segments_go_through_the_nearest_known_one(tmp_path):
+    table = some_log(8)
+    _, path = published(tmp_path, fit(tmp_path, table))
+    loaded = read_table(path)
+    one, score = Table(loaded), np.linspace(0, 1, 200)
+    expected = np.array([
+        loaded.moves.apply_one(loaded.own_map((1,)).predict(float(s)), e) if (e := loaded.entry_of((1,))) is not None
+        else loaded.own_map((1,)).predict(float(s)) for s in score
+    ])  # fmt: skip
+    np.testing.assert_array_equal(one.predict(score, {"a": 1, "b": "unseen"}), expected)
+    np.testing.assert_array_equal(one.predict(score, {"a": 1000, "b": "x"}), loaded.whole.predict(score))
+
+
+def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
+    rng = np.random.default_rng(9)
+    p = np.concatenate([[0.0, 1.0, 1e-300, 1 - 2**-53, 5e-324, np.nan], rng.random(3000) ** 8])
+    n = 40
+    moves = Moves(
+        np.zeros(n, np.int32),
+        rng.normal(0, 8, n) * (np.arange(n) > 2),
+        np.where(np.arange(n) > 1, rng.exponential(1, n), 1.0),
+        np.full(n, 1e-200),
+        np.full(n, 1 - 1e-12),
+    )
+    entry = rng.integers(0, n, p.size).astype(np.int32)
+    monkeypatch.setattr("logcal.moved.compiled", lambda _: True)
+    compiled = moves.apply(p, entry)
+    monkeypatch.setattr("logcal.moved.compiled", lambda _: False)
+    np.testing.assert_array_equal(moves.apply(p, entry), compiled)
+    np.testing.assert_array_equal(
+        [moves.apply_one(v, e) for v, e in zip(p.tolist(), entry.tolist(), strict=True)], compiled
+    )
+    held = np.clip(p, 1e-200, 1 - 1e-12)
+    still = (moves.shift == 0) & (moves.slope == 1)
+    expected = np.where(still[entry], p, expit(moves.shift[entry] + moves.slope[entry] * logit(held)))
+    np.testing.assert_allclose(compiled, expected, rtol=1e-12)
+
+
+def test_a_moved_map_is_drawn_within_its_error(tmp_path):
+    table = some_log(10)
+    _, path = published(tmp_path, fit(tmp_path, table))
+    loaded = read_table(path)
+    key = next(key for key in loaded.keys if loaded.entry_of(key) is not None)
+    one = loaded.map_of(key)
+    assert one.monotone
+    assert one.problem() is None
+    score = np.random.default_rng(0).random(5000) * 1.1 - 0.05
+    exact = loaded.moves.apply(
+        loaded.own_map(key).predict(score), np.full(score.size, loaded.entry_of(key), np.int32)
+    )
+    np.testing.assert_allclose(one.predict(score), exact, rtol=2e-5)
+    assert one.weight.sum() == loaded.own_map(key).weight.sum()
+    assert len(drawn(one, loaded.moves, 0)) >= len(one)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("logit_slope", -0.5, "slopes below 0"),
+        ("logit_shift", np.inf, "not finite"),
+        ("prob_min", 0.0, "not between 0 and 1"),
+        ("fitted_level", 2, "maps that are not there"),
+        ("segment_level", 7, "other levels"),
+    ],
+)
+def test_tables_of_segments_that_cannot_be(tmp_path, column, value, said):
+    _, path = published(tmp_path, fit(tmp_path, some_log(11)))
+    beside = tmp_path / "segments.parquet"
+    table = pq.read_table(beside)
+    values = table[column].to_pylist()
+    values[-1] = value
+    at = table.schema.get_field_index(column)
+    field = table.schema.field(column)
+    pq.write_table(table.set_column(at, field, pa.array(values, field.type)), beside)
+    with pytest.raises(InputRejectedError, match=said):
+        read_table(path)
+
+
+def test_a_changed_number_is_noticed(tmp_path):
+    _, path = published(tmp_path, fit(tmp_path, some_log(12)))
+    read_table(path)
+    beside = tmp_path / "segments.parquet"
+    table = pq.read_table(beside)
+    at = table.schema.get_field_index("logit_shift")
+    shift = np.asarray(table["logit_shift"]) + 1e-9
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(shift)), beside)
+    with pytest.raises(InputRejectedError, match="changed after it was published"):
+        read_table(path)
+
+
+def run(job, config, root, **sections):
+    """Run a job in this process; returns its summary."""
+    gate = {"min_rows": 0, "min_positives": 0, "ranking": False}
+    content = {
+        "log": {"path": str(root / "log"), "segment": ["a", "b"]},
+        "store": {"path": str(root / "store"), "table": "t"},
+        "cluster": {"kind": "inline"},
+        **({"gate": gate, "scratch": str(root)} if config is FitConfig else {}),
+    }
+    for name, values in sections.items():
+        content[name] = {**content.get(name, {}), **values}
+    (root / "config.json").write_text(json.dumps(content))
+    loaded = load(config, [str(root / "config.json")], [])
+    with starting_executor(loaded.cluster) as executor:
+        return job.prepare(loaded).execute(executor()).summary
+
+
+def test_from_a_log_to_its_report(tmp_path):
+    table = some_log(13)
+    write_log(tmp_path / "log", table)
+    made = run(fit_job, FitConfig, tmp_path)
+    segments = made["segments"]
+    assert segments["min_positives"] == 100
+    assert set(segments["fitted_on"]) == {"segment", "moved"}
+    assert [row["level"] for row in segments["variances"]] == [1, 2]
+    manifest = json.loads(next((tmp_path / "store").glob("t/versions/*/manifest.json")).read_text())
+    assert manifest["format_version"] == "2"
+    run(score_job, ScoreConfig, tmp_path, output={"path": str(tmp_path / "scored")})
+    scored = pq.read_table(tmp_path / "scored")
+    loaded = logcal.load(str(tmp_path / "store"), "t")
+    np.testing.assert_array_equal(
+        scored["probability"], loaded.predict(scored["score"].to_numpy(), scored.select(["a", "b"]))
+    )
+    in_sample = {"allow_in_sample": True}
+    report = {"path": str(tmp_path / "report")}
+    measured = run(evaluate, EvaluateConfig, tmp_path, evaluate=in_sample, report=report)
+    assert set(measured["segments"]["fitted_on"]) == {"segment", "moved"}
+    # Isotonic regression keeps totals, and nearly so do maps that lean.
+    mean = np.average(scored["probability"])
+    assert mean == pytest.approx(np.mean(scored["label"]), rel=0.01)
+    run(fit_job, FitConfig, tmp_path, segments={"shrinkage": "none", "min_rows": 300})
+    found = tables.diff(str(tmp_path / "store"), "t", "000001", "000002", str(tmp_path / "diff.html"))
+    assert found.summary["segments"]
+    query = tables.sql(str(tmp_path / "store"), "t", "000001", "duckdb", False, "log", "score")
+    assert "logit_shift" in query.lines[0]
+
+
+def test_windows_weights_grids_and_kept_tables_change_nothing(tmp_path):
+    """A window's kept days give what a fit of their rows gives; a grid what rounded scores give."""
+    table = some_log(14)
+    day = np.arange(table.num_rows) % 3
+    dates = pa.array([f"2026-01-0{d + 1}" for d in day])
+    rounded = table.set_column(0, "score", pa.array(np.round(np.asarray(table["score"]), 2)))
+    (tmp_path / "days").mkdir()
+    write_log(tmp_path / "days" / "log", table.append_column("date", dates))
+    (tmp_path / "raw").mkdir()
+    write_log(tmp_path / "raw" / "log", rounded.filter(pa.array(day > 0)))
+    log = {"weight": "w", "segment": ["b", "a"]}
+    made = run(
+        fit_job, FitConfig, tmp_path / "days", log=log, window={"column": "date", "last": "2d"},
+        score_table={"keep": True, "grid": "1e-2"},
+    )  # fmt: skip
+    raw = run(fit_job, FitConfig, tmp_path / "raw", log=log)
+    for name in ("lookup.parquet", "segments.parquet"):
+        one, other = (
+            pq.read_table(next((tmp_path / place / "store").glob(f"t/versions/*/{name}")), partitioning=None)
+            for place in ("days", "raw")
+        )
+        assert one.replace_schema_metadata().equals(other.replace_schema_metadata())
+    assert made["segments"]["variances"] == raw["segments"]["variances"]
