@@ -107,7 +107,9 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
 
 def recipe_of(config: FitConfig) -> Recipe:
     """What of a configuration says how a table is made of rows."""
-    leaning = config.segments.shrinkage == "auto" and leans(config.calibrator.method, config.calibrator.params)
+    leaning = config.segments.shrinkage == "auto" and leans(
+        config.calibrator.method, config.calibrator.params
+    )
     enough = config.segments.positives(leaning)
     return Recipe(
         config.calibrator.method,

@@ -125,7 +125,8 @@ class Recipe:
         }
         if fit.variances:
             segments["variances"] = [
-                {"level": i, "shift": shift, "slope": slope} for i, (shift, slope) in enumerate(fit.variances, 1)
+                {"level": i, "shift": shift, "slope": slope}
+                for i, (shift, slope) in enumerate(fit.variances, 1)
             ]
         facts = {**content, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
         return Content(
