@@ -13,6 +13,7 @@ from jobs.config_gate import GateConfig
 from pipeline.errors import InputRejectedError
 from pipeline.fit.holdout import HeldOut
 from pipeline.fit.recipe import Content
+from pipeline.sort.segment_predictions import in_words
 from pipeline.table.map_change import ABOVE_CHANCE, MapChange, change_of_tables, one_level, ranking
 from pipeline.table.version import Version, segments_of
 
@@ -95,14 +96,9 @@ def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: int) -> 
             f"label that neither was fitted to, found {held.fresh.rarer:,.10g} of the rarer one"
         )
     if compared and held.worse:
-        named = "; ".join(
-            f"{', '.join('null' if value is None else value for value in one['segment'])} "
-            f"({'infinite' if one['log_loss_difference'] is None else format(one['log_loss_difference'], '+.2g')})"
-            for one in held.worse
-        )
         warnings.append(
             f"in {len(held.worse)} segments the log loss on held-out rows is worse than the current version's beyond "
-            f"chance: {named}"
+            f"chance: {in_words(held.worse)}"
         )
     refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
     return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-from calibrators.comparison import Comparison, comparison_passes
-from calibrators.measures import run_passes
-from calibrators.passes import Pass
 from jobs.config import EvaluateConfig
 from pipeline.errors import CheckFailedError, ConfigError
-from pipeline.evaluate.evaluation import Evaluation, PublishedMap
+from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.in_sample import InSample
 from pipeline.evaluate.judgement import failed, required_values
+from pipeline.evaluate.measurement import Against
 from pipeline.files.output import Output
 from pipeline.table.lookup_table import read_lookup_facts
+from pipeline.table.predictor import Predictor
 from pipeline.table.published import PublishedTable
 from pipeline.table.version import Version, segments_of
 
 log = logging.getLogger("logcal")
 
 PREVIOUS, RAW = "previous", "raw"
-
-
-@dataclass(frozen=True)
-class Against:
-    """What a table is compared with: a version's lookup table, or the raw scores (no path)."""
-
-    name: str
-    path: str | None = None
-
-    def compare(self, run: Callable[[Pass], Any], lookup: str) -> Comparison:
-        """Both on the same rows; `run` carries a pass out over the table of raw scores."""
-        old = None if self.path is None else PublishedMap(self.path)
-        found: Comparison = run_passes(comparison_passes(old, PublishedMap(lookup)), run)
-        return found
 
 
 def find_against(config: EvaluateConfig, store: PublishedTable, version: Version) -> Against | None:
@@ -52,13 +34,8 @@ def find_against(config: EvaluateConfig, store: PublishedTable, version: Version
     name = config.evaluate.against
     if name is None:
         return None
-    if segments_of(version):
-        raise ConfigError(
-            f"evaluate.against: expected null with a table of segments, found {name}: a row's map depends on its "
-            "segment, and versions are compared score by score; compare what two evaluations say of the segments"
-        )
     if name == RAW:
-        return Against("the raw score")
+        return Against("the raw score", Predictor())
     if name == PREVIOUS:
         name = version.manifest["previous_version"]
         if name is None:
@@ -66,17 +43,13 @@ def find_against(config: EvaluateConfig, store: PublishedTable, version: Version
             return None
     other = store.version(name)
     store.verify(other)
-    if segments_of(other):
-        raise ConfigError(
-            f"evaluate.against: expected a version without segments, as {version.name} is, found {other.name}"
-        )
     mine, theirs = (read_lookup_facts(v.lookup_path).score_transform for v in (version, other))
     if mine != theirs:
         raise ConfigError(
             f"evaluate.against: expected a version with the transform '{mine}', as {version.name} has, found "
             f"{other.name} with '{theirs}'"
         )
-    return Against(f"version {other.name}", other.lookup_path)
+    return Against(f"version {other.name}", Predictor(other.lookup_path, segments_of(other)))
 
 
 def check_in_sample(config: EvaluateConfig, found: InSample, version: Version) -> None:

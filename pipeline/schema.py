@@ -29,6 +29,7 @@ __all__ = [
     "QUARANTINE",
     "REASONS",
     "SCORE_TABLE",
+    "SEGMENT_DIFFERENCES",
     "SEGMENT_LEVEL",
     "SEGMENT_MEASURES",
     "TABLE_VERSION_COLUMN",
@@ -58,7 +59,11 @@ SEGMENT_MEASURES = (*MEASURES, "mean_prediction", "beyond_chance")
 """What is measured of each segment, before and after calibration."""
 
 
-def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+SEGMENT_DIFFERENCES = ("log_loss_difference", "log_loss_difference_error")
+"""What is measured of each segment where a table is compared with something else: below 0 the table is better."""
+
+
+def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]], *, compared: bool = True) -> pa.Schema:
     """One row a segment of an evaluated log, sorted (null first)."""
     measures = [f"{name}_{side}" for name in SEGMENT_MEASURES for side in ("before", "after")]
     return pa.schema(
@@ -69,6 +74,7 @@ def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
             pa.field("fitted_on", pa.string(), nullable=False),  # as in `segments`, or unseen
             # Null where a measure does not exist.
             *(pa.field(name, pa.float64()) for name in measures),
+            *(pa.field(name, pa.float64()) for name in (SEGMENT_DIFFERENCES if compared else ())),
         ]
     )
 

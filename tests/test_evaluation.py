@@ -17,7 +17,6 @@ from calibrators.passes import collapse
 from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,
-    PublishedMap,
     changes,
     evaluate,
     headline,
@@ -25,13 +24,14 @@ from pipeline.evaluate.evaluation import (
     points,
     ranking,
     run_document,
-    to_json,
 )
 from pipeline.execution import InlineExecutor
+from pipeline.files.json_text import to_json
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import run_files
 from pipeline.sort.score_table import SortPlan, build_score_table
 from pipeline.table.lookup_table import write_lookup_table
+from pipeline.table.predictor import Predictor
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
     assert len(table.parts) > 5
     assert [part.first for part in table.parts] == sorted(part.first for part in table.parts)
     fitted = Isotonic().fit(score[::2], label[::2]).calibration_map_
-    found = evaluate(run, PublishedMap(publish(fitted, tmp_path)), rows=table.used)
+    found = evaluate(run, Predictor(publish(fitted, tmp_path)), rows=table.used)
     whole, run_whole = table_runner(
         log, tmp_path / "b", weight="weight" if weighted else None, bytes_each=1 << 20
     )

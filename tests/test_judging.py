@@ -197,9 +197,6 @@ def test_segments_that_are_off_are_flagged_with_their_maps(place, call):
     assert page.count('<span class="badge bad">beyond chance</span></th>') == 1
     assert "Maps of the segments that are off beyond chance" in page
     assert "The calibration map of all rows" in page
-    call("evaluate", "evaluate.against=raw", log__path=place.root / "new").expect(
-        2, "expected null with a table of"
-    )
 
 
 def test_the_reliability_table_is_parquet(fitted, call):

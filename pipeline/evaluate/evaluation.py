@@ -24,7 +24,6 @@ from calibrators.passes import Array, Blocks, Pass
 from calibrators.sampling import weighing_negatives
 from pipeline.evaluate.judgement import judgement_facts, points
 from pipeline.files.json_text import jsonable
-from pipeline.table.lookup_table import cached_lookup_table
 
 Run = Callable[[Pass], Any]
 """Carries out a pass over the parts of a score table: `ScoreTable.run` with its executor."""
@@ -34,17 +33,6 @@ SAME_ROWS = 1e-9
 
 UNCHANGED = 5e-5
 """A change below it shows as 0 in four decimals."""
-
-
-@dataclass(frozen=True)
-class PublishedMap:
-    """The map of a lookup table, to predict with on any worker: tasks carry the path, not the map."""
-
-    path: str
-
-    def __call__(self, scores: Array) -> Array:
-        """Probabilities of ascending scores; the table is read once a process."""
-        return cached_lookup_table(self.path).map.predict_ascending(scores)
 
 
 @dataclass(frozen=True)
@@ -145,7 +133,7 @@ def evaluate(
         Carries passes out over the score table of the raw scores.
     predict : CalibrationMap or callable, optional
         A map that does not decrease, or its `predict`: both sides are then measured in the same two sweeps.
-        Prefer a `PublishedMap` on a cluster: it travels with every task.
+        Prefer a `pipeline.table.predictor.Predictor` on a cluster: it travels with every task.
     run_after : callable, optional
         Instead of predict, for any map: carries passes out over a table of the same rows whose scores are the
         calibrated probabilities.

@@ -31,6 +31,7 @@ from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, sort_log
+from pipeline.sort.segment_predictions import SegmentedComparison
 from pipeline.sort.segment_rows import Known, SegmentRows
 from pipeline.sort.segment_visits import Visit
 from pipeline.sort.segments import Level
@@ -176,8 +177,8 @@ class SegmentedEvaluation:
     after: Side
     bins: int
 
-    def table(self) -> pa.Table:
-        """A row a segment, in the order of `segment_values.order`."""
+    def table(self, compared: SegmentedComparison | None = None) -> pa.Table:
+        """A row a segment, in the order of `segment_values.order`. compared : these, with something else."""
         level = self.before.level
         columns: list[pa.Array] = [
             *segment_values.arrays(level.keys, level.types),
@@ -189,8 +190,19 @@ class SegmentedEvaluation:
             for side in (self.before, self.after):
                 values = self._beyond(side) if name == BEYOND else side.column(name)
                 columns.append(column_of([None if np.isnan(v) else v for v in values.tolist()], pa.float64()))
+        if compared is not None:
+            columns += self._differences(compared)
         fields = zip(self.columns, level.types, strict=True)
-        return pa.Table.from_arrays(columns, schema=schema.evaluated_segments(fields))
+        own = schema.evaluated_segments(fields, compared=compared is not None)
+        return pa.Table.from_arrays(columns, schema=own)
+
+    def _differences(self, compared: SegmentedComparison) -> list[pa.Array]:
+        found = {one.place: one.log_loss for one in compared.segments}
+        losses = [found.get(i) for i in range(len(self.before.level.keys))]
+        return [
+            column_of([None if loss is None else getattr(loss, name) for loss in losses], pa.float64())
+            for name in ("difference", "error")
+        ]
 
     def _beyond(self, side: Side) -> Array:
         """The calibration error of each segment that chance cannot explain."""

@@ -98,17 +98,7 @@ class SegmentedRows:
     def compare(self, old: Predictor | None, new: Predictor) -> tuple[Comparison, list[dict[str, Any]]]:
         """Two predictions of the rows, and the segments in which the new one is worse beyond chance."""
         found = compare_predictions(self.rows, old or Predictor(), new, self.executor)
-        return found.whole, [
-            {
-                "segment": [
-                    None if value is None else str(value) for value in self.rows.level.keys[one.place]
-                ],
-                "weight": one.weight,
-                "log_loss_difference": one.log_loss.difference,
-                "error": one.log_loss.error,
-            }
-            for one in found.worse()
-        ]
+        return found.whole, found.worse()
 
 
 @dataclass(frozen=True)

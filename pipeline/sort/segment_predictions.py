@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from calibrators._kernels import ties
 from calibrators.comparison import Comparison, PairedDifference, comparison_of, join_sums, pair_sums
 from calibrators.passes import Array, Points
 from pipeline.execution import Executor
+from pipeline.log.segment_values import Key
 from pipeline.sort.exchange import Slices
 from pipeline.sort.run_files import Integers
 from pipeline.sort.runs import RunReceipt, write_entries
@@ -40,6 +42,16 @@ def _errors(loss: PairedDifference) -> float:
 def _errors_of_chance(segments: int) -> float:
     """Standard errors that the largest of so many normal deviates passes as rarely as one passes 3."""
     return -NormalDist().inv_cdf(NormalDist().cdf(-3.0) / max(1, segments))
+
+
+def in_words(worse: Sequence[Mapping[str, Any]]) -> str:
+    """The segments of `SegmentedComparison.worse`, with what their log loss has risen by."""
+    found = []
+    for one in worse:
+        name = ", ".join("null" if value is None else value for value in one["segment"])
+        difference = one["log_loss_difference"]
+        found.append(f"{name} ({'infinite' if difference is None else format(difference, '+.2g')})")
+    return "; ".join(found)
 
 
 class _Predicting(NamedTuple):
@@ -74,12 +86,25 @@ class SegmentDifference:
 
 @dataclass(frozen=True)
 class SegmentedComparison:
-    """Two predictions of the same rows: of all of them, and of each segment that has rows."""
+    """Two predictions of the same rows: of all of them, and of each segment that has rows. keys : of the level."""
 
     whole: Comparison
     segments: list[SegmentDifference]
+    keys: list[Key] = field(repr=False)
 
-    def worse(self) -> list[SegmentDifference]:
+    def worse(self) -> list[dict[str, Any]]:
+        """`worst` for JSON, with the columns' values as text."""
+        return [
+            {
+                "segment": [None if value is None else str(value) for value in self.keys[one.place]],
+                "weight": one.weight,
+                "log_loss_difference": one.log_loss.difference,
+                "error": one.log_loss.error,
+            }
+            for one in self.worst()
+        ]
+
+    def worst(self) -> list[SegmentDifference]:
         """Segments in which the new predictions are worse than the old ones beyond chance, at most `MOST_WORSE`.
 
         The worst first, in standard errors; where they have an infinite loss and the old ones have none, before all.
@@ -113,7 +138,8 @@ def compare_predictions(
         if not each:
             cut.setdefault(codes, []).append(sums)
     found += [_difference(code, own) for code, own in cut.items()]
-    return SegmentedComparison(comparison_of(parts), sorted(found, key=lambda one: one.place))
+    found.sort(key=lambda one: one.place)
+    return SegmentedComparison(comparison_of(parts), found, rows.level.keys)
 
 
 def _compare(

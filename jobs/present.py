@@ -1,0 +1,150 @@
+"""What an evaluation says: for the terminal, as JSON, and as the facts of its report."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibrators.assessment import Measures
+from pipeline.evaluate.evaluation import changes, headline
+from pipeline.evaluate.in_sample import InSample
+from pipeline.evaluate.judgement import compared
+from pipeline.evaluate.measurement import Measured
+from pipeline.files.json_text import jsonable
+from pipeline.sort.segment_predictions import in_words
+from pipeline.table.identity import software
+from pipeline.table.lookup_table import LookupFacts
+from pipeline.table.version import Version
+
+FITTED = (
+    "every_boundary_considered",
+    "models_averaged",
+    "slope",
+    "intercept",
+    "largest_monotone_repair",
+    "chosen",
+    "cross_validated_log_loss",
+)
+"""Facts of the fit that the report shows where there are any."""
+
+
+def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, Any]:
+    """What a report says of a table."""
+    return {
+        "table": table,
+        "version": version.name,
+        "published": version.manifest["created"],
+        "method": lookup.method,
+        "parameters": lookup.parameters,
+        "score transform": lookup.score_transform,
+        "monotone": lookup.monotone,
+        "rows": lookup.rows,
+        "fitted to rows": lookup.data.get("rows_used"),
+        **{name: lookup.data[name] for name in FITTED if name in lookup.data},
+        "fingerprint": lookup.fingerprint,
+    }
+
+
+def run_facts(identity: str, finished: str, seconds: float) -> dict[str, Any]:
+    """What a report says of the run."""
+    return {"id": identity, "finished": finished, "seconds": round(seconds, 2), **software()}
+
+
+def summary_of(measured: Measured, seen: InSample) -> dict[str, Any]:
+    """The numbers, for JSON."""
+    evaluation = measured.evaluation
+    before, after = evaluation.before.measures, evaluation.after.measures
+    found = evaluation.as_dict()
+    summary = {
+        "verdict": found["verdict"],
+        "beyond_chance": found["after"]["judgement"]["beyond_chance"],
+        "in_sample": bool(seen),
+        "in_sample_share": seen.share,
+        "headline": headline(before, after),
+        "before": before.as_dict(),
+        "after": after.as_dict(),
+        **measured.table.facts(),
+    }
+    if evaluation.comparison is not None:
+        summary["comparison"] = jsonable(comparison_facts(measured))
+    if measured.segments is not None:
+        summary["segments"] = jsonable(measured.segments.facts())
+    return summary
+
+
+def comparison_facts(measured: Measured) -> dict[str, Any]:
+    """What is said of the comparison with something else."""
+    facts: dict[str, Any] = measured.evaluation.as_dict()["comparison"]
+    if measured.compared is not None:
+        facts["segments_worse"] = measured.compared.worse()
+    return facts
+
+
+def lines_of(measured: Measured, seen: InSample, version: Version) -> list[str]:
+    """What the terminal shows."""
+    evaluation = measured.evaluation
+    before, after = evaluation.before.measures, evaluation.after.measures
+    lines = [
+        *([seen.sentence(version.name)] if seen else []),
+        evaluation.as_dict()["verdict"],
+        *comparison_lines(measured, f"version {version.name}"),
+        headline(before, after),
+        "",
+        *measures_table(before, after),
+        "",
+    ]
+    if measured.segments is not None:
+        lines += [*_segment_lines(measured.segments.facts()), ""]
+    return lines
+
+
+def comparison_lines(measured: Measured, name: str) -> list[str]:
+    """The comparison with something else, and the segments that lose by it. name : of the table that was measured."""
+    evaluation = measured.evaluation
+    if evaluation.comparison is None:
+        return []
+    lines = [compared(evaluation.comparison, evaluation.against or "", name)]
+    worse = [] if measured.compared is None else measured.compared.worse()
+    if worse:
+        lines.append(
+            f"Its log loss is higher beyond chance in {len(worse)} of the segments: {in_words(worse)}."
+        )
+    return lines
+
+
+def measures_table(before: Measures, after: Measures) -> list[str]:
+    """The measures side by side, as lines of text."""
+    rows = changes(before, after)
+    width = max(len(change.facts.label) for change in rows)
+    lines = [f"{'':{width}}  {'before':>8}  {'after':>8}"]
+    for change in rows:
+        cells = "  ".join("       –" if v is None else f"{v:8.4f}" for v in (change.before, change.after))
+        lines.append(f"{change.facts.label:{width}}  {cells}  {change.verdict}".rstrip())
+    return lines
+
+
+def _segment_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What is said of segments, as lines of text."""
+    unseen = f", {facts['unseen_rows']:,} rows of unseen ones" if facts["unseen_rows"] else ""
+    beyond = f"{facts['beyond_chance_before']:,} of them before, {facts['beyond_chance_after']:,} after"
+    lines = [f"{facts['count']:,} segments of {', '.join(facts['columns'])}{unseen}"]
+    lines.append(f"calibration errors beyond chance: in {beyond}")
+    for row in facts["worst"]:
+        if row["beyond_chance_after"]:
+            name = ", ".join("null" if value is None else value for value in row["segment"])
+            errors = (
+                f"ECE {row['ece_frequency_after']:.4f}, {row['beyond_chance_after']:.4f} of it beyond chance"
+            )
+            lines.append(f"  {name}: {errors} ({row['rows']:,} rows, map of: {row['fitted_on']})")
+    return lines
+
+
+def as_parquet(table: pa.Table) -> bytes:
+    """A table as the bytes of a file."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
