@@ -202,6 +202,17 @@ class RetentionSection(RetentionConfig):
         return None if self.ledger is None else int(self.ledger.removesuffix("d"))
 
 
+class StreamPageConfig(Section):
+    """Where the page goes."""
+
+    path: Text | None = Field(
+        None,
+        description="Local folder to write report.html to: how the stream stands, its last batches, what was refused, "
+        "and whether the probabilities of the last days came true (where the table is watched: refit.alarm, or "
+        "`logcal monitor`). Written anew once a minute, and at the end. null: no page.",
+    )
+
+
 class FollowConfig(JobConfig):
     """Configuration of follow."""
 
@@ -231,6 +242,9 @@ class FollowConfig(JobConfig):
     )
     monitor: MonitorSection = Field(MonitorSection(), description="With refit.alarm: when an alarm is given.")
     retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
+    page: StreamPageConfig = Field(
+        StreamPageConfig(), description="The page that shows how the stream stands."
+    )
     record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE
     scratch: Scratch = None

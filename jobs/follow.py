@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from jobs import interrupts
@@ -14,6 +13,7 @@ from jobs.refit import Refits
 from jobs.refit import check as check_refits
 from jobs.run import Outcome, Plan
 from jobs.score import classifying_of
+from jobs.stream_report import Standing, Telling, Totals, backlog_of
 from pipeline.errors import (
     CheckFailedError,
     ConfigError,
@@ -24,9 +24,10 @@ from pipeline.errors import (
 )
 from pipeline.execution import Executor
 from pipeline.files.output import Output
-from pipeline.follow.arrivals import Limits, compare, list_sources
+from pipeline.follow.announcements import announce
+from pipeline.follow.arrivals import Limits, list_sources
 from pipeline.follow.batch import Places
-from pipeline.follow.follower import Follower, Report, Rules, rebuilt
+from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.holder import Holder
 from pipeline.follow.ledger import Ledger
 from pipeline.log.log_files import expected_folder
@@ -86,7 +87,7 @@ class Prepared:
     def plan(self) -> Plan:
         """What following would do."""
         config = self.config
-        backlog = _backlog(self.places, self.ledger)
+        backlog = backlog_of(self.places, self.ledger)
         return Plan(
             job="follow",
             stages=(
@@ -103,7 +104,7 @@ class Prepared:
         """Follow until stopped, or once."""
         config = self.config
         if config.follow.status:
-            return status(self.places, self.ledger, self.store, config)
+            return Standing(self.places, self.ledger, self.store, config).outcome()
         holder = None
         try:
             holder = Holder(self.ledger.filesystem, self.ledger.root)
@@ -123,6 +124,7 @@ class Prepared:
             self._await_table(time.monotonic() + config.follow.seconds["lifetime"])
         new = self.ledger.stream() is None
         self.ledger.begin(_stream(config, self.places))
+        self._announce()
         if new and config.follow.rebuild:
             known = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{known:,}")
@@ -131,17 +133,32 @@ class Prepared:
         )
         refits = Refits(config, self.ledger)
         totals = Totals(config.store.table, self.places.target_root)
+        told = Telling(config, self.places, self.ledger, self.store, totals, refits)
         totals.add(follower.start())
         if config.follow.retry is not None:
             follower.forget([config.follow.retry])
         if self._current() is None and refits.due():
             refits.run(executor)
-        if config.follow.once:
-            self._once(follower, totals, refits)
-        else:
-            self._until_stopped(follower, totals, refits)
-        totals.refits = refits.count
-        return totals.outcome()
+        try:
+            if config.follow.once:
+                self._once(follower, totals, refits, told)
+            else:
+                self._until_stopped(follower, totals, refits, told)
+        finally:
+            told.tell(last=True)
+        return totals.outcome(refits.count)
+
+    def _announce(self) -> None:
+        """So that the table's versions are not removed that this stream has begun batches with."""
+        try:
+            announce(self.store.folder, self.ledger)
+        except OSError as error:
+            log.warning(
+                "%s: no note of this stream can be left (%s): who removes versions of '%s' does not know of it",
+                self.store.root,
+                error,
+                self.store.table,
+            )
 
     def _await_table(self, end: float) -> None:
         """Wait for the table's first version; with --once there must be one."""
@@ -156,10 +173,11 @@ class Prepared:
             told = True
             _wait(time.monotonic() + max(self.config.follow.seconds["poll"], 1.0))
 
-    def _once(self, follower: Follower, totals: Totals, refits: Refits) -> None:
+    def _once(self, follower: Follower, totals: Totals, refits: Refits, told: Telling) -> None:
         change = follower.listing(whole=True)
         while (report := follower.run(change)) is not None:
             totals.add(report)
+            told.tell()
             taken = set(follower.ledger.files) | set(follower.ledger.waiting)
             left = tuple(source for source in change.new if source.name not in taken)
             if len(left) == len(change.new):
@@ -179,7 +197,7 @@ class Prepared:
         if not totals.batches and not refits.count:
             raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
 
-    def _until_stopped(self, follower: Follower, totals: Totals, refits: Refits) -> None:
+    def _until_stopped(self, follower: Follower, totals: Totals, refits: Refits, told: Telling) -> None:
         seconds = self.config.follow.seconds
         end = time.monotonic() + seconds["lifetime"]
         while time.monotonic() < end:
@@ -190,6 +208,7 @@ class Prepared:
             refits.look(follower.executor)
             if refits.due():
                 refits.run(follower.executor)
+            told.tell()
             if report is None or not report.left:
                 _wait(began + seconds["poll"])
 
@@ -244,138 +263,3 @@ def _wait(until: float) -> None:
     while (left := until - time.monotonic()) > 0:
         interrupts.check()
         time.sleep(min(left, _SLICE))
-
-
-@dataclass
-class Totals:
-    """What all batches of a run did."""
-
-    table: str
-    path: str
-    batches: int = 0
-    files: int = 0
-    rows: int = 0
-    null_rows: int = 0
-    unseen_rows: int = 0
-    removed: int = 0
-    waiting: int = 0
-    refits: int = 0
-    version: str | None = None
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def add(self, report: Report | None) -> None:
-        """Add a batch, and say a line of it."""
-        if report is None:
-            return
-        self.batches += 1
-        for name in ("files", "rows", "null_rows", "unseen_rows", "removed"):
-            setattr(self, name, getattr(self, name) + getattr(report, name))
-        self.waiting, self.version = report.waiting, report.version
-        self.refused |= report.refused
-        counts = {
-            "refused": len(report.refused),
-            "not readable yet": report.waiting,
-            "removed": report.removed,
-            "left": report.left,
-        }
-        more = [f"{count:,} {what}" for what, count in counts.items() if count]
-        log.info(
-            "batch %s: %s files, %s rows, version %s, %.2f s%s",
-            f"{report.number:,}",
-            f"{report.files:,}",
-            f"{report.rows:,}",
-            report.version,
-            report.seconds,
-            f"; {', '.join(more)}" if more else "",
-        )
-        for name, reason in list(report.refused.items())[:5]:
-            log.warning("refused %s: %s", name, reason)
-
-    def outcome(self) -> Outcome:
-        """For people and machines."""
-        summary = {
-            "path": self.path,
-            "table": self.table,
-            "version": self.version,
-            "batches": self.batches,
-            "files": self.files,
-            "rows": self.rows,
-            "null_rows": self.null_rows,
-            "unseen_rows": self.unseen_rows,
-            "removed": self.removed,
-            "waiting": self.waiting,
-            "refits": self.refits,
-            "refused": self.refused,
-        }
-        lines = [
-            f"scored {self.rows:,} rows in {self.files:,} files, {self.batches:,} batches",
-            f"  {self.path}",
-        ]
-        if self.refused:
-            lines.append(f"  {len(self.refused):,} files were refused: {examples(sorted(self.refused), 3)}")
-        if self.waiting:
-            lines.append(f"  {self.waiting:,} files could not be read yet")
-        return Outcome(summary=summary, lines=lines)
-
-
-def _backlog(places: Places, ledger: Ledger) -> tuple[Any, ...]:
-    if ledger.stream() is not None:
-        ledger.load()
-    return compare(list_sources(places.filesystem, places.root), ledger.files, whole=True).new
-
-
-def status(places: Places, ledger: Ledger, store: TableStore, config: FollowConfig) -> Outcome:
-    """How a stream stands: its backlog, what was refused, and how old its newest parts are."""
-    backlog = _backlog(places, ledger)
-    refused = {name: known.reason for name, known in ledger.files.items() if known.reason is not None}
-    scored = len(ledger.files) - len(refused)
-    now = time.time()
-    current = store.current()
-    created = None if current is None else current.manifest["created"]
-    ages: dict[str, float | None] = {
-        "last_batch_age": _age(ledger.facts.get("at"), now),
-        "table_age": _age(None if created is None else dt.datetime.fromisoformat(created).timestamp(), now),
-        "oldest_waiting_age": _age(min(ledger.waiting.values(), default=None), now),
-    }
-    summary = {
-        "path": places.target_root,
-        "table": config.store.table,
-        "version": None if current is None else current.name,
-        "files": scored,
-        "rows": sum(known.rows for known in ledger.files.values()),
-        "backlog": len(backlog),
-        "backlog_bytes": sum(source.size for source in backlog),
-        "batches": ledger.last,
-        "waiting": sorted(ledger.waiting),
-        "refit": Refits(config, ledger).last() or None,
-        "refused": refused,
-        **ages,
-    }
-    size, last, published = summary["backlog_bytes"], _said(ages["last_batch_age"]), _said(ages["table_age"])
-    lines = [
-        f"{places.target_root}: {scored:,} files scored, {len(backlog):,} to score ({size:,} bytes)",
-        f"  last batch {last}; table version {summary['version']}, published {published}",
-    ]
-    if summary["refit"]:
-        last_refit = summary["refit"]
-        lines.append(
-            f"  last refit {_said(_age(last_refit['at'], now))}: {last_refit['outcome']} "
-            f"{last_refit['version'] or last_refit['message']}"
-        )
-    if ledger.waiting:
-        lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
-    lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
-    return Outcome(summary=summary, lines=lines)
-
-
-def _age(at: float | None, now: float) -> float | None:
-    return None if at is None else round(now - at, 1)
-
-
-def _said(age: float | None) -> str:
-    if age is None:
-        return "never"
-    for seconds, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if age >= 2 * seconds:
-            return f"{age / seconds:.0f} {unit} ago"
-    return f"{age:.0f} seconds ago"

@@ -26,7 +26,7 @@ from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
 from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
-from pipeline.monitor.history import History
+from pipeline.monitor.history import FOLDER, History
 from pipeline.sort.score_table import SortPlan, scratch_bytes
 from pipeline.sort.window_runs import sort_window
 from pipeline.table.lookup_table import read_lookup_table
@@ -34,7 +34,6 @@ from pipeline.table.published import PublishedTable
 from pipeline.table.segment_lookup import read_segmented_lookup
 from pipeline.table.version import Version, segments_of
 
-FOLDER = "monitor"
 REPORT, RUN = "report.html", "run.json"
 
 

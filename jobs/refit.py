@@ -6,6 +6,8 @@ import datetime as dt
 import json
 import logging
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,13 +36,20 @@ class Refits:
     config : of the stream
     ledger : of its output; the last refit is said there
     refused : messages of refits that a check refused, in this run
+    outcomes : how many refits of this run became what
+    alarmed : whether the table's last look gave an alarm
     """
 
     config: FollowConfig
     ledger: Ledger
     refused: list[str] = field(default_factory=list)
-    count: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
     alarmed: bool = False
+
+    @property
+    def count(self) -> int:
+        """Of tables that were published, in this run."""
+        return self.outcomes[PUBLISHED]
 
     def last(self) -> dict[str, Any]:
         """The last refit: when it was, the rows scored by then, what became of it; empty before the first."""
@@ -97,9 +106,11 @@ class Refits:
 
         started = time.time()
         version, message = None, ""
+        facts = {key: value for key, value in self.last().items() if key in ("looked", "label_coverage")}
         try:
             outcome = fit.prepare(self._fit_config()).execute(executor)
             kind, version = PUBLISHED, outcome.summary["version"]
+            facts["label_coverage"] = _coverage(outcome.summary)
         except NothingToDoError as error:
             kind, message = UNCHANGED, str(error)
         except CheckFailedError as error:
@@ -109,12 +120,12 @@ class Refits:
         except InputRejectedError as error:
             kind, message = REJECTED, str(error)
             log.warning("no refit: %s", error)
-        self.count += kind == PUBLISHED
+        self.outcomes[kind] += 1
         log.info("refit: %s%s, %.1f s", kind, f" {version}" if version else "", time.time() - started)
         self.alarmed = False
         self._say(
             {
-                **self.last(),
+                **facts,
                 "at": started,
                 "rows": self._rows(),
                 "outcome": kind,
@@ -132,6 +143,8 @@ class Refits:
 
     def _monitor_config(self) -> MonitorConfig:
         section = self._sections(MonitorConfig)
+        # The stream has a page of its own.
+        del section["page"]
         known = MeasuredLogConfig.model_fields
         section["log"] = {key: value for key, value in section["log"].items() if key in known}
         section["window"] = {
@@ -151,6 +164,12 @@ class Refits:
             until = today - dt.timedelta(config.refit.mature_days)
             section["window"] = {**given["window"], "until": until.isoformat()}
         return section
+
+
+def _coverage(facts: Mapping[str, Any]) -> float | None:
+    """The share of a fit's rows that have a label."""
+    rows = facts.get("rows")
+    return None if not rows else 1 - facts.get("rows_waiting", 0) / rows
 
 
 def check(config: FollowConfig) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from jobs.run import Outcome, Plan
 from pipeline.errors import CheckFailedError, LogcalError, NothingToDoError
 from pipeline.execution import Executor
+from pipeline.follow.announcements import needed_versions
 from pipeline.table.standing import Standing, standing
 from pipeline.table.store import TableStore
 from pipeline.table.version import Version
@@ -76,7 +77,7 @@ def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
 def prune(store: TableStore, keep: int | None) -> None:
     """Remove old versions after a new one is published, as far as that can be done now. keep : None keeps all."""
     try:
-        if keep is not None and (gone := store.prune(keep)):
+        if keep is not None and (gone := store.prune(keep, lambda: needed_versions(store.folder))):
             log.info("removed old versions: %s", ", ".join(gone))
     except LogcalError as error:
         log.warning("old versions stay: %s", error)

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.files.creation import replace
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
+from pipeline.follow.announcements import needed_versions
 from pipeline.table.journal import Entry, moves
 from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.published import CURRENT, PublishedTable
@@ -202,13 +203,13 @@ def _moved(table: str, before: str | None, version: Version) -> Outcome:
 
 
 def prune(store: str, table: str, keep: int) -> Outcome:
-    """Remove all versions but the newest, the current one and its predecessor."""
+    """Remove all versions but the newest, the current one, its predecessor, and those that streams need."""
     found = TableStore(store, table)
     if not found.names():
         raise InputRejectedError(
             f"expected a published table '{table}', found none in {found.root}: see `logcal fit`"
         )
-    gone = found.prune(keep)
+    gone = found.prune(keep, lambda: needed_versions(found.folder))
     left = found.names()
     lines = [*(f"removed {name}" for name in gone), f"{table}: {len(left)} versions left"]
     return Outcome(summary={"table": table, "removed": gone, "versions": left}, lines=lines)

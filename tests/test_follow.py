@@ -16,8 +16,10 @@ import pytest
 
 from calibrators import Isotonic
 from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
+from pipeline.evaluate.stream_page import render_stream
 from pipeline.execution import InlineExecutor
 from pipeline.files import creation
+from pipeline.files.folders import Folder
 from pipeline.follow import batch as batches
 from pipeline.follow import follower as following
 from pipeline.follow import ledger as ledgers
@@ -27,6 +29,7 @@ from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.holder import LEASE, Holder
 from pipeline.follow.ledger import Known, Ledger, Source
 from pipeline.log.log_files import LogFile
+from pipeline.monitor.history import History, WatchedDay, watched_days
 from pipeline.score.scored_file import Scoring, score_file
 from pipeline.table.lookup_table import lookup_bytes
 
@@ -602,6 +605,93 @@ def test_once_says_what_it_did(place, stream):
     follow("--once", "follow.retry=nothing").expect(3, "expected names of refused files, found nothing")
     place.job("score", log__path=arriving / "b.parquet", output__path=place.root / "batch").expect(0)
     assert (place.output / "b.parquet").read_bytes() == (place.root / "batch" / "b.parquet").read_bytes()
+
+
+def test_a_version_that_a_begun_batch_names_is_not_removed(place, stream):
+    follow, arriving = stream
+    pinned = place.current
+
+    def prune():
+        return place.run("tables", "prune", "--store", str(place.store), "--table", "ads", "--keep", "1")
+
+    _lands(arriving, "a.parquet")
+    follow("--once").expect(0)
+    ledger = Ledger(fsspec.filesystem("file"), str(place.output))
+    ledger.load()
+    _lands(arriving, "b.parquet")
+    listed = [s for s in list_sources(fsspec.filesystem("file"), str(arriving)) if s.name == "b.parquet"]
+    assert ledger.plan(pinned, listed) is not None  # and its follower dies
+    for method in ("histogram", "sbb"):
+        place.job("fit", f"calibrator.method={method}", "gate.max_change=null").expect(0)
+    prune().expect(0)
+    assert pinned in place.versions
+    assert follow("--once", "--json").expect(0).json["version"] == pinned
+    prune().expect(0)
+    assert pinned not in place.versions
+    note = next((place.store / "ads" / "streams").iterdir())
+    note.write_text("{")
+    prune().expect(75, "remove it")
+    shutil.rmtree(place.root / "output.logcal")
+    note.write_text(json.dumps({"output": str(place.output)}))
+    prune().expect(0)
+
+
+def test_metrics_and_a_page_say_how_it_stands(place, stream):
+    follow, arriving = stream
+    told = (f"record.prometheus={place.root}/all.prom", f"page.path={place.root}/page")
+    (place.root / "all.prom").write_text('logcal_rows{job="fit",table="ads",kind="rows"} 7\n')
+    _lands(arriving, "a.parquet")
+    (arriving / "<b>.parquet").write_text("this is no Parquet file")
+    follow("--once", "follow.give_up=0s", *told).expect(3)
+    metrics = (place.root / "all.prom").read_text()
+    own = f'table="ads",output="{place.output}"'
+    for line in (
+        f"logcal_stream_batches{{{own}}} 1.0",
+        f'logcal_stream_files{{{own},kind="scored"}} 1.0',
+        f'logcal_stream_files{{{own},kind="refused"}} 1.0',
+        f'logcal_stream_rows{{{own},kind="scored"}} 50.0',
+        'logcal_rows{job="fit",table="ads",kind="rows"} 7',
+        'logcal_last_exit_code{job="follow",table="ads"} 3',
+    ):
+        assert line in metrics.splitlines(), metrics
+    page = (place.root / "page" / "report.html").read_text()
+    assert "&lt;b&gt;.parquet" in page
+    assert "<b>.parquet" not in page
+    assert "1 files were refused" in page
+    follow("--once", *told, "page.path=/proc/page").expect(99, "page.path: /proc/page cannot be written")
+    assert f"logcal_stream_batches{{{own}}} 0.0" in (place.root / "all.prom").read_text()
+
+
+def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
+    days = [
+        {
+            "day": f"2026-03-{i:02d}",
+            "version": "000001-a",
+            "rows": 1000.0,
+            "observed": 100.0 + i,
+            "expected": 100.0,
+        }
+        for i in range(1, 30)
+    ]
+    page = render_stream(
+        "ads: the stream", {"files scored": 3}, {}, [], [*days, days[0] | {"observed": 190.0}]
+    )
+    assert page.count('<tr><th scope="row">2026-') == 30
+    assert "On 2026-03-01 there were more positives than expected, beyond chance." in page
+    assert "1.290" in page
+    assert "No batch since" in page
+    table = Folder(fsspec.filesystem("file"), str(tmp_path))
+    for version, observed in (("000001-a", [1.0, 2.0]), ("000002-b", [3.0])):
+        watched = [
+            WatchedDay(f"2026-03-0{2 - i}", 9.0, o, 2.0, 0.0, None, None) for i, o in enumerate(observed)
+        ]
+        history = History(version, {}, tuple(reversed(watched)))
+        creation.replace(table.filesystem, f"{table.root}/monitor/{version}.json", history.as_json())
+    found = watched_days(table, ["000001-a", "000002-b", "000003-c"])
+    assert [(day["day"], day["version"], day["observed"]) for day in found] == [
+        ("2026-03-01", "000001-a", 2.0),
+        ("2026-03-02", "000002-b", 3.0),
+    ]
 
 
 def test_what_cannot_be_followed_is_refused(place, stream):

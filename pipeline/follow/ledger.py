@@ -165,23 +165,25 @@ class Ledger:
             self.files.update((name, Known(*values)) for name, values in content["files"].items())
         self._compacted = max(self._states.values(), default=0)
         self.last = self._compacted
-        plans, dones = self._numbers("plan"), self._numbers("done")
-        for number in dones:
+        for number in self._numbers("done"):
             content = read_json(self.filesystem, self._path("done", number))
             if content is not None:
                 self._apply(number, _done_of(content))
             self.last = max(self.last, number)
-        left = [number for number in plans if number > self.last]
-        if not left:
-            return None
-        content = read_json(self.filesystem, self._path("plan", left[0]))
-        assert content is not None
-        return Batch(
-            left[0],
-            content["version"],
-            tuple(Source(*file) for file in content["files"]),
-            tuple(content["removed"]),
-        )
+        return self._left(self.last)
+
+    def begun(self) -> Batch | None:
+        """The batch that was planned and not done, if there is one; what is known is not read for it."""
+        states = (number for _, number in self._state_numbers())
+        return self._left(max((*states, *self._numbers("done")), default=0))
+
+    def _left(self, last: int) -> Batch | None:
+        for number in self._numbers("plan"):
+            content = read_json(self.filesystem, self._path("plan", number)) if number > last else None
+            if content is not None:
+                files = tuple(Source(*file) for file in content["files"])
+                return Batch(number, content["version"], files, tuple(content["removed"]))
+        return None
 
     def _apply(self, number: int, done: Done) -> None:
         for name, known in done.known.items():

@@ -12,8 +12,13 @@ import numpy as np
 
 from calibrators.drift import DriftState, Evidence, alarms
 from pipeline.errors import InputRejectedError
+from pipeline.files.creation import read_json
+from pipeline.files.folders import Folder
 
 FORMAT = 1
+
+FOLDER = "monitor"
+"""Of histories, beside a table's versions."""
 
 Key = tuple[Any, ...]
 
@@ -136,6 +141,28 @@ class History:
                 f"{place}: expected the history that monitor writes, found something else ({error}): move it away to "
                 "begin anew"
             ) from None
+
+
+def watched_days(table: Folder, versions: Sequence[str]) -> list[dict[str, Any]]:
+    """The days that any version of a table was watched on, in order: each with the newest version that was.
+
+    Raises
+    ------
+    InputRejectedError, TemporaryError
+        A history is damaged.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    there = (table / FOLDER).names()
+    for version in versions:
+        name = f"{version}.json"
+        if name not in there:
+            continue
+        place = f"{table.root}/{FOLDER}/{name}"
+        document = read_json(table.filesystem, place)
+        if document is not None:
+            history = History.from_json(document, place)
+            found |= {day.day: {"version": version, **asdict(day)} for day in history.days}
+    return [found[day] for day in sorted(found)]
 
 
 def _order(item: tuple[Key, DriftState]) -> list[tuple[bool, str]]:

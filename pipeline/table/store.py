@@ -21,7 +21,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,12 +177,13 @@ class TableStore(PublishedTable):
                 self._enter(ROLLBACK, version, now, turn)
         return now, version
 
-    def prune(self, keep: int) -> list[str]:
+    def prune(self, keep: int, needed: Callable[[], Set[str]] = set) -> list[str]:
         """Remove all versions but the newest ones, the current one, and the one that a rollback would go back to.
 
         Parameters
         ----------
         keep : how many of the newest stay, >= 1
+        needed : asked when no other process can change the table: names of versions that stay, too
 
         Returns
         -------
@@ -196,7 +197,7 @@ class TableStore(PublishedTable):
         with self.turn() as turn:
             names, now, entries = self.names(), self.current(), self.journal.entries()
             before = None if now is None else self.predecessor(entries, now.name)
-            stay = {*names[-keep:], before, None if now is None else now.name}
+            stay = {*names[-keep:], before, None if now is None else now.name, *needed()}
             gone = [name for name in names if name not in stay]
             for name in gone:
                 turn.check()

@@ -1,0 +1,289 @@
+"""What a stream says of itself: a line a batch, --status, metrics for Prometheus, and a page."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.config_follow import FollowConfig
+from jobs.refit import PUBLISHED, Refits
+from jobs.run import Outcome
+from pipeline.errors import LogcalError, examples
+from pipeline.files.secrets import without_secrets
+from pipeline.follow.arrivals import compare, list_sources
+from pipeline.follow.batch import Places
+from pipeline.follow.follower import Report
+from pipeline.follow.ledger import Ledger, Source
+from pipeline.table.store import TableStore
+
+log = logging.getLogger("logcal")
+
+_METRICS_EVERY, _PAGE_EVERY = 1.0, 60.0
+"""Seconds at least between two writings."""
+
+_BATCHES_SHOWN = 50
+REPORT = "report.html"
+
+
+@dataclass
+class Totals:
+    """What all batches of a run did."""
+
+    table: str
+    path: str
+    batches: int = 0
+    files: int = 0
+    rows: int = 0
+    null_rows: int = 0
+    unseen_rows: int = 0
+    removed: int = 0
+    waiting: int = 0
+    left: int = 0
+    version: str | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    reports: deque[tuple[float, Report]] = field(default_factory=lambda: deque(maxlen=_BATCHES_SHOWN))
+
+    def add(self, report: Report | None) -> None:
+        """Add a batch, and say a line of it."""
+        if report is None:
+            self.left = 0
+            return
+        self.batches += 1
+        for name in ("files", "rows", "null_rows", "unseen_rows", "removed"):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        self.waiting, self.version, self.left = report.waiting, report.version, report.left
+        self.refused |= report.refused
+        self.reports.append((time.time(), report))
+        counts = {
+            "refused": len(report.refused),
+            "not readable yet": report.waiting,
+            "removed": report.removed,
+            "left": report.left,
+        }
+        more = [f"{count:,} {what}" for what, count in counts.items() if count]
+        log.info(
+            "batch %s: %s files, %s rows, version %s, %.2f s%s",
+            f"{report.number:,}",
+            f"{report.files:,}",
+            f"{report.rows:,}",
+            report.version,
+            report.seconds,
+            f"; {', '.join(more)}" if more else "",
+        )
+        for name, reason in list(report.refused.items())[:5]:
+            log.warning("refused %s: %s", name, reason)
+
+    def outcome(self, refits: int) -> Outcome:
+        """For people and machines."""
+        summary = {
+            "path": self.path,
+            "table": self.table,
+            "version": self.version,
+            "batches": self.batches,
+            "files": self.files,
+            "rows": self.rows,
+            "null_rows": self.null_rows,
+            "unseen_rows": self.unseen_rows,
+            "removed": self.removed,
+            "waiting": self.waiting,
+            "refits": refits,
+            "refused": self.refused,
+        }
+        lines = [
+            f"scored {self.rows:,} rows in {self.files:,} files, {self.batches:,} batches",
+            f"  {self.path}",
+        ]
+        if self.refused:
+            lines.append(f"  {len(self.refused):,} files were refused: {examples(sorted(self.refused), 3)}")
+        if self.waiting:
+            lines.append(f"  {self.waiting:,} files could not be read yet")
+        return Outcome(summary=summary, lines=lines)
+
+
+def backlog_of(places: Places, ledger: Ledger) -> Sequence[Source]:
+    """The files that are to be scored."""
+    if ledger.stream() is not None:
+        ledger.load()
+    return compare(list_sources(places.filesystem, places.root), ledger.files, whole=True).new
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a stream stands."""
+
+    places: Places
+    ledger: Ledger
+    store: TableStore
+    config: FollowConfig
+
+    def outcome(self) -> Outcome:
+        """Its backlog, what was refused, how old its newest parts are, and how it was last fitted."""
+        backlog, ledger, now = backlog_of(self.places, self.ledger), self.ledger, time.time()
+        refused = refusals(ledger)
+        scored = len(ledger.files) - len(refused)
+        current = self.store.current()
+        last = Refits(self.config, ledger).last()
+        ages = {
+            "last_batch_age": _age(ledger.facts.get("at"), now),
+            "table_age": _age(published_at(self.store, None if current is None else current.name), now),
+            "oldest_waiting_age": _age(min(ledger.waiting.values(), default=None), now),
+        }
+        summary = {
+            "path": self.places.target_root,
+            "table": self.config.store.table,
+            "version": None if current is None else current.name,
+            "files": scored,
+            "rows": sum(known.rows for known in ledger.files.values()),
+            "backlog": len(backlog),
+            "backlog_bytes": sum(source.size for source in backlog),
+            "batches": ledger.last,
+            "waiting": sorted(ledger.waiting),
+            "refit": last or None,
+            "label_coverage": last.get("label_coverage"),
+            "refused": refused,
+            **ages,
+        }
+        size, batch, published = (
+            summary["backlog_bytes"],
+            said(ages["last_batch_age"]),
+            said(ages["table_age"]),
+        )
+        lines = [
+            f"{self.places.target_root}: {scored:,} files scored, {len(backlog):,} to score ({size:,} bytes)",
+            f"  last batch {batch}; table version {summary['version']}, published {published}",
+        ]
+        if last:
+            lines.append(f"  {_refit_said(last, now)}")
+        if ledger.waiting:
+            lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
+        lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
+        return Outcome(summary=summary, lines=lines)
+
+
+def refusals(ledger: Ledger) -> dict[str, str]:
+    """The files that were refused, and why."""
+    return {name: known.reason for name, known in ledger.files.items() if known.reason is not None}
+
+
+def published_at(store: TableStore, version: str | None) -> float | None:
+    """When a version was published, in seconds since 1970."""
+    if version is None:
+        return None
+    return dt.datetime.fromisoformat(store.version(version).manifest["created"]).timestamp()
+
+
+@dataclass
+class Telling:
+    """Metrics and a page, written anew as a stream goes on; what cannot be written is a warning, said once."""
+
+    config: FollowConfig
+    places: Places
+    ledger: Ledger
+    store: TableStore
+    totals: Totals
+    refits: Refits
+    _next: dict[str, float] = field(default_factory=dict)
+    _failed: set[str] = field(default_factory=set)
+    _published: tuple[str | None, float | None] = (None, None)
+
+    def tell(self, *, last: bool = False) -> None:
+        """Write what is due. last : whatever is wanted."""
+        wanted = (
+            ("record.prometheus", self.config.record.prometheus, _METRICS_EVERY, self._metrics),
+            ("page.path", self.config.page.path, _PAGE_EVERY, self._page),
+        )
+        for setting, where, every, write in wanted:
+            now = time.monotonic()
+            if where is None or (not last and now < self._next.get(setting, 0.0)):
+                continue
+            self._next[setting] = now + every
+            try:
+                write(Path(where))
+            except (OSError, LogcalError) as error:
+                if setting not in self._failed:
+                    log.warning("%s: %s cannot be written: %s", setting, where, error)
+                self._failed.add(setting)
+
+    def _metrics(self, path: Path) -> None:
+        from jobs.prometheus import update_stream
+
+        totals, last = self.totals, self.refits.last()
+        batch_at, batch = totals.reports[-1] if totals.reports else (None, None)
+        if totals.version != self._published[0]:
+            self._published = (totals.version, published_at(self.store, totals.version))
+        values = {
+            "seen_timestamp_seconds": time.time(),
+            "batch_timestamp_seconds": batch_at,
+            "batch_seconds": None if batch is None else batch.seconds,
+            "table_timestamp_seconds": self._published[1],
+            "batches": totals.batches,
+            "files": {
+                "scored": totals.files,
+                "refused": len(totals.refused),
+                "removed": totals.removed,
+            },
+            "rows": {"scored": totals.rows, "null": totals.null_rows, "unseen": totals.unseen_rows},
+            "backlog_files": totals.left,
+            "waiting_files": len(self.ledger.waiting),
+            "refit_timestamp_seconds": last.get("at"),
+            "refits": dict(self.refits.outcomes),
+            "label_coverage": last.get("label_coverage"),
+        }
+        update_stream(path, totals.table, without_secrets(self.config.output.path), values)
+
+    def _page(self, folder: Path) -> None:
+        from pipeline.evaluate.stream_page import render_stream
+        from pipeline.files.whole import write_whole
+        from pipeline.monitor.history import watched_days
+
+        now, last = time.time(), self.refits.last()
+        refused = refusals(self.ledger)
+        facts = {
+            "log": without_secrets(self.places.root),
+            "scored": without_secrets(self.places.target_root),
+            "files scored": len(self.ledger.files) - len(refused),
+            "files to score": self.totals.left,
+            "files not readable yet": len(self.ledger.waiting),
+            "files refused": len(refused),
+            "last batch": said(_age(self.ledger.facts.get("at"), now)),
+            "table version": self.ledger.facts.get("version"),
+            "last refit": _refit_said(last, now) if last else "none",
+            "label coverage": last.get("label_coverage"),
+        }
+        page = render_stream(
+            f"{self.totals.table}: the stream",
+            facts,
+            refused,
+            [
+                (dt.datetime.fromtimestamp(at, dt.UTC).isoformat(sep=" ", timespec="seconds"), vars(report))
+                for at, report in self.totals.reports
+            ],
+            watched_days(self.store.folder, self.store.names()),
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / REPORT, page.encode())
+
+
+def _refit_said(last: dict[str, Any], now: float) -> str:
+    what = last["version"] if last["outcome"] == PUBLISHED else last["message"]
+    return f"last refit {said(_age(last['at'], now))}: {last['outcome']} {what}"
+
+
+def _age(at: float | None, now: float) -> float | None:
+    return None if at is None else round(now - at, 1)
+
+
+def said(age: float | None) -> str:
+    """An age in seconds, in words."""
+    if age is None:
+        return "never"
+    for seconds, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if age >= 2 * seconds:
+            return f"{age / seconds:.0f} {unit} ago"
+    return f"{age:.0f} seconds ago"
