@@ -159,7 +159,7 @@ class Standing:
             f"  last batch {batch}; table version {summary['version']}, published {published}",
         ]
         if last:
-            lines.append(f"  {_refit_said(last, now)}")
+            lines.append(f"  last refit {_refit_said(last, now)}")
         if ledger.waiting:
             lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
         lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
@@ -272,7 +272,7 @@ class Telling:
 
 def _refit_said(last: dict[str, Any], now: float) -> str:
     what = last["version"] if last["outcome"] == PUBLISHED else last["message"]
-    return f"last refit {said(_age(last['at'], now))}: {last['outcome']} {what}"
+    return f"{said(_age(last['at'], now))}: {last['outcome']} {what}"
 
 
 def _age(at: float | None, now: float) -> float | None:

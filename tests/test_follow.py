@@ -657,7 +657,7 @@ def test_metrics_and_a_page_say_how_it_stands(place, stream):
     page = (place.root / "page" / "report.html").read_text()
     assert "&lt;b&gt;.parquet" in page
     assert "<b>.parquet" not in page
-    assert "1 files were refused" in page
+    assert "The file &lt;b&gt;.parquet was refused." in page
     follow("--once", *told, "page.path=/proc/page").expect(99, "page.path: /proc/page cannot be written")
     assert f"logcal_stream_batches{{{own}}} 0.0" in (place.root / "all.prom").read_text()
 

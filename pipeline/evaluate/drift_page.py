@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipeline.evaluate.figures import AFTER, MUTED, grid, render
+from pipeline.evaluate.figures import AFTER, MUTED, day_axis, grid, render
 from pipeline.evaluate.page import MISSING, render_page
 
 if TYPE_CHECKING:
@@ -74,6 +74,5 @@ def _draw(days: Sequence[Mapping[str, Any]], alpha: float, figure: Figure) -> No
     axes.plot(range(len(values)), values, color=AFTER, marker="o", markersize=3, linewidth=1.2)
     axes.axhline(limit, color=MUTED, linestyle="--", linewidth=1)
     axes.set_ylabel("e-value (power of 10)")
-    step = max(1, len(days) // 8)
-    axes.set_xticks(range(0, len(days), step), [str(day["day"]) for day in days[::step]], rotation=20)
+    day_axis(axes, [str(day["day"]) for day in days])
     grid(axes, "y")

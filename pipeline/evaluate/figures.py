@@ -20,7 +20,6 @@ from calibrators.passes import Array
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.gridspec import SubplotParams
 
 BEFORE = "#b8501f"
 AFTER = "#1f5f99"
@@ -234,8 +233,9 @@ def render(draw: Callable[[Figure], None], size: tuple[float, float], name: str,
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
-        figure = Figure(figsize=size, subplotpars=_margins(*size))
+        figure = Figure(figsize=size)
         FigureCanvasSVG(figure)
+        figure.subplots_adjust(**_margins(*size))
         draw(figure)
         for axes in figure.axes:
             # Upright above the axis: that can be read, and needs no margin as wide as the widest number.
@@ -247,12 +247,23 @@ def render(draw: Callable[[Figure], None], size: tuple[float, float], name: str,
     return _inline(buffer.getvalue(), name, alt)
 
 
-def _margins(width: float, height: float) -> SubplotParams:
-    """Around one pair of axes, the same in all figures: measuring their labels would draw each figure twice."""
-    from matplotlib.gridspec import SubplotParams
+def day_axis(axes: Axes, days: Sequence[str]) -> None:
+    """Days, as YYYY-MM-DD, along the first axis: some of them by month and day, with the years they are of."""
+    step = max(1, math.ceil(len(days) / 10))
+    axes.set_xticks(range(0, len(days), step), [day[5:] for day in days[::step]])
+    years = sorted({day[:4] for day in days})
+    axes.set_xlabel(f"Day of {' to '.join(dict.fromkeys((years[0], years[-1])))}" if years else "")
 
+
+def _margins(width: float, height: float) -> dict[str, float]:
+    """Around one pair of axes, the same in all figures: measuring their labels would draw each figure twice."""
     left, bottom, right, top = 0.85, 0.55, 0.15, 0.35  # inches
-    return SubplotParams(left / width, bottom / height, 1 - right / width, 1 - top / height)
+    return {
+        "left": left / width,
+        "bottom": bottom / height,
+        "right": 1 - right / width,
+        "top": 1 - top / height,
+    }
 
 
 def _inline(text: str, name: str, alt: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipeline.evaluate.figures import AFTER, BEFORE, MUTED, grid, render
+from pipeline.evaluate.figures import AFTER, BEFORE, MUTED, day_axis, grid, render
 from pipeline.evaluate.page import MISSING, fact_text, render_page
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def _headline(refused: Mapping[str, str], days: Sequence[Mapping[str, Any]]) -> 
     said = []
     if refused:
         said.append(
-            f"{len(refused):,} files were refused: {min(refused)}{' and others' if len(refused) > 1 else ''}."
+            f"{len(refused):,} files were refused, {min(refused)} the first of them."
+            if len(refused) > 1
+            else f"The file {min(refused)} was refused."
         )
     if days and days[-1]["beyond"]:
         last = days[-1]
@@ -127,6 +129,5 @@ def _draw(days: Sequence[Mapping[str, Any]], figure: Figure) -> None:
                 linewidth=1.2,
             )
     axes.set_ylabel("observed over expected")
-    step = max(1, len(days) // 8)
-    axes.set_xticks(range(0, len(days), step), [day["day"] for day in days[::step]], rotation=20)
+    day_axis(axes, [day["day"] for day in days])
     grid(axes, "y")
