@@ -84,6 +84,8 @@ class Auto(Calibrator):
     'bbq'
     """
 
+    fitted_for_segments = True
+
     chosen_: str
     cross_validated_log_loss_: dict[str, float]
     excess_: dict[str, tuple[float, float]]

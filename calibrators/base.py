@@ -39,6 +39,9 @@ class Calibrator(Parameters, ABC):
     single_placed_pass: bool = False
     """The same where the first pass is carried out `placed`: see `Pass`."""
 
+    fitted_for_segments: bool = False
+    """Whether `for_segments` can be asked only once it is fitted."""
+
     sampling_rate: float = 1.0
     """The share of negatives that the observations are a sample of, over that of positives: the map is then for all
     rows. See `calibrators.sampling`. No parameter: it belongs to the data."""

@@ -20,7 +20,6 @@ from pipeline.execution import Executor
 from pipeline.log.logs import Log
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
-from pipeline.sort.segment_merge import Cutting
 
 _logger = logging.getLogger("logcal")
 
@@ -99,6 +98,15 @@ def needs_table(calibrator: Calibrator, weighted: bool) -> bool:
     return not (calibrator.single_pass or (calibrator.single_placed_pass and not weighted))
 
 
+def where_written(
+    calibrator: Calibrator, log: Log, plan: SortPlan, keep: Path | None, *, written: bool = False
+) -> Path | None:
+    """Where a fit's score table goes, if it is wanted: see `fit_log`."""
+    if keep is None and (written or needs_table(calibrator, log.columns.weight is not None)):
+        return plan.scratch / "score_table"
+    return keep
+
+
 def fit_log(
     calibrator: Calibrator,
     log: Log,
@@ -107,7 +115,7 @@ def fit_log(
     *,
     keep: Path | None,
     total: RunReceipt | None = None,
-    cutting: Cutting | None = None,
+    merged: tuple[ScoreTable, Any] | None = None,
     written: bool = False,
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
@@ -115,7 +123,8 @@ def fit_log(
     The first pass runs inside the sort, and `placed` where rows have no weights, so that they need only be counted.
     The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
     is not there, and the calibrator asks for another pass all the same, the runs are merged again, by their receipts.
-    total, cutting : see `build_score_table`. written : whether the table is wanted for further passes in any case.
+    total : see `build_score_table`. merged : what a graph has given by now, the table and the result of the first pass.
+    written : whether the table is wanted for further passes in any case.
 
     Raises
     ------
@@ -124,10 +133,7 @@ def fit_log(
     ConfigError
         The scores do not suit the calibrator.
     """
-    write = keep
-    if keep is None and (written or needs_table(calibrator, log.columns.weight is not None)):
-        write = plan.scratch / "score_table"
-    plan = replace(plan, write=write)
+    plan = replace(plan, write=where_written(calibrator, log, plan, keep, written=written))
     table: ScoreTable | None = None
 
     passes = itertools.count(1)
@@ -135,16 +141,15 @@ def fit_log(
     def run(request: Pass) -> Any:
         nonlocal table
         number = next(passes)
-        if table is None or plan.write is None:
-            again = table
-            table, result = build_score_table(
-                log, plan, executor, request, total, None if again is not None else cutting
-            )
-            if again is not None:
-                table = replace(table, exchanged=again.exchanged)
-            check_table(table)
-            return result
-        return table.run(request, executor, f"pass-{number}")
+        if table is not None and plan.write is not None:
+            return table.run(request, executor, f"pass-{number}")
+        first = merged if table is None else None
+        known = table or (merged and merged[0])
+        table, result = first or build_score_table(log, plan, executor, request, total)
+        if known:
+            table = replace(table, exchanged=known.exchanged)
+        check_table(table)
+        return result
 
     try:
         calibrator.fit_passes(run)

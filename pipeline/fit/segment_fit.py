@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +26,25 @@ from calibrators.isotonic import Isotonic
 from calibrators.isotonic_groups import fit_groups
 from calibrators.passes import Pass, Points
 from pipeline.errors import InputRejectedError
-from pipeline.execution import Executor
-from pipeline.fit.calibration import fit_log, keep_monotone
+from pipeline.execution import Executor, Graph
+from pipeline.fit.calibration import fit_log, keep_monotone, where_written
 from pipeline.fit.leaning_segments import fit_leaning, own_segments
 from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, sort_log
-from pipeline.sort.segment_visits import Visit, cut_leaning, cut_levels, keep_keys, visit_segments
-from pipeline.sort.segments import Level, number_segments
+from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort
+from pipeline.sort.segment_merge import Cutting
+from pipeline.sort.segment_visits import (
+    Visit,
+    Visited,
+    add_visits,
+    cut_leaning,
+    cut_levels,
+    finish_visits,
+    keep_keys,
+    most_works,
+)
+from pipeline.sort.segments import Level, Segments, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
     ONE_SCORE,
@@ -43,6 +54,121 @@ from pipeline.table.segment_maps import (
     SegmentedFit,
     SegmentRules,
 )
+
+_ITEM_BYTES = 48
+"""Of what the merge leaves of a row, at most: of rows with weights, a block of six numbers."""
+
+
+class Numbered(NamedTuple):
+    """The segments of a log, and what is to be done with them.
+
+    reasons : of each level, why segments are not fitted, None where they are. wanted : which are
+    cutting : what the merge leaves of them
+    """
+
+    segments: Segments
+    reasons: tuple[list[str | None], ...]
+    wanted: tuple[npt.NDArray[np.bool_], ...]
+    cutting: Cutting
+
+
+class Merged(NamedTuple):
+    """What the graph of a fit to segments gives.
+
+    first : the score table of all rows, and the result of the first pass
+    visited : what came of the segments; None where that needs the fit to all rows
+    """
+
+    first: tuple[ScoreTable, Any]
+    numbered: Numbered
+    visited: list[Visited] | None
+
+
+def add_segment_fit(
+    graph: Graph,
+    calibrator: Calibrator,
+    log: Log,
+    plan: SortPlan,
+    rules: SegmentRules,
+    monotone: str,
+    total: Any,
+    keep: Path | None = None,
+) -> Any:
+    """Add a fit to segments to a graph: `number -> split -> merge-i -> combine -> pack -> join-i -> fitted`.
+
+    total : RunReceipt, or a reference to it; otherwise as `fit_segments`. Returns a reference to a `Merged`.
+    """
+    rules = _rules(calibrator, rules)
+    pooled, weighted = _pooled(calibrator), log.columns.weight is not None
+    plan = replace(plan, write=where_written(calibrator, log, plan, None))
+    numbered = graph.task(
+        "number", _number, total, str(plan.scratch), rules, pooled, weighted, log.columns.segments, keep
+    )
+    cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
+    first = add_merge(graph, log, plan, calibrator.first_pass(), total, cutting)
+    visited = None
+    if not (rules.lean or calibrator.fitted_for_segments):
+        wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
+        visited = _add_visits(graph, calibrator.for_segments(), first, wanted, log, plan, rules, monotone)
+    return graph.task("fitted", Merged, first, numbered, visited)
+
+
+def _add_visits(
+    graph: Graph,
+    calibrator: Calibrator,
+    first: Any,
+    wanted: Any,
+    log: Log,
+    plan: SortPlan,
+    rules: SegmentRules,
+    monotone: str,
+) -> Any:
+    most = most_works(log.rows, len(log.columns.segments), _ITEM_BYTES, plan.bucket_bytes, rules.min_rows)
+    visit = _visit(calibrator, monotone)
+    return add_visits(graph, first, wanted, visit, plan.bucket_bytes, most, plan.scratch)
+
+
+def _rules(calibrator: Calibrator, rules: SegmentRules) -> SegmentRules:
+    """The rules, as far as the calibrator's maps can follow them."""
+    return rules if can_lean(calibrator) else replace(rules, lean=False)
+
+
+def _pooled(calibrator: Calibrator) -> bool:
+    """Whether the merge pools each segment's rows."""
+    return can_lean(calibrator) and calibrator.sampling_rate == 1.0
+
+
+def _visit(calibrator: Calibrator, monotone: str) -> Visit[Fitted]:
+    if isinstance(calibrator, Isotonic) and _pooled(calibrator):
+        return Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
+    return Visit(
+        small=functools.partial(_fit_small, calibrator, monotone),
+        first=calibrator.first_pass(),
+        large=functools.partial(_fit_large, calibrator, monotone),
+    )
+
+
+def _number(
+    total: RunReceipt,
+    scratch: str,
+    rules: SegmentRules,
+    pooled: bool,
+    weighted: bool,
+    names: tuple[str, ...],
+    keep: Path | None,
+) -> Numbered:
+    place = Path(scratch)
+    segments = number_segments(total.runs, place)
+    reasons = tuple(own_segments(segments, rules))
+    wanted = tuple(np.array([reason is None for reason in own], np.bool_) for own in reasons)
+    chosen = list(zip(segments.levels, wanted, strict=True))
+    if rules.lean:
+        cutting = cut_leaning(segments, wanted, place, weighted=weighted)
+    else:
+        cutting = cut_levels(segments, chosen, place, pooled=pooled, weighted=weighted)
+    if keep is not None:
+        cutting = cutting._replace(kept=keep_keys(segments, names, place, keep))
+    return Numbered(segments, reasons, wanted, cutting)
 
 
 def fit_segments(
@@ -81,55 +207,69 @@ def fit_segments(
     CheckFailedError
         With monotone='require'.
     """
-    if total is None:
-        total = sort_log(log, plan, executor)
-    segments = number_segments(total.runs, plan.scratch)
-    leaning = rules.lean and can_lean(calibrator)
-    if not leaning:
-        rules = replace(rules, lean=False)
-    reasons = own_segments(segments, rules)
-    wanted = [np.array([reason is None for reason in own], np.bool_) for own in reasons]
-    pooled = can_lean(calibrator) and calibrator.sampling_rate == 1.0
-    chosen = list(zip(segments.levels, wanted, strict=True))
-    weighted = log.columns.weight is not None
-    if leaning:
-        cutting = cut_leaning(segments, wanted, plan.scratch, weighted=weighted)
-    else:
-        cutting = cut_levels(segments, chosen, plan.scratch, pooled=pooled, weighted=weighted)
-    if keep is not None:
-        kept = keep_keys(segments, log.columns.segments, plan.scratch, keep)
-        cutting = cutting._replace(kept=kept)
-    fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, cutting=cutting)
-    whole, identity, repair = _whole(calibrator, fit.table, rules, monotone)
-    if leaning:
-        exchanged, sizes = fit.table.exchanged, (plan.scratch, plan.bucket_bytes)
-        rate = calibrator.sampling_rate
-        below, variances = fit_leaning(_map_of(whole), segments, exchanged, reasons, executor, *sizes, rate)
-        types = segments.levels[-1].types
-        return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit.table
-    calibrator = calibrator.for_segments()
-    if isinstance(calibrator, Isotonic) and pooled:
-        visit: Visit[Fitted] = Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
-    else:
-        visit = Visit(
-            small=functools.partial(_fit_small, calibrator, monotone),
-            first=calibrator.first_pass(),
-            large=functools.partial(_fit_large, calibrator, monotone),
+    graph = Graph()
+    source = add_sort(graph, log, plan) if total is None else total
+    merged = add_segment_fit(graph, calibrator, log, plan, rules, monotone, source, keep)
+    return finish_segments(
+        calibrator, log, plan, executor, rules, monotone, executor.compute(graph, merged), total
+    )
+
+
+def finish_segments(
+    calibrator: Calibrator,
+    log: Log,
+    plan: SortPlan,
+    executor: Executor,
+    rules: SegmentRules,
+    monotone: str,
+    merged: Merged,
+    total: RunReceipt | None = None,
+) -> tuple[SegmentedFit, ScoreTable]:
+    """What a graph could not say beforehand: passes after the first, of all rows and of segments larger than a task.
+
+    See `fit_segments`. merged : what `add_segment_fit` gave
+    """
+    rules = _rules(calibrator, rules)
+    first, numbered, visited = merged
+    table = fit_log(calibrator, log, plan, executor, keep=None, total=total, merged=first).table
+    whole, identity, repair = _whole(calibrator, table, rules, monotone)
+    if rules.lean:
+        below, variances = fit_leaning(
+            _map_of(whole),
+            numbered.segments,
+            table.exchanged,
+            [list(own) for own in numbered.reasons],
+            executor,
+            plan.scratch,
+            plan.bucket_bytes,
+            calibrator.sampling_rate,
         )
+        types = numbered.segments.levels[-1].types
+        return SegmentedFit((whole, *below), types, False, True, 0.0, variances), table
+    calibrator = calibrator.for_segments()
+    if visited is None:
+        graph = Graph()
+        joined = _add_visits(graph, calibrator, first, numbered.wanted, log, plan, rules, monotone)
+        visited = executor.compute(graph, joined)
+    found = numbered.segments.levels
     levels, results = [whole], []
-    for (level, own), files, found in zip(chosen, fit.table.exchanged, reasons, strict=True):
-        done = visit_segments(files, executor, visit, own, plan.bucket_bytes)
-        levels.append(_level_fit(level, done, found))
+    for level, reasons, done in zip(
+        found,
+        numbered.reasons,
+        finish_visits(visited, len(found), executor, _visit(calibrator, monotone)),
+        strict=True,
+    ):
+        levels.append(_level_fit(level, done, list(reasons)))
         results += [result for _, result in done]
-    first = identity or _map_of(whole).monotone
+    monotone_first = identity or _map_of(whole).monotone
     fitted = SegmentedFit(
         tuple(levels),
-        segments.levels[-1].types,
+        found[-1].types,
         identity,
-        first and all(result.monotone for result in results),
+        monotone_first and all(result.monotone for result in results),
         max([repair, *(result.repair for result in results)]),
     )
-    return fitted, fit.table
+    return fitted, table
 
 
 def leans(method: str, parameters: dict[str, Any]) -> bool:

@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.passes import Pass, Points
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.sort.exchange import Exchanged, Slices, gather, item_counts
 from pipeline.sort.run_files import Integers
+from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
 from pipeline.sort.segments import Level, Segments, write_codes
 
@@ -93,6 +94,132 @@ def keep_keys(segments: Segments, names: Sequence[str], scratch: Path, folder: P
     return KeptSegments(str(folder), str(path))
 
 
+class Work(NamedTuple):
+    """What a task of the third stage does.
+
+    level : place of the segments' level among those that are visited. codes : the segments
+    files : what is left of them
+    part : of a segment that is larger than a task, and alone here; None: the segments are here as a whole
+    """
+
+    level: int
+    codes: Integers
+    files: tuple[Exchanged, ...]
+    part: _Part | None
+
+
+class Visited(NamedTuple):
+    """What came of a `Work`. result : for the segments; of a part its first score, points, and state of the pass."""
+
+    level: int
+    codes: Integers
+    part: _Part | None
+    result: Any
+
+
+def most_works(rows: int, levels: int, item_bytes: int, task_bytes: int, fewest_rows: int) -> int:
+    """How many tasks the third stage of a log with so many rows needs at most.
+
+    item_bytes : of what the merge leaves of a row. fewest_rows : of a segment that is visited
+    """
+    segments = min(segment_values.MAX_SEGMENTS, rows // max(1, fewest_rows))
+    return levels * (2 * -(-rows * item_bytes // task_bytes) + segments // MOST_SEGMENTS + 1)
+
+
+def add_visits(
+    graph: Graph, merged: Any, wanted: Any, visit: Visit[R], task_bytes: int, most: int, receipts: Path
+) -> Any:
+    """Add the third stage to a graph: `pack -> join-i -> joined`; return a reference to what `finish_visits` takes.
+
+    Parameters
+    ----------
+    merged : a score table with what is left of segments, level by level, and anything; or a reference to the pair
+    wanted : of each level, which segments are visited; or a reference
+    task_bytes : that a task takes
+    most : tasks: so many are there, those beyond what there is do nothing, and where more were needed they take more
+    receipts : where tasks leave what came of them
+    """
+    packed = graph.task("pack", _packed, merged, wanted, visit.first is None, task_bytes, most)
+    entries = graph.entries("work", packed, most)
+    return graph.task(
+        "joined", _filled, graph.layer("join", _join, _tasks(entries, visit), receipts=str(receipts))
+    )
+
+
+def _tasks(works: Sequence[Any], visit: Visit[Any]) -> list[tuple[Any, ...]]:
+    chunk = None if visit.first is None else visit.first.chunk
+    return [(work, visit.small, chunk) for work in works]
+
+
+def _filled(found: list[Visited | None]) -> list[Visited]:
+    return [one for one in found if one is not None]
+
+
+def _packed(
+    merged: tuple[ScoreTable, Any],
+    wanted: Sequence[npt.NDArray[np.bool_]],
+    pooled: bool,
+    task_bytes: int,
+    most: int,
+) -> list[Work | None]:
+    size, segments = task_bytes, MOST_POOLED if pooled else MOST_SEGMENTS
+    while True:
+        found = [
+            work
+            for level, (files, own) in enumerate(zip(merged[0].exchanged, wanted, strict=True))
+            for work in _works(level, files, own, pooled, size, segments)
+        ]
+        if len(found) <= most:
+            return [*found, *([None] * (most - len(found)))]
+        size, segments = 5 * size // 4 + 1, 5 * segments // 4 + 1
+
+
+def _works(
+    level: int,
+    files: Sequence[Exchanged],
+    wanted: npt.NDArray[np.bool_],
+    pooled: bool,
+    task_bytes: int,
+    most: int,
+) -> list[Work]:
+    """The tasks of a level. pooled : whether what is left is pooled, so that no segment is cut."""
+    sizes = 8 * files[0].columns * item_counts(files)
+    small, large = pack(sizes, ~wanted, task_bytes, most, cut=not pooled)
+    # Those that are cut first: none waits for the last one of another kind.
+    parts = [(code, part) for code in large for part in _parts(files, code, task_bytes)]
+    return [
+        *(Work(level, np.array([code]), (), part) for code, part in parts),
+        *(Work(level, codes, tuple(files), None) for codes in small),
+    ]
+
+
+def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> Visited | None:
+    if work is None:
+        return None
+    if work.part is None:
+        result = _visit_small(work.files, work.codes, small)
+    else:
+        points = work.part.points()
+        result = (float(points.score[0]), points.score.size, chunk(points))
+    return Visited(work.level, work.codes, work.part, result)
+
+
+def finish_visits(
+    found: Sequence[Visited], levels: int, executor: Executor, visit: Visit[R]
+) -> list[list[tuple[Integers, R]]]:
+    """Visit the segments that were cut, in passes over their parts; of each level places of segments and results."""
+    done: list[list[tuple[Integers, R]]] = [[] for _ in range(levels)]
+    cut: dict[tuple[int, int], list[tuple[_Part, float, int, Any]]] = {}
+    for level, codes, part, result in found:
+        if part is None:
+            done[level].append((codes, result))
+        else:
+            cut.setdefault((level, int(codes[0])), []).append((part, *result))
+    for (level, code), parts in cut.items():
+        done[level].append((np.array([code]), _visit_large(parts, executor, visit)))
+    return [sorted(own, key=lambda item: int(item[0][0])) for own in done]
+
+
 def visit_segments(
     files: Sequence[Exchanged],
     executor: Executor,
@@ -100,7 +227,7 @@ def visit_segments(
     wanted: npt.NDArray[np.bool_],
     task_bytes: int,
 ) -> list[tuple[Integers, R]]:
-    """Carry out a visit of the wanted segments of a level.
+    """Carry out a visit of the wanted segments of a level, as a graph of its own.
 
     files : what the merge has left of them
 
@@ -108,27 +235,11 @@ def visit_segments(
     -------
     places of segments among the level's, and the result for them; in order
     """
-    sizes = 8 * files[0].columns * item_counts(files)
-    if visit.first is None:
-        small, large = pack(sizes, ~wanted, task_bytes, MOST_POOLED, cut=False)
-    else:
-        small, large = pack(sizes, ~wanted, task_bytes, MOST_SEGMENTS)
-    cuts = {code: _parts(files, code, task_bytes) for code in large}
-    # One stage for all of them: none waits for the last one of another kind.
-    parts = [(code, part) for code, own in cuts.items() for part in own]
-    chunk = None if visit.first is None else visit.first.chunk
-    tasks: list[tuple[Any, ...]] = [(_visit_part, part, chunk) for _, part in parts]
-    tasks += [(_visit_small, tuple(files), codes, visit.small) for codes in small]
-    results = executor.run("join", _call, tasks) if tasks else []
-    done = list(zip(small, results[len(parts) :], strict=True))
-    for code in large:
-        own = [
-            (part, *result)
-            for (owner, part), result in zip(parts, results[: len(parts)], strict=True)
-            if owner == code
-        ]
-        done.append((np.array([code]), _visit_large(own, executor, visit)))
-    return sorted(done, key=lambda item: int(item[0][0]))
+    pooled = visit.first is None
+    most = MOST_POOLED if pooled else MOST_SEGMENTS
+    works = _works(0, files, wanted, pooled, task_bytes, most)
+    found = executor.run("join", _join, _tasks(works, visit)) if works else []
+    return finish_visits(found, 1, executor, visit)[0]
 
 
 def map_segments(
@@ -203,11 +314,6 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _visit_small(files: tuple[Exchanged, ...], codes: Integers, small: Callable[[Slices], R]) -> R:
     return small(_gathered(files, codes))
-
-
-def _visit_part(part: _Part, chunk: Callable[[Points], Any]) -> tuple[float, int, Any]:
-    points = part.points()
-    return float(points.score[0]), points.score.size, chunk(points)
 
 
 def _run_part(part: _Part, chunk: Callable[[Points], Any]) -> Any:
