@@ -10,21 +10,25 @@ from contextlib import ExitStack
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from calibrators.base import Calibrator
-from calibrators.passes import Pass
 from jobs.config import FitConfig
 from jobs.config_files import Values, read_values
 from jobs.config_loading import load_values
-from logcal.fingerprints import fingerprint
-from logcal.lookup_table import LookupFacts, LookupTable
-from pipeline.errors import ConfigError, InputRejectedError
+from jobs.fit import recipe_of
+from jobs.windows import window_of
+from logcal.lookup_table import LookupTable, SegmentedLookup
+from logcal.reading import read_table
+from pipeline.errors import ConfigError
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.execution.drawing import KINDS, drawing
 from pipeline.files.scratch import check_space, scratch_folder
-from pipeline.fit.calibration import check_table, keep_monotone, make_calibrator, needs_table
-from pipeline.log.logs import Columns, open_log
+from pipeline.fit.calibration import needs_table
+from pipeline.fit.recipe import Recipe
+from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.quarantine import RowRules
-from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort, scratch_bytes
+from pipeline.sort.decay import with_weights
+from pipeline.sort.runs import RunReceipt
+from pipeline.sort.score_table import SortPlan, add_sort, scratch_bytes
+from pipeline.sort.window_sort import add_window
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -45,9 +49,11 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
     Returns
     -------
     Delayed
-        Of a `logcal.lookup_table.LookupTable`: the map, and the facts of its making. Nothing is published. All workers
-        must see `scratch`, where the sorted rows go; the folder there is this process's and goes with it. Passes after
-        the first, which some methods need, run one after the other in the last task.
+        Of a `logcal.lookup_table.LookupTable`, or with log.segment of a `SegmentedLookup`: the maps, and the facts of
+        their making. Nothing is published, and of a window no day is kept. All workers must see `scratch`, where the
+        sorted rows go; the folder there is this process's and goes with it. What depends on the rows runs in the last
+        task, one after the other: passes after the first, which some methods need, and segments larger than a task or
+        that borrow strength.
 
     Raises
     ------
@@ -86,17 +92,14 @@ def draw(prepared: Any, path: str) -> None:
 
 
 def _fit(config: FitConfig) -> Delayed:
-    for key, given in (("log.segment", config.log.segment), ("window.column", config.window.column)):
-        if given:
-            raise ConfigError(
-                f"{key}: expected none, found {given!r}: how many tasks such a fit has is known only once its rows are "
-                "sorted; run `logcal fit`"
-            )
-    calibrator = make_calibrator(config.calibrator.method, config.calibrator.params)
-    log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
-    write = needs_table(calibrator, log.columns.weight is not None)
-    check_space(config.scratch, scratch_bytes(log, write=write))
-    rules = RowRules(config.log.on_bad_rows == "quarantine", config.log.max_bad_fraction)
+    recipe = recipe_of(config)
+    calibrator = recipe.calibrator()
+    columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
+    log = open_log(config.log.path, columns)
+    window = window_of(config.window, log)
+    if window is not None:
+        log = window.log
+    check_space(config.scratch, scratch_bytes(log, write=needs_table(calibrator, columns.weight is not None)))
     held = ExitStack()
     scratch = held.enter_context(scratch_folder(config.scratch))
     # Others compute the graph, in this process or elsewhere, when they like, and as often as they like.
@@ -105,57 +108,29 @@ def _fit(config: FitConfig) -> Delayed:
         scratch,
         config.log.score_transform,
         grid=config.score_table.grid,
-        rules=rules,
-        write=scratch / "score_table" if write else None,
+        rules=RowRules(config.log.on_bad_rows == "quarantine", config.log.max_bad_fraction),
     ).within(config.cluster.memory_bytes, log.rows)
     built = Graph()
-    merged = add_merge(built, log, plan, calibrator.first_pass(), add_sort(built, log, plan))
-    content = {
-        "method": config.calibrator.method,
-        "parameters": config.calibrator.params,
-        "score_transform": config.log.score_transform,
-    }
-    sampled = {} if config.log.sampling_rate == 1 else {"sampling_rate": config.log.sampling_rate}
-    table = built.task(
-        "table", _table, merged, calibrator, config.calibrator.monotone, content, sampled, str(scratch)
-    )
-    return built.delayed(table)
+    if window is None:
+        total = add_sort(built, log, plan)
+    else:
+        half_life = config.window.half_life_days
+        total = add_window(built, window, plan, min_labelled=config.window.min_labelled, half_life=half_life)
+        log = log if half_life is None else with_weights(log)
+    merged = recipe.add_fit(built, log, plan, total)
+    return built.delayed(built.task("table", _table, merged, total, recipe, log, plan))
 
 
 def _table(
-    merged: tuple[ScoreTable, Any],
-    calibrator: Calibrator,
-    monotone: str,
-    content: dict[str, Any],
-    sampled: dict[str, Any],
-    scratch: str,
-) -> LookupTable:
-    """The fitted table, of the score table and of what the first pass gave; scratch space is given back."""
-    table, first = merged
-    check_table(table)
-    results = [first]
-
-    def run(request: Pass) -> Any:
-        return results.pop() if results else table.run(request, InlineExecutor())
-
-    # Other computations of the graph have it, too.
-    fitted = copy.copy(calibrator)
-    try:
-        fitted.fit_passes(run)
-    except ValueError as error:
-        raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
-    calibration_map, repair = keep_monotone(fitted.calibration_map_, monotone)
-    data = {**table.facts(), "largest_monotone_repair": repair, **fitted.facts(), **sampled}
-    facts = {**content, "data": data}
-    for path in Path(scratch).iterdir():
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    return LookupTable(
-        calibration_map,
-        LookupFacts(
-            version=_UNPUBLISHED,
-            monotone=calibration_map.monotone,
-            fingerprint=fingerprint(calibration_map, **facts),
-            rows=len(calibration_map),
-            **facts,
-        ),
-    )
+    merged: Any, total: RunReceipt, recipe: Recipe, log: Log, plan: SortPlan
+) -> LookupTable | SegmentedLookup:
+    """The fitted table, of what the other tasks gave; scratch space is given back."""
+    content = recipe.finish(merged, log, plan, InlineExecutor(), total)
+    found = read_table(content.write(plan.scratch / "table", _UNPUBLISHED))
+    for path in plan.scratch.iterdir():
+        if not path.name.startswith("day-"):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            continue
+        for file in path.iterdir():
+            file.unlink(missing_ok=True)
+    return found

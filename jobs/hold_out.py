@@ -22,7 +22,7 @@ from pipeline.sort.division import Split, divide
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_up, build_score_table, sort_log
 from pipeline.sort.segment_rows import SegmentRows
-from pipeline.sort.window_runs import sort_window
+from pipeline.sort.window_sort import sort_window
 from pipeline.table.predictor import Predictor
 from pipeline.table.version import Version, segments_of
 

@@ -28,7 +28,7 @@ from pipeline.log.windows import Window, choose_window, day_number, day_of, pars
 from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
 from pipeline.monitor.history import FOLDER, History
 from pipeline.sort.score_table import SortPlan, scratch_bytes
-from pipeline.sort.window_runs import sort_window
+from pipeline.sort.window_sort import sort_window
 from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.published import PublishedTable
 from pipeline.table.segment_lookup import read_segmented_lookup

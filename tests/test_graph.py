@@ -8,15 +8,19 @@ import re
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import dask
 import numpy as np
+import pyarrow as pa
 import pytest
+import yaml
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, LocalCluster
 
 import jobs
+from logcal.reading import read_table
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.execution import DaskExecutor, Graph, InlineExecutor, ThreadExecutor, tasks
 from pipeline.execution.drawing import drawing
@@ -276,11 +280,56 @@ def test_the_fit_as_a_part_of_another_program(place, client, method):
     assert len(list((place.store / place.table / "versions").iterdir())) == 1
 
 
+@pytest.fixture
+def dated(place):
+    """A place whose log has days, segments and labels that are not known yet."""
+    columns = place.predictions(4000)
+    rng = np.random.default_rng(1)
+    columns["site"] = rng.choice(["a", "b", "c"], 4000, p=[0.9, 0.09, 0.01])
+    day = np.sort(rng.integers(0, 4, 4000))
+    columns["date"] = [f"2026-01-{d + 1:02}" for d in day]
+    label = pa.array(columns["label"], mask=(day == 3) & (rng.random(4000) < 0.7))
+    place.write_log({**columns, "label": label})
+    return place
+
+
+SEGMENTS = ("log.segment=[site]", "segments.min_rows=100", "segments.min_positives=20")
+WINDOW = ("window.column=date", "window.last=4d", "window.until=2026-01-04", "window.min_labelled=0.5")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SEGMENTS,
+        (*SEGMENTS, "segments.shrinkage=none"),
+        (*SEGMENTS, "calibrator.method=platt"),
+        (*SEGMENTS, "calibrator.method=auto"),
+        WINDOW,
+        (*WINDOW, *SEGMENTS, "window.half_life=2d", "calibrator.method=bbq"),
+        (*WINDOW, "window.half_life=2d", "score_table.grid=0.01", "log.negative_sampling_rate=0.5"),
+    ],
+)
+def test_every_fit_as_a_part_of_another_program(dated, call, client, settings):
+    call("fit", *settings).expect(0)
+    (published,) = (dated.store / dated.table / "versions").iterdir()
+    expected = read_table(str(published / "lookup.parquet"))
+    sections = {"log": {"path": str(dated.log)}, "scratch": str(dated.scratch), "cluster": {"memory": "1GiB"}}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = yaml.safe_load(value)
+    table = jobs.graph("fit", sections)
+    for scheduler in ("synchronous", client.get):
+        found = table.compute(scheduler=scheduler)
+        assert found.facts == replace(expected.facts, version="unpublished")
+        if settings[0] in SEGMENTS:
+            assert found.map_of(("c",)).predict(0.4) == expected.map_of(("c",)).predict(0.4)
+    assert not list(dated.scratch.rglob("run-*"))
+
+
 def test_what_cannot_be_a_graph_says_why(place, tmp_path):
     place.write_log()
-    sections = {"log": {"path": str(place.log), "segment": ["site"]}}
-    with pytest.raises(ConfigError, match="known only once its rows are sorted"):
-        jobs.graph("fit", sections)
+    sections = {"log": {"path": str(place.log)}}
     with pytest.raises(ConfigError, match="expected the job fit, found 'score'"):
         jobs.graph("score", sections)
     with pytest.raises(ConfigError, match=r"log\.path"):

@@ -19,7 +19,7 @@ from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes, sort_log
 from pipeline.sort.segment_predictions import SegmentedComparison, compare_predictions
 from pipeline.sort.segment_rows import Known, SegmentRows
-from pipeline.sort.window_runs import sort_window
+from pipeline.sort.window_sort import sort_window
 from pipeline.table.lookup_table import LookupTable
 from pipeline.table.predictor import Predictor
 from pipeline.table.segment_lookup import SegmentedLookup

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
-from pipeline.execution import Executor
-from pipeline.fit.calibration import Fit, fit_log, keep_monotone, make_calibrator
-from pipeline.fit.segment_fit import fit_segments
+from pipeline.execution import Executor, Graph
+from pipeline.fit.calibration import Fit, fit_log, keep_monotone, make_calibrator, where_written
+from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.log.logs import Log
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan
+from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort
 from pipeline.table.lookup_table import fingerprint, lookup_bytes
 from pipeline.table.segment_lookup import SEGMENTS_FILE, segmented_files
 from pipeline.table.segment_maps import SegmentedFit, SegmentRules
@@ -43,13 +43,13 @@ class Content:
     lookup_bytes: Callable[[str], bytes]
     beside: dict[str, bytes] = field(default_factory=dict)
 
-    def write(self, folder: Path) -> str:
+    def write(self, folder: Path, version: str = "candidate") -> str:
         """Leave it in a folder, as a version is, for tasks that predict with it; return the lookup table's path."""
         folder.mkdir(exist_ok=True)
         for name, content in self.beside.items():
             (folder / name).write_bytes(content)
         path = folder / LOOKUP_FILE
-        path.write_bytes(self.lookup_bytes("candidate"))
+        path.write_bytes(self.lookup_bytes(version))
         return str(path)
 
 
@@ -92,13 +92,39 @@ class Recipe:
         total : see `build_score_table`. keep : folder for the score table, if it is wanted. Errors: as `fit_log` and
         `fit_segments`.
         """
+        graph = Graph()
+        source = add_sort(graph, log, plan) if total is None else total
+        merged = executor.compute(graph, self.add_fit(graph, log, plan, source, keep))
+        return self.finish(merged, log, plan, executor, total, keep)
+
+    def add_fit(self, graph: Graph, log: Log, plan: SortPlan, total: Any, keep: Path | None = None) -> Any:
+        """Add to a graph all of a fit that does not depend on the rows; return a reference to what `finish` takes.
+
+        total : the runs, or a reference to them; otherwise as `fit`
+        """
+        calibrator = self.calibrator()
+        if self.columns:
+            return add_segment_fit(graph, calibrator, log, plan, self.rules, self.monotone, total, keep)
+        plan = replace(plan, write=where_written(calibrator, log, plan, keep))
+        return add_merge(graph, log, plan, calibrator.first_pass(), total)
+
+    def finish(
+        self,
+        merged: Any,
+        log: Log,
+        plan: SortPlan,
+        executor: Executor,
+        total: RunReceipt | None = None,
+        keep: Path | None = None,
+    ) -> Content:
+        """Carry out the passes that are left; otherwise as `fit`. merged : what the graph gave."""
         calibrator = self.calibrator()
         if not self.columns:
-            return self._plain(fit_log(calibrator, log, plan, executor, keep=keep, total=total))
-        fit, table = fit_segments(calibrator, log, plan, executor, self.rules, self.monotone, total, keep)
+            fit = fit_log(calibrator, log, plan, executor, keep=keep, total=total, merged=merged)
+            return self._plain(fit)
+        found = finish_segments(calibrator, log, plan, executor, self.rules, self.monotone, merged, total)
         # What was chosen for all rows holds for the segments too.
-        chosen = calibrator.facts() if self.method == "auto" else {}
-        return self._segmented(fit, table, chosen)
+        return self._segmented(*found, calibrator.facts() if self.method == "auto" else {})
 
     def _plain(self, fit: Fit) -> Content:
         one, repair = keep_monotone(fit.calibrator.calibration_map_, self.monotone)

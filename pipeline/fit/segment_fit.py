@@ -109,7 +109,9 @@ def add_segment_fit(
     visited = None
     if not (rules.lean or calibrator.fitted_for_segments):
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
-        visited = _add_visits(graph, calibrator.for_segments(), first, wanted, log, plan, rules, monotone)
+        visited = _add_visits(
+            graph, calibrator.for_segments(), first, wanted, log, plan, rules, monotone, pooled
+        )
     return graph.task("fitted", Merged, first, numbered, visited)
 
 
@@ -122,9 +124,10 @@ def _add_visits(
     plan: SortPlan,
     rules: SegmentRules,
     monotone: str,
+    pooled: bool,
 ) -> Any:
     most = most_works(log.rows, len(log.columns.segments), _ITEM_BYTES, plan.bucket_bytes, rules.min_rows)
-    visit = _visit(calibrator, monotone)
+    visit = _visit(calibrator, monotone, pooled=pooled)
     return add_visits(graph, first, wanted, visit, plan.bucket_bytes, most, plan.scratch)
 
 
@@ -138,8 +141,9 @@ def _pooled(calibrator: Calibrator) -> bool:
     return can_lean(calibrator) and calibrator.sampling_rate == 1.0
 
 
-def _visit(calibrator: Calibrator, monotone: str) -> Visit[Fitted]:
-    if isinstance(calibrator, Isotonic) and _pooled(calibrator):
+def _visit(calibrator: Calibrator, monotone: str, *, pooled: bool) -> Visit[Fitted]:
+    """What becomes of segments. pooled : whether the merge has pooled their rows."""
+    if isinstance(calibrator, Isotonic) and pooled:
         return Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
     return Visit(
         small=functools.partial(_fit_small, calibrator, monotone),
@@ -246,17 +250,17 @@ def finish_segments(
         )
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), table
-    calibrator = calibrator.for_segments()
+    pooled, calibrator = _pooled(calibrator), calibrator.for_segments()
     if visited is None:
         graph = Graph()
-        joined = _add_visits(graph, calibrator, first, numbered.wanted, log, plan, rules, monotone)
+        joined = _add_visits(graph, calibrator, first, numbered.wanted, log, plan, rules, monotone, pooled)
         visited = executor.compute(graph, joined)
     found = numbered.segments.levels
     levels, results = [whole], []
     for level, reasons, done in zip(
         found,
         numbered.reasons,
-        finish_visits(visited, len(found), executor, _visit(calibrator, monotone)),
+        finish_visits(visited, len(found), executor, _visit(calibrator, monotone, pooled=pooled)),
         strict=True,
     ):
         levels.append(_level_fit(level, done, list(reasons)))

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.errors import InputRejectedError
-from pipeline.execution import Executor, Graph
+from pipeline.execution import Graph
 from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
-from pipeline.log.windows import Window, day_of
+from pipeline.log.windows import Window
 from pipeline.sort import day_runs
 from pipeline.sort.runs import Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
@@ -28,32 +28,6 @@ class SortedDay(NamedTuple):
     day: int
     own: list[Any]
     divided: list[Any]
-
-
-def sort_window(window: Window, plan: SortPlan, executor: Executor) -> RunReceipt:
-    """As `sort_log`, of a window's rows; nothing is kept.
-
-    Raises
-    ------
-    InputRejectedError
-        Unusable rows beyond what the rules allow; no usable row.
-    """
-    files = {
-        day: frozenset((file.path, file.size, file.stamp) for file, _ in window.groups(day))
-        for day in window.days
-    }
-    files = {day: own for day, own in files.items() if own}
-    folders = {day: plan.scratch / f"day-{day_of(day)}" for day in files}
-    for folder in folders.values():
-        folder.mkdir(exist_ok=True)
-    graph = Graph()
-    found = graph.layer("day", add_up_day, add_days(graph, window, files, folders, plan), shown=False)
-    total: RunReceipt = executor.compute(graph, graph.task("total", add_up, found))
-    for folder in folders.values():
-        for part in folder.glob("bad-*.parquet"):
-            part.rename(plan.scratch / f"{part.stem}-{folder.name}.parquet")
-    check_window(total, plan)
-    return total
 
 
 def check_window(total: RunReceipt, plan: SortPlan) -> None:
