@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test matrix recipes slurm boundscheck lint types setup docs figures lowest clean
+.PHONY: demo test matrix soak recipes slurm boundscheck lint types setup docs figures lowest clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
@@ -14,6 +14,10 @@ test: $(VENV)/.dev lint types
 # Every combination of windows, segments, weights, grids, kept tables, quarantine, executors and methods: an hour.
 matrix: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/test_matrix.py -m slow --override-ini timeout=7200
+
+# An hour of arrivals with everything going wrong, on a folder and on an S3 server: then all bytes are compared.
+soak: $(VENV)/.dev
+	$(BIN)/python tests/soak.py
 
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own.
 boundscheck: $(VENV)/.dev
