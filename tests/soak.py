@@ -4,9 +4,9 @@
     python tests/soak.py --seconds 600 --places s3
 
 Files arrive all the time: whole, late, with clocks that are wrong, damaged, half-written and then whole, changed,
-deleted. The follower is killed at random moments and started again; its table changes about once a minute and is refitted from
-what arrived. On the S3 server some requests fail. A reader opens what it finds all the while. In the end all must be as
-the batch jobs would have made it, byte for byte:
+deleted. The follower is killed at random moments and started again; its table changes about once a minute and is
+refitted from what arrived. On the S3 server some requests fail. A reader opens what it finds all the while. In the end
+all must be as the batch jobs would have made it, byte for byte:
 
 - every readable file has its scored file, with the bytes that `score` writes with the version that the file names;
 - nothing else is there, and damaged files are known as refused;

@@ -184,3 +184,33 @@ def test_options_in_the_configuration_and_no_secret_in_anything_written(remote):
     remote.environment.pop("MINE")
     phrase = "storage.options.s3.secret: expected the environment variable MINE to be set"
     job(remote, "fit", "--config=options.yaml").expect(2, phrase)
+
+
+def test_a_stream_whose_store_loses_a_request_at_every_step(remote):
+    """A follower whose n-th write fails ends with 75, and the next one goes on: the bytes are those of `score`."""
+    remote.write_log(remote.predictions(600), files=2)
+    upload(remote)
+    job(remote, "fit").expect(0)
+    stream = {"output__path": f"{remote.url}/scored", "log__path": f"{remote.url}/log"}
+    writes: list[str] = []
+
+    def fails_at(number: int):
+        seen = iter(range(1_000_000))
+        return lambda method, path: "403" if method == "PUT" and next(seen) == number else None
+
+    for number in (1, 4, 6):
+        remote.server.fault = fails_at(number)
+        done = job(remote, "follow", "--once", **stream)
+        assert done.code in (2, 75), done.stderr
+        assert "Traceback" not in done.stderr
+        assert "follows this stream already" not in done.stderr
+        writes += [path for method, path, kind in remote.server.requests if kind is not None]
+    remote.server.fault = lambda method, path: None
+    assert len(set(writes)) == 3
+    job(remote, "follow", "--once", **stream).expect(0)
+    job(remote, "follow", "--once", **stream).expect(99)
+    job(remote, "score").expect(0)
+    found = files(remote)
+    scored = {n.removeprefix("scored/"): c for n, c in found.items() if n.startswith("scored/")}
+    assert len(scored) == 2
+    assert scored == {name: found[f"score/{name}"] for name in scored}

@@ -7,6 +7,7 @@ epoch when the lease has run out; a holder that was paused finds that before it 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -52,7 +53,13 @@ class Holder:
                 raise self._held(read_json(filesystem, f"{root}/follower.json"))
         else:
             self._take()
-        replace(filesystem, f"{root}/follower.json", self._content())
+        try:
+            replace(filesystem, f"{root}/follower.json", self._content())
+        except OSError:
+            # Nobody would release it, and the next follower would wait for a lease to run out.
+            with contextlib.suppress(OSError):
+                self.release()
+            raise
 
     def _take(self) -> None:
         newest = self._newest()
