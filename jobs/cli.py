@@ -184,16 +184,27 @@ _STORE = click.option("--store", required=True, metavar="PATH", help="Folder of 
 _TABLE = click.option("--table", required=True, metavar="NAME", help="Name of the table.")
 
 
-def _table_command(name: str, action: Callable[..., Any], as_json: bool) -> None:
+def _table_command(
+    name: str, action: Callable[..., Any], as_json: bool, changed: tuple[str, str] | None = None
+) -> None:
+    """Changed : store and table of a command that changes something, which leaves a record."""
+    from jobs.records import Attempt
     from jobs.run import guarded, show
+
+    attempt = None if changed is None else Attempt.of_table(f"tables-{name}", *changed)
 
     def run() -> None:
         from jobs import tables as actions
 
         outcome = action(actions)
+        if attempt is not None:
+            attempt.outcome = outcome
         show(outcome.summary, outcome.lines, as_json)
 
-    _leave(guarded(f"logcal tables {name}", run, as_json))
+    code = guarded(f"logcal tables {name}", run, as_json, attempt)
+    if attempt is not None:
+        attempt.end(code)
+    _leave(code)
 
 
 @tables.command("list", short_help="List all tables, or all versions of one.")
@@ -256,7 +267,9 @@ def history(store: str, table: str, as_json: bool) -> None:
 @click.argument("version", required=False)
 def rollback(store: str, table: str, version: str | None, as_json: bool) -> None:
     """Make VERSION current again; without it, the one before the current."""
-    _table_command("rollback", lambda actions: actions.rollback(store, table, version), as_json)
+    _table_command(
+        "rollback", lambda actions: actions.rollback(store, table, version), as_json, (store, table)
+    )
 
 
 @tables.command(short_help="Make VERSION current, such as a candidate.")
@@ -266,7 +279,7 @@ def rollback(store: str, table: str, version: str | None, as_json: bool) -> None
 @click.argument("version")
 def promote(store: str, table: str, version: str, as_json: bool) -> None:
     """Make VERSION current, such as one that was kept as a candidate."""
-    _table_command("promote", lambda actions: actions.promote(store, table, version), as_json)
+    _table_command("promote", lambda actions: actions.promote(store, table, version), as_json, (store, table))
 
 
 @tables.command(short_help="Say what lies between versions OLD and NEW.")
@@ -290,7 +303,7 @@ def diff(store: str, table: str, old: str, new: str, output: str | None, as_json
 )
 def prune(store: str, table: str, keep: int, as_json: bool) -> None:
     """Remove all versions but the newest N, the current one and its predecessor."""
-    _table_command("prune", lambda actions: actions.prune(store, table, keep), as_json)
+    _table_command("prune", lambda actions: actions.prune(store, table, keep), as_json, (store, table))
 
 
 commands.add_to(main)

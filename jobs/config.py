@@ -722,10 +722,19 @@ class EvaluateConfig(JobConfig):
     cluster: ClusterConfig = _CLUSTER
 
 
+DEMO_TABLE = "adult-income"
+
+
 class DemoConfig(JobConfig):
     """Configuration of demo."""
 
     output: DemoOutputConfig = Field(DemoOutputConfig(), description="Where the demo's files go.")
+    record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER
+
+    @property
+    def store(self) -> PublishedConfig:
+        """Where its tables go."""
+        return PublishedConfig(path=f"{self.output.path.rstrip('/')}/store", table=DEMO_TABLE)

@@ -8,11 +8,13 @@ from pydantic import Field
 
 from jobs.config import (
     _CLUSTER,
+    _RECORD,
     _STORAGE,
     ClusterConfig,
     JobConfig,
     MeasuredLogConfig,
     PublishedConfig,
+    RecordConfig,
     Scratch,
     Section,
     StorageConfig,
@@ -59,6 +61,7 @@ class MonitorConfig(JobConfig):
     )
     monitor: MonitorSection = Field(MonitorSection(), description="When an alarm is given.")
     page: PageConfig = Field(PageConfig(), description="Where the page goes.")
+    record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER

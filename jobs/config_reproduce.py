@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from jobs.config import _CLUSTER, _STORAGE, ClusterConfig, JobConfig, Scratch, StorageConfig, Text, _as_tuple
+from jobs.config import (
+    _CLUSTER,
+    _RECORD,
+    _STORAGE,
+    ClusterConfig,
+    JobConfig,
+    RecordConfig,
+    Scratch,
+    StorageConfig,
+    Text,
+    _as_tuple,
+)
 from jobs.config_section import Section
 
 
@@ -74,6 +85,7 @@ class ReproduceConfig(JobConfig):
     data: ExperimentDataConfig = Field(ExperimentDataConfig(), description="The data sets.")
     output: ReproductionConfig = Field(description="Where the results go.")
     reproduce: ReproduceSection = Field(ReproduceSection(), description="What to run.")
+    record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE
     scratch: Scratch = None
     cluster: ClusterConfig = _CLUSTER

@@ -13,6 +13,7 @@ from typing import Any
 from calibrators.assessment import Measures
 from calibrators.calibration_map import CalibrationMap
 from jobs import evaluate, fit, score
+from jobs.config import DEMO_TABLE as TABLE
 from jobs.config import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config_loading import load
 from jobs.run import Outcome, Plan
@@ -21,7 +22,6 @@ from pipeline.evaluate.evaluation import MEASURE_FACTS
 from pipeline.execution import Executor
 
 MARKER = "demo.json"
-TABLE = "adult-income"
 ADULT = Path(__file__).parent / "data" / "adult.parquet"
 OTHERS = ("enir", "bbq", "abb")
 """Methods to compare isotonic regression with."""

@@ -285,7 +285,7 @@ class Prepared:
             place = (self.config, recipe, self.log, self.window, sort, executor, days)
             trials = Trials(*place, current, can_compare(self.config, current))
             trial = trials.of(total, None if gate.refit else keep)
-        if trial is not None and not gate.refit:
+        if trial is not None and trial.content is not None and not gate.refit:
             content = trial.content
         else:
             content = recipe.fit(self.log, sort, executor, total, keep)

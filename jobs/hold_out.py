@@ -78,10 +78,11 @@ def can_compare(config: FitConfig, current: Version | None) -> bool:
 class Trial:
     """A candidate and what it is worth on the rows that it was not fitted to.
 
+    content : None where there is nothing to fit it to
     positives : rows with label 1 that it was fitted to
     """
 
-    content: Content
+    content: Content | None
     held_out: HeldOut
     positives: int
 
@@ -153,6 +154,12 @@ class Trials:
             What is left does not suit the calibrator.
         """
         kept, held = self._last_days() if self.config.gate.days else self._share(total, "divided")
+        if not kept.used and self.config.gate.refit:
+            return Trial(None, HeldOut(Rows(0.0, 0.0)), 0)
+        if not kept.used:
+            raise InputRejectedError(
+                "gate.holdout: expected rows that are not held out, found none: hold out less, or set gate.refit"
+            )
         try:
             content = self.recipe.fit(
                 self.log, replace(self._place("kept"), write=None), self.executor, kept, keep
@@ -202,10 +209,6 @@ class Trials:
         begin = self._first_held
         kept = self._days("earlier", [table for table in self.tables if table.day < begin])
         held = self._days("last", [table for table in self.tables if table.day >= begin])
-        if not kept.used:
-            raise InputRejectedError(
-                f"gate.holdout: expected usable rows before {day_of(begin)}, found none: hold out fewer days"
-            )
         kept.held_out = {"rows_held_out": held.used}
         kept.rows += held.rows
         kept.bad.merge(held.bad)

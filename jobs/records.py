@@ -8,10 +8,14 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+from pipeline.files.secrets import redacted, without_secrets
 
 if TYPE_CHECKING:
     from jobs.config import JobConfig, RecordConfig
@@ -40,7 +44,7 @@ class Attempt:
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     start: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock: float = field(default_factory=time.monotonic)
-    config: JobConfig | None = None
+    config: JobConfig | SimpleNamespace | None = None
     plan: Plan | None = None
     outcome: Outcome | None = None
     message: str | None = None
@@ -49,6 +53,30 @@ class Attempt:
     def settings(self) -> RecordConfig | None:
         """What is to be left behind; None for jobs that leave nothing."""
         return getattr(self.config, "record", None)
+
+    def misread(self, values: Mapping[str, Any]) -> None:
+        """The configuration is not good: of what was read, take what says where to leave a record."""
+        from jobs.config import RecordConfig
+
+        try:
+            record = RecordConfig.model_validate(values.get("record") or {})
+        except ValueError:
+            record = RecordConfig()
+        places = {}
+        for section, keys in (("store", ("path", "table")), ("output", ("path",))):
+            given = values.get(section)
+            found = {key: given.get(key) for key in keys} if isinstance(given, dict) else {}
+            if found and all(isinstance(value, str) for value in found.values()):
+                places[section] = SimpleNamespace(**found)
+        self.config = SimpleNamespace(record=record, **places)
+
+    @classmethod
+    def of_table(cls, job: str, store: str, table: str) -> Attempt:
+        """An attempt to change a published table by hand."""
+        from jobs.config import RecordConfig
+
+        place = SimpleNamespace(path=store, table=table)
+        return cls(job, config=SimpleNamespace(record=RecordConfig(), store=place))
 
     def begin(self, config: JobConfig) -> None:
         """The configuration is good."""
@@ -96,7 +124,8 @@ class Attempt:
         try:
             action(where)
         except Exception as error:  # noqa: BLE001 - the job itself is done
-            log.warning("%s: cannot write to %s (%s: %s)", key, where, type(error).__name__, error)
+            said = f"{key}: cannot write to {where} ({type(error).__name__}: {error})"
+            log.warning("%s", without_secrets(said))
 
     def _table(self) -> dict[str, Any]:
         store = getattr(self.config, "store", None)
@@ -108,15 +137,14 @@ class Attempt:
         if not where:
             path = getattr(getattr(self.config, "output", None), "path", None)
             return None if path is None or code == _CONFIG else f"{path.rstrip('/')}.logcal"
-        store = where["store"].rstrip("/")
-        needed = store if self.job == "fit" and code != _CONFIG else f"{store}/{where['table']}"
-        there = "://" in store or Path(needed).is_dir()
-        return f"{store}/{where['table']}/{RUNS}" if there else None
+        place = f"{where['store'].rstrip('/')}/{where['table']}"
+        # A fit makes them anyway.
+        there = "://" in place or Path(place).is_dir() or (self.job == "fit" and code != _CONFIG)
+        return f"{place}/{RUNS}" if there else None
 
     def record(self, code: int) -> dict[str, Any]:
         """The attempt as JSON values."""
         from pipeline.files.json_text import jsonable
-        from pipeline.files.secrets import without_secrets
         from pipeline.table.identity import software
 
         assert self.config is not None
@@ -138,7 +166,7 @@ class Attempt:
             **self._table(),
             "version": known.get("version") or known.get("current_version"),
             "inputs": {
-                "path": [] if log_section is None else [without_secrets(path) for path in log_section.path],
+                "path": list(_paths(log_section)),
                 **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},
             },
             "outputs": [] if self.plan is None or code else list(self.plan.writes),
@@ -148,8 +176,13 @@ class Attempt:
             "host": {"name": socket.gethostname(), "user": _user(), "pid": os.getpid()},
             "software": software(),
         }
-        checked: dict[str, Any] = jsonable(found)
+        checked: dict[str, Any] = redacted(jsonable(found))
         return checked
+
+
+def _paths(section: Any) -> Iterable[str]:
+    path = getattr(section, "path", None) or ()
+    return (path,) if isinstance(path, str) else path
 
 
 def _measures(summary: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import os
@@ -115,14 +116,22 @@ def _run(
     attempt: Attempt,
 ) -> None:
     from jobs.cluster import check_class, starting_executor
-    from jobs.config_loading import load
+    from jobs.config_files import read_values
+    from jobs.config_loading import load_values
     from jobs.logging_setup import announce_compiling
     from jobs.process_memory import check_address_space
 
     if graph is not None and not dry_run:
         raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
     check_address_space()
-    config = load(job.config_class(), files, settings)
+    values = read_values(files, settings)
+    given = copy.deepcopy(values.values)
+    try:
+        config = load_values(job.config_class(), values)
+    except ConfigError:
+        if not dry_run and "record" in job.config_class().model_fields:
+            attempt.misread(given)
+        raise
     use(config.storage.options)
     check_class(config.cluster)
     if dry_run:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.config_follow import FollowConfig
+from jobs.limits import WARNED
 from jobs.refit import PUBLISHED, Refits
 from jobs.run import Outcome
 from pipeline.errors import LogcalError, examples
@@ -31,6 +32,9 @@ _BATCHES_SHOWN = 50
 REPORT = "report.html"
 
 
+ROW_COUNTS = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_above_range")
+
+
 @dataclass
 class Totals:
     """What all batches of a run did."""
@@ -42,6 +46,8 @@ class Totals:
     rows: int = 0
     null_rows: int = 0
     unseen_rows: int = 0
+    rows_below_range: int = 0
+    rows_above_range: int = 0
     removed: int = 0
     waiting: int = 0
     left: int = 0
@@ -55,7 +61,7 @@ class Totals:
             self.left = 0
             return
         self.batches += 1
-        for name in ("files", "rows", "null_rows", "unseen_rows", "removed"):
+        for name in (*ROW_COUNTS, "files", "removed"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
         self.waiting, self.version, self.left = report.waiting, report.version, report.left
         self.refused |= report.refused
@@ -76,6 +82,14 @@ class Totals:
             report.seconds,
             f"; {', '.join(more)}" if more else "",
         )
+        outside = report.rows_below_range + report.rows_above_range
+        if outside > WARNED * report.rows:
+            log.warning(
+                "batch %s: %s of %s rows have scores that no row of the table's fit reached",
+                f"{report.number:,}",
+                f"{outside:,}",
+                f"{report.rows:,}",
+            )
         for name, reason in list(report.refused.items())[:5]:
             log.warning("refused %s: %s", name, reason)
 
@@ -87,9 +101,7 @@ class Totals:
             "version": self.version,
             "batches": self.batches,
             "files": self.files,
-            "rows": self.rows,
-            "null_rows": self.null_rows,
-            "unseen_rows": self.unseen_rows,
+            **{name: getattr(self, name) for name in ROW_COUNTS},
             "removed": self.removed,
             "waiting": self.waiting,
             "refits": refits,
@@ -139,7 +151,7 @@ class Standing:
             "table": self.config.store.table,
             "version": None if current is None else current.name,
             "files": scored,
-            "rows": sum(known.rows for known in ledger.files.values()),
+            **{name: sum(getattr(known, name) for known in ledger.files.values()) for name in ROW_COUNTS},
             "backlog": len(backlog),
             "backlog_bytes": sum(source.size for source in backlog),
             "batches": ledger.last,

@@ -175,7 +175,7 @@ def sql(
 
 def _history_line(record: dict[str, Any]) -> str:
     rows, measures = record.get("rows", {}), record.get("measures", {})
-    parts = [record["start"][:19], f"{record['job']:8}", f"exit {record['exit_code']}"]
+    parts = [record["start"][:19], f"{record['job']:15}", f"exit {record['exit_code']}"]
     parts.append(f"{record.get('seconds', 0):.1f} s")
     parts += [f"version {record['version']}"] if record.get("version") else []
     used = rows.get("rows_used", rows.get("rows"))

@@ -101,3 +101,62 @@ def test_a_days_place_needs_a_window(place, day, capsys):
     assert day("fit") == 0
     assert day("score", "window.column=null", "score.last=null") == 2
     assert "output.path: expected a path without {day}" in capsys.readouterr().err
+
+
+COUNTRIES = (
+    "log={path: log, segment: country, on_bad_rows: quarantine}",
+    "gate={holdout: 1d}",
+    "segments.min_rows=300",
+)
+"""What makes a map for each country of the day, behind a gate."""
+
+
+def write_countries(place, number, rows=4000, **off):
+    """A day of two countries. off : by how much the odds of a country are off."""
+    random = np.random.default_rng(number)
+    z = random.normal(size=rows)
+    country = random.choice(["at", "de"], rows)
+    shift = np.array([off.get(name, {"at": 0.0, "de": 1.0}[name]) for name in country])
+    label = random.random(rows) < 1 / (1 + np.exp(-z - shift))
+    folder = place.root / "log" / f"date=2026-01-{number:02}"
+    folder.mkdir(parents=True, exist_ok=True)
+    score = 1 / (1 + np.exp(-z))
+    pq.write_table(pa.table({"score": score, "label": label, "country": country}), folder / "a.parquet")
+
+
+def test_a_day_of_countries_goes_through_the_gate(place, day):
+    def whole_day():
+        return [day(job, *COUNTRIES) for job in ("evaluate", "fit", "score")]
+
+    def gate():
+        current = (place.store / "ads" / "CURRENT").read_text().strip()
+        return json.loads((place.store / "ads" / "versions" / current / "manifest.json").read_text())["gate"]
+
+    write_countries(place, 1)
+    assert [day(job, *COUNTRIES) for job in ("fit", "score")] == [0, 0]
+    # There are no other days to fit to: that is said.
+    assert "the table was not judged" in gate()["warnings"][0]
+    write_countries(place, 2)
+    assert whole_day() == [0, 0, 0]
+    found = gate()["holdout"]
+    assert (found["judged"], found["compared"], found["rows_compared"]) == (True, True, 4000)
+    scored = pl.read_parquet(place.root / "scored" / "2026-01-02/")
+    means = dict(
+        scored.group_by("country").agg(pl.col("probability").mean() - pl.col("label").mean()).iter_rows()
+    )
+    assert all(abs(error) < 0.03 for error in means.values())
+    write_countries(place, 3)
+    assert whole_day() == [0, 0, 0]
+    run = run_json(place, 3)
+    assert run["evaluation"]["comparison"]["against"].startswith("version 000001")
+    assert {row["segment"][0] for row in run["segments"]["worst"]} == {"at", "de"}
+    # One country's labels are lost: the report names it, and no table of such a day goes live; rows are scored.
+    before = (place.store / "ads" / "CURRENT").read_text()
+    write_countries(place, 4, de=-2.0)
+    assert whole_day() == [4, 4, 0]
+    assert (place.store / "ads" / "CURRENT").read_text() == before
+    [worst, other] = run_json(place, 4)["segments"]["worst"]
+    assert (worst["segment"], worst["beyond_chance_after"] > 0.1) == (["de"], True)
+    assert other["beyond_chance_after"] == 0
+    assert pl.read_parquet(place.root / "scored" / "2026-01-04/").height == 4000
+    assert 'logcal_last_exit_code{job="fit",table="ads"} 4' in (place.root / "logcal.prom").read_text()

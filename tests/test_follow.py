@@ -694,6 +694,21 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
     ]
 
 
+def test_scores_that_the_table_has_not_seen_are_counted(place, call):
+    place.write_log()
+    call("fit").expect(0)
+    percent = place.root / "arriving"
+    percent.mkdir()
+    pq.write_table(pa.table({"score": [0.5, 50.0, 99.0, -1.0]}), percent / "a.parquet")
+    pq.write_table(pa.table({"score": [0.4, 0.6]}), percent / "b.parquet")
+    paths = {"log__path": percent, "output__path": place.output}
+    follow = call("follow", "follow.once=true", "--json", **paths)
+    found = follow.expect(0, "3 of 6 rows have scores that no row of the table's fit reached").json
+    assert (found["rows_below_range"], found["rows_above_range"]) == (1, 2)
+    status = call("follow", "follow.status=true", "--json", **paths).expect(0).json
+    assert (status["rows"], status["rows_below_range"], status["rows_above_range"]) == (6, 1, 2)
+
+
 def test_what_cannot_be_followed_is_refused(place, stream):
     follow, arriving = stream
     _lands(arriving, "a.parquet")

@@ -18,7 +18,8 @@ def fitted(place, call):
 
 
 def records(place):
-    return [json.loads(path.read_text()) for path in sorted((place.store / place.table / "runs").iterdir())]
+    found = [json.loads(path.read_text()) for path in (place.store / place.table / "runs").iterdir()]
+    return sorted(found, key=lambda record: record["start"])
 
 
 def test_every_attempt_is_recorded(fitted, call):
@@ -52,6 +53,75 @@ def test_a_mistyped_store_is_not_made_for_a_record(place, call):
     assert json.loads(record.read_text())["exit_code"] == 3
 
 
+def test_a_first_fit_that_fails_is_recorded_where_its_store_will_be(place, call):
+    place.write_log()
+    call("fit", "log.label=nosuch").expect(3)
+    (record,) = records(place)
+    assert (record["job"], record["exit_code"]) == ("fit", 3)
+
+
+def test_a_configuration_that_cannot_be_used_is_recorded_where_it_says(fitted, call):
+    metrics = fitted.root / "a.prom"
+    call("fit", "calibrator.metod=isotonic", f"record.prometheus={metrics}").expect(2, "calibrator.metod")
+    call("score", "score.max_unseen=2", output__path=fitted.root / "scored").expect(2, "score.max_unseen")
+    call("fit", "record.path=[1]").expect(2, "record.path")
+    assert [(found["job"], found["exit_code"]) for found in records(fitted)][1:] == [
+        ("fit", 2),
+        ("score", 2),
+        ("fit", 2),
+    ]
+    assert "calibrator.metod" in records(fitted)[1]["message"]
+    assert 'logcal_last_exit_code{job="fit",table="ads"} 2' in metrics.read_text()
+    call("fit", "--dry-run", "calibrator.metod=isotonic").expect(2)
+    assert len(records(fitted)) == 4
+
+
+def test_changes_of_a_table_by_hand_are_recorded(place, call, monkeypatch):
+    from click.testing import CliRunner
+
+    from jobs.cli import main
+
+    monkeypatch.setattr("jobs.cli.gc.freeze", lambda: None)
+    place.write_log()
+    call("fit").expect(0)
+    call("fit", "calibrator.method=platt").expect(0)
+
+    def tables(*arguments, store=place.store):
+        given = ["tables", *arguments, "--store", str(store), "--table", "ads"]
+        return CliRunner().invoke(main, given, catch_exceptions=False)
+
+    assert tables("rollback").exit_code == 0
+    assert tables("promote", "000002").exit_code == 0
+    assert tables("promote", "000009").exit_code == 3
+    assert tables("prune", "--keep", "1").exit_code == 0
+    assert tables("list").exit_code == 0
+    found = [(one["job"], one["exit_code"], one["version"]) for one in records(place)]
+    assert [(job, code) for job, code, _ in found[2:]] == [
+        ("tables-rollback", 0),
+        ("tables-promote", 0),
+        ("tables-promote", 3),
+        ("tables-prune", 0),
+    ]
+    assert found[3][2] == place.current
+    shown = tables("history").output
+    assert "tables-rollback  exit 0" in shown
+    assert tables("rollback", store=place.root / "mistyped").exit_code == 3
+    assert not (place.root / "mistyped").exists()
+
+
+def test_nothing_that_is_left_behind_holds_a_secret(place, call):
+    path = "s3://me:pa55word@nosuch/log?X-Amz-Signature=abcdef"
+    lineage, metrics = place.root / "events.jsonl", place.root / "a.prom"
+    (place.store / "ads").mkdir(parents=True)
+    settings = (f"record.prometheus={metrics}", f"record.openlineage={lineage}")
+    call("fit", *settings, "storage.options.s3.secret=letmein123", log__path=path)
+    left = "".join(one.read_text() for one in (*place.store.rglob("*.json"), metrics, lineage))
+    assert '"exit_code": ' in left
+    assert "s3://***@nosuch" in left
+    for secret in ("pa55word", "abcdef", "letmein123"):
+        assert secret not in left
+
+
 def test_records_can_be_left_out_and_failing_to_write_one_only_warns(place, call):
     place.write_log()
     call("fit", "record.path=none").expect(0)
@@ -75,8 +145,8 @@ def test_history(fitted, call):
     (fitted.store / fitted.table / "runs" / "20260101T000000-fit-x.json").write_text("{")
     store = ("--store", str(fitted.store), "--table", "ads")
     said = fitted.run("tables", "history", *store).expect(0).stdout.splitlines()
-    assert "fit       exit 0" in said[0]
-    assert "evaluate  exit 0" in said[1]
+    assert "fit              exit 0" in said[0]
+    assert "evaluate         exit 0" in said[1]
     assert "ECE 0." in said[1]
     assert said[2].startswith("1 files in")
     found = fitted.run("tables", "history", "--json", *store).expect(0)

@@ -1,9 +1,11 @@
 #!/bin/bash
-# day.sh: judge, fit, score; a refused table does not keep the new rows from being scored with the old one
-cd /opt/logcal || exit 2
-run() { .venv/bin/logcal "$1" --config day.yaml; code=$?; [ $code = 99 ] && code=0; return $code; }
+# day.sh [SETTING...]: judge, fit, score; a refused table does not keep the new rows from being scored with the old one
+cd "$(dirname "$0")" || exit 2
+PATH=$PWD/.venv/bin:$PATH
 failed=0
-run evaluate || failed=$?
-run fit || failed=$?
-run score || failed=$?
+for job in evaluate fit score; do
+    logcal $job --config day.yaml "$@"
+    code=$?
+    [ $code = 0 ] || [ $code = 99 ] || failed=$code
+done
 exit $failed

@@ -83,7 +83,7 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
     _make_folder(places.target_filesystem, target)
     # Scored under another name first: what changes while it is read must not be seen.
     try:
-        null_rows, unseen_rows, size, rows = _scored(places, file, target, scoring)
+        known = _scored(places, file, target, scoring)
     except InputRejectedError as error:
         if _seen(places, path) != file:
             return Outcome(file, CHANGED)
@@ -93,15 +93,24 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
     if _seen(places, path) != file:
         # It is listed again, and written again.
         return Outcome(file, CHANGED)
-    return Outcome(file, SCORED, Known(file.size, file.stamp, rows, null_rows, unseen_rows, size))
+    return Outcome(file, SCORED, known)
 
 
-def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> tuple[int, int, int, int]:
+def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Known:
     own = LogFile(places.source(file.name), file.name, file.size, file.stamp)
     with open_parquet(places.filesystem, own.path, own.seen) as parquet:
         rows = parquet.metadata.num_rows
     counts = score_file(places.filesystem, own, places.target_filesystem, target, scoring)
-    return counts.null, counts.unseen, counts.size, rows
+    return Known(
+        file.size,
+        file.stamp,
+        rows,
+        counts.null,
+        counts.unseen,
+        counts.size,
+        rows_below_range=counts.below,
+        rows_above_range=counts.above,
+    )
 
 
 def _seen(places: Places, path: str) -> Source | None:

@@ -69,6 +69,8 @@ class Report:
     rows: int = 0
     null_rows: int = 0
     unseen_rows: int = 0
+    rows_below_range: int = 0
+    rows_above_range: int = 0
     bytes: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     removed: int = 0
@@ -296,6 +298,8 @@ def _report(batch: Batch, done: Done, left: int, seconds: float) -> Report:
         rows=sum(known.rows for known in scored),
         null_rows=sum(known.null_rows for known in scored),
         unseen_rows=sum(known.unseen_rows for known in scored),
+        rows_below_range=sum(known.rows_below_range for known in scored),
+        rows_above_range=sum(known.rows_above_range for known in scored),
         bytes=sum(known.bytes for known in scored),
         refused={name: known.reason for name, known in done.known.items() if known.reason is not None},
         removed=len(batch.removed),

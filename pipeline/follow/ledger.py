@@ -33,6 +33,9 @@ COMPACT_EVERY = 100
 
 _STREAM = "stream.json"
 
+_ALWAYS = 6
+"""Numbers of a file that are always written."""
+
 
 class Source(NamedTuple):
     """A file of the log: its name below the log's root, size in bytes, and stamp, which changes with its content."""
@@ -50,6 +53,7 @@ class Known(NamedTuple):
     size, stamp : of the file that was read
     rows, null_rows, unseen_rows, bytes : of its scored file
     reason : why it was refused; None where it was scored
+    rows_below_range, rows_above_range : of its rows, those whose score no row of the table's fit reached
     """
 
     size: int
@@ -59,6 +63,8 @@ class Known(NamedTuple):
     unseen_rows: int = 0
     bytes: int = 0
     reason: str | None = None
+    rows_below_range: int = 0
+    rows_above_range: int = 0
 
 
 @dataclass(frozen=True)
@@ -303,7 +309,11 @@ def partition_of(name: str) -> str:
 
 def _row(known: Known) -> list[Any]:
     values = list(known)
-    return values if known.reason is not None else values[:-1]
+    nothing = Known(known.size, known.stamp)
+    # What has nothing to say is left out at the end: ledgers are long.
+    while len(values) > _ALWAYS and values[-1] == nothing[len(values) - 1]:
+        values.pop()
+    return values
 
 
 def _done_of(content: Mapping[str, Any]) -> Done:
