@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,20 @@ _COMPILED = "calibrators._kernels.lookup"
 def compiled(scores: int) -> bool:
     """Whether so many scores are worth compiled code: its import takes as long as a few million without it."""
     return scores >= _MANY or (_COMPILED in sys.modules and scores > 1000)
+
+
+class Interval(NamedTuple):
+    """Of each row of a map, the lowest and the highest probability; float64 arrays, shape (rows,), lower <= upper."""
+
+    lower: Array
+    upper: Array
+
+    def at(self, score_hi: Array, scores: Array) -> tuple[Array, Array]:
+        """Of scores: the interval of the row that each lies in; NaN for NaN. score_hi : of the rows."""
+        row = np.searchsorted(score_hi[:-1], scores, side="right")
+        missing = np.isnan(scores)
+        lower, upper = (np.where(missing, np.nan, column[row]) for column in self)
+        return lower, upper
 
 
 @dataclass(frozen=True, eq=False)

@@ -327,6 +327,13 @@ class CalibratorConfig(Section):
         description="What to do when the fitted map decreases somewhere, as enir, near_isotonic, bbq, sbb, abb and "
         "histogram may. allow: publish it. repair: publish its isotonic projection. require: publish nothing.",
     )
+    interval: Literal["none", "band", "venn_abers"] = Field(
+        "none",
+        description="An interval for each row of the table, in prob_lower and prob_upper. band: the true probability "
+        "lies within it, at all scores at once with 95 % confidence, if it never decreases with the score. venn_abers: "
+        "the multiprobabilities of Venn-Abers prediction, of isotonic alone; no confidence interval. Both for logs "
+        "without weights and segments.",
+    )
 
 
 class SegmentsConfig(Section):
@@ -523,6 +530,11 @@ class ScoredConfig(Section):
     column: Text = Field("probability", description="Name of the column with the calibrated probability.")
     version_column: Text = Field(
         "table_version", description="Name of the column with the version of the table that was used."
+    )
+    interval: bool = Field(
+        False,
+        description="Whether to add the columns prob_lower and prob_upper too, from a table with intervals "
+        "(calibrator.interval of fit).",
     )
     decision_column: Text = Field(
         "decision",

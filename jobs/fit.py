@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from calibrators.intervals import NONE, VENN_ABERS
 from jobs.config import FitConfig
 from jobs.gate import change_of, judge, judge_held_out
 from jobs.hold_out import TRIAL, Trial, Trials, can_compare, check_holdout
@@ -47,6 +48,7 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     calibrator = recipe_of(config).calibrator()
     columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
     _check_segments(config)
+    _check_interval(config)
     check_holdout(config)
     log = open_log(config.log.path, columns)
     window = window_of(config.window, log)
@@ -120,6 +122,7 @@ def recipe_of(config: FitConfig) -> Recipe:
         config.log.segment,
         SegmentRules(config.segments.min_rows, enough, leaning),
         {**config.segments.model_dump(), "min_positives": enough},
+        config.calibrator.interval,
     )
 
 
@@ -140,6 +143,29 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
     needed = most_bytes(rows_new, config.log.weight is not None, bool(config.log.segment))
     check_free(check_writable(days.folder, "store.path"), needed, "store.path")
     return days
+
+
+def _check_interval(config: FitConfig) -> None:
+    """What an interval does not go with."""
+    kind = config.calibrator.interval
+    if kind == NONE:
+        return
+    weights = "log.weight" if config.log.weight is not None else "window.half_life"
+    if config.log.weight is not None or config.window.half_life is not None:
+        raise ConfigError(
+            f"calibrator.interval: expected rows that all count alike, found {weights}: how sure a frequency is "
+            "depends on how many rows there were, which weights do not say; leave out one of them"
+        )
+    if config.log.segment:
+        raise ConfigError(
+            "calibrator.interval: expected a log without segments, found log.segment: segments borrow strength from "
+            "each other's rows, which no interval of independent rows describes; leave out one of them"
+        )
+    if kind == VENN_ABERS and not leans(config.calibrator.method, config.calibrator.params):
+        raise ConfigError(
+            f"calibrator.interval: expected method isotonic (not strict) with venn_abers, found "
+            f"{config.calibrator.method}: Venn-Abers prediction is made of isotonic regressions; band goes with any"
+        )
 
 
 def _check_segments(config: FitConfig) -> None:

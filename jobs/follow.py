@@ -229,6 +229,7 @@ class Prepared:
             config.output.version_column,
             classifying_of(config, version),
             segments_of(version),
+            config.output.interval,
         )
 
 

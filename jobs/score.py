@@ -50,7 +50,9 @@ def prepare(config: ScoreConfig) -> Prepared:
         config.output.version_column,
         classifying,
         segments,
+        config.output.interval,
     )
+    check_interval(config.output.interval, version)
     settings = {
         "score": config.log.score,
         "column": config.output.column,
@@ -59,6 +61,8 @@ def prepare(config: ScoreConfig) -> Prepared:
         "version": version.name,
         "fingerprint": version.manifest["fingerprint"],
     }
+    if config.output.interval:
+        settings["interval"] = True
     if classifying is not None:
         settings["classifier"] = classifying.classifier.digest
         settings["decision"] = [classifying.decision, classifying.threshold]
@@ -70,6 +74,17 @@ def prepare(config: ScoreConfig) -> Prepared:
     )
     check_output(log, output, identity)
     return Prepared(config, log, version, scoring, identity, output, limits, window)
+
+
+def check_interval(wanted: bool, version: Version) -> None:
+    """Raise ConfigError where intervals are wanted of a table that has none."""
+    found = version.manifest.get("interval", "none")
+    if wanted and found in ("none", "refuted"):
+        raise ConfigError(
+            f"output.interval: expected a table with intervals, found version {version.name} with "
+            f"{'none' if found == 'none' else 'none, since its observations refute a monotone truth'}: fit with "
+            "calibrator.interval=band or venn_abers, or leave output.interval out"
+        )
 
 
 def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Classifying | None:

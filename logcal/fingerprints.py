@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
 from logcal import schema
 from logcal.lookup_table import Array, Key
 
@@ -24,15 +24,21 @@ def fingerprint(
     parameters: dict[str, Any],
     score_transform: str,
     data: dict[str, Any],
+    interval: tuple[str, Interval] | None = None,
 ) -> str:
     """The SHA-256 of a lookup table's content, as hexadecimal digits; its version is not part of it.
 
     Equal content has equal fingerprints, whatever the version of pyarrow that writes it.
     """
     facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
-    digest = hashlib.sha256(f"{schema.FORMAT_VERSION}\n{as_json(facts)}\n".encode())
+    version = schema.FORMAT_VERSION
+    if interval is not None:
+        facts["interval"], version = interval[0], schema.SECOND_FORMAT_VERSION
+    digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
     for name in _MAP:
         digest.update(np.asarray(getattr(calibration_map, name), "<f8").tobytes())
+    for column in () if interval is None else interval[1]:
+        digest.update(np.asarray(column, "<f8").tobytes())
     return digest.hexdigest()
 
 

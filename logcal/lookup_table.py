@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.calibration_map import CalibrationMap, compiled, line
+from calibrators.calibration_map import CalibrationMap, Interval, compiled, line
 from logcal import schema
 from logcal.moved import Moves, drawn
 from logcal.segment_index import SegmentIndex
@@ -43,6 +43,7 @@ class LookupFacts:
     rows : of all maps.
     segments : names of the segment columns.
     format_version : of the file.
+    interval : what the intervals of its rows are, 'band' or 'venn_abers'; None where it has none.
     """
 
     version: str
@@ -55,6 +56,7 @@ class LookupFacts:
     rows: int
     segments: tuple[str, ...] = ()
     format_version: str = "1"
+    interval: str | None = None
 
     @property
     def content(self) -> dict[str, Any]:
@@ -65,10 +67,11 @@ class LookupFacts:
 
 @dataclass(frozen=True)
 class LookupTable:
-    """A calibration map and the facts of its making."""
+    """A calibration map and the facts of its making; and an interval of each of its rows, where it has them."""
 
     map: CalibrationMap
     facts: LookupFacts = field(repr=False)
+    interval: Interval | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

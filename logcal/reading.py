@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.calibration_map import CalibrationMap, line
+from calibrators.calibration_map import CalibrationMap, Interval, line
 from logcal import schema, storage
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import InputRejectedError
@@ -29,6 +29,7 @@ SEGMENTS_FILE, MANIFEST_FILE = "segments.parquet", "manifest.json"
 _CACHED_TABLES = 2
 _PREFIX = schema.LOOKUP_METADATA_PREFIX
 _MAP = schema.LOOKUP_TABLE.names
+_NUMBERS = frozenset(schema.INTERVAL_TABLE.names)
 _JSON_KEYS = ("parameters", "data")
 
 
@@ -49,16 +50,29 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
     parquet = _parquet(path, content)
     facts = _checked_facts(path, parquet)
     table = _rows(path, parquet)
-    if any(table.column(name).null_count for name in _MAP):
+    if any(
+        column.null_count
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if name in _NUMBERS
+    ):
         raise InputRejectedError(f"{path}: expected a lookup table, found nulls in it: publish it again")
     if facts.segments:
         return _segmented(path, content, facts, table)
+    interval = None if facts.interval is None else _interval(path, table)
     try:
-        found = LookupTable(CalibrationMap(**_columns(table)), facts)
+        found = LookupTable(CalibrationMap(**_columns(table)), facts, interval)
     except ValueError as error:
         raise _not_maps(path, f"{error}") from None
-    _compare(path, facts.fingerprint, fingerprint(found.map, **facts.content))
+    pair = None if interval is None or facts.interval is None else (facts.interval, interval)
+    _compare(path, facts.fingerprint, fingerprint(found.map, **facts.content, interval=pair))
     return found
+
+
+def _interval(path: str, table: pa.Table) -> Interval:
+    lower, upper = (as_numpy(table.column(name)) for name in ("prob_lower", "prob_upper"))
+    if not np.all((lower >= 0) & (lower <= upper) & (upper <= 1)):
+        raise _not_maps(path, "no intervals: expected 0 <= prob_lower <= prob_upper <= 1")
+    return Interval(lower, upper)
 
 
 def read_facts(path: str) -> LookupFacts:
@@ -167,7 +181,9 @@ def _checked_facts(path: str, parquet: pq.ParquetFile) -> LookupFacts:
     segmented = (_PREFIX + "segments").encode() in (found.metadata or {})
     facts = facts_of(path, found.metadata, parquet.metadata.num_rows) if segmented else None
     names = facts.segments if facts else ()
-    expected = _expected(found, names, schema.segmented_lookup) if names else schema.LOOKUP_TABLE
+    with_interval = (_PREFIX + "interval").encode() in (found.metadata or {})
+    plain_table = schema.INTERVAL_TABLE if with_interval else schema.LOOKUP_TABLE
+    expected = _expected(found, names, schema.segmented_lookup) if names else plain_table
     if not found.remove_metadata().equals(expected):
         raise InputRejectedError(
             f"{path}: expected a lookup table with the columns {_described(expected)}; found {_described(found)}: "
@@ -203,6 +219,7 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
         values["monotone"] = {"true": True, "false": False}[texts["monotone"]]
         values["segments"] = tuple(json.loads(texts.get("segments", "[]")))
         values["format_version"] = found
+        values["interval"] = texts.get("interval")
     except (KeyError, ValueError) as error:
         raise InputRejectedError(
             f"{path}: expected a lookup table's metadata, found them incomplete ({error}): publish it again"
@@ -230,7 +247,7 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     beside = storage.beside(path, SEGMENTS_FILE)
     segments_content = _content(beside, "table of segments", "publish it again")
     segments = _rows(beside, _parquet(beside, segments_content))
-    moved = facts.format_version == schema.MOVED_FORMAT_VERSION
+    moved = facts.format_version == schema.SECOND_FORMAT_VERSION
     expected = _expected(segments.schema, names, schema.moved_segments if moved else schema.segments)
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(

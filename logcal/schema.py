@@ -9,10 +9,10 @@ import pyarrow as pa
 FORMAT_VERSION = "1"
 """Of lookup tables and manifests; readers refuse a version that they do not know."""
 
-MOVED_FORMAT_VERSION = "2"
-"""Of those whose segments move maps: which readers that know the first version alone would pass over."""
+SECOND_FORMAT_VERSION = "2"
+"""Of those whose segments move maps, or whose rows have intervals: readers of the first would pass over that."""
 
-FORMAT_VERSIONS = (FORMAT_VERSION, MOVED_FORMAT_VERSION)
+FORMAT_VERSIONS = (FORMAT_VERSION, SECOND_FORMAT_VERSION)
 
 
 def other_format(found: object) -> str:
@@ -38,6 +38,17 @@ LOOKUP_TABLE = pa.schema(
     ]
 )
 """A calibration map; one row an interval of scores."""
+
+INTERVAL_TABLE = pa.schema(
+    [
+        *LOOKUP_TABLE,
+        pa.field(
+            "prob_lower", pa.float64(), nullable=False
+        ),  # of the scores of the row; see the metadata's interval
+        pa.field("prob_upper", pa.float64(), nullable=False),
+    ]
+)
+"""A calibration map with an interval for each row."""
 
 SEGMENT_LEVEL = "segment_level"
 

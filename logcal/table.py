@@ -153,6 +153,33 @@ class Table:
         array = np.asarray(self._transformed(scores), dtype=np.float64)
         return self._of_arrays(np.ascontiguousarray(array).reshape(-1), columns).reshape(array.shape)
 
+    def interval(self, scores: Any) -> tuple[Any, Any]:
+        """The interval of each score: that of the table's row that it lies in.
+
+        Parameters
+        ----------
+        scores : as in `predict`
+
+        Returns
+        -------
+        lower, upper : float64 arrays of the scores' shape, in [0, 1]; NaN for NaN
+            What they are says `facts.interval`: 'band', the ends of a band that holds the true probabilities of all
+            scores at once with 95 % confidence, if these never decrease with the score; or 'venn_abers', a
+            multiprobability of Venn-Abers prediction, which is no confidence interval.
+
+        Raises
+        ------
+        ConfigError
+            The table has no intervals.
+        """
+        table = self._lookup
+        if not isinstance(table, LookupTable) or table.interval is None:
+            raise ConfigError(
+                "expected a table with intervals, found one without: fit it with calibrator.interval=band or venn_abers"
+            )
+        array = np.asarray(self._transformed(scores), dtype=np.float64)
+        return table.interval.at(table.map.score_hi, array)
+
     def _of_many(self, scores: Array) -> Array:
         """The same of very many, in pieces on threads."""
         from concurrent.futures import ThreadPoolExecutor

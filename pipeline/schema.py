@@ -12,9 +12,10 @@ import pyarrow as pa
 from calibrators.assessment import MEASURES
 from logcal.schema import (
     FORMAT_VERSION,
+    INTERVAL_TABLE,
     LOOKUP_METADATA_PREFIX,
     LOOKUP_TABLE,
-    MOVED_FORMAT_VERSION,
+    SECOND_FORMAT_VERSION,
     SEGMENT_LEVEL,
     moved_segments,
     segmented_lookup,
@@ -23,13 +24,14 @@ from logcal.schema import (
 
 __all__ = [
     "FORMAT_VERSION",
+    "INTERVAL_TABLE",
     "LOOKUP_METADATA_PREFIX",
     "LOOKUP_TABLE",
-    "MOVED_FORMAT_VERSION",
     "QUARANTINE",
     "REASONS",
     "SCORE_TABLE",
     "SEGMENT_DIFFERENCES",
+    "SECOND_FORMAT_VERSION",
     "SEGMENT_LEVEL",
     "SEGMENT_MEASURES",
     "TABLE_VERSION_COLUMN",

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.intervals import BAND, NONE, VENN_ABERS, Cells, venn_abers_pass, with_cells
 from calibrators.monotone import largest_fall, project_isotonic
 from calibrators.passes import Pass
 from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
@@ -87,10 +88,15 @@ def _nearest(name: str, known: Any) -> str:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted calibrator, and the score table that it was fitted to."""
+    """A fitted calibrator, and the score table that it was fitted to.
+
+    cells, venn_abers : of the observations, for an interval of each row of a map, where it was asked for
+    """
 
     calibrator: Calibrator
     table: ScoreTable
+    cells: Cells | None = None
+    venn_abers: Interval | None = None
 
 
 def needs_table(calibrator: Calibrator, weighted: bool) -> bool:
@@ -107,6 +113,12 @@ def where_written(
     return keep
 
 
+def first_request(calibrator: Calibrator, interval: str = NONE) -> Pass:
+    """The first pass of a fit, with what an interval needs of it. interval : see `fit_log`."""
+    request = calibrator.first_pass()
+    return with_cells(request) if interval == BAND else request
+
+
 def fit_log(
     calibrator: Calibrator,
     log: Log,
@@ -117,6 +129,7 @@ def fit_log(
     total: RunReceipt | None = None,
     merged: tuple[ScoreTable, Any] | None = None,
     written: bool = False,
+    interval: str = NONE,
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
@@ -125,6 +138,8 @@ def fit_log(
     is not there, and the calibrator asks for another pass all the same, the runs are merged again, by their receipts.
     total : see `build_score_table`. merged : what a graph has given by now, the table and the result of the first pass.
     written : whether the table is wanted for further passes in any case.
+    interval : one of `calibrators.intervals.KINDS`, of rows without weights; Venn-Abers of isotonic regression alone.
+    The first pass is then `first_request`'s.
 
     Raises
     ------
@@ -133,14 +148,23 @@ def fit_log(
     ConfigError
         The scores do not suit the calibrator.
     """
+    written |= interval == VENN_ABERS
     plan = replace(plan, write=where_written(calibrator, log, plan, keep, written=written))
     table: ScoreTable | None = None
 
     passes = itertools.count(1)
+    cells: Cells | None = None
 
     def run(request: Pass) -> Any:
-        nonlocal table
+        nonlocal cells
         number = next(passes)
+        if interval == BAND and number == 1:
+            result, cells = carry_out(with_cells(request), number)
+            return result
+        return carry_out(request, number)
+
+    def carry_out(request: Pass, number: int) -> Any:
+        nonlocal table
         if table is not None and plan.write is not None:
             return table.run(request, executor, f"pass-{number}")
         first = merged if table is None else None
@@ -155,8 +179,9 @@ def fit_log(
         calibrator.fit_passes(run)
     except ValueError as error:
         raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
+    venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
     assert table is not None
-    return Fit(calibrator, table)
+    return Fit(calibrator, table, cells, venn_abers)
 
 
 def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[CalibrationMap, float]:

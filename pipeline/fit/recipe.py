@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.intervals import ALPHA, NONE, VENN_ABERS, band, divided
+from pipeline import schema
 from pipeline.execution import Executor, Graph
-from pipeline.fit.calibration import Fit, fit_log, keep_monotone, make_calibrator, where_written
+from pipeline.fit.calibration import (
+    Fit,
+    first_request,
+    fit_log,
+    keep_monotone,
+    make_calibrator,
+    where_written,
+)
 from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.log.logs import Log
 from pipeline.sort.runs import RunReceipt
@@ -18,6 +28,8 @@ from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort
 from pipeline.table.lookup_table import fingerprint, lookup_bytes
 from pipeline.table.segment_lookup import SEGMENTS_FILE, segmented_files
 from pipeline.table.segment_maps import SegmentedFit, SegmentRules
+
+_logger = logging.getLogger("logcal")
 
 LOOKUP_FILE = "lookup.parquet"
 
@@ -64,6 +76,7 @@ class Recipe:
     monotone : see `keep_monotone`
     columns, rules : the segment columns, if there are any, and which segments have maps of their own
     settings : of segments, for the manifest
+    interval : of each row of a table without segments, one of `calibrators.intervals.KINDS`
     """
 
     method: str
@@ -74,6 +87,7 @@ class Recipe:
     columns: tuple[str, ...] = ()
     rules: SegmentRules = field(default_factory=SegmentRules)
     settings: dict[str, Any] = field(default_factory=dict)
+    interval: str = NONE
 
     def calibrator(self) -> Calibrator:
         """A new one. Errors: as `make_calibrator`."""
@@ -105,8 +119,9 @@ class Recipe:
         calibrator = self.calibrator()
         if self.columns:
             return add_segment_fit(graph, calibrator, log, plan, self.rules, self.monotone, total, keep)
-        plan = replace(plan, write=where_written(calibrator, log, plan, keep))
-        return add_merge(graph, log, plan, calibrator.first_pass(), total)
+        written = self.interval == VENN_ABERS
+        plan = replace(plan, write=where_written(calibrator, log, plan, keep, written=written))
+        return add_merge(graph, log, plan, first_request(calibrator, self.interval), total)
 
     def finish(
         self,
@@ -120,7 +135,9 @@ class Recipe:
         """Carry out the passes that are left; otherwise as `fit`. merged : what the graph gave."""
         calibrator = self.calibrator()
         if not self.columns:
-            fit = fit_log(calibrator, log, plan, executor, keep=keep, total=total, merged=merged)
+            fit = fit_log(
+                calibrator, log, plan, executor, keep=keep, total=total, merged=merged, interval=self.interval
+            )
             return self._plain(fit)
         found = finish_segments(calibrator, log, plan, executor, self.rules, self.monotone, merged, total)
         # What was chosen for all rows holds for the segments too.
@@ -131,13 +148,34 @@ class Recipe:
         content = self._content(
             {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
         )
+        interval = self._interval_of(fit, one)
+        facts = {**content, "monotone": one.monotone, "lookup_rows": len(one)}
+        if self.interval != NONE:
+            facts["interval"] = self.interval if interval is not None else "refuted"
+        if interval is not None:
+            facts["format_version"] = schema.SECOND_FORMAT_VERSION
+            content["interval"] = (self.interval, interval)
         return Content(
             fit.table,
             one,
-            {**content, "monotone": one.monotone, "lookup_rows": len(one)},
+            facts,
             fingerprint(one, **content),
             lambda name: lookup_bytes(one, version=name, **content),
         )
+
+    def _interval_of(self, fit: Fit, one: CalibrationMap) -> Interval | None:
+        """Of the rows of a map that is published."""
+        found = fit.venn_abers
+        if fit.cells is not None:
+            found = band(one, fit.cells)
+            if found is None:
+                _logger.warning(
+                    "calibrator.interval: the observations refute that the true probability never decreases with the "
+                    "score, by more than chance in one table of %.0f explains: there is no band, and the table has no "
+                    "prob_lower and prob_upper",
+                    1 / ALPHA,
+                )
+        return None if found is None else divided(found, self.sampling_rate)
 
     def _segmented(self, fit: SegmentedFit, table: ScoreTable, chosen: dict[str, Any]) -> Content:
         content = self._content({**table.facts(), "largest_monotone_repair": fit.repair, **chosen})

@@ -7,7 +7,7 @@ codec, statistic and row group, and scoring costs little more than copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
 from logcal.transforms import apply_transform
 from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.log.hive import hive_value, with_values
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
 
 Array = npt.NDArray[np.float64]
+
+INTERVAL_COLUMNS = ("prob_lower", "prob_upper")
+"""Of a scored log, and of the lookup table that they come from."""
 
 PAGE_ROWS = 1 << 17
 """Rows scored at a time, and values a page: what a task holds is some tens of bytes times this."""
@@ -66,6 +69,7 @@ class Scoring:
     probability, table_version : names of the columns that are added.
     classifying : where the log has features and no score.
     segments : names of the segment columns; empty for a table without segments.
+    interval : whether to add the ends of the intervals that the table's rows have.
 
     Raises
     ------
@@ -79,6 +83,7 @@ class Scoring:
     table_version: str = TABLE_VERSION_COLUMN
     classifying: Classifying | None = None
     segments: tuple[str, ...] = ()
+    interval: bool = False
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
@@ -92,10 +97,12 @@ class Scoring:
     def new_columns(self) -> list[tuple[str, str]]:
         """The columns that are added, in order, each with the setting that names it."""
         calibrated = [("output.column", self.probability), ("output.version_column", self.table_version)]
+        if self.interval:
+            calibrated[1:1] = [("output.interval", name) for name in INTERVAL_COLUMNS]
         if self.classifying is None:
             return calibrated
         decision = ("output.decision_column", self.classifying.decision)
-        return [("log.score", self.score), calibrated[0], decision, calibrated[1]]
+        return [("log.score", self.score), *calibrated[:-1], decision, calibrated[-1]]
 
 
 class FileCounts(NamedTuple):
@@ -184,7 +191,7 @@ def _open_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> _File:
         segmented = cached_segmented_lookup(scoring.lookup)
         return _SegmentedFile(path, parquet, segmented, scoring)
     lookup = cached_lookup_table(scoring.lookup)
-    return _File(path, parquet, lookup.facts, scoring, lookup.map)
+    return _File(path, parquet, lookup.facts, scoring, lookup.map, lookup.interval)
 
 
 def _unreadable(path: str, error: Exception) -> InputRejectedError:
@@ -201,11 +208,13 @@ class _File:
         facts: LookupFacts,
         scoring: Scoring,
         calibration_map: CalibrationMap | None,
+        interval: Interval | None = None,
     ) -> None:
         self.path = path
         self.parquet = parquet
         self.facts = facts
         self.map = calibration_map
+        self.interval = interval if scoring.interval else None
         self.scoring = scoring
         self.null_rows = 0
         self.unseen_rows = 0
@@ -215,11 +224,9 @@ class _File:
         """Write the chunks of all row groups."""
         write = self._write_calibrated if self.scoring.classifying is None else self._write_classified
         chunks = [write(writer, index) for index in range(self.parquet.num_row_groups)]
-        kinds = (
-            [DOUBLE, BYTE_ARRAY]
-            if self.scoring.classifying is None
-            else [DOUBLE, DOUBLE, BOOLEAN, BYTE_ARRAY]
-        )
+        kinds = [DOUBLE, BYTE_ARRAY] if self.interval is None else [DOUBLE, DOUBLE, DOUBLE, BYTE_ARRAY]
+        if self.scoring.classifying is not None:
+            kinds = [DOUBLE, *kinds[:-1], BOOLEAN, BYTE_ARRAY]
         columns = zip(*chunks, strict=True) if chunks else ([] for _ in kinds)
         return [
             NewColumn(name, kind, list(column))
@@ -231,7 +238,20 @@ class _File:
         codec = self._codec(group, self.scoring.score)
         chunk = writer.write_doubles(self._probabilities(index), group.num_rows, codec)
         self.null_rows += chunk.nulls
-        return [chunk, writer.write_constant(self._version, group.num_rows, codec)]
+        ends = self._write_interval(
+            writer, self._scores(index) if self.interval else (), group.num_rows, codec
+        )
+        return [chunk, *ends, writer.write_constant(self._version, group.num_rows, codec)]
+
+    def _write_interval(
+        self, writer: ChunkWriter, pages: Iterable[Array], rows: int, codec: int
+    ) -> list[Chunk]:
+        """The ends of the intervals of scores, which are transformed already."""
+        if self.interval is None:
+            return []
+        assert self.map is not None
+        found = [self.interval.at(self.map.score_hi, scores) for scores in pages]
+        return [writer.write_doubles((pair[i] for pair in found), rows, codec) for i in range(2)]
 
     def _write_classified(self, writer: ChunkWriter, index: int) -> list[Chunk]:
         """The columns of a row group whose scores, 8 bytes a row, are all held: each is needed three times."""
@@ -245,9 +265,11 @@ class _File:
         probability = writer.write_doubles(map(self._calibrated, pages), rows, codec)
         self.null_rows += probability.nulls
         self.range.add(apply_transform(scores, self.facts.score_transform))
+        transformed = (apply_transform(page, self.facts.score_transform) for page in pages)
         return [
             score,
             probability,
+            *self._write_interval(writer, transformed, rows, codec),
             writer.write_booleans(map(self._decided, pages), rows, codec),
             writer.write_constant(self._version, rows, codec),
         ]
@@ -267,9 +289,12 @@ class _File:
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         return read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)
 
-    def _probabilities(self, row_group: int) -> Iterator[Array]:
+    def _scores(self, row_group: int) -> Iterator[Array]:
         for batch in self._batches(row_group, [self.scoring.score]):
-            scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
+            yield apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
+
+    def _probabilities(self, row_group: int) -> Iterator[Array]:
+        for scores in self._scores(row_group):
             self.range.add(scores)
             assert self.map is not None
             yield self.map.predict(scores)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
 from logcal.fingerprints import as_json, fingerprint
 from logcal.lookup_table import LookupFacts, LookupTable
 from logcal.reading import cached_table, plain, read_table
@@ -46,6 +46,7 @@ def write_lookup_table(
     parameters: dict[str, Any],
     score_transform: str,
     data: dict[str, Any],
+    interval: tuple[str, Interval] | None = None,
 ) -> None:
     """Write a calibration map as Parquet: the same bytes for the same arguments, without any date.
 
@@ -54,15 +55,29 @@ def write_lookup_table(
     target : local path, or binary file open for writing
     version, method, parameters, score_transform, data
         As in `LookupFacts`; parameters and data hold values that JSON can.
+    interval : of each row, with its kind
     """
     content = fingerprint(
-        calibration_map, method=method, parameters=parameters, score_transform=score_transform, data=data
+        calibration_map,
+        method=method,
+        parameters=parameters,
+        score_transform=score_transform,
+        data=data,
+        interval=interval,
     )
-    facts = {"method": method, "parameters": parameters, "score_transform": score_transform, "data": data}
-    metadata = metadata_of({**facts, "monotone": calibration_map.monotone}, version, content)
+    facts: dict[str, Any] = {"method": method, "parameters": parameters, "data": data}
+    facts["score_transform"] = score_transform
+    facts["monotone"] = calibration_map.monotone
+    columns = [getattr(calibration_map, name) for name in schema.LOOKUP_TABLE.names]
+    if interval is None:
+        layout, metadata = schema.LOOKUP_TABLE, metadata_of(facts, version, content)
+    else:
+        facts["interval"] = interval[0]
+        columns += interval[1]
+        layout = schema.INTERVAL_TABLE
+        metadata = metadata_of(facts, version, content, schema.SECOND_FORMAT_VERSION)
     table = pa.Table.from_arrays(
-        [as_column(getattr(calibration_map, name)) for name in schema.LOOKUP_TABLE.names],
-        schema=schema.LOOKUP_TABLE.with_metadata(metadata),
+        [as_column(column) for column in columns], schema=layout.with_metadata(metadata)
     )
     pq.write_table(table, target, compression=_COMPRESSION, use_dictionary=False)
 
@@ -85,6 +100,8 @@ def metadata_of(
         "data": as_json(facts["data"]),
         "fingerprint": content,
     }
+    if "interval" in facts:
+        metadata["interval"] = facts["interval"]
     if "segments" in facts:
         metadata["segments"] = as_json(facts["segments"])
     return {_PREFIX + key: text for key, text in metadata.items()}

@@ -93,7 +93,7 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     moved = bool(fit.variances)
     segments, sources, reasons = (_moves_table if moved else _segments_table)(fit, columns)
     maps = {name: as_numpy(table.column(name)) for name in _MAP}
-    version = schema.MOVED_FORMAT_VERSION if moved else schema.FORMAT_VERSION
+    version = schema.SECOND_FORMAT_VERSION if moved else schema.FORMAT_VERSION
     content = segmented_fingerprint(facts, fit.types, keys, rows.tolist(), maps, segments, version)
     buffer = io.BytesIO()
     pq.write_table(segments, buffer, compression="zstd")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrators.calibration_map import CalibrationMap
+from calibrators.passes import Array
 from logcal import storage
 from logcal.lookup_table import Key, LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
@@ -99,7 +100,8 @@ def query(
     if inline and isinstance(table, SegmentedLookup) and moving:
         return _moved_inline(d, table, rows)
     if inline:
-        return f"SELECT s.*,\n  {_guarded(d, _expression(d, table))} AS probability\nFROM {rows} AS s"
+        ends = _inline_ends(d, table) if isinstance(table, LookupTable) else ""
+        return f"SELECT s.*,\n  {_guarded(d, _expression(d, table))} AS probability{ends}\nFROM {rows} AS s"
     assert d.parquet is not None
     where = d.parquet.format(path=path.replace("'", "''"))
     if isinstance(table, SegmentedLookup) and moving:
@@ -107,7 +109,7 @@ def query(
         return _moved_join(d, table.columns, where, beside, rows) + d.end
     if isinstance(table, SegmentedLookup):
         return _keyed_join(d, table.columns, where, rows) + d.end
-    return _join(d, where, rows) + d.end
+    return _join(d, where, rows, _ENDS if table.interval is not None else "") + d.end
 
 
 def _transformed(d: Dialect, transform: str, score: str) -> str:
@@ -124,16 +126,33 @@ def _guarded(d: Dialect, expression: str) -> str:
 _LINE = f"CASE WHEN l.slope = 0 THEN l.prob_lo ELSE l.prob_lo + l.slope * (s.{_SCORE} - l.anchor) END"
 
 
-def _join(d: Dialect, where: str, rows: str) -> str:
-    """Of a table without segments."""
+_ENDS = ",\n  l.prob_lower, l.prob_upper"
+
+
+def _inline_ends(d: Dialect, table: LookupTable) -> str:
+    """The ends of the intervals of a table that has them."""
+    if table.interval is None:
+        return ""
+    columns = zip(("prob_lower", "prob_upper"), table.interval, strict=True)
+    return "".join(f",\n  {_guarded(d, _steps(d, table.map, values))} AS {name}" for name, values in columns)
+
+
+def _steps(d: Dialect, found: CalibrationMap, values: Array) -> str:
+    """A number for each row of a map, as CASE expressions."""
+    zero = [0.0] * values.size
+    return _half(d, list(zip(found.score_lo.tolist(), values.tolist(), zero, zero, strict=True)))
+
+
+def _join(d: Dialect, where: str, rows: str, ends: str = "") -> str:
+    """Of a table without segments. ends : of its intervals."""
     if d.asof and d.end:  # as-of joins with an equality beside the inequality
         rows, where = f"(SELECT r.*, 0 AS one FROM {rows} AS r)", f"(SELECT *, 0 AS one FROM {where})"
         condition = f"s.one = l.one AND s.{_SCORE} >= l.score_lo"
-        selected = f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability\nFROM {rows} AS s"
+        selected = f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability{ends}\nFROM {rows} AS s"
         return f"{selected}\nASOF LEFT JOIN {where} AS l ON {condition}"
     kind = "ASOF LEFT JOIN" if d.asof else "LEFT JOIN"
     return (
-        f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability\nFROM {rows} AS s\n{kind} {where} AS l\n"
+        f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability{ends}\nFROM {rows} AS s\n{kind} {where} AS l\n"
         f"  ON {_within(d)}"
     )
 

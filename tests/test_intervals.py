@@ -1,0 +1,282 @@
+"""An interval for each row of a table: the band against a double loop, Venn-Abers against refitted regressions."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta
+from sklearn.isotonic import IsotonicRegression
+
+import logcal
+from calibrators import ABB, Isotonic
+from calibrators.intervals import band, cell_bounds, cells_pass, ranks, venn_abers_pass, with_cells
+from calibrators.passes import Place, Points, collapse
+from logcal.errors import ConfigError, InputRejectedError
+from logcal.reading import read_table
+from tests.test_leaning_segments import run
+from tests.test_segments import write_log
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*pkg_resources")
+
+
+def some_rows(rng, n):
+    score = np.floor(rng.random(n) * rng.choice([4, 30, 10**6]))
+    return score, (rng.random(n) < 0.1 + 0.8 * score / max(score.max(), 1)).astype(int)
+
+
+def parts_of(points, rng):
+    cuts = np.unique(rng.integers(0, points.score.size + 1, 3))
+    edges = [0, *cuts, points.score.size]
+    return [Points(*(column[a:b] for column in points)) for a, b in pairwise(edges) if b > a]
+
+
+def test_the_grid_has_the_stretches_of_the_specification():
+    n = 10**8
+    edges = np.append(ranks(n), n)
+    rows = np.diff(edges, prepend=0.0)
+    assert rows.size == 294
+    count = sum(len(range(0, 294 - 2**t + 1, max(1, 2**t // 4))) for t in range(20) if 2**t <= 294)
+    assert count == 1147
+
+
+def loop(score, label, one):
+    """The band by its definition."""
+    order = np.argsort(score, kind="stable")
+    s, y = score[order], label[order]
+    n = s.size
+    targets = [j * n / 256 for j in range(1, 256)]
+    t = 0
+    while 2**t < n / 256:
+        targets += [2**t, n - 2**t]
+        t += 1
+    ends = {int(np.searchsorted(s, s[int(np.ceil(x)) - 1], "right")) for x in targets} | {n}
+    ends = sorted(ends)
+    starts = [0, *ends[:-1]]
+    stretches = []
+    size = 1
+    while size <= len(ends):
+        stretches += [(a, a + size) for a in range(0, len(ends) - size + 1, max(1, size // 4))]
+        size *= 2
+    tail = 0.05 / (2 * len(stretches))
+    lower, upper = np.zeros(len(one)), np.ones(len(one))
+    last = [s[e - 1] for e in ends]
+    for a, b in stretches:
+        k, rows = y[starts[a] : ends[b - 1]].sum(), ends[b - 1] - starts[a]
+        low = beta.ppf(tail, k, rows - k + 1) if k else 0.0
+        high = beta.isf(tail, k + 1, rows - k) if k < rows else 1.0
+        for r in range(len(one)):
+            first, end = one.score_lo[r], one.score_hi[r]
+            if np.searchsorted(last, first) >= b:
+                lower[r] = max(lower[r], low)
+            if end < np.inf and np.searchsorted(last, np.nextafter(end, -np.inf)) < a:
+                upper[r] = min(upper[r], high)
+    return lower, upper
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_band_is_that_of_a_double_loop(seed):
+    rng = np.random.default_rng(seed)
+    score, label = some_rows(rng, [40, 300, 900, 1500][seed])
+    points = collapse(score, label)
+    one = (ABB() if seed == 3 else Isotonic()).fit_points(points).calibration_map_
+    request = with_cells(Isotonic().first_pass())
+    states, before = [], 0
+    for part in parts_of(points, rng):
+        states.append(request.placed(part, Place(before, score.size)))
+        before += int(part.weight.sum())
+    blocks, cells = request.combine(states)
+    whole = cells_pass(score.size)
+    for found, expected in zip(cells, whole.combine([whole.chunk(points)]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(blocks.weight, Isotonic().first_pass().chunk(points).weight)
+    found = band(one, cells)
+    lower, upper = loop(score, label, one)
+    np.testing.assert_allclose(found.lower, lower, rtol=1e-9)
+    np.testing.assert_allclose(found.upper, upper, rtol=1e-9)
+    assert (found.lower <= found.upper).all()
+
+
+def test_bands_hold_the_truth():
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(40):
+        score = rng.random(3000)
+        label = rng.random(3000) < 0.02 + 0.3 * score**3
+        request = cells_pass(3000)
+        cells = request.combine([request.chunk(collapse(score, label))])
+        lower, upper = cell_bounds(cells)
+        at = np.sort(score)
+        cell = np.searchsorted(cells.last, at)
+        truth = 0.02 + 0.3 * at**3
+        held += bool(np.all((lower[cell] <= truth) & (truth <= upper[cell + 1])))
+    assert held >= 38
+
+
+def test_labels_that_fall_with_the_score_refute_a_band():
+    score = np.arange(4000.0)
+    request = cells_pass(4000)
+    points = collapse(score, (score < 2000).astype(int))
+    cells = request.combine([request.chunk(points)])
+    assert band(Isotonic().fit_points(points).calibration_map_, cells) is None
+
+
+def refitted(score, label, x, extra):
+    fitted = IsotonicRegression().fit(np.append(score, x), np.append(label, extra))
+    return fitted.predict([x])[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0, 1]))
+def test_venn_abers_is_that_of_refitted_regressions(seed, ends):
+    rng = np.random.default_rng(seed)
+    score, label = some_rows(rng, int(rng.integers(2, 40)))
+    points = collapse(score, label)
+    one = Isotonic(ends=ends).fit_points(points).calibration_map_
+    request = venn_abers_pass(one)
+    found = request.combine([request.chunk(part) for part in parts_of(points, rng)])
+    refit = partial(refitted, score, label)
+    for r in range(len(one)):
+        low, high = one.score_lo[r], one.score_hi[r]
+        inside = points.score[(points.score >= low) & (points.score < high)]
+        if one.weight[r] == 0:
+            inside = [points.score[points.score < low][-1], points.score[points.score >= high][0]]
+        assert found.lower[r] == pytest.approx(0 if r == 0 else refit(inside[0], 0), abs=1e-13)
+        assert found.upper[r] == pytest.approx(1 if r == len(one) - 1 else refit(inside[-1], 1), abs=1e-13)
+
+
+def test_venn_abers_is_that_of_the_package():
+    venn_abers = pytest.importorskip("venn_abers")
+    rng = np.random.default_rng(3)
+    score = np.round(rng.random(600), 2)
+    label = (rng.random(600) < score).astype(int)
+    peer = venn_abers.VennAbers()
+    peer.fit(np.column_stack([1 - score, score]), label)
+    points = collapse(score, label)
+    one = Isotonic(ends=0).fit_points(points).calibration_map_
+    request = venn_abers_pass(one)
+    found = request.combine([request.chunk(points)])
+    rows = np.flatnonzero(one.weight > 0)[1:-1]
+    for r in rows:
+        inside = points.score[(points.score >= one.score_lo[r]) & (points.score < one.score_hi[r])]
+        _, p = peer.predict_proba(np.column_stack([1 - inside[[0, -1]], inside[[0, -1]]]))
+        assert found.lower[r] == p[0, 0]
+        assert found.upper[r] == p[1, 1]
+
+
+# From a log to a scored one
+
+
+def a_log(root, n=6000):
+    rng = np.random.default_rng(5)
+    score = rng.random(n)
+    label = (rng.random(n) < score**2).astype(np.int8)
+    score = np.append(score, [0.5, 0.5])
+    write_log(root / "log", pa.table({"score": score, "label": np.append(label, [0, 1]).astype(np.int8)}), 3)
+    return collapse(score, np.append(label, [0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [("band", "isotonic"), ("band", "abb"), ("venn_abers", "isotonic")]
+)
+def test_from_a_log_to_scored_rows(tmp_path, kind, method):
+    from jobs import fit, score, tables
+    from jobs.config import FitConfig, ScoreConfig
+
+    points = a_log(tmp_path)
+    plain = {"segment": []}
+    calibrator = {"method": method, "interval": kind}
+    rate = 0.5 if method == "abb" else 1.0
+    made = run(fit, FitConfig, tmp_path, calibrator=calibrator, log={**plain, "negative_sampling_rate": rate})
+    loaded = read_table(made["lookup_path"])
+    assert loaded.facts.interval == kind
+    assert loaded.facts.format_version == "2"
+    request = cells_pass(int(points.weight.sum())) if kind == "band" else venn_abers_pass(loaded.map)
+    result = request.combine([request.chunk(points)])
+    expected = band(loaded.map, result) if kind == "band" else result
+    for found, own in zip(loaded.interval, expected, strict=True):
+        np.testing.assert_allclose(found, rate * own / (rate * own + 1 - own), rtol=1e-12)
+    run(score, ScoreConfig, tmp_path, log=plain, output={"path": str(tmp_path / "out"), "interval": True})
+    scored = pq.read_table(tmp_path / "out")
+    assert scored.column_names[-4:] == ["probability", "prob_lower", "prob_upper", "table_version"]
+    table = logcal.load(str(tmp_path / "store"), "t")
+    lower, upper = table.interval(scored["score"].to_numpy())
+    np.testing.assert_array_equal(scored["prob_lower"], lower)
+    np.testing.assert_array_equal(scored["prob_upper"], upper)
+    p = scored["probability"].to_numpy()
+    if method == "isotonic":
+        assert ((lower <= p) & (p <= upper)).all()
+    duckdb = pytest.importorskip("duckdb")
+    for inline in (False, True):
+        query = tables.sql(str(tmp_path / "store"), "t", None, "duckdb", inline, "scored", "score").lines[0]
+        one = duckdb.connect()
+        one.register("scored", scored.select(["score"]).append_column("row", pa.array(np.arange(p.size))))
+        rows = one.sql(f"SELECT prob_lower, prob_upper FROM ({query.rstrip(';')}) ORDER BY row").fetchnumpy()
+        np.testing.assert_array_equal(rows["prob_lower"], lower)
+        np.testing.assert_array_equal(rows["prob_upper"], upper)
+
+
+def test_what_does_not_go_with_intervals(tmp_path):
+    from jobs import fit, score
+    from jobs.config import FitConfig, ScoreConfig
+
+    a_log(tmp_path)
+    for log, calibrator, said in (
+        ({"segment": ["a"]}, {"interval": "band"}, "without segments"),
+        ({"segment": [], "weight": "w"}, {"interval": "band"}, "all count alike, found log.weight"),
+        ({"segment": []}, {"interval": "venn_abers", "method": "platt"}, "expected method isotonic"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            run(fit, FitConfig, tmp_path, log=log, calibrator=calibrator)
+    run(fit, FitConfig, tmp_path, log={"segment": []})
+    with pytest.raises(ConfigError, match=r"output.interval: expected a table with intervals"):
+        run(
+            score,
+            ScoreConfig,
+            tmp_path,
+            log={"segment": []},
+            output={"path": str(tmp_path / "o"), "interval": True},
+        )
+    with pytest.raises(ConfigError, match="found one without"):
+        logcal.load(str(tmp_path / "store"), "t").interval([0.5])
+
+
+def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
+    from jobs import fit
+    from jobs.config import FitConfig
+
+    score = np.arange(4000) / 4000
+    write_log(
+        tmp_path / "log", pa.table({"score": score, "label": (np.abs(score - 0.4) < 0.2).astype(np.int8)})
+    )
+    made = run(fit, FitConfig, tmp_path, log={"segment": []}, calibrator={"interval": "band"})
+    assert "refute" in caplog.text
+    loaded = read_table(made["lookup_path"])
+    assert loaded.interval is None
+    assert loaded.facts.format_version == "1"
+    manifest = json.loads(next((tmp_path / "store").glob("t/versions/*/manifest.json")).read_text())
+    assert manifest["interval"] == "refuted"
+
+
+def test_intervals_that_cannot_be(tmp_path):
+    from jobs import fit
+    from jobs.config import FitConfig
+
+    a_log(tmp_path)
+    path = run(fit, FitConfig, tmp_path, log={"segment": []}, calibrator={"interval": "band"})["lookup_path"]
+    table = pq.read_table(path, partitioning=None)
+    at = table.schema.get_field_index("prob_lower")
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(np.full(table.num_rows, 1.5))), path)
+    with pytest.raises(InputRejectedError, match="no intervals"):
+        read_table(path)
+    changed = np.asarray(table["prob_lower"]) * 0.999
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(changed)), path)
+    with pytest.raises(InputRejectedError, match="changed after it was published"):
+        read_table(path)
