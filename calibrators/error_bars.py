@@ -23,6 +23,7 @@ from calibrators.decomposition import CorpState, corp_of_entries, join_corp
 from calibrators.exact_totals import Entries, Predict, entries_of, exact
 from calibrators.passes import Array, Blocks, Pass, Points
 from calibrators.sampling import odds_divided
+from calibrators.spread import Spread, SpreadState, join_spread, spread_of_entries
 
 _SLICES = 4  # predictions that are 0, below 1/2, from 1/2, and 1
 _SUMS = 11
@@ -115,34 +116,39 @@ def error_bar_passes(
 
 def assurance_passes(
     predict: Predict | None = None, *, rate: float = 1.0, tests: bool = True
-) -> Generator[Pass, Any, tuple[ErrorBars, tuple[Blocks, Array] | None]]:
-    """The same in one pass with what `calibrators.decomposition.decompose` takes; None for scores.
+) -> Generator[Pass, Any, tuple[ErrorBars, tuple[Blocks, Array] | None, Spread | None]]:
+    """The same in one pass with what `calibrators.decomposition.decompose` takes, and the cells of
+    `calibrators.spread`; None for scores.
 
     The decomposition takes the log as it is, whatever `rate`. Without `tests` Spiegelhalter's and the score test are
     left out, which halves the time.
     """
-    bars, corp = yield Pass(partial(_assured_chunk, predict, rate, tests), _assured)
+    bars, corp, spread = yield Pass(partial(_assured_chunk, predict, rate, tests), _assured)
     if not tests and bars.expected is not None:
         none = dict.fromkeys(("spiegelhalter_z", "score_test", "score_test_p", "left_out"))
         why = dict.fromkeys(("spiegelhalter_z", "score_test"), "not taken of predictions before calibration")
         bars = replace(bars, **none, reasons={**bars.reasons, **why})
-    return bars, corp
+    return bars, corp, spread
 
 
 def _assured_chunk(
     predict: Predict | None, rate: float, tests: bool, points: Points
-) -> tuple[BarState, CorpState | None]:
+) -> tuple[BarState, tuple[CorpState, SpreadState] | None]:
     entries = entries_of(predict, points)
-    probabilities = entries.p[0] >= 0 and entries.p[-1] <= 1
-    return bars_of_entries(entries, rate, tests=tests), corp_of_entries(entries) if probabilities else None
+    bars = bars_of_entries(entries, rate, tests=tests)
+    if entries.p[0] < 0 or entries.p[-1] > 1:
+        return bars, None
+    return bars, (corp_of_entries(entries), spread_of_entries(entries))
 
 
 def _assured(
-    states: list[tuple[BarState, CorpState | None]],
-) -> tuple[ErrorBars, tuple[Blocks, Array] | None]:
+    states: list[tuple[BarState, tuple[CorpState, SpreadState] | None]],
+) -> tuple[ErrorBars, tuple[Blocks, Array] | None, Spread | None]:
     bars = error_bars_of(add_bars([state for state, _ in states]))
-    found = [corp for _, corp in states if corp is not None]
-    return bars, join_corp(found) if len(found) == len(states) else None
+    found = [own for _, own in states if own is not None]
+    if len(found) < len(states):
+        return bars, None, None
+    return bars, join_corp([corp for corp, _ in found]), join_spread([spread for _, spread in found])
 
 
 class BarState(NamedTuple):

@@ -57,7 +57,10 @@ def segmented_score_table(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Sche
     return pa.schema([*(pa.field(name, kind) for name, kind in columns), *SCORE_TABLE])
 
 
-SEGMENT_MEASURES = (*MEASURES, "mean_prediction", "beyond_chance")
+RATIOS = ("ratio", "ratio_low", "ratio_high", "ratio_z")
+"""Observed over expected positives of a segment, its 95 % interval, and in standard errors of chance."""
+
+SEGMENT_MEASURES = (*MEASURES, "mean_prediction", "beyond_chance", *RATIOS)
 """What is measured of each segment, before and after calibration."""
 
 

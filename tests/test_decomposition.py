@@ -28,7 +28,7 @@ def parts_of(points, cuts=(), predict=None):
     borders = [0, *sorted({c for c in cuts if 0 < c < points.score.size}), points.score.size]
     pieces = [Points(*(column[a:b].copy() for column in points)) for a, b in itertools.pairwise(borders)]
     run = lambda request: request.combine([request.chunk(piece) for piece in pieces])  # noqa: E731
-    bars, corp = run_passes(assurance_passes(predict), run)
+    bars, corp, _ = run_passes(assurance_passes(predict), run)
     p = points.score if predict is None else predict(points.score)
     return bars, decompose(*corp, assess(p, points.weight, points.positives))
 

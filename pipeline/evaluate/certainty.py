@@ -76,6 +76,30 @@ def _debiased(_: ErrorBars, certainty: Certainty | None) -> str | None:
     return None if certainty is None else _number(certainty.debiased_squared_error, ".6f")
 
 
+def _line(name: str) -> _Text:
+    def text(_: ErrorBars, certainty: Certainty | None) -> str | None:
+        found = None if certainty is None else certainty.agreement
+        interval = None if found is None else found.interval(name)
+        if found is None or interval is None:
+            return None
+        low, high = (_number(end, ".3f") for end in interval)
+        return f"{_number(getattr(found, name), '.3f')} ({low} to {high})"
+
+    return text
+
+
+def _distances(_: ErrorBars, certainty: Certainty | None) -> str | None:
+    found = None if certainty is None else certainty.agreement
+    if found is None or found.ici is None:
+        return None
+    return ", ".join(str(_number(value)) for value in (found.ici, found.e50, found.e90))
+
+
+def _smooth(_: ErrorBars, certainty: Certainty | None) -> str | None:
+    found = None if certainty is None else certainty.agreement
+    return None if found is None else _number(found.smooth_ece)
+
+
 _ROWS: tuple[tuple[str, str, _Text], ...] = (
     (
         "Observed over expected",
@@ -96,6 +120,26 @@ _ROWS: tuple[tuple[str, str, _Text], ...] = (
         "Test of intercept 0 and slope 1",
         "Of the line between log odds and probabilities (Cox); a small p says that it is another line",
         _score_test,
+    ),
+    (
+        "Calibration intercept",
+        "Of that line, with its 95 % interval; 0 is right. Above 0 the probabilities are too low where they are 1/2",
+        _line("intercept"),
+    ),
+    (
+        "Calibration slope",
+        "1 is right; below 1 the probabilities are too extreme, above 1 not extreme enough",
+        _line("slope"),
+    ),
+    (
+        "Distance to the recalibrated probability",
+        "Mean (ICI), median (E50) and 90 % point (E90) over the rows; chance alone makes it larger than 0",
+        _distances,
+    ),
+    (
+        "Smooth calibration error",
+        "Residuals smoothed as wide as the error is large: no bins; says little of rare positives",
+        _smooth,
     ),
     ("AUC with its 95 % interval", "By DeLong's standard error", _auc),
     (

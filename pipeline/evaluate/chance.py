@@ -7,6 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.assessment import Z_95
+from pipeline.schema import RATIOS
+
 Numbers = npt.NDArray[np.float64] | float
 
 DOUBT = 0.05
@@ -47,3 +50,31 @@ def beyond_chance(gap: Numbers, variance: Numbers, largest: Numbers, groups: int
         np.multiply(largest, c / 3) ** 2 + np.multiply(variance, 2 * c)
     )
     return np.asarray(np.where(np.isnan(gap), np.nan, np.maximum(gap - bound, 0.0)))
+
+
+def observed_over_expected(
+    weight: npt.NDArray[np.float64],
+    positives: npt.NDArray[np.float64],
+    mean: npt.NDArray[np.float64],
+    variance: npt.NDArray[np.float64],
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Observed over expected positives of segments, as `calibrators.error_bars.ErrorBars` has them of all rows.
+
+    Parameters
+    ----------
+    weight, positives : float64 arrays, shape (segments,): of the rows. Weights count rows.
+    mean : of each, of its probabilities. variance : as in `beyond_chance`
+
+    Returns
+    -------
+    ratio, ratio_low, ratio_high : O / E and Wilson's 95 % interval; NaN where nothing was expected
+    ratio_z : (O - E) / sqrt(V), V the variance, which groups of rows bound from above: so it is never too far from 0
+    """
+    frequency, z2 = positives / weight, Z_95**2
+    middle = (frequency + z2 / (2 * weight)) / (1 + z2 / weight)
+    half = Z_95 * np.sqrt(frequency * (1 - frequency) / weight + z2 / (4 * weight**2)) / (1 + z2 / weight)
+    low, high = np.minimum(np.maximum(middle - half, 0.0), frequency), np.maximum(middle + half, frequency)
+    # NaN where there is no number, or one of 0.
+    expected, error = np.where(mean > 0, mean, np.nan), np.sqrt(np.where(variance > 0, variance, np.nan))
+    found = [*(number / expected for number in (frequency, low, high)), (positives - weight * mean) / error]
+    return dict(zip(RATIOS, found, strict=True))

@@ -22,6 +22,7 @@ from calibrators.measures import (
 )
 from calibrators.passes import Array, Blocks, Pass
 from calibrators.sampling import weighing_negatives
+from calibrators.spread import Agreement, Spread, agreement
 from pipeline.evaluate.judgement import judgement_facts, points
 from pipeline.files.json_text import jsonable
 
@@ -45,16 +46,23 @@ class Certainty:
         Of the Brier score and the log loss; None for scores that are no probabilities, and for sampled logs.
     debiased_squared_error : float or None
         The mean squared calibration error over equal-count groups, less what chance adds; below 0 by chance.
+    agreement : Agreement or None
+        Cox's line, ICI and smooth calibration error; None for scores that are no probabilities.
     """
 
     decomposition: Decomposition | None
     debiased_squared_error: float | None
+    agreement: Agreement | None = None
 
     @classmethod
-    def of(cls, corp: tuple[Blocks, Array] | None, found: Assessment) -> Certainty:
+    def of(
+        cls, corp: tuple[Blocks, Array] | None, spread: Spread | None, found: Assessment, rate: float = 1.0
+    ) -> Certainty:
         """From what the passes over the same predictions have found."""
-        parts = None if corp is None else decompose(*corp, found)
-        return cls(parts, debiased_squared_error(found.by_frequency))
+        sampled = rate != 1.0
+        parts = None if corp is None or sampled else decompose(*corp, found)
+        agreed = None if spread is None else agreement(spread, rate)
+        return cls(parts, debiased_squared_error(found.by_frequency), agreed)
 
 
 def _certainly(found: Assessment, bars: ErrorBars | None, certainty: Certainty | None) -> dict[str, Any]:
@@ -202,8 +210,8 @@ def _side_passes(
     if sampled:
         measured = weighing_negatives(measured, sampling_rate)
     assured = assurance_passes(predict, rate=sampling_rate, tests=tests)
-    found, (bars, corp) = yield from side_by_side(measured, assured)
-    return found, bars, Certainty.of(None if sampled else corp, found)
+    found, (bars, corp, spread) = yield from side_by_side(measured, assured)
+    return found, bars, Certainty.of(corp, spread, found, sampling_rate)
 
 
 def _check_same_rows(before: Assessment, after: Assessment) -> None:

@@ -23,7 +23,7 @@ from calibrators.passes import Array, Pass, Points
 from calibrators.sampling import weighing_negatives
 from pipeline import schema
 from pipeline.arrow_columns import as_column, column_of
-from pipeline.evaluate.chance import beyond_chance
+from pipeline.evaluate.chance import beyond_chance, observed_over_expected
 from pipeline.evaluate.evaluation import Evaluation, evaluate
 from pipeline.execution import Executor
 from pipeline.log import segment_values
@@ -48,7 +48,7 @@ PICTURED = 6
 UNSEEN = "unseen"
 """What a segment is fitted on that the table does not know: its rows go through a parent's map, or that of all rows."""
 
-_FIELDS = (*MEASURES, "mean_prediction", "weight", "gap", "variance", "largest")
+_FIELDS = (*MEASURES, "mean_prediction", "weight", "positives", "gap", "variance", "largest")
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _numbers(found: Assessment) -> list[float]:
         for group in found.by_frequency
         if group.frequency is not None and group.mean_prediction is not None
     ]
-    values = [*measures, found.mean_prediction, found.weight]
+    values = [*measures, found.mean_prediction, found.weight, found.positives]
     numbers = [math.nan if value is None else value for value in values]
     if not groups:
         return [*numbers, math.nan, math.nan, math.nan]
@@ -186,15 +186,19 @@ class SegmentedEvaluation:
             as_column(level.positives),
             column_of(self.fitted_on, pa.string()),
         ]
+        sides = (("before", self.before), ("after", self.after))
+        own = {name: {BEYOND: self._beyond(side), **self._ratios(side)} for name, side in sides}
         for name in schema.SEGMENT_MEASURES:
-            for side in (self.before, self.after):
-                values = self._beyond(side) if name == BEYOND else side.column(name)
+            for side in ("before", "after"):
+                values = own[side].get(name)
+                if values is None:
+                    values = getattr(self, side).column(name)
                 columns.append(column_of([None if np.isnan(v) else v for v in values.tolist()], pa.float64()))
         if compared is not None:
             columns += self._differences(compared)
         fields = zip(self.columns, level.types, strict=True)
-        own = schema.evaluated_segments(fields, compared=compared is not None)
-        return pa.Table.from_arrays(columns, schema=own)
+        layout = schema.evaluated_segments(fields, compared=compared is not None)
+        return pa.Table.from_arrays(columns, schema=layout)
 
     def _differences(self, compared: SegmentedComparison) -> list[pa.Array]:
         found = {one.place: one.log_loss for one in compared.segments}
@@ -203,6 +207,11 @@ class SegmentedEvaluation:
             column_of([None if loss is None else getattr(loss, name) for loss in losses], pa.float64())
             for name in ("difference", "error")
         ]
+
+    def _ratios(self, side: Side) -> dict[str, Array]:
+        """Observed over expected of each segment, its 95 % interval, and in standard errors; NaN where it is none."""
+        weight, mean, variance = (side.column(name) for name in ("weight", "mean_prediction", "variance"))
+        return observed_over_expected(weight, side.column("positives"), mean, variance)
 
     def _beyond(self, side: Side) -> Array:
         """The calibration error of each segment that chance cannot explain."""

@@ -1,0 +1,174 @@
+"""Cox's line, distances to the recalibrated probability, smooth error: from cells, against what these stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+from scipy.special import expit, logit
+from sklearn.isotonic import IsotonicRegression
+
+from calibrators.error_bars import ErrorBars
+from calibrators.exact_totals import entries_of
+from calibrators.passes import Points, collapse
+from calibrators.spread import Spread, agreement, cox, distances, join_spread, smooth_ece, spread_of_entries
+from pipeline.evaluate.certainty import certainty_rows
+from pipeline.evaluate.chance import observed_over_expected
+
+
+def spread_of(p, label, weight=None, cuts=()):
+    points = collapse(p, label, weight)
+    edges = [0, *sorted({c for c in cuts if 0 < c < points.score.size}), points.score.size]
+    parts = [Points(*(c[a:b] for c in points)) for a, b in pairwise(edges)]
+    return join_spread([spread_of_entries(entries_of(None, part)) for part in parts])
+
+
+def sample(seed, n=4000, digits=2):
+    rng = np.random.default_rng(seed)
+    p = rng.beta(0.7, 2, n).clip(1e-9, 1 - 1e-9)
+    p = p if digits is None else p.round(digits).clip(0.01, 0.99)
+    return p, (rng.random(n) < expit(0.3 + 0.8 * logit(p))).astype(int)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 1.0, 5e-324, 1e-200, 0.1, 0.1000001, 0.5, 0.7, 1 - 2**-53]),
+            st.booleans(),
+            st.sampled_from([1.0, 2.0, 0.1, 1e-9, 3e11]),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.lists(st.integers(1, 39), max_size=3),
+    st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_no_bit_depends_on_the_parts(rows, cuts, weighted):
+    p, label, weight = (np.array(column) for column in zip(*rows, strict=True))
+    weight = weight if weighted else None
+    one, other = spread_of(p, label, weight), spread_of(p, label, weight, cuts)
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (np.diff(one.p) > 0).all()
+
+
+@pytest.mark.parametrize(("digits", "tolerance"), [(2, 1e-9), (None, 1e-4)])
+def test_coxs_line_is_the_maximum_of_the_likelihood(digits, tolerance):
+    p, y = sample(1, digits=digits)
+    (found, errors) = cox(spread_of(p, y))
+    x = logit(p)
+
+    def loss(theta):
+        return np.logaddexp(0, theta[0] + theta[1] * x).sum() - (y * (theta[0] + theta[1] * x)).sum()
+
+    best = optimize.minimize(
+        loss, [0.0, 1.0], method="Newton-CG", jac=lambda t: gradient(t, x, y), options={"xtol": 1e-13}
+    )
+    np.testing.assert_allclose(found, best.x, atol=tolerance * 10)
+    q = expit(best.x[0] + best.x[1] * x)
+    v = q * (1 - q)
+    information = np.array([[v.sum(), (v * x).sum()], [(v * x).sum(), (v * x * x).sum()]])
+    np.testing.assert_allclose(
+        errors, np.sqrt(np.diag(np.linalg.inv(information))), rtol=max(tolerance, 1e-6)
+    )
+
+
+def gradient(theta, x, y):
+    residual = expit(theta[0] + theta[1] * x) - y
+    return np.array([residual.sum(), (x * residual).sum()])
+
+
+def test_where_there_is_no_line():
+    none = np.zeros(4)
+    assert cox(Spread(np.array([0.2]), np.array([9.0]), np.array([3.0]))) is None
+    assert cox(Spread(np.linspace(0.1, 0.9, 4), none + 5, none)) is None
+    assert cox(Spread(np.array([0.0, 1.0]), np.array([3.0, 4.0]), np.array([1.0, 2.0]))) is None
+    # Labels that a line parts have no finite maximum.
+    parted = Spread(np.linspace(0.1, 0.9, 4), none + 5, np.array([0.0, 0, 5, 5]))
+    assert cox(parted) is None
+    assert "no line parts" in agreement(parted).reasons["slope"]
+
+
+def test_sampled_negatives_move_the_intercept():
+    p, y = sample(2)
+    rate = 0.1
+    spread = spread_of(p, y)
+    plain, sampled = cox(spread), cox(spread, rate)
+    assert sampled[0][1] == pytest.approx(plain[0][1])
+    assert sampled[0][0] == pytest.approx(plain[0][0] + plain[0][1] * np.log(rate))
+    assert agreement(spread, rate).ici is None
+
+
+@pytest.mark.parametrize(("digits", "tolerance"), [(2, 1e-12), (None, 1e-3)])
+def test_distances_are_those_of_isotonic_regression(digits, tolerance):
+    p, y = sample(3, digits=digits)
+    apart = np.abs(p - IsotonicRegression().fit_transform(p, y))
+    expected = [apart.mean(), *np.quantile(apart, [0.5, 0.9], method="inverted_cdf")]
+    np.testing.assert_allclose(distances(spread_of(p, y)), expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_the_smooth_error_is_the_width_at_which_it_is_the_error(seed):
+    """By its definition: residuals at their places, a Gaussian reflected at both ends, an integral on a fine grid."""
+    p, y = sample(seed, n=500)
+    found = smooth_ece(spread_of(p, y))
+    t = np.linspace(0, 1, 1501)
+    values, where = np.unique(p, return_inverse=True)
+    residual = np.bincount(where, y - p) / p.size
+
+    def error(width):
+        total = np.zeros(t.size)
+        for image in (values, -values, 2 - values):
+            total += (residual * np.exp(-0.5 * ((t[:, None] - image) / width) ** 2)).sum(axis=1)
+        return np.trapezoid(np.abs(total), t) / (width * np.sqrt(2 * np.pi))
+
+    assert found == pytest.approx(optimize.brentq(lambda h: error(h) - h, 1e-3, 1), abs=1e-4)
+
+
+def test_segments_ratios_are_those_of_all_rows():
+    rng = np.random.default_rng(6)
+    p = np.full(800, 0.2)
+    y = rng.random(800) < 0.25
+    bars = ErrorBars(float(y.sum()))
+    found = observed_over_expected(
+        np.array([800.0, 3.0]),
+        np.array([y.sum(), 0.0]),
+        np.array([0.2, 0.0]),
+        np.array([(p * (1 - p)).sum(), 0.0]),
+    )
+    from calibrators.assessment import wilson_interval
+
+    low, high = wilson_interval(y.mean(), 800)
+    assert bars.observed == y.sum()
+    np.testing.assert_allclose(
+        [found[name][0] for name in ("ratio", "ratio_low", "ratio_high", "ratio_z")],
+        [y.mean() / 0.2, low / 0.2, high / 0.2, (y.sum() - 160) / np.sqrt(128)],
+    )
+    assert all(np.isnan(column[1]) for column in found.values())
+
+
+def test_the_report_says_them():
+    from calibrators import Isotonic
+    from calibrators.measures import run_passes  # noqa: F401
+    from pipeline.evaluate.evaluation import evaluate
+
+    p, y = sample(7, digits=None)
+    points = collapse(p, y)
+    found = evaluate(
+        lambda request: request.combine([request.chunk(points)]),
+        Isotonic().fit_points(points).calibration_map_,
+        rows=p.size,
+    )
+    rows = {row["label"]: row for row in certainty_rows(found)}
+    assert rows["Calibration slope"]["after"].startswith("1.0")
+    assert "to" in rows["Calibration intercept"]["before"]
+    assert rows["Distance to the recalibrated probability"]["before"].count(",") == 2
+    assert rows["Smooth calibration error"]["after"]
+    facts = found.as_dict()["after"]["certainty"]["agreement"]
+    assert set(facts) == {one.name for one in dataclasses.fields(type(found.certainty_after.agreement))}
