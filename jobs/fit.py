@@ -11,7 +11,7 @@ from typing import Any
 
 from calibrators.intervals import NONE, VENN_ABERS
 from jobs.config import FitConfig
-from jobs.gate import change_of, judge, judge_held_out
+from jobs.gate import change_of, held_out_line, judge, judge_held_out
 from jobs.hold_out import TRIAL, Trial, Trials, can_compare, check_holdout
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.run import Outcome, Plan
@@ -423,6 +423,9 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     if segments is not None:
         sources = ", ".join(f"{count:,} on {name}" for name, count in segments["fitted_on"].items())
         lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
+    held_out = held_out_line(version.manifest.get("gate") or {})
+    if held_out is not None:
+        lines.insert(-1, f"  {held_out}")
     if "largest_score_move" in facts:
         lines.insert(
             3,

@@ -104,6 +104,22 @@ def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: int) -> 
     return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
 
 
+def held_out_line(gate: dict[str, Any]) -> str | None:
+    """What a manifest's gate says of rows held out, in a line; None where nothing was measured."""
+    held = gate.get("holdout") or {}
+    if not isinstance(loss := held.get("log_loss"), float):
+        return None
+    line = f"on {held['rows']:,.10g} rows held out: log loss {loss:.4f}"
+    against = held["against_current"]["log_loss"] if held["against_current"] else {}
+    if held["compared"] and against.get("difference") is not None:
+        way = "below" if against["difference"] < 0 else "above"
+        line += (
+            f"; on {held['rows_compared']:,.10g} of them {abs(against['difference']):.4f} {way} that of the version "
+            f"before (standard error {against['error']:.4f})"
+        )
+    return line
+
+
 def judge(
     config: GateConfig,
     data: dict[str, Any],

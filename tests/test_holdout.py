@@ -204,11 +204,14 @@ def test_a_held_out_share_does_not_depend_on_files(place, call, gated, method):
     assert found[0]["gate"] == found[1]["gate"]
 
 
-def test_a_table_that_is_worse_on_rows_that_are_new_is_refused(place, gated):
+def test_a_table_that_is_worse_on_rows_that_are_new_is_refused(place, call, gated):
     place.write_log(place.predictions(6000))
     first = gated().expect(0).json["version"]
     place.write_log(place.predictions(4000, seed=1), name="log/more", files=1)
     coarse = ("calibrator.method=histogram", "calibrator.params={bins: 2}")
+    assert (
+        "rows held out: log loss 0." in call("fit", "gate={holdout: 0.3}", store__table="b").expect(0).stdout
+    )
     refused = gated(*coarse).expect(4, "gate.holdout: the log loss on held-out rows goes from", "worse than")
     assert refused.json["exit_code"] == 4
     assert place.current == first

@@ -1,8 +1,13 @@
 """Tables applied by other engines give what logcal gives, to the last bit."""
 
+import gc
 import os
 import re
+import shutil
 import sqlite3
+import subprocess
+import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +44,10 @@ def place(make_place, tmp_path_factory):
     alone = ("segments.shrinkage=none", "segments.min_rows=300")
     place.job("fit", segments, *alone, store__table="seg").expect(0)
     place.job("fit", segments, store__table="moved").expect(0)
+    margins = {**columns, "score": 8 * np.asarray(columns["score"]) - 4}
+    place.write_log(margins, name="margins")
+    paths = {"log__path": place.root / "margins", "store__table": "margins"}
+    place.job("fit", "log.score_transform=sigmoid", **paths).expect(0)
     lookup = read_lookup_table(path_of(place, "ads")).map
     score = pa.array([*EDGES, *lookup.score_lo[1:].tolist(), *np.nextafter(lookup.score_lo[1:], -1).tolist(),
                       *random.random(500).tolist()])  # fmt: skip
@@ -53,7 +62,7 @@ def place(make_place, tmp_path_factory):
     )
     (place.root / "new").mkdir()
     pq.write_table(new, place.root / "new" / "log.parquet")
-    for table in ("ads", "seg", "moved"):
+    for table in ("ads", "seg", "moved", "margins"):
         paths = {
             "log__path": place.root / "new",
             "store__table": table,
@@ -70,7 +79,7 @@ def path_of(place, table):
 
 def table_of(place, table):
     path = path_of(place, table)
-    return (read_lookup_table if table == "ads" else read_segmented_lookup)(path)
+    return (read_lookup_table if table in ("ads", "margins") else read_segmented_lookup)(path)
 
 
 def sql_of(place, table, dialect, inline):
@@ -88,12 +97,12 @@ def new_log(place):
 
 
 BOTH = pytest.mark.parametrize("inline", [False, True], ids=["path", "inline"])
-TABLES = pytest.mark.parametrize("table", ["ads", "seg", "moved"])
+TABLES = pytest.mark.parametrize("table", ["ads", "seg", "moved", "margins"])
 
 
 def assert_same(found, wanted, table):
-    """To the last bit; where maps are moved, with another exp and ln, within some units in the last place."""
-    if table != "moved":
+    """To the last bit; where exp and ln are the engine's own, within some units in the last place."""
+    if table not in ("moved", "margins"):
         assert found == wanted
     assert [p is None for p in found] == [p is None for p in wanted]
     np.testing.assert_allclose(np.array(found, float), np.array(wanted, float), rtol=1e-13)
@@ -200,35 +209,97 @@ def test_clickhouse(place, table, inline):
     assert_same(found, expected(place, table), table)
 
 
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    """A session of Spark's own, which leaves sockets open."""
+    sql_module = pytest.importorskip("pyspark.sql")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = (
+            sql_module.SparkSession.builder.master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark")))
+            .getOrCreate()
+        )
+        try:
+            yield session
+        finally:
+            gateway = session.sparkContext._gateway
+            session.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(60)
+            del session, gateway
+            gc.collect()
+
+
+SPARKS = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
 @TABLES
 @BOTH
-@pytest.mark.filterwarnings("ignore")  # Spark leaves sockets open
-def test_spark(place, table, inline, tmp_path):
-    sql_module = pytest.importorskip("pyspark.sql")
-    session = (
-        sql_module.SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(tmp_path))
-        .getOrCreate()
-    )
-    try:
-        session.read.parquet(str(place.root / "new")).createOrReplaceTempView("log")
-        sql = sql_of(place, table, "spark", inline)
-        found = session.sql(f"SELECT row_id, probability FROM ({sql}) ORDER BY row_id").collect()
-    finally:
-        session.stop()
+@SPARKS
+def test_spark(place, table, inline, spark):
+    spark.read.parquet(str(place.root / "new")).createOrReplaceTempView("log")
+    sql = sql_of(place, table, "spark", inline)
+    found = spark.sql(f"SELECT row_id, probability FROM ({sql}) ORDER BY row_id").collect()
     assert_same([row[1] for row in found], expected(place, table), table)
 
 
+@SPARKS
+def test_spark_reads_a_scored_folder(place, spark):
+    found = spark.read.parquet(str(place.root / "by-ads")).orderBy("row_id").collect()
+    assert [row["probability"] for row in found] == expected(place, "ads")
+    assert {row["table_version"] for row in found} == {(place.store / "ads" / "CURRENT").read_text().strip()}
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    """Where a PostgreSQL server is: that of LOGCAL_TEST_POSTGRES, or one of the test's own."""
+    pytest.importorskip("psycopg")
+    if "LOGCAL_TEST_POSTGRES" in os.environ:
+        yield os.environ["LOGCAL_TEST_POSTGRES"]
+        return
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [shutil.which("initdb")]
+    if found[-1] is None:
+        pytest.skip("PostgreSQL is not installed, and LOGCAL_TEST_POSTGRES names no server")
+    programs, folder = Path(found[-1]).parent, Path(tempfile.mkdtemp(prefix="logcal-pg-"))
+    # It does not run as root, and sockets have short names.
+    user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    if user:
+        shutil.chown(folder, "postgres", "postgres")
+
+    def run(program, *arguments):
+        subprocess.run(
+            [*user, str(programs / program), "-D", str(folder / "data"), *arguments],
+            check=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+        )
+
+    try:
+        run("initdb", "--auth=trust", "--username=logcal", "--encoding=UTF8", "--no-sync")
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder}"
+        run("pg_ctl", "-w", "-l", str(folder / "server.log"), "-o", options, "start")
+        try:
+            yield f"host={folder} user=logcal dbname=postgres"
+        finally:
+            run("pg_ctl", "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @TABLES
-def test_postgres(place, table):
-    psycopg = pytest.importorskip("psycopg")
-    address = os.environ.get("LOGCAL_TEST_POSTGRES")
-    if address is None:
-        pytest.skip("LOGCAL_TEST_POSTGRES names no server")
-    with psycopg.connect(address) as connection, connection.cursor() as cursor:
+def test_postgres(place, table, postgres):
+    import psycopg
+
+    with psycopg.connect(postgres) as connection, connection.cursor() as cursor:
         cursor.execute(
             "CREATE TEMPORARY TABLE log (row_id bigint, score double precision, country text, model_id bigint)"
         )

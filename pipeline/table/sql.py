@@ -27,6 +27,7 @@ class Dialect:
     parquet : of {path}, the table; None where the engine reads no Parquet by path.
     asof : whether it has as-of joins. quote : of names. suffix : of doubles. date : of a date's text.
     end : ends a query with joins. backslash : whether it escapes in texts.
+    exp_fails : whether exp of a large number is an error instead of infinity, and of a small one instead of 0.
     """
 
     nan: str | None
@@ -39,6 +40,7 @@ class Dialect:
     date: str = "DATE '{}'"
     end: str = ""
     backslash: bool = False
+    exp_fails: bool = False
 
 
 DIALECTS = {
@@ -58,9 +60,9 @@ DIALECTS = {
     ),
     "datafusion": Dialect("isnan({x})", "DOUBLE", "VARCHAR", "'{path}'"),
     "sqlite": Dialect(None, "REAL", "TEXT", date="'{}'"),
-    "postgres": Dialect("{x} = 'NaN'::float8", "double precision", "text"),
-    "bigquery": Dialect("IS_NAN({x})", "FLOAT64", "STRING", quote="`", backslash=True),
-    "snowflake": Dialect("{x} = 'NaN'::FLOAT", "FLOAT", "VARCHAR", backslash=True),
+    "postgres": Dialect("{x} = 'NaN'::float8", "double precision", "text", exp_fails=True),
+    "bigquery": Dialect("IS_NAN({x})", "FLOAT64", "STRING", quote="`", backslash=True, exp_fails=True),
+    "snowflake": Dialect("{x} = 'NaN'::FLOAT", "FLOAT", "VARCHAR", backslash=True, exp_fails=True),
     "trino": Dialect("is_nan({x})", "DOUBLE", "VARCHAR"),
 }
 
@@ -114,7 +116,17 @@ def query(
 
 def _transformed(d: Dialect, transform: str, score: str) -> str:
     value = f"CAST(t.{_quoted(d, score)} AS {d.double})"
-    return value if transform == "none" else f"1.0E0{d.suffix} / (1.0E0{d.suffix} + exp(-{value}))"
+    if transform == "none":
+        return value
+    one = f"1.0E0{d.suffix}"
+    sigmoid = f"{one} / ({one} + exp(-{value}))"
+    if not d.exp_fails or d.nan is None:
+        return sigmoid
+    # Beyond these it is 1, 0 and exp to the last bit.
+    return (
+        f"CASE WHEN {d.nan.format(x=value)} THEN {value} WHEN {value} > 40 THEN 1.0E0 WHEN {value} < -745 THEN 0.0E0 "
+        f"WHEN {value} < -700 THEN exp({value}) ELSE {sigmoid} END"
+    )
 
 
 def _guarded(d: Dialect, expression: str) -> str:
