@@ -213,7 +213,7 @@ def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[Calibra
     return project_isotonic(calibration_map)
 
 
-def check_table(table: ScoreTable) -> None:
+def refuse_table(table: ScoreTable) -> None:
     """Check that a score table can be calibrated.
 
     Raises
@@ -232,6 +232,11 @@ def check_table(table: ScoreTable) -> None:
             f"expected different scores, found {table.used:,} rows that all have score {table.lowest:g}: "
             "check log.score and the model that wrote it"
         )
+
+
+def check_table(table: ScoreTable) -> None:
+    """The same, with a warning of weights that nobody meant."""
+    refuse_table(table)
     if table.weight * _FAR_BELOW < table.used:
         _logger.warning(
             "the weights of %s rows add up to %.6g: every method counts a weight of 2 as the row twice, so these are "

@@ -7,15 +7,17 @@ from all its segments, in the order of their keys, and its maps are what the nex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import operator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels.logistic import logistic
-from calibrators.calibration_map import CalibrationMap
+from calibrators.base import Calibrator
 from calibrators.isotonic_groups import maps_of_blocks
 from calibrators.partial_pooling import (
     LEAST,
@@ -32,12 +34,16 @@ from calibrators.partial_pooling import (
 )
 from calibrators.passes import Array
 from calibrators.sampling import odds_divided
-from pipeline.execution import Executor
+from pipeline.execution import Graph
 from pipeline.files.blobs import Blob, write_blob
+from pipeline.fit.calibration import refuse_table
+from pipeline.log.logs import Log
 from pipeline.sort.exchange import Exchanged, gather, item_counts
 from pipeline.sort.run_files import Integers
-from pipeline.sort.segment_visits import MOST_POOLED, pack
-from pipeline.sort.segments import Codes, Level, Segments, read_codes, write_codes
+from pipeline.sort.score_table import ScoreTable, SortPlan
+from pipeline.sort.segment_merge import Cutting
+from pipeline.sort.segment_visits import ITEM_BYTES, MOST_POOLED, most_works, pack, within
+from pipeline.sort.segments import Codes, Segments, read_codes, write_codes
 from pipeline.table.segment_maps import ONE_SCORE, LevelFit, Maps, Moves, SegmentRules
 
 
@@ -66,45 +72,58 @@ def own_segments(segments: Segments, rules: SegmentRules) -> list[list[str | Non
     ]
 
 
-def fit_leaning(
-    whole: CalibrationMap,
-    segments: Segments,
-    exchanged: Sequence[Sequence[Exchanged]],
-    reasons: Sequence[list[str | None]],
-    executor: Executor,
-    scratch: Path,
-    task_bytes: int,
-    rate: float = 1.0,
-) -> tuple[list[LevelFit], tuple[tuple[float, float], ...]]:
-    """Fit all levels' segments.
+class Numbered(NamedTuple):
+    """The segments of a log, and what is to be done with them.
+
+    reasons : of each level, why segments are not fitted, None where they are. wanted : which are
+    cutting : what the merge leaves of them
+    """
+
+    segments: Segments
+    reasons: tuple[list[str | None], ...]
+    wanted: tuple[npt.NDArray[np.bool_], ...]
+    cutting: Cutting
+
+
+def add_leaning(
+    graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, log: Log, plan: SortPlan
+) -> Any:
+    """Add the fits of all levels to a graph: `whole -> pack-1 -> join-1-i -> level-1 -> pack-2 ... -> levels`.
 
     Parameters
     ----------
-    whole : the map of all rows: isotonic regression
-    segments, exchanged : of each level, what the merge has left of its segments: see `LevelCut.own`
-    reasons : see `own_segments`; completed
-    scratch, task_bytes : folder that all tasks see; bytes that a task takes
-    rate : of sampled negatives, see `calibrators.sampling`: counts are the log's, and maps those of all rows
+    calibrator : isotonic regression; with its sampling rate counts are the log's, and maps those of all rows
+    first, numbered : references to the score table with the first pass's result, and to a `Numbered`
 
     Returns
     -------
-    fits of the levels, and each one's variances of shifts and slopes
+    reference to the fits of the levels, and each one's variances of shifts and slopes
     """
-    curves, of = _curve_of_all(whole, rate), np.zeros(segments.coding.count, np.int32)
-    fits, variances = [], []
-    for level, files, found in zip(segments.levels, exchanged, reasons, strict=True):
-        parent = np.empty(len(level.keys), np.int32)
-        parent[level.of] = of
-        pooled = np.array([reason is None for reason in found], np.bool_)
-        cells = _gathered(files, curves.stretches, parent, pooled, level, executor, scratch, task_bytes)
-        fit, curves, pair = _fit_level(level, cells, curves, parent, found, rate)
-        of = level.of
-        fits.append(fit)
-        variances.append(pair)
-    return fits, tuple(variances)
+    rate = calibrator.sampling_rate
+    curves = graph.task("whole", _curve_of_all, first, calibrator, rate)
+    most = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
+    levels = []
+    for i in range(len(log.columns.segments)):
+        packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, plan, most)
+        entries = [(entry,) for entry in graph.entries(f"work-{i + 1}", packed, most)]
+        joined = graph.layer(f"join-{i + 1}", _join, entries, receipts=str(plan.scratch))
+        level = graph.task(f"level-{i + 1}", _fit_level, numbered, joined, curves, i, rate)
+        curves = graph.task(f"curves-{i + 1}", operator.itemgetter(1), level)
+        levels.append(level)
+    return graph.task("levels", _all_levels, levels)
 
 
-def _curve_of_all(whole: CalibrationMap, rate: float) -> _Curves:
+def _all_levels(
+    levels: list[tuple[LevelFit, _Curves, tuple[float, float]]],
+) -> tuple[list[LevelFit], tuple[tuple[float, float], ...]]:
+    return [fit for fit, *_ in levels], tuple(variances for *_, variances in levels)
+
+
+def _curve_of_all(first: tuple[ScoreTable, Any], calibrator: Calibrator, rate: float) -> _Curves:
+    refuse_table(first[0])
+    # Other computations of the graph have it, too.
+    fitted = copy.copy(calibrator).fit_passes(lambda request: first[1])
+    whole = fitted.calibration_map_
     rows = np.flatnonzero(whole.weight > 0)
     level = whole.prob_lo[rows]
     if rate != 1.0:
@@ -117,42 +136,63 @@ def _curve_of_all(whole: CalibrationMap, rate: float) -> _Curves:
     return _Curves(stretches, curve.logit, np.array([curve.centre]), moves)
 
 
-def _gathered(
-    files: Sequence[Exchanged],
-    stretches: Stretches,
-    parent: Codes,
-    pooled: npt.NDArray[np.bool_],
-    level: Level,
-    executor: Executor,
-    scratch: Path,
-    task_bytes: int,
-) -> WithinStretches:
-    """What all segments of a level have within the stretches of their parents' maps."""
-    name = scratch / f"level-{level.level}"
+def _parents(numbered: Numbered, level: int) -> Codes:
+    """The place of each segment's parent among those of the level above."""
+    own = numbered.segments.levels[level]
+    parent = np.zeros(len(own.keys), np.int32)
+    if level:
+        parent[own.of] = numbered.segments.levels[level - 1].of
+    return parent
+
+
+class _Work(NamedTuple):
+    """Neighbouring segments first, ..., last, of which a task gathers what all ranges have.
+
+    edges, parents : paths of files. starts : of their parents' stretches among all. pooled : see `pool_within`
+    """
+
+    files: tuple[Exchanged, ...]
+    first: int
+    last: int
+    edges: str
+    starts: Integers
+    parents: str
+    pooled: npt.NDArray[np.bool_]
+
+
+def _packed(
+    merged: tuple[ScoreTable, Any],
+    numbered: Numbered,
+    curves: _Curves,
+    level: int,
+    plan: SortPlan,
+    count: int,
+) -> list[_Work | None]:
+    """What tasks gather of a level's segments within the stretches of their parents' maps."""
+    files, stretches, pooled = merged[0].exchanged[level], curves.stretches, numbered.wanted[level]
+    parent = _parents(numbered, level)
+    name = plan.scratch / f"level-{level + 1}"
     edges = f"{name}-edges"
     write_blob(edges, [stretches.edges.data])
     parents = write_codes(Path(f"{name}-parents"), parent)
     sizes = 8 * files[0].columns * item_counts(files)
-    small, _ = pack(sizes, np.zeros(parent.size, np.bool_), task_bytes, MOST_POOLED, cut=False)
-    tasks = []
-    for codes in small:
-        first, last = int(codes[0]), int(codes[-1])
-        own = stretches.starts[parent[first] : parent[last] + 2]
-        tasks.append((tuple(files), first, last, edges, own, parents, pooled[first : last + 1]))
-    parts: list[WithinStretches] = executor.run("join", _join, tasks)
-    return WithinStretches(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def works(task_bytes: int, most: int) -> list[_Work]:
+        small, _ = pack(sizes, np.zeros(parent.size, np.bool_), task_bytes, most, cut=False)
+        found = []
+        for first, last in ((int(codes[0]), int(codes[-1])) for codes in small):
+            own = stretches.starts[parent[first] : parent[last] + 2]
+            found.append(_Work(tuple(files), first, last, edges, own, parents, pooled[first : last + 1]))
+        return found
+
+    return within(count, plan.bucket_bytes, MOST_POOLED, works)
 
 
-def _join(
-    files: tuple[Exchanged, ...],
-    first: int,
-    last: int,
-    edges: str,
-    starts: Integers,
-    parents: str,
-    pooled: npt.NDArray[np.bool_],
-) -> WithinStretches:
-    """The same of segments first, ..., last. edges, parents : paths. starts : of their parents' stretches among all."""
+def _join(work: _Work | None) -> WithinStretches | None:
+    """What segments have within the stretches of their parents' maps."""
+    if work is None:
+        return None
+    files, first, last, edges, starts, parents, pooled = work
     columns, items = gather(files, first, last)
     if len(columns) == 4:
         zero = np.zeros(columns[0].size)
@@ -171,13 +211,13 @@ def _starts(sizes: Integers) -> Integers:
 
 
 def _fit_level(
-    level: Level,
-    items: WithinStretches,
-    above: _Curves,
-    parent: Codes,
-    reasons: list[str | None],
-    rate: float,
+    numbered: Numbered, joined: list[WithinStretches | None], above: _Curves, place: int, rate: float
 ) -> tuple[LevelFit, _Curves, tuple[float, float]]:
+    """The fit of a level, its finished maps, and the variances of their shifts and slopes."""
+    level, reasons = numbered.segments.levels[place], list(numbered.reasons[place])
+    parent = _parents(numbered, place)
+    filled = [part for part in joined if part is not None]
+    items = WithinStretches(*(np.concatenate(column) for column in zip(*filled, strict=True)))
     starts = _starts(items.sizes)
     segment = np.repeat(np.arange(items.sizes.size), items.sizes)
     # Items of one stretch are a cell of it.

@@ -28,15 +28,16 @@ from calibrators.passes import Pass, Points
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import fit_log, keep_monotone, where_written
-from pipeline.fit.leaning_segments import fit_leaning, own_segments
+from pipeline.fit.leaning_segments import Numbered, add_leaning, own_segments
 from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort
-from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_visits import (
+    ITEM_BYTES,
+    MOST_POOLED,
+    MOST_SEGMENTS,
     Visit,
-    Visited,
     add_visits,
     cut_leaning,
     cut_levels,
@@ -44,7 +45,7 @@ from pipeline.sort.segment_visits import (
     keep_keys,
     most_works,
 )
-from pipeline.sort.segments import Level, Segments, number_segments
+from pipeline.sort.segments import Level, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
     ONE_SCORE,
@@ -55,33 +56,17 @@ from pipeline.table.segment_maps import (
     SegmentRules,
 )
 
-_ITEM_BYTES = 48
-"""Of what the merge leaves of a row, at most: of rows with weights, a block of six numbers."""
-
-
-class Numbered(NamedTuple):
-    """The segments of a log, and what is to be done with them.
-
-    reasons : of each level, why segments are not fitted, None where they are. wanted : which are
-    cutting : what the merge leaves of them
-    """
-
-    segments: Segments
-    reasons: tuple[list[str | None], ...]
-    wanted: tuple[npt.NDArray[np.bool_], ...]
-    cutting: Cutting
-
 
 class Merged(NamedTuple):
     """What the graph of a fit to segments gives.
 
     first : the score table of all rows, and the result of the first pass
-    visited : what came of the segments; None where that needs the fit to all rows
+    visited : what came of the segments: as `add_leaning` or `add_visits`; None where that needs the fit to all rows
     """
 
     first: tuple[ScoreTable, Any]
     numbered: Numbered
-    visited: list[Visited] | None
+    visited: Any
 
 
 def add_segment_fit(
@@ -107,7 +92,9 @@ def add_segment_fit(
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
     first = add_merge(graph, log, plan, calibrator.first_pass(), total, cutting)
     visited = None
-    if not (rules.lean or calibrator.fitted_for_segments):
+    if rules.lean:
+        visited = add_leaning(graph, calibrator, first, numbered, log, plan)
+    elif not calibrator.fitted_for_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
         visited = _add_visits(
             graph, calibrator.for_segments(), first, wanted, log, plan, rules, monotone, pooled
@@ -126,7 +113,9 @@ def _add_visits(
     monotone: str,
     pooled: bool,
 ) -> Any:
-    most = most_works(log.rows, len(log.columns.segments), _ITEM_BYTES, plan.bucket_bytes, rules.min_rows)
+    few = MOST_POOLED if pooled else MOST_SEGMENTS
+    each = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, rules.min_rows, few)
+    most = each * len(log.columns.segments)
     visit = _visit(calibrator, monotone, pooled=pooled)
     return add_visits(graph, first, wanted, visit, plan.bucket_bytes, most, plan.scratch)
 
@@ -238,16 +227,7 @@ def finish_segments(
     table = fit_log(calibrator, log, plan, executor, keep=None, total=total, merged=first).table
     whole, identity, repair = _whole(calibrator, table, rules, monotone)
     if rules.lean:
-        below, variances = fit_leaning(
-            _map_of(whole),
-            numbered.segments,
-            table.exchanged,
-            [list(own) for own in numbered.reasons],
-            executor,
-            plan.scratch,
-            plan.bucket_bytes,
-            calibrator.sampling_rate,
-        )
+        below, variances = visited
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), table
     pooled, calibrator = _pooled(calibrator), calibrator.for_segments()

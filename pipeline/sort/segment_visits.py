@@ -27,11 +27,15 @@ from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
 from pipeline.sort.segments import Level, Segments, write_codes
 
 R = TypeVar("R")
+W = TypeVar("W")
 
 MOST_SEGMENTS = 2048
 """Segments of points in a task: each costs some time, however small it is."""
 
 MOST_POOLED = 1 << 16
+
+ITEM_BYTES = 48
+"""Of what the merge leaves of a row, at most: of rows with weights, a block of six numbers."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +121,21 @@ class Visited(NamedTuple):
     result: Any
 
 
-def most_works(rows: int, levels: int, item_bytes: int, task_bytes: int, fewest_rows: int) -> int:
-    """How many tasks the third stage of a log with so many rows needs at most.
+def most_works(rows: int, item_bytes: int, task_bytes: int, fewest_rows: int, most: int) -> int:
+    """How many tasks the third stage of a level needs at most, in a log with so many rows.
 
     item_bytes : of what the merge leaves of a row. fewest_rows : of a segment that is visited
+    most : segments of a task
     """
     segments = min(segment_values.MAX_SEGMENTS, rows // max(1, fewest_rows))
-    return levels * (2 * -(-rows * item_bytes // task_bytes) + segments // MOST_SEGMENTS + 1)
+    return 2 * -(-rows * item_bytes // task_bytes) + segments // most + 1
+
+
+def within(count: int, task_bytes: int, most: int, works: Callable[[int, int], list[W]]) -> list[W | None]:
+    """What `works` gives for the bytes and segments that a task takes, as many as it needs; and None up to `count`."""
+    while len(found := works(task_bytes, most)) > count:
+        task_bytes, most = 5 * task_bytes // 4 + 1, 5 * most // 4 + 1
+    return [*found, *([None] * (count - len(found)))]
 
 
 def add_visits(
@@ -162,16 +174,14 @@ def _packed(
     task_bytes: int,
     most: int,
 ) -> list[Work | None]:
-    size, segments = task_bytes, MOST_POOLED if pooled else MOST_SEGMENTS
-    while True:
-        found = [
+    def works(size: int, segments: int) -> list[Work]:
+        return [
             work
             for level, (files, own) in enumerate(zip(merged[0].exchanged, wanted, strict=True))
             for work in _works(level, files, own, pooled, size, segments)
         ]
-        if len(found) <= most:
-            return [*found, *([None] * (most - len(found)))]
-        size, segments = 5 * size // 4 + 1, 5 * segments // 4 + 1
+
+    return within(most, task_bytes, MOST_POOLED if pooled else MOST_SEGMENTS, works)
 
 
 def _works(
