@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,22 @@ from pipeline.evaluate.comparison_page import (
     comparison_headline,
     render_comparison,
 )
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.files.json_text import to_json
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.fit.calibration import check_table, make_calibrator
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes
+from pipeline.sort.score_table import (
+    ScoreTable,
+    SortPlan,
+    add_merge,
+    add_sort,
+    build_score_table,
+    most_parts,
+    scratch_bytes,
+)
 from pipeline.table.identity import run_id, software
 
 REPORT, RUN = "report.html", "run.json"
@@ -119,6 +127,16 @@ class Prepared:
                 "run_id": self.identity,
             },
         )
+
+    def graph(self) -> Graph:
+        """What the comparison would compute; a pass, of those whose number depends on the rows, stands for all."""
+        graph = Graph()
+        plan = SortPlan(Path("scratch")).within(self.config.cluster.memory_bytes, self.log.rows)
+        total = add_sort(graph, self.log, plan)
+        merged = add_merge(graph, self.log, replace(plan, write=plan.scratch), None, total)
+        parts = [(merged, i) for i in range(most_parts(self.log, plan, total))]
+        graph.task("combine-compare", list, graph.layer("compare", list, parts))
+        return graph
 
     def execute(self, executor: Executor) -> Outcome:
         """Compare, and write the page where one is wanted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from pipeline.files.secrets import without_secrets
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
-from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort
+from pipeline.sort.score_table import ScoreTable, SortPlan
 from pipeline.sort.segment_predictions import SegmentedComparison
 from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import LookupTable, read_lookup_table
@@ -351,15 +351,9 @@ class Prepared:
         }
 
     def graph(self) -> Graph:
-        """What the evaluation would compute first: the sort, unless a kept table is measured; its sweeps follow."""
-        graph = Graph()
-        plan = SortPlan(Path()).within(self.config.cluster.memory_bytes, self.log.rows)
-        if self.measurement.kept is None:
-            add_merge(graph, self.log, plan, None, add_sort(graph, self.log, plan))
-        else:
-            parts = [(file.path,) for file in self.log.files]
-            graph.task("combine", list, graph.layer("measure", str, parts))
-        return graph
+        """What the evaluation would compute, but second passes over a few parts, and comparisons."""
+        plan = SortPlan(Path("scratch")).within(self.config.cluster.memory_bytes, self.log.rows)
+        return self.measurement.graph(replace(plan, write=plan.scratch / "before"))
 
     def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
         """Measure, and write nothing but quarantined rows."""

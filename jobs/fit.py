@@ -34,7 +34,7 @@ from pipeline.sort.decay import weigh_days, with_weights
 from pipeline.sort.label_coverage import covered
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import SortPlan, add_merge, add_sort, scratch_bytes, sort_log
+from pipeline.sort.score_table import SortPlan, add_sort, most_parts, scratch_bytes, sort_log
 from pipeline.table.identity import run_id, software
 from pipeline.table.map_change import MapChange
 from pipeline.table.segment_lookup import RESERVED
@@ -239,15 +239,21 @@ class Prepared:
         )
 
     def graph(self) -> Graph:
-        """What the fit would compute first: the sort, and the first pass. What comes after depends on the rows."""
+        """What the fit would compute; a further pass, of those whose number depends on the rows, stands for all."""
         graph = Graph()
-        calibrator = recipe_of(self.config).calibrator()
-        plan = SortPlan(Path()).within(self.config.cluster.memory_bytes, self.log.rows)
+        recipe, log = recipe_of(self.config), self.log
+        plan = SortPlan(Path("scratch")).within(self.config.cluster.memory_bytes, log.rows)
         if self.window is None or self.days is None:
-            total = add_sort(graph, self.log, plan)
+            total = add_sort(graph, log, plan)
         else:
-            total = graph.task("check", list, self.days.add_sort(graph, self.window, plan))
-        add_merge(graph, self.log, plan, calibrator.first_pass(), total)
+            days = self.days.add_sort(graph, self.window, plan)
+            if self.config.window.half_life is not None:
+                days, log = graph.layer("weigh", list, [(day,) for day in days]), with_weights(log)
+            total = graph.task("check", list, days)
+        merged = recipe.add_fit(graph, log, plan, total)
+        if needs_table(recipe.calibrator(), log.columns.weight is not None):
+            parts = [(merged, i) for i in range(most_parts(log, plan, total))]
+            graph.task("combine-pass", list, graph.layer("pass", list, parts))
         return graph
 
     def execute(self, executor: Executor) -> Outcome:

@@ -28,7 +28,7 @@ from pipeline.log.quarantine import RowRules
 from pipeline.sort.decay import with_weights
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_sort, scratch_bytes
-from pipeline.sort.window_sort import add_window
+from pipeline.sort.window_sort import add_window, make_days
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -83,7 +83,10 @@ def draw(prepared: Any, path: str) -> None:
     if PurePath(path).suffix not in KINDS:
         raise ConfigError(f"--graph: expected a file that ends in {', '.join(KINDS)}, found {path}")
     if not hasattr(prepared, "graph"):
-        raise ConfigError("--graph: this job is other jobs one after the other: draw those")
+        raise ConfigError(
+            "--graph: this job runs others, or what it finds when it looks: draw fit, score, evaluate, generate, "
+            "compare or monitor"
+        )
     content = drawing(prepared.graph(), path)
     try:
         Path(path).write_bytes(content)
@@ -115,6 +118,7 @@ def _fit(config: FitConfig) -> Delayed:
         total = add_sort(built, log, plan)
     else:
         half_life = config.window.half_life_days
+        make_days(window, plan)
         total = add_window(built, window, plan, min_labelled=config.window.min_labelled, half_life=half_life)
         log = log if half_life is None else with_weights(log)
     merged = recipe.add_fit(built, log, plan, total)

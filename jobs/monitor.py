@@ -17,7 +17,7 @@ from jobs.run import Outcome, Plan
 from jobs.windows import window_of
 from pipeline.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.drift_page import render_drift
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.files.creation import read_json
 from pipeline.files.creation import replace as replace_file
 from pipeline.files.json_text import to_json
@@ -27,8 +27,8 @@ from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
 from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
 from pipeline.monitor.history import FOLDER, History
-from pipeline.sort.score_table import SortPlan, scratch_bytes
-from pipeline.sort.window_sort import sort_window
+from pipeline.sort.score_table import SortPlan, add_merge, scratch_bytes
+from pipeline.sort.window_sort import add_window, sort_window
 from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.published import PublishedTable
 from pipeline.table.segment_lookup import read_segmented_lookup
@@ -156,6 +156,16 @@ class Prepared:
             ),
             facts={"days": [day_of(day).isoformat() for day in self.days], "version": self.version.name},
         )
+
+    def graph(self) -> Graph:
+        """What would be computed of the first day, and of each day after it; with segments each is looked at, too."""
+        graph = Graph()
+        for day in self.days[:1]:
+            assert self.config.window.column is not None
+            window = choose_window(self.log, self.config.window.column, 1, day_of(day))
+            plan = SortPlan(Path("scratch")).within(self.config.cluster.memory_bytes, window.log.rows)
+            add_merge(graph, window.log, plan, None, add_window(graph, window, plan))
+        return graph
 
     def execute(self, executor: Executor) -> Outcome:
         """Look at the days, keep what they said, and give the alarm."""

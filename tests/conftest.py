@@ -320,11 +320,14 @@ def call(
     log.addHandler(handler)
     log.setLevel(logging.INFO)
 
-    def job(name: str, *settings: str, files: Sequence[str] = (), **paths: Any) -> Result:
+    def job(
+        name: str, *settings: str, files: Sequence[str] = (), graph: str | None = None, **paths: Any
+    ) -> Result:
         given = [text for text in place.arguments(name, *settings, **paths)[1:] if text != "--set"]
         pairs = [text for text in given if not text.startswith("--")]
         capsys.readouterr()
-        code = run_job(JOBS[name], files, pairs, dry_run="--dry-run" in given, as_json="--json" in given)
+        flags = {"dry_run": "--dry-run" in given, "as_json": "--json" in given}
+        code = run_job(JOBS[name], files, pairs, **flags, graph=graph)
         printed = capsys.readouterr()
         return Result(code, printed.out, printed.err)
 

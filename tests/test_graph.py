@@ -327,6 +327,63 @@ def test_every_fit_as_a_part_of_another_program(dated, call, client, settings):
     assert not list(dated.scratch.rglob("run-*"))
 
 
+def stages(path):
+    """The stages of a drawing, in order."""
+    labels = re.findall(r'label="([^"]+)"', path.read_text())
+    return list(dict.fromkeys(re.sub(r"(-\d+)+$", "", label) for label in labels if label != "..."))
+
+
+SORTS = ["sort", "check"]
+MERGES = ["split", "entry", "merge", "combine"]
+JOINS = ["wanted", "pack", "work", "join", "joined"]
+MEASURES = ["ask", "measure", "answer"]
+
+
+def test_drawings_show_the_stages_of_every_job(dated, call):
+    path = dated.root / "graph.dot"
+
+    def drawn(job, *settings):
+        before = dated.tree()
+        call(job, "--dry-run", *settings, graph=str(path)).expect(0)
+        found = stages(path)
+        path.unlink()
+        assert dated.tree() == before
+        return found
+
+    numbered = ["number", "cut", *MERGES]
+    each = "segments.shrinkage=none"
+    assert drawn("fit") == [*SORTS, *MERGES]
+    assert drawn("fit", "calibrator.method=platt") == [*SORTS, *MERGES, "pass", "combine-pass"]
+    assert drawn("fit", *SEGMENTS, each) == [*SORTS, *numbered, *JOINS, "fitted"]
+    assert drawn("fit", *SEGMENTS)[8:] == [
+        "whole",
+        "pack",
+        "work",
+        "join",
+        "level",
+        "curves",
+        "levels",
+        "fitted",
+    ]
+    assert drawn("fit", *WINDOW, "window.half_life=2d", *SEGMENTS, each)[:4] == [
+        "sort",
+        "days",
+        "weigh",
+        "check",
+    ]
+    assert drawn("compare") == [*SORTS, *MERGES, "compare", "combine-compare"]
+    call("fit").expect(0)
+    told = "evaluate.allow_in_sample=true"
+    assert drawn("score") == ["score", "commit"]
+    assert drawn("evaluate", told) == [*SORTS, *MERGES, *MEASURES, "measured"]
+    assert drawn("evaluate", told, *WINDOW[:3])[:3] == ["sort", "day", "total"]
+    dated.table = "by-site"
+    call("fit", *SEGMENTS, each).expect(0)
+    side = [*SORTS, *numbered, "rows", *JOINS, *MEASURES, "side"]
+    again = [f"{name}-again" for name in side]
+    assert drawn("evaluate", told) == [*side, *again, "measured"]
+
+
 def test_what_cannot_be_a_graph_says_why(place, tmp_path):
     place.write_log()
     sections = {"log": {"path": str(place.log)}}

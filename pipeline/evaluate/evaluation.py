@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.comparison import Comparison
@@ -169,16 +168,13 @@ def evaluate(
     """
     if (predict is None) == (run_after is None):
         raise ValueError("expected either predict or run_after, found both or neither")
-    sides = partial(
-        _side_passes, bins=bins, histogram_bins=histogram_bins, rows=rows, sampling_rate=sampling_rate
-    )
+    sizes = Sizes(bins, histogram_bins, sampling_rate)
     if run_after is None:
         function = predict.predict_ascending if isinstance(predict, CalibrationMap) else predict
-        passes = side_by_side(sides(None, parts, tests=False), sides(function, parts))
-        before, after = run_passes(passes, run)
+        before, after = run_passes(both_sides(function, rows, parts, sizes), run)
     else:
-        before = run_passes(sides(None, parts, tests=False), run)
-        after = run_passes(sides(None, parts_after), run_after)
+        before = run_passes(side_passes(None, rows, parts, sizes, tests=False), run)
+        after = run_passes(side_passes(None, rows, parts_after, sizes), run_after)
         _check_same_rows(before[0], after[0])
     return Evaluation(
         rows,
@@ -191,17 +187,32 @@ def evaluate(
     )
 
 
-def _side_passes(
+class Sizes(NamedTuple):
+    """See `evaluate`."""
+
+    bins: int = 10
+    histogram_bins: int = 50
+    sampling_rate: float = 1.0
+
+
+def both_sides(
+    predict: Predict | None, rows: int | None, parts: Sequence[tuple[float, Array]], sizes: Sizes
+) -> Generator[Pass, Any, Any]:
+    """The passes for the scores and for what a map makes of them, side by side; see `evaluate`."""
+    before = side_passes(None, rows, parts, sizes, tests=False)
+    return side_by_side(before, side_passes(predict, rows, parts, sizes))
+
+
+def side_passes(
     predict: Predict | None,
-    parts: Sequence[tuple[float, Array]],
-    *,
-    bins: int,
-    histogram_bins: int,
     rows: int | None,
-    sampling_rate: float,
+    parts: Sequence[tuple[float, Array]],
+    sizes: Sizes,
+    *,
     tests: bool = True,
 ) -> Generator[Pass, Any, tuple[Assessment, ErrorBars, Certainty]]:
     """The passes for one column of predictions."""
+    bins, histogram_bins, sampling_rate = sizes
     sampled = sampling_rate != 1.0
     known = () if sampled else parts
     measured: Generator[Pass, Any, Assessment] = assessment_passes(

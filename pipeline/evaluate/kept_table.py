@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipeline import schema
 from pipeline._kernels import tags
 from pipeline.arrow_columns import as_numpy
 from pipeline.errors import InputRejectedError, examples
-from pipeline.execution import Executor
+from pipeline.execution import Graph
 from pipeline.log import segment_values
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log
@@ -27,7 +27,7 @@ from pipeline.log.segment_values import Encoder, Key
 from pipeline.sort.parts import Part, only_weight, read_points
 from pipeline.sort.run_files import CodedEntries, RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
-from pipeline.sort.score_table import ScoreTable, SortPlan
+from pipeline.sort.score_table import ScoreTable, SortPlan, add_up
 from pipeline.sort.tagged import order_tagged
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.segment_lookup import SEGMENTS_FILE, CodedMaps, cached_segmented_lookup
@@ -154,10 +154,8 @@ def _footer(path: Path) -> Any:
         raise InputRejectedError(f"{path}: expected a part of a score table, found ({reason})") from None
 
 
-def sort_kept(
-    kept: KeptTable, log: Log, segments: tuple[str, ...], plan: SortPlan, executor: Executor
-) -> RunReceipt:
-    """The points of a kept table of segments as runs, as `sort_log` makes them of rows.
+def add_sort_kept(graph: Graph, kept: KeptTable, log: Log, segments: tuple[str, ...], plan: SortPlan) -> Any:
+    """Add to a graph what makes runs of a kept table's points, as `add_sort` of rows: `sort-i -> check`.
 
     log : the kept table's `files`. segments : the columns that tell segments apart; none: all points together
     plan : of its `lookup` too, which is of these segments
@@ -171,11 +169,14 @@ def sort_kept(
     )
     places = [(file.path, group) for file in log.files for group in range(len(file.row_groups))]
     tasks = [(*place, segments, plan.lookup, str(plan.scratch), i) for i, place in enumerate(places)]
-    for receipt in executor.run("sort", _write_points, tasks):
-        total.runs += receipt.runs
-        total.lowest = min(total.lowest, receipt.lowest)
-        total.highest = max(total.highest, receipt.highest)
-    return total
+    receipts = graph.layer("sort", _write_points, tasks, receipts=str(plan.scratch))
+    return graph.task("check", _added, total, receipts)
+
+
+def _added(of: RunReceipt, receipts: list[RunReceipt]) -> RunReceipt:
+    """Runs of points, with what is known of the rows behind them."""
+    found = add_up(receipts)
+    return replace(of, runs=found.runs, lowest=found.lowest, highest=found.highest)
 
 
 def _write_points(
@@ -211,19 +212,16 @@ def _write_points(
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
 
 
-def sort_by_probability(table: ScoreTable, lookup: str, folder: Path, executor: Executor) -> RunReceipt:
-    """The points as runs in the order of their calibrated probabilities, for `build_score_table`.
+def add_sort_by_probability(graph: Graph, table: ScoreTable, lookup: str, folder: Path) -> Any:
+    """Add to a graph what makes runs of the points in the order of their calibrated probabilities: `sort-i -> check`.
 
     lookup : path of the lookup table that gives the probabilities
     folder : for the runs
     """
     tasks = [(part.path, part.group, lookup, str(folder), i) for i, part in enumerate(table.parts)]
     total = RunReceipt(rows=table.rows, used=table.used, used_positive=table.used_positive, bad=BadRows())
-    for receipt in executor.run("sort", _write_probabilities, tasks):
-        total.runs += receipt.runs
-        total.lowest = min(total.lowest, receipt.lowest)
-        total.highest = max(total.highest, receipt.highest)
-    return total
+    receipts = graph.layer("sort", _write_probabilities, tasks, receipts=str(folder))
+    return graph.task("check", _added, total, receipts)
 
 
 def _write_probabilities(path: str, group: int | None, lookup: str, folder: str, index: int) -> RunReceipt:

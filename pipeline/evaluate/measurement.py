@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from calibrators.comparison import Comparison, comparison_passes
 from calibrators.measures import run_passes
 from pipeline.errors import InputRejectedError
-from pipeline.evaluate.evaluation import Evaluation, Run, evaluate
-from pipeline.evaluate.kept_table import KeptTable, sort_by_probability, sort_kept
-from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, evaluate_segments
-from pipeline.execution import Executor
+from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluate, side_passes
+from pipeline.evaluate.kept_table import KeptTable, add_sort_by_probability, add_sort_kept
+from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, add_sides, evaluate_segments
+from pipeline.execution import Executor, Graph
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window
+from pipeline.sort.first_pass import add_first_pass, answering
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, scratch_bytes, sort_log
+from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort, most_parts, scratch_bytes
 from pipeline.sort.segment_predictions import SegmentedComparison, compare_predictions
 from pipeline.sort.segment_rows import Known, SegmentRows
-from pipeline.sort.window_sort import sort_window
+from pipeline.sort.window_sort import add_window, gather_bad, make_days
 from pipeline.table.lookup_table import LookupTable
 from pipeline.table.predictor import Predictor
 from pipeline.table.segment_lookup import SegmentedLookup
@@ -122,17 +124,19 @@ class Measurement:
             table, evaluation, run = self._plain(plan, again, executor)
             segments = None
         else:
-            sort = partial(self._sorted, columns=self.columns)
+            self._make_days(plan, again)
+            add = partial(self._add_sorted, columns=self.columns)
             segments = evaluate_segments(
                 self.log,
                 self.segmented,
                 (plan, again),
                 executor,
                 self.bins,
-                sort,
+                add,
                 self.sampling_rate,
                 self._known,
             )
+            self._gather_bad(plan)
             table, evaluation = segments.before.table, segments.whole
             run = partial(table.run, executor=executor, stage="measure")
         if self.against is None:
@@ -151,22 +155,64 @@ class Measurement:
         self, plan: SortPlan, again: SortPlan, executor: Executor
     ) -> tuple[ScoreTable, Evaluation, Run]:
         """Of a table without segments."""
-        if self.kept is None or self.kept.segments:
-            table, _ = build_score_table(self.log, plan, executor, total=self._sorted(plan, executor))
-        else:
-            table = self.kept.table(self.log)
+        graph = Graph()
+        answers = self.add_plain(graph, plan, again)
+        self._make_days(plan, *(() if self.one_sort else (again,)))
+        merged, *found = executor.compute(graph, graph.task("measured", _together, *answers))
+        self._gather_bad(plan)
+        table = merged[0]
         run = partial(table.run, executor=executor, stage="measure")
-        asked = partial(evaluate, run, rows=table.used, bins=self.bins, parts=table.weights)
+        asked = partial(
+            evaluate, answering(found[0], run), rows=table.used, bins=self.bins, parts=table.weights
+        )
         asked = partial(asked, sampling_rate=self.sampling_rate)
         if self.one_sort:
             return table, asked(Predictor(self.path)), run
-        if self.kept is None or self.kept.segments:
-            total = self._sorted(again, executor)
-        else:
-            total = sort_by_probability(table, self.path, again.scratch, executor)
-        after, _ = build_score_table(self.log, again, executor, total=total)
-        run_after = partial(after.run, executor=executor, stage="measure")
+        after = found[1][0]
+        run_after = answering(found[2], partial(after.run, executor=executor, stage="measure"))
         return table, asked(run_after=run_after, parts_after=after.weights), run
+
+    def add_plain(self, graph: Graph, plan: SortPlan, again: SortPlan) -> list[Any]:
+        """Add to a graph all that measures a table without segments, but passes after the first.
+
+        Returns
+        -------
+        references to the score table, and the answer to the first pass over it; where calibration changes the order
+        of the scores, to the same of the calibrated probabilities
+        """
+        log, sizes = self.log, Sizes(self.bins, sampling_rate=self.sampling_rate)
+        begin = partial(_begin_both, self.path, sizes) if self.one_sort else partial(_begin, sizes, False)
+        known = None if self.kept is None or self.kept.segments else self.kept.table(log)
+        if known is not None:
+            merged, count = (known, None), len(known.parts)
+        else:
+            total = self._add_sorted(graph, plan)
+            merged, count = add_merge(graph, log, plan, None, total), most_parts(log, plan, total)
+        found = [merged, add_first_pass(graph, merged, begin, count)]
+        if self.one_sort:
+            return found
+        with graph.named("-again"):
+            if known is None:
+                total = self._add_sorted(graph, again)
+            else:
+                total = add_sort_by_probability(graph, known, self.path, again.scratch)
+            after = add_merge(graph, log, again, None, total)
+            passed = add_first_pass(graph, after, partial(_begin, sizes, True), most_parts(log, again, total))
+        return [*found, after, passed]
+
+    def graph(self, plan: SortPlan) -> Graph:
+        """What is computed before anything depends on the rows. plan : of no scratch space that is there."""
+        graph = Graph()
+        again = replace(plan, scratch=plan.scratch / "calibrated", lookup=self.path)
+        if self.segmented is None:
+            graph.task("measured", _together, *self.add_plain(graph, plan, again))
+        else:
+            add = partial(self._add_sorted, columns=self.columns)
+            sides = add_sides(
+                graph, self.log, self.columns, (plan, again), self.bins, add, self.sampling_rate
+            )
+            graph.task("measured", _together, *sides)
+        return graph
 
     def _compare(
         self,
@@ -196,13 +242,45 @@ class Measurement:
         return None if self.kept is None else Known(self.kept.rows_of_segments(), self.kept.weighted)
 
     def _sorted(self, plan: SortPlan, executor: Executor, columns: tuple[str, ...] = ()) -> RunReceipt:
-        """The log's rows, or those of the window, as runs; or a kept table's points. columns : of segments."""
+        """See `_add_sorted`."""
+        graph = Graph()
+        self._make_days(plan)
+        found: RunReceipt = executor.compute(graph, self._add_sorted(graph, plan, columns))
+        self._gather_bad(plan)
+        return found
+
+    def _add_sorted(self, graph: Graph, plan: SortPlan, columns: tuple[str, ...] = ()) -> Any:
+        """Add to a graph what makes runs of the log's rows, or those of the window; or of a kept table's points.
+
+        columns : of segments
+        """
         if self.kept is not None:
-            return sort_kept(self.kept, self.log, columns, plan, executor)
+            return add_sort_kept(graph, self.kept, self.log, columns, plan)
         log = _by_segment(self.log, columns)
         if self.window is None:
-            return sort_log(log, plan, executor)
-        return sort_window(replace(self.window, log=log), plan, executor)
+            return add_sort(graph, log, plan)
+        return add_window(graph, replace(self.window, log=log), plan)
+
+    def _make_days(self, *plans: SortPlan) -> None:
+        if self.window is not None and self.kept is None:
+            for plan in plans:
+                make_days(self.window, plan)
+
+    def _gather_bad(self, plan: SortPlan) -> None:
+        if self.window is not None and self.kept is None:
+            gather_bad(self.window, plan)
+
+
+def _together(*found: Any) -> tuple[Any, ...]:
+    return found
+
+
+def _begin_both(path: str, sizes: Sizes, table: ScoreTable) -> Any:
+    return both_sides(Predictor(path), table.used, table.weights, sizes)
+
+
+def _begin(sizes: Sizes, tests: bool, table: ScoreTable) -> Any:
+    return side_passes(None, table.used, table.weights, sizes, tests=tests)
 
 
 def _by_segment(log: Log, columns: tuple[str, ...]) -> Log:

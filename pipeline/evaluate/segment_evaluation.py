@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,16 +24,23 @@ from calibrators.sampling import weighing_negatives
 from pipeline import schema
 from pipeline.arrow_columns import as_column, column_of
 from pipeline.evaluate.chance import beyond_chance, observed_over_expected
-from pipeline.evaluate.evaluation import Evaluation, evaluate
-from pipeline.execution import Executor
+from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
+from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
-from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, sort_log
+from pipeline.sort.first_pass import Begin, add_first_pass, answering
+from pipeline.sort.score_table import ScoreTable, SortPlan, add_sort, most_parts
 from pipeline.sort.segment_predictions import SegmentedComparison
 from pipeline.sort.segment_rows import Known, SegmentRows
-from pipeline.sort.segment_visits import Visit
+from pipeline.sort.segment_visits import (
+    ITEM_BYTES,
+    MOST_SEGMENTS,
+    Visit,
+    add_visits,
+    finish_visits,
+    most_works,
+)
 from pipeline.sort.segments import Level
 from pipeline.table.segment_lookup import SegmentedLookup
 
@@ -77,43 +84,80 @@ class Side:
         return self.values[:, _FIELDS.index(name)]
 
 
-Sort = Callable[[SortPlan, Executor], RunReceipt]
-"""What sorts the rows that are measured."""
+AddSort = Callable[[Graph, SortPlan], Any]
+"""Adds what sorts the rows that are measured to a graph; returns the reference to a RunReceipt."""
 
 
-def measure_side(
+class _AddedSide(NamedTuple):
+    """References to a side's rows, to what came of its segments, and to the answer of the first pass over all rows."""
+
+    rows: Any
+    visited: Any
+    answer: Any
+
+
+def _add_side(
+    graph: Graph,
     log: Log,
     plan: SortPlan,
-    executor: Executor,
-    bins: int,
-    sort: Sort,
+    total: Any,
     names: tuple[str, ...],
+    known: Known | None,
+    visit: Visit[Array],
+    begin: Begin,
+) -> _AddedSide:
+    """Add to a graph what sorts predictions, writes the table of all rows, and measures it and each segment."""
+    rows, merged = SegmentRows.add(graph, log, plan, total, names, known)
+    most = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_SEGMENTS)
+    wanted = graph.task("wanted", _everyone, rows)
+    visited = add_visits(graph, merged, wanted, visit, plan.bucket_bytes, most, plan.scratch)
+    return _AddedSide(rows, visited, add_first_pass(graph, merged, begin, most_parts(log, plan, total)))
+
+
+def add_sides(
+    graph: Graph,
+    log: Log,
+    names: tuple[str, ...],
+    plans: tuple[SortPlan, SortPlan],
+    bins: int,
+    add: AddSort,
     sampling_rate: float = 1.0,
     known: Known | None = None,
-) -> Side:
-    """Sort a log's predictions, write the table of all rows to `plan.write`, and measure each segment.
+) -> list[Any]:
+    """Add to a graph what `evaluate_segments` computes: of the scores, and again of the calibrated probabilities.
 
-    names : of the segment columns
-
-    The measures are exact, and so the same to the last bit however the work is cut.
-
-    Raises
-    ------
-    InputRejectedError
-        As `build_score_table`; too many segments.
+    names : of the segment columns. Returns references.
     """
-    rows = SegmentRows.of(log, plan, executor, sort(plan, executor), names, known)
+    visit = _visit(bins, _weighted(log, known), sampling_rate)
+    sides = []
+    for plan, suffix, tests in zip(plans, ("", "-again"), (False, True), strict=True):
+        with graph.named(suffix):
+            begin = partial(_begin, Sizes(bins, sampling_rate=sampling_rate), tests)
+            side = _add_side(graph, log, plan, add(graph, plan), names, known, visit, begin)
+            sides.append(graph.task("side", _AddedSide, *side))
+    return sides
+
+
+def _weighted(log: Log, known: Known | None) -> bool:
+    return log.columns.weight is not None if known is None else known.weighted
+
+
+def _visit(bins: int, weighted: bool, sampling_rate: float) -> Visit[Array]:
     # No total weight is 0: weights, where a log has them, are not taken for counts.
-    passes = partial(_passes, bins, 0 if rows.weighted or sampling_rate != 1 else None, sampling_rate)
-    visit = Visit(
-        small=partial(_measure_small, passes),
-        first=next(passes()),
-        large=partial(_measure_large, passes),
-    )
-    values = np.empty((len(rows.level.keys), len(_FIELDS)))
-    for codes, found in rows.visit(executor, visit):
-        values[codes] = found
-    return Side(rows, values)
+    passes = partial(_passes, bins, 0 if weighted or sampling_rate != 1 else None, sampling_rate)
+    return Visit(partial(_measure_small, passes), next(passes()), partial(_measure_large, passes))
+
+
+def _everyone(rows: SegmentRows) -> list[Any]:
+    return [np.ones(len(rows.level.keys), np.bool_)]
+
+
+def _side(found: _AddedSide, executor: Executor, visit: Visit[Array]) -> Side:
+    values = np.empty((len(found.rows.level.keys), len(_FIELDS)))
+    [done] = finish_visits(found.visited, 1, executor, visit)
+    for codes, measured in done:
+        values[codes] = measured
+    return Side(found.rows, values)
 
 
 def _passes(
@@ -265,7 +309,7 @@ def evaluate_segments(
     plans: tuple[SortPlan, SortPlan],
     executor: Executor,
     bins: int,
-    sort: Sort | None = None,
+    add: AddSort | None = None,
     sampling_rate: float = 1.0,
     known: Known | None = None,
 ) -> SegmentedEvaluation:
@@ -278,16 +322,28 @@ def evaluate_segments(
     plans : how to sort the scores, and the calibrated probabilities (with `lookup`, in a scratch folder of its own);
         both with `write`
     bins : of the calibration errors
-    sort : what sorts the log's rows, or some of them; None: `sort_log`
+    add : what adds the sort of the log's rows, or of some of them; None: of all
     sampling_rate : see `evaluate`
     known : of a log that has been summed up: what its rows were
     """
-    sort = sort or partial(sort_log, log)
-    names = lookup.columns
-    before, after = (
-        measure_side(log, plan, executor, bins, sort, names, sampling_rate, known) for plan in plans
+    graph = Graph()
+    add = add or partial(_add_sort, log)
+    sides = add_sides(graph, log, lookup.columns, plans, bins, add, sampling_rate, known)
+    visit = _visit(bins, _weighted(log, known), sampling_rate)
+    found = executor.compute(graph, graph.task("sides", list, sides))
+    before, after = (_side(one, executor, visit) for one in found)
+    run, run_after = (
+        answering(one.answer, partial(side.table.run, executor=executor, stage="measure"))
+        for one, side in zip(found, (before, after), strict=True)
     )
-    run, run_after = (partial(side.table.run, executor=executor, stage="measure") for side in (before, after))
     whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins, sampling_rate=sampling_rate)
     fitted_on = tuple(lookup.known.get(key, UNSEEN) for key in before.level.keys)
     return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, bins)
+
+
+def _add_sort(log: Log, graph: Graph, plan: SortPlan) -> Any:
+    return add_sort(graph, log, plan)
+
+
+def _begin(sizes: Sizes, tests: bool, table: ScoreTable) -> Any:
+    return side_passes(None, table.used, (), sizes, tests=tests)

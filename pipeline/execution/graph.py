@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.execution import tasks as running
@@ -56,6 +57,16 @@ class Graph:
     def __init__(self) -> None:
         self.token = uuid.uuid4().hex[:8]
         self.layers: dict[str, Layer] = {}
+        self._suffix = ""
+
+    @contextmanager
+    def named(self, suffix: str) -> Iterator[None]:
+        """Stages that are added meanwhile have a name that ends so: a graph may have the same ones twice."""
+        self._suffix = suffix
+        try:
+            yield
+        finally:
+            self._suffix = ""
 
     def layer(
         self,
@@ -72,6 +83,7 @@ class Graph:
         """
         from dask._task_spec import List, Task, TaskRef
 
+        stage += self._suffix
         name = f"{stage}-{self.token}"
         if name in self.layers:
             raise ValueError(f"expected stages with different names, found two named {stage!r}")

@@ -42,7 +42,7 @@ def run_parts(parts: Sequence[Part], request: Pass, executor: Executor, stage: s
         for part in parts
         if request.only is None or part.first in request.only
     ]
-    return executor.reduce(stage, _run_chunk, tasks, request.combine)
+    return executor.reduce(stage, run_part, tasks, request.combine)
 
 
 def merge(
@@ -122,5 +122,6 @@ def only_weight(footer: pq.FileMetaData, groups: Iterable[int]) -> float | None:
     return float(found.pop()) if len(found) == 1 else None
 
 
-def _run_chunk(path: str, group: int | None, chunk: Any) -> Any:
+def run_part(path: str, group: int | None, chunk: Any) -> Any:
+    """What a pass makes of a part."""
     return chunk(read_points(path, group))

@@ -230,11 +230,7 @@ def add_merge(
     total : RunReceipt, or a reference to it. The number of merges is bounded by the rows, so that it is known before;
     those beyond what there is do nothing. A merge needs its own entry of the split alone.
     """
-    if isinstance(total, RunReceipt):
-        held = sum(run.bytes for run in total.runs)
-    else:
-        held = log.rows * row_width(log.columns.weight is not None, bool(log.columns.segments))
-    count = max(1, -(-held // plan.bucket_bytes))
+    count = most_parts(log, plan, total)
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
     chunk: Callable[..., Any] | None = request.chunk if request is not None else None
     classes = request.classes if request is not None else None
@@ -248,6 +244,15 @@ def add_merge(
     merged = graph.layer("merge", _merge_bucket, tasks, receipts=str(plan.scratch))
     combine = None if request is None else request.combine
     return graph.task("combine", _combined, total, merged, combine, plan.grid)
+
+
+def most_parts(log: Log, plan: SortPlan, total: Any) -> int:
+    """How many parts a score table has at most. total : see `add_merge`."""
+    if isinstance(total, RunReceipt):
+        held = sum(run.bytes for run in total.runs)
+    else:
+        held = log.rows * row_width(log.columns.weight is not None, bool(log.columns.segments))
+    return max(1, -(-held // plan.bucket_bytes))
 
 
 def _checked(receipts: list[RunReceipt], rules: RowRules) -> RunReceipt:

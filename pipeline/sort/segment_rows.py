@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.execution import Executor
+from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
 from pipeline.log.segment_values import Key
 from pipeline.sort.exchange import Exchanged, Slices
 from pipeline.sort.run_files import Integers
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
+from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge
+from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_visits import Visit, cut_levels, map_segments, visit_segments
 from pipeline.sort.segments import Level, number_segments
 
@@ -72,18 +75,26 @@ class SegmentRows:
         InputRejectedError
             As `build_score_table`; too many segments.
         """
-        segments = number_segments(total.runs, plan.scratch)
-        level = segments.levels[-1]
-        weighted = log.columns.weight is not None
-        if known is not None:
-            weighted = known.weighted
-            counts = np.array([known.rows[key] for key in level.keys], np.int64).reshape(-1, 2)
-            level = replace(level, rows=counts[:, 0], positives=counts[:, 1])
-        everyone = np.ones(len(level.keys), np.bool_)
-        cutting = cut_levels(segments, [(level, everyone)], plan.scratch, pooled=False, weighted=weighted)
-        table, _ = build_score_table(log, plan, executor, None, total, cutting)
-        [files] = table.exchanged
-        return cls(log, plan, names, table, level, files, weighted)
+        graph = Graph()
+        found: SegmentRows = executor.compute(graph, cls.add(graph, log, plan, total, names, known).rows)
+        return found
+
+    @classmethod
+    def add(
+        cls,
+        graph: Graph,
+        log: Log,
+        plan: SortPlan,
+        total: Any,
+        names: tuple[str, ...],
+        known: Known | None = None,
+    ) -> AddedRows:
+        """The same in a graph: `number -> split -> merge-i -> combine -> rows`. total : RunReceipt, or a reference."""
+        weighted = log.columns.weight is not None if known is None else known.weighted
+        numbered = graph.task("number", _number, total, plan.scratch, weighted, known)
+        cutting = graph.task("cut", operator.itemgetter(1), numbered)
+        merged = add_merge(graph, log, plan, None, total, cutting)
+        return AddedRows(graph.task("rows", _rows, merged, numbered, log, plan, names, weighted), merged)
 
     @property
     def values(self) -> list[pa.Array]:
@@ -98,3 +109,33 @@ class SegmentRows:
     def map(self, executor: Executor, function: Callable[[int, Integers, Slices], R]) -> list[R]:
         """See `map_segments`."""
         return map_segments(self.files, executor, function, self.plan.bucket_bytes)
+
+
+class AddedRows(NamedTuple):
+    """References to a `SegmentRows`, and to the score table of all rows with what is left of segments."""
+
+    rows: Any
+    merged: Any
+
+
+def _number(total: RunReceipt, scratch: Path, weighted: bool, known: Known | None) -> tuple[Level, Cutting]:
+    segments = number_segments(total.runs, scratch)
+    level = segments.levels[-1]
+    if known is not None:
+        counts = np.array([known.rows[key] for key in level.keys], np.int64).reshape(-1, 2)
+        level = replace(level, rows=counts[:, 0], positives=counts[:, 1])
+    everyone = np.ones(len(level.keys), np.bool_)
+    return level, cut_levels(segments, [(level, everyone)], scratch, pooled=False, weighted=weighted)
+
+
+def _rows(
+    merged: tuple[ScoreTable, Any],
+    numbered: tuple[Level, Cutting],
+    log: Log,
+    plan: SortPlan,
+    names: tuple[str, ...],
+    weighted: bool,
+) -> SegmentRows:
+    table, _ = merged
+    [files] = table.exchanged
+    return SegmentRows(log, plan, names, table, numbered[0], files, weighted)

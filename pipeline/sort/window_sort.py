@@ -21,15 +21,13 @@ def add_window(
 ) -> Any:
     """Add what sorts a window's rows to a graph: `sort-i -> day-k -> total`; return a reference to a RunReceipt.
 
-    Each day has a folder of its own in the plan's scratch space, which is made here.
+    Each day has a folder of its own in the plan's scratch space: see `make_days`.
 
     min_labelled : of a day's rows, the share that must not be waiting for their label; other days are left out
     half_life : in days, after which a row counts half: `weigh-k` follows on `day-k`; None: all count the same
     """
     files = _files(window)
     folders = {day: _folder(plan, day) for day in files}
-    for folder in folders.values():
-        folder.mkdir(exist_ok=True)
     days = graph.layer("day", add_up_day, add_days(graph, window, files, folders, plan), shown=False)
     weighed = days
     if half_life is not None:
@@ -50,9 +48,16 @@ def sort_window(window: Window, plan: SortPlan, executor: Executor) -> RunReceip
         Unusable rows beyond what the rules allow; no usable row.
     """
     graph = Graph()
+    make_days(window, plan)
     found: RunReceipt = executor.compute(graph, add_window(graph, window, plan))
     gather_bad(window, plan)
     return found
+
+
+def make_days(window: Window, plan: SortPlan) -> None:
+    """Make the days' folders, which tasks write to."""
+    for day in _files(window):
+        _folder(plan, day).mkdir(exist_ok=True)
 
 
 def gather_bad(window: Window, plan: SortPlan) -> None:
