@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrators.assessment import Measures
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
 from jobs.config import EvaluateConfig
 from jobs.judging import check_earlier, check_in_sample, check_required, find_against, unmet
 from jobs.limits import check_transform
@@ -298,6 +298,7 @@ class Prepared:
             comparison=comparison,
             segments=None if segments is None else segments.facts(),
             segment_maps=self._segment_maps(measured),
+            interval=self._interval,
             notes=[
                 *([seen.sentence(self.version.name)] if seen else []),
                 *comparison_lines(measured, "this version")[1:],
@@ -336,6 +337,11 @@ class Prepared:
         if measured.compared is None or measured.segments is None:
             return None
         return measured.compared if measured.compared.keys == measured.segments.before.level.keys else None
+
+    @property
+    def _interval(self) -> tuple[str, Interval] | None:
+        kind, found = self.lookup.facts.interval, self.lookup.interval
+        return None if kind is None or found is None else (kind, found)
 
     def _segment_maps(self, measured: Measured) -> dict[str, tuple[str, CalibrationMap]] | None:
         """The maps of segments that are off beyond chance, for the report."""

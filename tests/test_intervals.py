@@ -185,8 +185,8 @@ def a_log(root, n=6000):
     ("kind", "method"), [("band", "isotonic"), ("band", "abb"), ("venn_abers", "isotonic")]
 )
 def test_from_a_log_to_scored_rows(tmp_path, kind, method):
-    from jobs import fit, score, tables
-    from jobs.config import FitConfig, ScoreConfig
+    from jobs import evaluate, fit, score, tables
+    from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
 
     points = a_log(tmp_path)
     plain = {"segment": []}
@@ -209,6 +209,10 @@ def test_from_a_log_to_scored_rows(tmp_path, kind, method):
     np.testing.assert_array_equal(scored["prob_lower"], lower)
     np.testing.assert_array_equal(scored["prob_upper"], upper)
     p = scored["probability"].to_numpy()
+    report = {"path": str(tmp_path / "report")}
+    run(evaluate, EvaluateConfig, tmp_path, log=plain, evaluate={"allow_in_sample": True}, report=report)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert ("The band holds" in page, "multiprobabilities" in page) == (kind == "band", kind != "band")
     if method == "isotonic":
         assert ((lower <= p) & (p <= upper)).all()
     duckdb = pytest.importorskip("duckdb")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
 from calibrators.passes import Array
 from pipeline.evaluate.figures import (
     AFTER,
@@ -78,8 +78,18 @@ def logit_view(calibration_map: CalibrationMap) -> View:
     return View(float(low), float(high), logit_axes=True)
 
 
-def map_figure(curves: Mapping[str, CalibrationMap], view: View, *, name: str, alt: str) -> str:
-    """Calibrated probability against score, as SVG; the first curve is drawn with its blocks, and on top."""
+def map_figure(
+    curves: Mapping[str, CalibrationMap],
+    view: View,
+    *,
+    name: str,
+    alt: str,
+    interval: Interval | None = None,
+) -> str:
+    """Calibrated probability against score, as SVG; the first curve is drawn with its blocks, and on top.
+
+    interval : of each row of the first map, shaded
+    """
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -87,6 +97,8 @@ def map_figure(curves: Mapping[str, CalibrationMap], view: View, *, name: str, a
         if view.low >= 0 and view.high <= 1:
             ends = view.place(np.array([view.low, view.high]))
             axes.plot(ends, ends, color=MUTED, lw=1, dashes=(4, 3), label="no change")
+        if interval is not None:
+            _draw_interval(axes, view, next(iter(curves.values())), interval)
         for i, (label, calibration_map) in enumerate(curves.items()):
             _draw_curve(axes, view, i, label, calibration_map)
         _draw_blocks(axes, view, next(iter(curves.values())))
@@ -114,6 +126,12 @@ def _draw_curve(axes: Axes, view: View, i: int, label: str, calibration_map: Cal
             "zorder": 5,
         }
     axes.plot(view.place(x), view.height(y), lw=1.6, label=label, **style)
+
+
+def _draw_interval(axes: Axes, view: View, calibration_map: CalibrationMap, interval: Interval) -> None:
+    x, _ = curve(calibration_map, view)
+    lower, upper = (view.height(end) for end in interval.at(calibration_map.score_hi, x))
+    axes.fill_between(view.place(x), lower, upper, color=AFTER, alpha=0.16, lw=0, zorder=2)
 
 
 def _draw_blocks(axes: Axes, view: View, calibration_map: CalibrationMap) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrators.assessment import Assessment, Measures, ReliabilityBin
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
 from calibrators.decomposition import chance_error
 from pipeline.evaluate import figures
 from pipeline.evaluate.certainty import certainty_rows
@@ -98,6 +98,7 @@ def render_report(
     notes: Sequence[str] = (),
     segments: Mapping[str, Any] | None = None,
     segment_maps: Mapping[str, tuple[str, CalibrationMap]] | None = None,
+    interval: tuple[str, Interval] | None = None,
 ) -> str:
     """The page as text.
 
@@ -115,6 +116,7 @@ def render_report(
     notes : sentences of warning, to show below the headline
     segments : of a log with segments, `SegmentedEvaluation.facts`; calibration_map is then that of all rows
     segment_maps : maps of segments to be shown, by the segment's name, each with what it was fitted to
+    interval : of each row of the map, and its kind, to be shaded
 
     Returns
     -------
@@ -135,8 +137,10 @@ def render_report(
         tiles=_tiles(evaluation),
         changes=[_change_row(change) for change in changes(before.measures, after.measures)],
         reasons=_reasons(before.measures, after.measures),
-        figures=_figures(evaluation, {method: calibration_map, **(curves or {})}),
-        map=_map_facts(calibration_map, before),
+        figures=_figures(
+            evaluation, {method: calibration_map, **(curves or {})}, None if interval is None else interval[1]
+        ),
+        map=_map_facts(calibration_map, before) | {"interval": None if interval is None else interval[0]},
         certainty=certainty_rows(evaluation),
         comparison=_comparison(evaluation, method, comparison or {}),
         segments=_segments(segments),
@@ -307,7 +311,9 @@ def _segments(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
 # Figures.
 
 
-def _figures(evaluation: Evaluation, curves: Mapping[str, CalibrationMap]) -> dict[str, Any]:
+def _figures(
+    evaluation: Evaluation, curves: Mapping[str, CalibrationMap], interval: Interval | None = None
+) -> dict[str, Any]:
     before, after = evaluation.before, evaluation.after
     sides = [("before", before, BEFORE), ("after", after, AFTER)]
     limits = figures.logit_limits([before, after])
@@ -332,17 +338,20 @@ def _figures(evaluation: Evaluation, curves: Mapping[str, CalibrationMap]) -> di
             (name, figures.histogram(side, color, name=f"hist-{name}", alt=alt, label=label))
         )
     found["beyond"] = figures.any_beyond([before, after], limits)
-    found["map"] = _map_figures(before, curves)
+    found["map"] = _map_figures(before, curves, interval)
     return found
 
 
-def _map_figures(before: Assessment, curves: Mapping[str, CalibrationMap]) -> list[str]:
+def _map_figures(
+    before: Assessment, curves: Mapping[str, CalibrationMap], interval: Interval | None
+) -> list[str]:
     alt = "The calibration map: calibrated probability against score"
     edges = before.histogram.edges
-    drawn = [map_figure(curves, View(edges[0], edges[-1]), name="map", alt=alt)]
+    drawn = [map_figure(curves, View(edges[0], edges[-1]), name="map", alt=alt, interval=interval)]
     if before.probabilities:
         view = logit_view(next(iter(curves.values())))
-        drawn.append(map_figure(curves, view, name="map-logit", alt=f"{alt}, logit axes"))
+        alt += ", logit axes"
+        drawn.append(map_figure(curves, view, name="map-logit", alt=alt, interval=interval))
     return drawn
 
 
