@@ -18,6 +18,7 @@ from calibrators.cumulative import Layout, layout_pass
 from calibrators.folded import FoldedPoints
 from calibrators.measures import Assessment, assessment_passes, run_passes, side_by_side
 from calibrators.passes import Array, Pass, Points
+from calibrators.sampling import weighing_negatives
 
 RAW = "before"
 """The name of the scores as they are, where they are probabilities."""
@@ -96,7 +97,7 @@ class CrossValidation:
 
 
 def cross_validation_passes(
-    calibrators: Mapping[str, Calibrator], *, folds: int = 5, seed: int = 0
+    calibrators: Mapping[str, Calibrator], *, folds: int = 5, seed: int = 0, rate: float = 1.0
 ) -> Generator[Pass, Any, CrossValidation]:
     """Yield the passes over a score table that the comparison needs, receive their results, return it.
 
@@ -105,6 +106,9 @@ def cross_validation_passes(
     calibrators : by name; none is changed
     folds : int >= 2
     seed : int in [0, 2**31)
+    rate : float > 0
+        See `calibrators.sampling`; the calibrators' `sampling_rate` is the same. Measures are those of all rows: each
+        negative that was kept weighs 1 / rate, and standard errors know that it is one observation.
 
     Raises
     ------
@@ -132,7 +136,7 @@ def cross_validation_passes(
     folded = FoldedPoints(layout, folds, seed)
     names = list(calibrators)
     fits = [
-        folded.training(side_by_side(*(calibrators[name]._passes() for name in names)), fold)
+        folded.training(side_by_side(*(calibrators[name]._passes_for_all_rows() for name in names)), fold)
         for fold in range(folds)
     ]
     fitted: list[tuple[CalibrationMap, ...]] = list((yield from side_by_side(*fits)))
@@ -142,21 +146,23 @@ def cross_validation_passes(
     ]
     names = [*([RAW] if probabilities else []), *names]
     measured = [
-        folded.held_out(side_by_side(*(_measuring(one) for one in of_fold)), fold)
+        folded.held_out(side_by_side(*(_measuring(one, rate) for one in of_fold)), fold)
         for fold, of_fold in enumerate(maps)
     ]
-    losses = _one_pass(Pass(partial(_losses, folded, maps), _add_up))
+    losses = _one_pass(Pass(partial(_losses, folded, maps, rate), _add_up))
     *assessments, moments = yield from side_by_side(*measured, losses)
-    return CrossValidation(
-        folds, seed, layout.weight, layout.positives, _results(names, assessments, moments, layout.weight)
-    )
+    negatives = layout.weight - layout.positives
+    weight = layout.weight if rate == 1.0 else layout.positives + negatives / rate
+    squares = layout.positives + negatives / rate**2
+    results = _results(names, assessments, moments, weight, None if rate == 1.0 else squares)
+    return CrossValidation(folds, seed, weight, layout.positives, results)
 
 
 def cross_validate(
-    points: Points, calibrators: Mapping[str, Calibrator], *, folds: int = 5, seed: int = 0
+    points: Points, calibrators: Mapping[str, Calibrator], *, folds: int = 5, seed: int = 0, rate: float = 1.0
 ) -> CrossValidation:
     """`cross_validation_passes` over points in memory."""
-    passes = cross_validation_passes(calibrators, folds=folds, seed=seed)
+    passes = cross_validation_passes(calibrators, folds=folds, seed=seed, rate=rate)
     found: CrossValidation = run_passes(passes, lambda request: request.combine([request.chunk(points)]))
     return found
 
@@ -168,7 +174,12 @@ def _one_pass(request: Pass) -> Generator[Pass, Any, Any]:
 # Measures of a fold.
 
 
-def _measuring(calibration_map: CalibrationMap | None) -> Generator[Pass, Any, Assessment]:
+def _measuring(calibration_map: CalibrationMap | None, rate: float) -> Generator[Pass, Any, Assessment]:
+    found = _of_map(calibration_map)
+    return found if rate == 1.0 else weighing_negatives(found, rate)
+
+
+def _of_map(calibration_map: CalibrationMap | None) -> Generator[Pass, Any, Assessment]:
     if calibration_map is None:
         return assessment_passes()
     if calibration_map.monotone:
@@ -203,18 +214,19 @@ def _sorted(points: Points) -> Points:
 
 
 def _losses(
-    folded: FoldedPoints, maps: Sequence[Sequence[CalibrationMap | None]], points: Points
+    folded: FoldedPoints, maps: Sequence[Sequence[CalibrationMap | None]], rate: float, points: Points
 ) -> list[Array]:
     """Of a part: exact sums of the methods' losses, of the products of each two, and of infinite ones."""
     pieces = []
     for fold, of_fold in enumerate(maps):
         inside = folded.split(points, fold)[1]
         if inside is not None:
-            pieces.append(_moments(inside, of_fold))
+            pieces.append(_moments(inside, of_fold, rate))
     return [sums.expansion_of(np.concatenate(column)) for column in zip(*pieces, strict=True)]
 
 
-def _moments(points: Points, maps: Sequence[CalibrationMap | None]) -> list[Array]:
+def _moments(points: Points, maps: Sequence[CalibrationMap | None], rate: float) -> list[Array]:
+    """Of rows that weigh more than one the squares of the weights count in products, and in further sums."""
     negatives = points.weight - points.positives
     logs, squares, infinite = [], [], []
     for one in maps:
@@ -226,10 +238,15 @@ def _moments(points: Points, maps: Sequence[CalibrationMap | None]) -> list[Arra
         infinite.append(np.where(never, points.positives, 0.0) + np.where(always, negatives, 0.0))
     terms = list(infinite)
     for losses in (logs, squares):
-        terms += [points.positives * one + negatives * zero for one, zero in losses]
+        terms += [points.positives * one + negatives / rate * zero for one, zero in losses]
         terms += [
-            points.positives * (a[0] * b[0]) + negatives * (a[1] * b[1]) for a in losses for b in losses
+            points.positives * (a[0] * b[0]) + negatives / rate**2 * (a[1] * b[1])
+            for a in losses
+            for b in losses
         ]
+    if rate != 1.0:
+        for losses in (logs, squares):
+            terms += [points.positives * one + negatives / rate**2 * zero for one, zero in losses]
     return [sums.expansion_of(term) for term in terms]
 
 
@@ -242,13 +259,27 @@ def _add_up(parts: list[list[Array]]) -> Array:
 
 
 def _results(
-    names: list[str], assessments: list[tuple[Assessment, ...]], moments: Array, weight: float
+    names: list[str],
+    assessments: list[tuple[Assessment, ...]],
+    moments: Array,
+    weight: float,
+    squares: float | None = None,
 ) -> tuple[MethodResult, ...]:
+    """What the sums say. squares : of the rows' weights, summed, where weights are not 1."""
     count = len(names)
-    infinite, rest = moments[:count], moments[count:].reshape(2, count + count**2)
+    size = 2 * (count + count**2)
+    infinite, rest = moments[:count], moments[count : count + size].reshape(2, count + count**2)
+    # Of each loss the sums under squared weights.
+    heavy = rest[:, :count] if squares is None else moments[count + size :].reshape(2, count)
     by_loss = {
-        loss: _loss_estimates(row[:count], row[count:].reshape(count, count), weight, hits)
-        for loss, row, hits in zip(LOSSES, rest, (infinite, np.zeros(count)), strict=True)
+        loss: _loss_estimates(
+            row[:count],
+            row[count:].reshape(count, count),
+            weight,
+            hits,
+            None if squares is None else (own, squares),
+        )
+        for loss, row, own, hits in zip(LOSSES, rest, heavy, (infinite, np.zeros(count)), strict=True)
     }
     results = []
     for i, name in enumerate(names):
@@ -260,8 +291,16 @@ def _results(
     return tuple(results)
 
 
-def _loss_estimates(first: Array, second: Array, weight: float, infinite: Array) -> list[Estimate]:
+def _loss_estimates(
+    first: Array, second: Array, weight: float, infinite: Array, heavy: tuple[Array, float] | None = None
+) -> list[Estimate]:
+    """Of one loss. heavy : where rows weigh more than one, its sums under squared weights, and the sum of these."""
     mean, products = first / weight, second / weight
+    if heavy is not None:
+        # Sum of w**2 (d - D)(e - E) over N, plus D E: what products are where weights are 1.
+        own, squares = heavy
+        cross = second - np.outer(mean, own) - np.outer(own, mean) + np.outer(mean, mean) * squares
+        products = cross / weight + np.outer(mean, mean)
     finite = infinite == 0
     best = int(np.argmin(np.where(finite, mean, np.inf)))
     found = []

@@ -77,7 +77,7 @@ def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
                 f"compare.methods: expected methods for any log, found {name}, which is for logs that `logcal "
                 "generate` made: leave it out"
             )
-        made[name] = make_calibrator(name, config.compare.params.get(name, {}))
+        made[name] = make_calibrator(name, config.compare.params.get(name, {}), config.log.sampling_rate)
     return made
 
 
@@ -181,7 +181,10 @@ class Prepared:
         check_table(table)
         calibrators, notes = self._suitable(table)
         passes = cross_validation_passes(
-            calibrators, folds=self.config.compare.folds, seed=self.config.compare.seed
+            calibrators,
+            folds=self.config.compare.folds,
+            seed=self.config.compare.seed,
+            rate=log.sampling_rate,
         )
         try:
             found: CrossValidation = run_passes(

@@ -54,6 +54,40 @@ def brute_force(points, folds, seed):
     return *map(np.concatenate, (label, fold)), {name: np.concatenate(p) for name, p in said.items()}
 
 
+def test_of_sampled_negatives_losses_and_errors_are_those_of_all_rows(points):
+    """Each negative that was kept weighs 1 / rate, and is one observation all the same."""
+    rate, methods = 0.2, {"isotonic": Isotonic(), "platt": Platt()}
+    for one in methods.values():
+        one.sampling_rate = rate
+    found = cross_validate(points, methods, folds=4, seed=3, rate=rate)
+    folded = FoldedPoints(layout_of([part_totals(points)]), 4, 3)
+    weight, losses = [], {name: [] for name in [RAW, *methods]}
+    for i in range(4):
+        outside, inside = folded.split(points, i)
+        s, y = rows_of(inside)
+        weight.append(np.where(y == 1, 1.0, 1 / rate))
+        said = {RAW: s}
+        for name, one in methods.items():
+            own = type(one)()
+            own.sampling_rate = rate
+            said[name] = own.fit(*rows_of(outside)).predict(s)
+        for name, p in said.items():
+            losses[name].append((y - p) ** 2)
+    w = np.concatenate(weight)
+    mean = {name: np.average(np.concatenate(d), weights=w) for name, d in losses.items()}
+    best = min(mean, key=mean.get)
+    assert found.weight == w.sum()
+    for method in found.methods:
+        d, reference = np.concatenate(losses[method.name]), np.concatenate(losses[best])
+        estimate = method.estimates["brier"]
+        assert estimate.mean == pytest.approx(mean[method.name], rel=1e-12)
+        error = np.sqrt((w**2 * (d - mean[method.name]) ** 2).sum()) / w.sum()
+        assert estimate.error == pytest.approx(error, rel=1e-9)
+        apart = d - reference
+        expected = np.sqrt((w**2 * (apart - np.average(apart, weights=w)) ** 2).sum()) / w.sum()
+        assert estimate.excess_error == pytest.approx(expected, rel=1e-7, abs=1e-12)
+
+
 def test_estimates_are_those_of_rows_predicted_one_by_one(points, found):
     label, fold, said = brute_force(points, 4, 3)
     assert [m.name for m in found.methods] == [RAW, *METHODS]
