@@ -24,7 +24,7 @@ from jobs.cluster_kinds import (
     local_workers,
 )
 from jobs.cluster_watch import ClusterWatch, check_workers, no_worker
-from jobs.config import AUTO, INLINE, THREADS, ClusterConfig
+from jobs.config_cluster import AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting
 from pipeline.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, Executor, InlineExecutor, ThreadExecutor

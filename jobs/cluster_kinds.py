@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import worker_process
-from jobs.config import ADDRESS, ClusterConfig
+from jobs.config_cluster import ADDRESS, ClusterConfig
 from pipeline.errors import ConfigError, TemporaryError
 
 _STARTS = 3

@@ -11,7 +11,7 @@ from concurrent.futures import Future as Answer
 from importlib import metadata
 from typing import Any
 
-from jobs.config import ClusterConfig
+from jobs.config_cluster import ClusterConfig
 from pipeline.errors import ConfigError, TemporaryError
 from pipeline.execution.cluster import Seen, WorkerSeen, resubmit
 

@@ -7,24 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from jobs.config import (
-    _CLUSTER,
-    _RECORD,
-    _STORAGE,
-    ClusterConfig,
-    JobConfig,
-    LogConfig,
-    RecordConfig,
-    Scratch,
-    Section,
-    StorageConfig,
-    Text,
-    _as_tuple,
-)
+from jobs.config import _CLUSTER, _RECORD, _STORAGE, JobConfig, RecordConfig, Scratch, StorageConfig
+from jobs.config_cluster import ClusterConfig
+from jobs.config_log import LogConfig
+from jobs.config_section import Section
+from jobs.config_types import Text, as_tuple
 
 METHODS = ("isotonic", "platt", "histogram", "enir", "bbq", "abb")
 
-Methods = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
 
 class CompareSection(Section):

@@ -8,31 +8,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from jobs.config import (
-    _CLUSTER,
-    _RECORD,
-    _STORAGE,
-    CalibratorConfig,
-    ClassifierConfig,
-    ClusterConfig,
-    JobConfig,
-    LogConfig,
-    Paths,
-    PublishedConfig,
-    RecordConfig,
-    ScoredConfig,
-    ScoreTableConfig,
-    Scratch,
-    Section,
-    SegmentsConfig,
-    StorageConfig,
-    Text,
-    WindowConfig,
-    _check_days,
-    parse_bytes,
-)
+from jobs.config import _CLUSTER, _RECORD, _STORAGE, JobConfig, RecordConfig, Scratch, StorageConfig
+from jobs.config_cluster import ClusterConfig, parse_bytes
 from jobs.config_gate import GateConfig, RetentionConfig
+from jobs.config_log import LogConfig
 from jobs.config_monitor import MonitorSection
+from jobs.config_results import ClassifierConfig, ScoredConfig
+from jobs.config_section import Section
+from jobs.config_table import CalibratorConfig, PublishedConfig, ScoreTableConfig, SegmentsConfig
+from jobs.config_types import Paths, Text
+from jobs.config_window import WindowConfig, check_days
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -61,11 +46,11 @@ def _check_size(text: str) -> str:
 
 Duration = Annotated[Text, AfterValidator(_check_duration)]
 Size = Annotated[Text, AfterValidator(_check_size)]
-Days = Annotated[Text, AfterValidator(_check_days)]
+Days = Annotated[Text, AfterValidator(check_days)]
 
 
 def _check_optional_days(text: str) -> str:
-    return text if text == "0d" else _check_days(text)
+    return text if text == "0d" else check_days(text)
 
 
 OptionalDays = Annotated[Text, AfterValidator(_check_optional_days)]

@@ -7,21 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field, create_model
 
-from jobs.config import (
-    _CLUSTER,
-    _RECORD,
-    _STORAGE,
-    ClusterConfig,
-    JobConfig,
-    Names,
-    Packages,
-    Paths,
-    RecordConfig,
-    Scratch,
-    Section,
-    StorageConfig,
-    Text,
-)
+from jobs.config import _CLUSTER, _RECORD, _STORAGE, JobConfig, RecordConfig, Scratch, StorageConfig
+from jobs.config_cluster import ClusterConfig
+from jobs.config_section import Section
+from jobs.config_types import Names, Packages, Paths, Text
 
 
 class DataConfig(Section):

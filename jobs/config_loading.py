@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from jobs.config import CalibratorConfig
 from jobs.config_files import KeyPath, Origin, Values, raise_all, read_values
 from jobs.config_section import Section, section_of
+from jobs.config_table import CalibratorConfig
 from jobs.registry import JOBS
 from pipeline.errors import ConfigError
 

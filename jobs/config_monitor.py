@@ -6,21 +6,13 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from jobs.config import (
-    _CLUSTER,
-    _RECORD,
-    _STORAGE,
-    ClusterConfig,
-    JobConfig,
-    MeasuredLogConfig,
-    PublishedConfig,
-    RecordConfig,
-    Scratch,
-    Section,
-    StorageConfig,
-    Text,
-    WindowConfig,
-)
+from jobs.config import _CLUSTER, _RECORD, _STORAGE, JobConfig, RecordConfig, Scratch, StorageConfig
+from jobs.config_cluster import ClusterConfig
+from jobs.config_log import MeasuredLogConfig
+from jobs.config_section import Section
+from jobs.config_table import PublishedConfig
+from jobs.config_types import Text
+from jobs.config_window import WindowConfig
 
 
 class MonitorSection(Section):

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from jobs.config import ClusterConfig
+from jobs.config_cluster import ClusterConfig
 from jobs.config_section import Section, section_of
 from jobs.registry import JOBS
 

@@ -6,19 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from jobs.config import (
-    _CLUSTER,
-    _RECORD,
-    _STORAGE,
-    ClusterConfig,
-    JobConfig,
-    RecordConfig,
-    Scratch,
-    StorageConfig,
-    Text,
-    _as_tuple,
-)
+from jobs.config import _CLUSTER, _RECORD, _STORAGE, JobConfig, RecordConfig, Scratch, StorageConfig
+from jobs.config_cluster import ClusterConfig
 from jobs.config_section import Section
+from jobs.config_types import Text, as_tuple
 
 
 class ExperimentDataConfig(Section):
@@ -50,7 +41,7 @@ class ReproduceSection(Section):
     experiments: (
         Annotated[
             tuple[Literal["simulated", "binning", "generated", "real", "sizes", "times"], ...],
-            BeforeValidator(_as_tuple),
+            BeforeValidator(as_tuple),
             Field(min_length=1),
         ]
         | None

@@ -16,8 +16,10 @@ from typing import Any
 
 from pydantic import Field
 
-from jobs.config import ClusterConfig, Scratch, Text
+from jobs.config import Scratch
+from jobs.config_cluster import ClusterConfig
 from jobs.config_section import Section
+from jobs.config_types import Text
 from jobs.run import Outcome
 from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from pipeline.files.writable import check_writable, size

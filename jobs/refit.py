@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.config import FitConfig, JobConfig, MeasuredLogConfig
+from jobs.config import FitConfig, JobConfig
 from jobs.config_follow import FollowConfig
+from jobs.config_log import MeasuredLogConfig
 from jobs.config_monitor import MonitorConfig
 from pipeline.errors import CheckFailedError, InputRejectedError, NothingToDoError
 from pipeline.execution import Executor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.config import WindowConfig
+from jobs.config_window import WindowConfig
 from pipeline.errors import ConfigError
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window, choose_window, day_of

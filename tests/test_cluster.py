@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.cluster import starting_executor
-from jobs.config import ClusterConfig
+from jobs.config_cluster import ClusterConfig
 from pipeline.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
 

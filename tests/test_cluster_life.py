@@ -13,7 +13,7 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
 from jobs.cluster import starting_executor
-from jobs.config import ClusterConfig
+from jobs.config_cluster import ClusterConfig
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.execution import DaskExecutor, Graph
 from pipeline.execution.cluster import look, resubmit

@@ -6,7 +6,8 @@ import re
 import pytest
 import yaml
 
-from jobs.config import ClusterConfig, EvaluateConfig, FitConfig, ScoreConfig, parse_bytes
+from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
+from jobs.config_cluster import ClusterConfig, parse_bytes
 from jobs.config_loading import known_keys, load
 from jobs.config_rendering import OVERLAYS, conf_files
 from jobs.registry import JOBS

@@ -14,8 +14,9 @@ import yaml
 import logcal
 from jobs import fit, score
 from jobs.cluster import starting_executor
-from jobs.config import FitConfig, ScoreConfig, SegmentsConfig
+from jobs.config import FitConfig, ScoreConfig
 from jobs.config_loading import load
+from jobs.config_table import SegmentsConfig
 from pipeline.errors import InputRejectedError
 from pipeline.table.store import TableStore
 

@@ -21,7 +21,8 @@ from calibrators import CalibrationMap
 from calibrators.passes import collapse
 from jobs import fit
 from jobs.cluster import starting_executor
-from jobs.config import ClusterConfig, FitConfig
+from jobs.config import FitConfig
+from jobs.config_cluster import ClusterConfig
 from pipeline.execution import InlineExecutor, ThreadExecutor
 from pipeline.fit.calibration import METHODS, make_calibrator
 from pipeline.log import segment_values
