@@ -1,6 +1,7 @@
 """`logcal tables`: what it says of versions, and what it does to them."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -157,7 +158,12 @@ def test_segments_that_changed_most(place, call):
     assert (first["segment"], first["rows"]) == ({"country": "be"}, 2000)
     assert first["mean"] > 0.1 > second["mean"]
     assert (found.summary["segments_only_old"], found.summary["segments_only_new"]) == (1, 1)
-    assert "country = be" in page.read_text()
+    text = page.read_text()
+    # A figure of all rows, and one of each segment that both versions know.
+    shown = re.findall(r"<figcaption>(.*?)</figcaption>", text)
+    assert shown == ["all rows", "country = be", "country = at"]
+    assert text.count("000002 (new)") >= 3
+    assert found.summary["change"]["mean"] > second["mean"]
 
 
 def test_the_commands(store, place):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from calibrators.calibration_map import CalibrationMap
 from pipeline.evaluate.map_figure import View, map_figure
 from pipeline.evaluate.page import fact_text, render_page
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
@@ -12,6 +13,8 @@ from pipeline.table.segment_lookup import cached_segmented_lookup
 from pipeline.table.version import Version, segments_of
 
 TEMPLATE = "version_difference.html.j2"
+PICTURED = 3
+"""Segments whose maps are shown."""
 MOST_SEGMENTS = 10
 """Shown, of those that changed most."""
 
@@ -130,12 +133,14 @@ def _segments(
 
 def render_difference(found: VersionDifference, table: str) -> str:
     """The page as text: HTML without references to anything outside; the same text for the same arguments."""
-    figures = []
+    figures: list[tuple[str, str]] = []
     if found.change is not None:
         low, high = _range(found.new)
-        maps = {f"{found.new.name} (new)": map_of(found.new), f"{found.old.name} (old)": map_of(found.old)}
+        maps = _named(found, map_of(found.new), map_of(found.old))
         alt = f"Calibrated probability against score: {found.headline}"
-        figures.append(map_figure(maps, View(low, high), name="maps", alt=alt))
+        view = View(low, high)
+        figures.append(("all rows", map_figure(maps, view, name="maps", alt=alt)))
+        figures += _segment_figures(found, view)
     return render_page(
         TEMPLATE,
         title=f"{table}: {found.old.name} and {found.new.name}",
@@ -146,13 +151,42 @@ def render_difference(found: VersionDifference, table: str) -> str:
         differences=[(name, fact_text(one), fact_text(other)) for name, (one, other) in found.facts.items()],
         segments=[
             (
-                ", ".join(f"{k} = {'null' if v is None else v}" for k, v in key.items()),
+                _name(key),
                 f"{rows:,}",
-                f"{percentage(change.mean)}",
-                f"{percentage(change.largest)}",
+                percentage(change.mean_old),
+                percentage(change.mean_new),
+                percentage(change.mean),
+                percentage(change.largest),
             )
             for key, rows, change in found.segments
         ],
         only_old=found.only_old,
         only_new=found.only_new,
     )
+
+
+def _segment_figures(found: VersionDifference, view: View) -> list[tuple[str, str]]:
+    """The maps of the segments that changed most: name and picture of each."""
+    if not found.segments:
+        return []
+    new, old = (cached_segmented_lookup(version.lookup_path) for version in (found.new, found.old))
+    drawn = []
+    for i, (key, _, change) in enumerate(found.segments[:PICTURED]):
+        own = tuple(key.values())
+        maps = _named(found, new.map_of(own), old.map_of(own))
+        alt = (
+            f"Calibrated probability against score of {_name(key)}: it changes by {percentage(change.mean)} points on "
+            f"average and by {percentage(change.largest)} at most"
+        )
+        drawn.append((_name(key), map_figure(maps, view, name=f"maps-{i}", alt=alt)))
+    return drawn
+
+
+def _named(found: VersionDifference, new: CalibrationMap, old: CalibrationMap) -> dict[str, CalibrationMap]:
+    """Maps by the numbers of their versions: whole names would cover the curves."""
+    numbers = [version.name.partition("-")[0] for version in (found.new, found.old)]
+    return {f"{numbers[0]} (new)": new, f"{numbers[1]} (old)": old}
+
+
+def _name(key: dict[str, Any]) -> str:
+    return ", ".join(f"{k} = {'null' if v is None else v}" for k, v in key.items())
