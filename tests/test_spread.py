@@ -172,3 +172,21 @@ def test_the_report_says_them():
     assert rows["Smooth calibration error"]["after"]
     facts = found.as_dict()["after"]["certainty"]["agreement"]
     assert set(facts) == {one.name for one in dataclasses.fields(type(found.certainty_after.agreement))}
+
+
+def test_chance_is_known_of_very_many_predictions_too(monkeypatch):
+    from calibrators import Isotonic, decomposition
+    from pipeline.evaluate.evaluation import evaluate
+
+    p, _ = sample(8, digits=None)
+    y = (np.random.default_rng(8).random(p.size) < p).astype(int)
+    points = collapse(p, y)
+    one = Isotonic().fit_points(points).calibration_map_
+
+    def chance():
+        found = evaluate(lambda request: request.combine([request.chunk(points)]), one, rows=p.size)
+        return found.certainty_before.decomposition.log_loss.chance
+
+    few = chance()
+    monkeypatch.setattr(decomposition, "MOST_DRAWN", 100)
+    assert chance() == pytest.approx(few, rel=0.05)

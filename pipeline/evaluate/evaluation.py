@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from calibrators.calibration_map import CalibrationMap
 from calibrators.comparison import Comparison
 from calibrators.decomposition import Decomposition, debiased_squared_error, decompose
@@ -59,7 +61,13 @@ class Certainty:
     ) -> Certainty:
         """From what the passes over the same predictions have found."""
         sampled = rate != 1.0
-        parts = None if corp is None or sampled else decompose(*corp, found)
+        parts = None
+        if corp is not None and not sampled:
+            blocks, drawn = corp
+            if not drawn.size and spread is not None:
+                # Too many predictions to draw labels from each: from cells of 1/512 of log-odds.
+                drawn = np.column_stack([spread.p, spread.weight])
+            parts = decompose(blocks, drawn, found)
         agreed = None if spread is None else agreement(spread, rate)
         return cls(parts, debiased_squared_error(found.by_frequency), agreed)
 
