@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,14 +44,17 @@ from pipeline.table.store import TableStore
 from pipeline.table.version import Version
 
 
-def prepare(config: FitConfig) -> Prepared | Finishing:
-    """Check everything that can be checked before the first task; reads footers only."""
+def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Finishing:
+    """Check everything that can be checked before the first task; reads footers only.
+
+    without : names of files of the log that are passed over, see `open_log`
+    """
     calibrator = recipe_of(config).calibrator()
     columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
     _check_segments(config)
     _check_interval(config)
     check_holdout(config)
-    log = open_log(config.log.path, columns)
+    log = open_log(config.log.path, columns, without)
     window = window_of(config.window, log)
     if window is not None:
         log = window.log
@@ -104,7 +108,7 @@ def prepare(config: FitConfig) -> Prepared | Finishing:
     # What the merge leaves of each level's segments.
     needed += len(config.log.segment) * 32 * log.rows
     check_space(config.scratch, needed)
-    return Prepared(config, log, store, identity, quarantine, needed, window, days, seen)
+    return Prepared(config, log, store, identity, quarantine, needed, window, days, seen, without)
 
 
 def recipe_of(config: FitConfig) -> Recipe:
@@ -192,6 +196,7 @@ class Prepared:
     days: DayTables | None = None
     seen: str | None = None
     """What CURRENT held at the start."""
+    without: Collection[str] = ()
 
     @property
     def threads(self) -> bool:
@@ -315,7 +320,7 @@ class Prepared:
             total = total or sort_log(self.log, sort, executor)
             current = self.store.current()
             place = (self.config, recipe, self.log, self.window, sort, executor, days)
-            trials = Trials(*place, current, can_compare(self.config, current))
+            trials = Trials(*place, current, can_compare(self.config, current, self.without))
             trial = trials.of(total, None if gate.refit else keep)
         if trial is not None and trial.content is not None and not gate.refit:
             content = trial.content

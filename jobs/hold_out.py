@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -55,7 +55,7 @@ def check_holdout(config: FitConfig) -> None:
         )
 
 
-def can_compare(config: FitConfig, current: Version | None) -> bool:
+def can_compare(config: FitConfig, current: Version | None, without: Collection[str] = ()) -> bool:
     """Whether rows that are held out say through which maps of the current version they go; if not, it is warned."""
     others = () if current is None else segments_of(current)
     more = tuple(name for name in others if name not in config.log.segment)
@@ -63,7 +63,7 @@ def can_compare(config: FitConfig, current: Version | None) -> bool:
         return True
     own = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment + more)
     try:
-        open_log(config.log.path, own)
+        open_log(config.log.path, own, without)
     except InputRejectedError as error:
         _logger.warning(
             "gate: the table cannot be compared with the current version, which has segments of %s: %s",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,11 @@ from pipeline.table.version import Version, segments_of
 REPORT, RUN = "report.html", "run.json"
 
 
-def prepare(config: MonitorConfig) -> Prepared:
-    """Check everything that can be checked before the first task; reads footers only."""
+def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
+    """Check everything that can be checked before the first task; reads footers only.
+
+    without : names of files of the log that are passed over, see `open_log`
+    """
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version(config.store.version)
     store.verify(version)
@@ -50,7 +53,7 @@ def prepare(config: MonitorConfig) -> Prepared:
         )
     facts = (read_segmented_lookup if columns else read_lookup_table)(version.lookup_path).facts
     check_transform(config.log.score_transform, facts.score_transform)
-    log = open_log(config.log.path, Columns(config.log.score, config.log.label, None, columns))
+    log = open_log(config.log.path, Columns(config.log.score, config.log.label, None, columns), without)
     window = window_of(config.window, log)
     assert window is not None
     place = f"{store.root}/{FOLDER}/{version.name}.json"

@@ -81,7 +81,7 @@ class Refits:
         from jobs import monitor
 
         try:
-            monitor.prepare(self._monitor_config()).execute(executor)
+            monitor.prepare(self._monitor_config(), self._damaged()).execute(executor)
         except CheckFailedError as error:
             self.alarmed = True
             log.warning("alarm: %s", error)
@@ -91,6 +91,13 @@ class Refits:
 
     def _say(self, content: dict[str, Any]) -> None:
         replace(self.ledger.filesystem, f"{self.ledger.root}/{_STATE}", json.dumps(content).encode())
+
+    def _damaged(self) -> set[str]:
+        """Files of the stream that were refused, or cannot be read yet: one of them stops no refit."""
+        if self.config.labelled.path is not None:
+            return set()
+        refused = {name for name, known in self.ledger.files.items() if known.reason is not None}
+        return refused | set(self.ledger.waiting)
 
     def _rows(self) -> int:
         return sum(known.rows for known in self.ledger.files.values())
@@ -109,7 +116,7 @@ class Refits:
         version, message = None, ""
         facts = {key: value for key, value in self.last().items() if key in ("looked", "label_coverage")}
         try:
-            outcome = fit.prepare(self._fit_config()).execute(executor)
+            outcome = fit.prepare(self._fit_config(), self._damaged()).execute(executor)
             kind, version = PUBLISHED, outcome.summary["version"]
             facts["label_coverage"] = _coverage(outcome.summary)
         except NothingToDoError as error:
@@ -169,7 +176,7 @@ class Refits:
 
 def _coverage(facts: Mapping[str, Any]) -> float | None:
     """The share of a fit's rows that have a label."""
-    rows = facts.get("rows")
+    rows = facts.get("rows_read")
     return None if not rows else 1 - facts.get("rows_waiting", 0) / rows
 
 

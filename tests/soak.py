@@ -277,6 +277,8 @@ class Soak:
                 f"refused: {len(refused)} instead of {len(self.poison & sources)}; backlog {status['backlog']}, "
                 f"waiting {status['waiting']}"
             )
+        if not status["refit"] or status["refit"]["outcome"] == "rejected":
+            self.trouble.append(f"the last refit: {status['refit']}")
         self._compare_fits()
 
     def _compare_with_score(self, version: str, names: list[str]) -> None:

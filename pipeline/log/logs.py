@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -106,13 +106,14 @@ class Log:
         return {file.path.removesuffix(file.relative).rstrip("/") for file in self.files}
 
 
-def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
+def open_log(paths: str | Sequence[str], columns: Columns, without: Collection[str] = ()) -> Log:
     """Find a log's files, read their footers, and check everything that footers can tell.
 
     Parameters
     ----------
     paths : path, directory, glob or fsspec URL, or several
     columns : names of the columns that the job uses
+    without : names of files, below the folder that is the log, that are passed over: they are known to be damaged
 
     Raises
     ------
@@ -121,7 +122,8 @@ def open_log(paths: str | Sequence[str], columns: Columns) -> Log:
         cannot be used, or differs in type between files; no rows.
     """
     found = find_files(paths)
-    good, problems = read_footers(found.filesystem, found.files)
+    wanted = [file for file in found.files if file.relative not in without] if without else found.files
+    good, problems = read_footers(found.filesystem, wanted)
     schemas = [(file.relative, hive.with_keys(schema, file.path, columns.segments)) for file, schema in good]
     types, column_problems = _check_columns(schemas, columns)
     problems += column_problems
