@@ -393,6 +393,7 @@ class Prepared:
 
 def _free_runs(scratch: Path) -> None:
     """Give the space of the runs back before the version is written."""
+    # Receipts first: a run that takes over what a killed one left believes them.
     for pattern in ("receipt-*", "run-*", "segments-*", "level-*", "codes"):
         for file in scratch.glob(pattern):
             file.unlink()

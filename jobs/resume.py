@@ -51,6 +51,8 @@ def left_to_do(store: TableStore, identity: str, *, candidate: bool, force: bool
             f"{said}, which a rollback took back{when} (CURRENT names {now}): nothing to do; "
             "`logcal tables promote` makes it current again"
         )
+    if made.candidate:
+        store.enter_candidate(made)
     if stand.standing is Standing.REFUSED:
         refuse([refusal for refusal in made.refusals if refusal["rule"] != OLDER_DATA or not force], made)
     if candidate:

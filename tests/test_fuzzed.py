@@ -1,7 +1,7 @@
 """No configuration, however odd, ends in a bug, and none says more than a clear error."""
 
 import pytest
-from fuzzed_configurations import campaign
+from chaos.fuzzed_configurations import campaign
 
 
 @pytest.fixture(scope="module")

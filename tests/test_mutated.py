@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from mutated_parquet import WRITERS, mutated, trial
+from chaos.mutated_parquet import WRITERS, mutated, trial
 
 from calibrators import Isotonic
 from pipeline.errors import InputRejectedError

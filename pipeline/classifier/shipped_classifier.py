@@ -36,6 +36,9 @@ from pipeline.errors import ConfigError, InputRejectedError, examples
 
 FOLDER = "classifier"
 MODEL = "classifier.skops"
+_SCHEMA = "schema.json"
+"""In a skops file, which is a zip archive."""
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
 METADATA = "classifier.json"
 TRAINING_SCORES = "_training_scores.parquet"
 FORMAT = "1"
@@ -69,7 +72,7 @@ _INTERNAL_TYPES = frozenset(
 
 
 def dump_model(model: Any, packages: tuple[str, ...]) -> bytes:
-    """A fitted model in the skops format, checked to be one that `load_model` loads.
+    """A fitted model in the skops format, checked to be one that `load_model` loads. Equal models have equal bytes.
 
     Raises
     ------
@@ -78,9 +81,45 @@ def dump_model(model: Any, packages: tuple[str, ...]) -> bytes:
     """
     import skops.io
 
-    content: bytes = skops.io.dumps(model, compression=zipfile.ZIP_DEFLATED)
+    content = _without_addresses(skops.io.dumps(model))
     load_model(content, packages, "the shipped classifier")
     return content
+
+
+def _without_addresses(content: bytes) -> bytes:
+    """A skops file without what only tells where objects lay in memory, and when it was written."""
+    buffer = io.BytesIO()
+    numbers: dict[str, str] = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(buffer, "w") as target:
+        schema = _numbered(json.loads(source.read(_SCHEMA)), numbers)
+        parts = {_renamed(name, numbers): source.read(name) for name in source.namelist() if name != _SCHEMA}
+        parts[_SCHEMA] = json.dumps(schema, indent=2).encode()
+        for name in sorted(parts):
+            target.writestr(zipfile.ZipInfo(name, _LONG_AGO), parts[name], zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _numbered(node: Any, numbers: dict[str, str]) -> Any:
+    """A node of a skops schema, whose objects and files are named by numbers in the order in which they come."""
+    if isinstance(node, list):
+        return [_numbered(item, numbers) for item in node]
+    if not isinstance(node, dict):
+        return node
+    found = {}
+    for key, value in node.items():
+        if key == "__id__" and isinstance(value, int):
+            found[key] = int(numbers.setdefault(str(value), str(len(numbers) + 1)))
+        elif key == "file" and isinstance(value, str):
+            numbers.setdefault(value.partition(".")[0], str(len(numbers) + 1))
+            found[key] = _renamed(value, numbers)
+        else:
+            found[key] = _numbered(value, numbers)
+    return found
+
+
+def _renamed(name: str, numbers: dict[str, str]) -> str:
+    stem, dot, kind = name.partition(".")
+    return f"{numbers.get(stem, stem)}{dot}{kind}"
 
 
 def load_model(content: bytes, packages: tuple[str, ...], name: str) -> Any:

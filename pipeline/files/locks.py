@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
 import shutil
+import stat
+import time
 import uuid
 from pathlib import Path
+
+_NEW = ".new-"
+_ABANDONED = re.compile(rf"{re.escape(_NEW)}[0-9a-f]{{32}}|.+\.[0-9a-f]{{32}}\.tmp")
+_LONG = 3600.0
+"""Seconds."""
 
 
 def hold(folder: Path) -> int | None:
@@ -44,11 +53,29 @@ def share(folder: Path) -> int | None:
 
 def make(folder: Path, mode: int = 0o777) -> int | None:
     """Make a folder and hold it; return what `hold` does. Nobody sees it by its name before it is held."""
-    new = folder.with_name(f".new-{uuid.uuid4().hex}")
+    remove_abandoned(folder.parent)
+    new = folder.with_name(f"{_NEW}{uuid.uuid4().hex}")
     new.mkdir(mode)
     lock = hold(new)
     new.rename(folder)
     return lock
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left in a folder: files that they were writing, folders that they were making.
+
+    Only what is an hour old, since nothing says whether whoever writes it lives.
+    """
+    try:
+        left = [path for path in folder.iterdir() if _ABANDONED.fullmatch(path.name)]
+    except OSError:
+        return
+    for path in left:
+        with contextlib.suppress(OSError):
+            facts = path.lstat()
+            if time.time() - facts.st_mtime > _LONG:
+                # Nothing is ever in such a folder.
+                path.rmdir() if stat.S_ISDIR(facts.st_mode) else path.unlink()
 
 
 def remove(folder: Path) -> None:

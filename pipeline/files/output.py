@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
 from pipeline.files.exchange import exchange
-from pipeline.files.locks import make, remove, remove_dead
+from pipeline.files.locks import make, remove, remove_abandoned, remove_dead
 from pipeline.files.secrets import redacted
 from pipeline.files.whole import write_whole
 from pipeline.files.writable import check_free, check_writable
@@ -212,6 +212,7 @@ class Output:
         side, marker = Path(self.beside), Path(self._marker)
         new = not side.exists()
         side.mkdir(exist_ok=True)
+        remove_abandoned(side)
         left = {"run_id": manifest["run_id"], "inode": _inode(str(folder)), "manifest": manifest}
         write_whole(marker, as_json(left))
         try:

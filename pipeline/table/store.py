@@ -144,6 +144,13 @@ class TableStore(PublishedTable):
             self._enter(event, version, now, turn)
         return now
 
+    def enter_candidate(self, version: Version) -> None:
+        """Say in the journal that there is a candidate, if the run that made it was killed before it could."""
+        if any(entry.version == version.name for entry in self.journal.entries()):
+            return
+        with self.turn() as turn:
+            self._enter(CANDIDATE, version, self.readable_current(), turn)
+
     def promote(self, name: str) -> tuple[str | None, Version]:
         """Make a version current, such as a candidate; return what CURRENT held, and it. Errors: as `make_current`."""
         version = self.version(name)
@@ -206,8 +213,7 @@ class TableStore(PublishedTable):
                 self._versions.remove(f"{name}/{MANIFEST}")
                 self._versions.remove(name)
             self._index.write(self._runs())
-            if not self.local:
-                self._remove_unfinished()
+            self._remove_unfinished()
         return gone
 
     def _before(self, now: str | None) -> str:
@@ -291,10 +297,10 @@ class TableStore(PublishedTable):
                 os.close(lock)
 
     def _remove_unfinished(self) -> None:
-        """Remove what killed runs left on an object store, where only those write who have the turn."""
+        """Remove what killed runs left; of a mounted store what pruning left: others may be writing a version."""
         there = self.names()
         for name in self._versions.names():
-            if name not in there:
+            if name not in there and not (self.local and name.startswith(".")):
                 self._versions.remove(name)
 
     def _next_name(self, fingerprint: str) -> str:

@@ -95,15 +95,18 @@ def mutated(content: bytes, seed: int) -> bytes:
     return bytes(data)
 
 
-def trial(kind: str, writer: str, seed: int, folder: Path, lookup: str) -> str:
-    """Read, window or score one mutated file: 'answer', or the refusal's exit code; what is neither is raised."""
+def trial(kind: str, writer: str, seed: int, folder: Path, lookup: str, content: bytes | None = None) -> str:
+    """Read, window or score one mutated file: 'answer', or the refusal's exit code; what is neither is raised.
+
+    content : what the writer writes, if that is known
+    """
     from pipeline.errors import LogcalError
     from pipeline.log.logs import Columns, cut, open_log, read_rows
     from pipeline.log.windows import choose_window
     from pipeline.score.scored_file import Scoring, score_file
 
     path = folder / "mutated.parquet"
-    path.write_bytes(mutated(WRITERS[writer](), seed))
+    path.write_bytes(mutated(content or WRITERS[writer](), seed))
     try:
         if kind == "read":
             log = open_log(str(path), Columns("score", "label", "w", ("s",)))

@@ -1,0 +1,190 @@
+"""`make chaos`: every job disturbed for as long as it is told, and a table of what came of it.
+
+python tests/chaos --seconds 600                     as long as that
+python tests/chaos --trials 100                      so many kills of each job, and a quarter of all other trials
+python tests/chaos --table RESULTS                   the table of results that earlier runs left
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from chaos import inputs, services
+from chaos.scenarios import SCENARIOS, Stage
+from chaos.tracing import possible, traced
+from chaos.trials import AT_RANDOM, AT_WRITES, Trial
+
+_IMPORTED = (
+    "cli",
+    "run",
+    "fit",
+    "score",
+    "evaluate",
+    "generate",
+    "monitor",
+    "compare",
+    "follow",
+    "reproduce",
+    "tables",
+)
+_KINDS = (*AT_WRITES, *AT_RANDOM)
+_PARTS = ("writes", "files", "configurations", "store", "cluster")
+
+
+def disturbed(name: str, trials: int, kinds: Iterable[str], seed: int, folder: Path) -> Iterator[Trial]:
+    """Trials of one command: of each kind about so many, and of kills four times as many."""
+    random = np.random.default_rng(seed)
+    stage = Stage(SCENARIOS[name], folder)
+    stage.warm()
+    stage.reset()
+    start = time.monotonic()
+    calls = traced(stage.command, stage.place.root).calls
+    seconds = time.monotonic() - start
+    kills = 0
+    for kind in kinds:
+        wanted = 4 * trials if kind == "killed" else trials
+        if kind in AT_WRITES:
+            chosen = sorted(random.permutation(len(calls))[:wanted])
+            for one in (found for i in chosen for found in AT_WRITES[kind](stage, calls[i], random)):
+                kills += kind == "killed"
+                yield one
+        else:
+            if kind == "killed at random":
+                wanted = max(wanted, 4 * trials - kills)
+            for _ in range(wanted):
+                yield AT_RANDOM[kind](stage, random, 1.1 * seconds)
+
+
+def campaign(options: argparse.Namespace, folder: Path) -> Iterator[Trial]:
+    """All that is asked for."""
+    end = None if options.seconds is None else time.monotonic() + options.seconds
+    trials = 2 if end is not None else max(1, options.trials // 4)
+    names = options.jobs or list(SCENARIOS)
+    seed = options.seed
+    while True:
+        for part in options.parts:
+            if part == "writes":
+                for name in names:
+                    if end is not None and time.monotonic() > end:
+                        return
+                    yield from disturbed(name, trials, options.kinds, seed, folder)
+            elif part == "files":
+                yield from inputs.files(options.files if end is None else 300, seed, folder)
+            elif part == "configurations":
+                yield from inputs.configurations(options.files if end is None else 300, seed, folder)
+            elif part == "store":
+                yield from services.object_store(trials, seed, folder)
+            else:
+                yield from services.clusters(max(1, trials // 4), seed, folder)
+            if end is not None and time.monotonic() > end:
+                return
+        if end is None:
+            return
+        seed += 1
+
+
+def table(trials: Iterable[Trial]) -> str:
+    """Trials and outcomes, as Markdown."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    codes: dict[str, Counter[str]] = defaultdict(Counter)
+    bad = Counter[str]()
+    for trial in trials:
+        counts[trial.scenario][trial.kind] += 1
+        codes[trial.kind][_ended(trial)] += 1
+        bad[trial.scenario] += bool(trial.problems)
+    kinds = [kind for kind in (*AT_WRITES, *AT_RANDOM) if codes.get(kind)]
+    lines = [f"| command | {' | '.join(kinds)} | not as it should be |", "|---" * (len(kinds) + 2) + "|"]
+    for name in SCENARIOS:
+        if name in counts:
+            own = counts.pop(name)
+            lines.append(f"| {name} | {' | '.join(f'{own[kind]:,}' for kind in kinds)} | {bad[name]} |")
+    if counts:
+        lines += ["", "| what | how | trials | not as it should be |", "|---|---|---|---|"]
+        for name, own in counts.items():
+            lines += [f"| {name} | {kind} | {count:,} | {bad[name]} |" for kind, count in own.items()]
+    lines += ["", "| how | ended with, and run again with |", "|---|---|"]
+    lines += [
+        f"| {kind} | {', '.join(f'{ended}: {n:,}' for ended, n in own.most_common())} |"
+        for kind, own in codes.items()
+    ]
+    total = sum(codes.values(), Counter())
+    lines += ["", f"{total.total():,} trials, {bad.total()} not as they should be."]
+    return "\n".join(lines)
+
+
+def _ended(trial: Trial) -> str:
+    return f"{trial.code}" if trial.again is None else f"{trial.code} then {trial.again}"
+
+
+def _read(path: Path) -> list[Trial]:
+    return [
+        Trial(**{**json.loads(line), "problems": tuple(json.loads(line)["problems"])}) for line in path.open()
+    ]
+
+
+def main() -> int:
+    """Run the campaign; 1 if anything is not as it should be."""
+    parser = argparse.ArgumentParser(prog="python tests/chaos", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, help="how long; without it, until all trials are done")
+    parser.add_argument("--trials", type=int, default=100, help="kills of each job; of all else a quarter")
+    parser.add_argument("--files", type=int, default=10_000, help="mutated files, and configurations, in all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--jobs", nargs="*", choices=list(SCENARIOS), metavar="JOB", help="only these commands"
+    )
+    parser.add_argument(
+        "--kinds", nargs="*", choices=_KINDS, default=_KINDS, metavar="KIND", help="only these ways"
+    )
+    parser.add_argument("--parts", nargs="*", choices=_PARTS, default=_PARTS)
+    parser.add_argument("--results", type=Path, help="a line of JSON a trial is added to this file")
+    parser.add_argument("--table", type=Path, help="only print the table of such a file")
+    options = parser.parse_args()
+    if options.table is not None:
+        found = _read(options.table)
+        sys.stdout.write(f"{table(found)}\n")
+        return int(any(trial.problems for trial in found))
+    if not possible():
+        sys.stderr.write("expected Linux on x86-64 where processes may be traced (ptrace)\n")
+        return 2
+    for name in _IMPORTED:
+        import_module(f"jobs.{name}")
+    shared = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="logcal-chaos-", dir=shared if shared.is_dir() else None))
+    found = []
+    try:
+        for trial in campaign(options, folder):
+            found.append(trial)
+            if options.results is not None:
+                with options.results.open("a") as file:
+                    file.write(f"{json.dumps(asdict(trial))}\n")
+            if trial.problems:
+                sys.stderr.write(f"{trial.scenario} | {trial.kind} | {trial.moment}\n")
+                sys.stderr.writelines(f"    {problem}\n" for problem in trial.problems)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("pyarrow", "numpy", "dask", "skops"))
+    sys.stdout.write(
+        f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {packages}\n\n{table(found)}\n"
+    )
+    return int(any(trial.problems for trial in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

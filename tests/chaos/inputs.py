@@ -1,0 +1,125 @@
+"""Damaged Parquet files and configurations that nobody would write, many at a time in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from chaos.fuzzed_configurations import ALLOWED
+from chaos.fuzzed_configurations import trial as configuration_trial
+from chaos.mutated_parquet import WRITERS
+from chaos.mutated_parquet import trial as file_trial
+from chaos.tracing import forked
+from chaos.trials import Trial
+
+_BATCH = 100
+_KINDS = ("read", "window", "score")
+_NO_NETWORK = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "NO_PROXY": "*",
+    "AWS_MAX_ATTEMPTS": "1",
+    "NO_GCE_CHECK": "true",
+}
+
+
+def lookup_table(path: Path) -> str:
+    """A published lookup table, alone."""
+    from calibrators import Isotonic
+    from pipeline.table.lookup_table import lookup_bytes
+
+    fitted = Isotonic().fit(np.linspace(0, 1, 9), np.arange(9) > 4).calibration_map_
+    facts = {
+        "version": "000001-a",
+        "method": "isotonic",
+        "parameters": {},
+        "data": {},
+        "score_transform": "none",
+    }
+    path.write_bytes(lookup_bytes(fitted, **facts))
+    return str(path)
+
+
+def files(count: int, seed: int, folder: Path) -> Iterator[Trial]:
+    """Mutated files, read, windowed and scored: an answer, or exit code 3."""
+    lookup = lookup_table(folder / "lookup.parquet")
+    contents = {name: write() for name, write in WRITERS.items()}
+    every = [(kind, writer, seed * count + i) for i in range(count) for kind in _KINDS for writer in WRITERS]
+    chosen = every[:count]
+
+    def one(i: int) -> str:
+        kind, writer, number = chosen[i]
+        return file_trial(kind, writer, number, folder, lookup, contents[writer])
+
+    def name(i: int) -> str:
+        return f"{chosen[i][1]}, {chosen[i][0]}, seed {chosen[i][2]}"
+
+    for i, said in _in_batches(len(chosen), one, folder):
+        code = {"answer": 0, "3": 3}.get(said, 1)
+        problems = () if code != 1 else (said,)
+        yield Trial("mutated file", f"files of {chosen[i][1]}", name(i), code, None, problems)
+
+
+def configurations(count: int, seed: int, folder: Path) -> Iterator[Trial]:
+    """Fuzzed configurations, planned: any exit code but 1."""
+    from chaos.scenarios import Place, job, write_log
+
+    place = Place(folder / "configured")
+    if not place.root.exists():
+        for name in ("scratch", "temporary"):
+            (place.root / name).mkdir(parents=True)
+        write_log(place.root / "log")
+        place.do(*job("fit"))
+    base = {
+        "log.path": place.root / "log", "store.path": place.root / "store", "store.table": "ads",
+        "output.path": place.root / "out", "data.path": place.root / "log", "cluster.kind": "inline",
+    }  # fmt: skip
+    texts = {key: str(value) for key, value in base.items()}
+
+    def one(i: int) -> str:
+        os.environ.update(_NO_NETWORK)
+        os.chdir(place.root)
+        code, said, settings = configuration_trial(seed * count + i, texts, folder)
+        return str(code) if code in ALLOWED else f"ended with {code}: {settings!r} {said[-1000:]}"
+
+    for i, said in _in_batches(count, one, folder):
+        fine = said.isdigit()
+        yield Trial(
+            "fuzzed configuration",
+            "configurations",
+            f"seed {seed * count + i}",
+            int(said) if fine else 1,
+            None,
+            () if fine else (said,),
+        )
+
+
+def _in_batches(count: int, one: Callable[[int], str], folder: Path) -> Iterator[tuple[int, str]]:
+    """What each of many trials says; one that ends its process, or never ends, says so."""
+    results = folder / "results"
+    done = 0
+    while done < count:
+        batch = range(done, min(done + _BATCH, count))
+        results.write_text("")
+
+        def run(batch: range = batch) -> int:
+            with results.open("a") as file:
+                for i in batch:
+                    try:
+                        said = one(i)
+                    except Exception as error:  # noqa: BLE001 - what is neither an answer nor a refusal
+                        said = f"{type(error).__name__}: {error}"
+                    file.write(f"{json.dumps(said)}\n")
+                    file.flush()
+            return 0
+
+        ended = forked(run, seconds=120)
+        said = [json.loads(line) for line in results.read_text().splitlines()]
+        yield from zip(batch, said, strict=False)
+        done += len(said)
+        if ended.code:
+            yield done, f"the process ended with {ended.code}: {ended.said[-1000:]}"
+            done += 1

@@ -1,0 +1,438 @@
+"""What is disturbed: commands, with the state that they find, and what they leave, but for what tells the time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chaos.tracing import Ended, forked
+
+ANY_TABLE = "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"
+_NUMBERS = "\\w*seconds|process|peak_memory_bytes|inode|at|until|days_sorted|days_reused|rows_sorted"
+_TIMES = re.compile(
+    rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?"
+    rb'|"(?:%s)": ?[\d.]+|"holder": ?"\w+"|seconds</th><td>[\d.,]+' % _NUMBERS.encode()
+)
+_RECORD = re.compile(r"\d{8}T\d{6}-")
+_NOWHERE = open(os.devnull, "w")  # noqa: PTH123, SIM115 - handlers of log lines keep it
+_OWN = ("days", "index.json", "unfinished.json")
+"""Kept days, which run made which version, what is being written: for logcal alone, which makes it anew or ends it."""
+HIDDEN = ("scratch", "temporary")
+"""Folders of a place that nobody reads."""
+
+
+def predictions(rows: int, seed: int = 0) -> dict[str, Any]:
+    """A log with a weight, two segment columns and features, by days."""
+    random = np.random.default_rng(seed)
+    score = np.round(random.random(rows), 3)
+    return {
+        "score": score,
+        "label": (random.random(rows) < score**2).astype(np.int8),
+        "weight": random.random(rows) + 0.5,
+        "country": np.array(["de", "fr", "it", "<b>"])[random.integers(0, 4, rows)],
+        "x": random.normal(size=rows) + score,
+        "y": random.normal(size=rows),
+    }
+
+
+def write_log(folder: Path, files: int = 2, rows: int = 300, seed: int = 0) -> None:
+    """Write a log of several files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(files):
+        pq.write_table(
+            pa.table(predictions(rows, seed + i)), folder / f"part-{i}.parquet", row_group_size=200
+        )
+
+
+def write_days(folder: Path, days: range) -> None:
+    """Write a log of a folder a day."""
+    for day in days:
+        write_log(folder / f"date=2026-01-{day:02d}", 1, 300, day)
+
+
+@dataclass
+class Place:
+    """A folder with a log, a store and outputs, always the same one, and what was in it at first."""
+
+    root: Path
+
+    def command(self, *arguments: str) -> Callable[[], int]:
+        """`logcal ARGUMENTS`, in this folder: to be called in a process of its own."""
+
+        def run() -> int:
+            from jobs.cli import main
+
+            os.chdir(self.root)
+            os.environ["TMPDIR"] = str(self.root / "temporary")
+            import tempfile
+
+            tempfile.tempdir = None
+            try:
+                main(list(arguments), prog_name="logcal")
+            except SystemExit as ending:
+                return int(ending.code or 0)
+            raise AssertionError("a command ends the process")
+
+        return run
+
+    def do(self, *arguments: str, expect: int = 0) -> Ended:
+        """Run a command that goes well."""
+        ended = forked(self.command(*arguments))
+        assert ended.code == expect, f"{arguments}: {ended.code}\n{ended.said}"
+        return ended
+
+    def files(self) -> dict[str, bytes]:
+        """Every file that somebody may read, with its content as far as it does not tell the time."""
+        found = {}
+        for folder, folders, names in os.walk(self.root):
+            inside = os.path.relpath(folder, self.root)
+            folders[:] = sorted(
+                name
+                for name in folders
+                if (inside != "." or name not in HIDDEN) and _seen(f"{inside}/{name}")
+            )
+            for name in sorted(names):
+                path = os.path.normpath(f"{inside}/{name}")
+                if _seen(path):
+                    with open(f"{folder}/{name}", "rb") as file:  # noqa: PTH123 - quicker
+                        content = _TIMES.sub(b"#", file.read())
+                    found[path] = _lines_once(content) if name == "journal.jsonl" else content
+        return found
+
+    def litter(self) -> list[str]:
+        """What was left behind that nobody reads.
+
+        What may stay are empty folders, and small files half written under a name of their own.
+        """
+        found = []
+        for path in self.root.rglob("*"):
+            parts = path.relative_to(self.root).parts
+            if (len(parts) > 1 and parts[0] in HIDDEN) or any(_passed_over(part) for part in parts):
+                found.append(path)
+        return [str(path.relative_to(self.root)) for path in found if not _may_stay(path)]
+
+
+def _may_stay(path: Path) -> bool:
+    if path.name.startswith(".new-"):
+        return not any(path.iterdir())
+    return path.name.endswith(".tmp") and path.is_file() and path.stat().st_size < 1 << 16
+
+
+def _lines_once(journal: bytes) -> bytes:
+    """A journal without lines that were left unfinished, and those that say once more what the line before said."""
+    lines: list[bytes] = []
+    for line in journal.splitlines(keepends=True):
+        if line.endswith(b"}\n") and line not in lines[-1:]:
+            lines.append(line)
+    return b"".join(lines)
+
+
+def _seen(path: str) -> bool:
+    """Whether readers look at it: no record of an attempt, no kept day, no name that they pass over."""
+    return not any(_passed_over(part) or _is_record(part) or part in _OWN for part in path.split("/"))
+
+
+def _passed_over(name: str) -> bool:
+    return (name.startswith(".") and name != ".") or name.endswith((".tmp", "-removed"))
+
+
+def _is_record(name: str) -> bool:
+    return name == "runs" or _RECORD.match(name) is not None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command, and what is there before.
+
+    Attributes
+    ----------
+    prepare : makes a place
+    arguments : of the command
+    code : of the undisturbed command
+    again : exit codes of the command when it is run again after one that was disturbed
+    whole : folders that are there with all of their files or not at all
+    repeats : whether the command, run once more after it has done its work, would do more
+    """
+
+    name: str
+    prepare: Callable[[Place], None]
+    arguments: tuple[str, ...]
+    code: int = 0
+    again: tuple[int, ...] = (0, 99)
+    whole: tuple[str, ...] = ()
+    repeats: bool = False
+
+
+def setting(*pairs: str) -> tuple[str, ...]:
+    """`--set` for each."""
+    return tuple(part for pair in pairs for part in ("--set", pair))
+
+
+def job(name: str, *more: str, log: str = "log") -> tuple[str, ...]:
+    """A job's arguments on a place."""
+    given = [
+        "cluster.kind=inline",
+        f"log.path={log}",
+        "store.path=store",
+        "store.table=ads",
+        "scratch=scratch",
+    ]
+    if name in ("fit", "follow"):
+        given.append(ANY_TABLE)
+    if name in ("score", "evaluate", "monitor"):
+        given.append(f"output.path={name}d" if name == "score" else f"report.path={name}")
+    return (name, *setting(*given, *more))
+
+
+def _log(place: Place) -> None:
+    write_log(place.root / "log")
+
+
+def _days(place: Place) -> None:
+    write_days(place.root / "log", range(1, 4))
+
+
+def _bad_log(place: Place) -> None:
+    _log(place)
+    table = predictions(300, 7)
+    table["score"][::50] = np.nan
+    pq.write_table(pa.table(table), place.root / "log" / "part-2.parquet")
+
+
+def _after(*commands: tuple[str, ...], log: Callable[[Place], None] = _log) -> Callable[[Place], None]:
+    """A log, and commands that have been run on it."""
+
+    def prepare(place: Place) -> None:
+        log(place)
+        for command in commands:
+            place.do(*command)
+
+    return prepare
+
+
+_QUARANTINE = ("log.on_bad_rows=quarantine", "log.max_bad_fraction=0.5", "log.quarantine_path=bad")
+_SEGMENTS = ("log.segment=[country]", "segments.min_rows=10", "segments.min_positives=1")
+_WINDOW = ("window.column=date", "window.last=3d")
+_FIT = job("fit")
+_PLATT = job("fit", "calibrator.method=platt")
+
+
+def _yesterday(place: Place) -> None:
+    write_days(place.root / "log", range(1, 3))
+    place.do(*job("fit", "window.column=date", "window.last=3d", *_SEGMENTS))
+    place.do(*job("fit", "window.column=date", "window.last=3d"))
+    write_days(place.root / "log", range(2, 4))
+
+
+def _candidate(place: Place) -> None:
+    _log(place)
+    place.do(*_FIT)
+    place.do(*job("fit", "calibrator.method=platt", "store.publish=candidate"))
+
+
+def _stream(place: Place) -> None:
+    _log(place)
+    place.do(*_FIT)
+    write_log(place.root / "arriving", 3, 200, 20)
+
+
+def _served_stream(place: Place) -> None:
+    write_log(place.root / "old")
+    place.do(*job("fit", log="old"))
+    write_log(place.root / "arriving", 3, 200, 20)
+
+
+def _sets(place: Place) -> None:
+    from jobs.reproduce import SHIPPED
+
+    (place.root / "sets").mkdir()
+    for name in ("heart", "balance"):
+        shutil.copy(SHIPPED / f"{name}.parquet", place.root / "sets")
+
+
+SCENARIOS = {
+    one.name: one
+    for one in (
+        Scenario("fit", _log, _FIT),
+        Scenario("fit, a second version", _after(_PLATT), job("fit", "score_table.keep=true")),
+        Scenario(
+            "fit, quarantine",
+            _bad_log,
+            job("fit", *_QUARANTINE),
+            whole=("bad",),
+        ),
+        Scenario(
+            "fit, weights, threads",
+            _log,
+            job("fit", "log.weight=weight", "cluster.kind=threads", "cluster.workers=2"),
+        ),
+        Scenario("fit, a replaced version again", _after(_FIT, _PLATT), _FIT),
+        Scenario("fit, refused", _after(_PLATT), job("fit", "gate={min_rows: 100000}"), code=4, again=(4,)),
+        Scenario("fit, segments", _log, job("fit", *_SEGMENTS)),
+        Scenario("fit, window", _days, job("fit", *_WINDOW)),
+        Scenario("fit, window, the next day", _yesterday, job("fit", *_WINDOW)),
+        Scenario("fit, window with segments", _yesterday, job("fit", *_WINDOW, *_SEGMENTS)),
+        Scenario("score", _after(_FIT), job("score"), whole=("scored",)),
+        Scenario(
+            "score, replacing",
+            _after(_FIT, job("score", "output.mode=replace"), _PLATT),
+            job("score", "output.mode=replace"),
+            whole=("scored",),
+        ),
+        Scenario(
+            "evaluate", _after(_FIT), job("evaluate", "evaluate.allow_in_sample=true"), whole=("evaluate",)
+        ),
+        Scenario(
+            "monitor", _after(_FIT, log=_days), job("monitor", "window.column=date"), whole=("monitor",)
+        ),
+        Scenario(
+            "generate",
+            lambda place: write_log(place.root / "data"),
+            (
+                "generate",
+                *setting(
+                    "cluster.kind=inline",
+                    "data.path=data",
+                    "output.path=generated",
+                    "scratch=scratch",
+                    "generate.repeats=2",
+                    "data.exclude=[score,weight,country]",
+                ),
+            ),
+            whole=("generated",),
+        ),
+        Scenario(
+            "reproduce",
+            _sets,
+            (
+                "reproduce",
+                *setting(
+                    "cluster.kind=inline",
+                    "data.path=sets",
+                    "output.path=reproduced",
+                    "reproduce.max_rows=150",
+                    "reproduce.experiments=[real]",
+                    "reproduce.runs=1",
+                    "reproduce.folds=2",
+                ),
+            ),
+        ),
+        Scenario(
+            "compare",
+            _log,
+            ("compare", *setting("cluster.kind=inline", "log.path=log", "output.path=compared")),
+            whole=("compared",),
+        ),
+        Scenario("follow", _served_stream, (*job("follow", "output.path=scored", log="arriving"), "--once")),
+        Scenario(
+            "tables promote",
+            _candidate,
+            ("tables", "promote", "--store", "store", "--table", "ads", "000002"),
+        ),
+        Scenario(
+            "tables rollback",
+            _after(_FIT, _PLATT),
+            ("tables", "rollback", "--store", "store", "--table", "ads"),
+            repeats=True,
+        ),
+        Scenario(
+            "tables rollback to a version",
+            _after(_FIT, _PLATT),
+            ("tables", "rollback", "--store", "store", "--table", "ads", "000001"),
+        ),
+        Scenario(
+            "tables prune",
+            _after(
+                _FIT, _PLATT, job("fit", "calibrator.method=abb"), job("fit", "calibrator.method=histogram")
+            ),
+            ("tables", "prune", "--store", "store", "--table", "ads", "--keep", "1"),
+        ),
+        Scenario(
+            "tables diff",
+            _after(_FIT, _PLATT),
+            (
+                "tables",
+                "diff",
+                "--store",
+                "store",
+                "--table",
+                "ads",
+                "--output",
+                "diff.html",
+                "000001",
+                "000002",
+            ),
+        ),
+    )
+}
+
+
+class Stage:
+    """A scenario with its place, which is put back to where it was before each trial, and how it ends undisturbed."""
+
+    def __init__(self, scenario: Scenario, folder: Path) -> None:
+        self.scenario = scenario
+        self.place = Place(folder / "place")
+        self._start = folder / "start"
+        shutil.rmtree(self.place.root, ignore_errors=True)
+        shutil.rmtree(self._start, ignore_errors=True)
+        for name in HIDDEN:
+            (self.place.root / name).mkdir(parents=True)
+        scenario.prepare(self.place)
+        shutil.copytree(self.place.root, self._start, symlinks=True)
+        self.before = self.place.files()
+        ended = self.run()
+        assert ended.code == scenario.code, f"{scenario.name}: {ended.code}\n{ended.said}"
+        self.after = self.place.files()
+        assert not self.place.litter(), f"{scenario.name}: left {self.place.litter()}"
+
+    @property
+    def command(self) -> Callable[[], int]:
+        """The command of the scenario."""
+        return self.place.command(*self.scenario.arguments)
+
+    def reset(self) -> None:
+        """Put everything back."""
+        shutil.rmtree(self.place.root)
+        shutil.copytree(self._start, self.place.root, symlinks=True)
+
+    def run(self, seconds: float = 60) -> Ended:
+        """Run the command, undisturbed."""
+        return forked(self.command, seconds)
+
+    def litter(self) -> list[str]:
+        """What is left over, once another version and another run have been there if need be."""
+        left = self.place.litter()
+        if left:
+            # As it will be when somebody comes who may take it for dead.
+            for name in left:
+                os.utime(self.place.root / name, (1e9, 1e9), follow_symlinks=False)
+            write_days(self.place.root / "next", range(9, 10))
+            for more in ((), ("window={column: date, last: 1d}",)):
+                forked(self.place.command(*job("fit", *more, log="next")))
+            forked(self.command)
+        return self.place.litter()
+
+    def warm(self) -> None:
+        """Run the command in this process, so that those forked from it have imported and compiled what it needs."""
+        self.reset()
+        here, handlers = (
+            Path.cwd(),
+            {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
+        )
+        with contextlib.redirect_stdout(_NOWHERE), contextlib.redirect_stderr(_NOWHERE):
+            self.command()
+        os.chdir(here)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

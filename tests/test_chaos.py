@@ -1,0 +1,138 @@
+"""The campaign in short: every job disturbed at some of its writes, run again, and compared with an undisturbed run.
+
+`make chaos` does it at every write, for as long as it is told.
+"""
+
+from collections import Counter
+from importlib import import_module
+
+import numpy as np
+import pytest
+from chaos.__main__ import table
+from chaos.inputs import files
+from chaos.scenarios import SCENARIOS, Stage
+from chaos.tracing import Fail, Kill, possible, traced
+from chaos.trials import AT_WRITES, Trial
+
+pytestmark = pytest.mark.skipif(not possible(), reason="processes cannot be traced here")
+
+FEW = [name for name in SCENARIOS if name not in ("reproduce", "compare", "tables diff")]
+"""Of the others a run takes long, or nothing."""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    """A scenario's stage, in a process that has imported what it needs."""
+    for name in ("cli", "run", "fit", "score", "monitor", "follow", "tables"):
+        import_module(f"jobs.{name}")
+    folder = tmp_path_factory.mktemp("chaos")
+
+    def make(name):
+        """It and what its command writes."""
+        made = Stage(SCENARIOS[name], folder)
+        made.warm()
+        made.reset()
+        return made, traced(made.command, made.place.root).calls
+
+    return make
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_command_that_is_disturbed(stage, name):
+    made, calls = stage(name)
+    assert len(calls) >= 5
+    random = np.random.default_rng(len(calls))
+    kinds = list(AT_WRITES)
+    if name in ("generate", "evaluate"):
+        kinds = ["killed"]
+    found = [
+        trial for kind in kinds for trial in AT_WRITES[kind](made, calls[random.integers(len(calls))], random)
+    ]
+    assert [(trial.kind, trial.moment, trial.problems) for trial in found if trial.problems] == []
+
+
+def test_files_in_a_process_of_their_own(tmp_path):
+    found = list(files(60, 7, tmp_path))
+    assert len(found) == 60
+    assert {trial.code for trial in found} == {0, 3}
+
+
+# The means themselves
+
+
+def test_every_write_is_seen_and_can_be_the_last(tmp_path):
+    def writes():
+        (tmp_path / "a").write_bytes(b"x" * 100)
+        (tmp_path / "a").replace(tmp_path / "b")
+        return 5
+
+    ended = traced(writes, tmp_path)
+    assert [(call.name, call.paths, call.size) for call in ended.calls] == [
+        ("open", ("a",), 0),
+        ("write", ("a",), 100),
+        ("rename", ("a", "b"), 0),
+    ]
+    assert ended.code == 5
+    (tmp_path / "b").unlink()
+    assert traced(writes, tmp_path, lambda call: Kill(half=True) if call.number == 1 else None).code == -9
+    assert (tmp_path / "a").stat().st_size == 50
+    failed = traced(writes, tmp_path, lambda call: Fail(28) if call.name == "rename" else None)
+    assert failed.code == 1
+    assert "No space left on device" in failed.said
+
+
+def test_what_never_ends_is_ended(tmp_path):
+    def spins():
+        while True:
+            pass
+
+    assert traced(spins, tmp_path, seconds=0.1).code == -14
+
+
+def test_a_difference_and_a_half_are_found(stage, tmp_path):
+    made, calls = stage("tables promote")
+    made.after = {**made.after, "store/ads/CURRENT": b"another\n"}
+    [trial, *_] = AT_WRITES["killed"](made, calls[-1], None)
+    assert "CURRENT neither old nor new" in " ".join(trial.problems)
+
+
+def test_the_table_counts_trials_and_what_is_wrong():
+    trials = [
+        Trial("killed", "fit", "0", -9, 0),
+        Trial("killed", "fit", "1", -9, 99, ("left a file",)),
+        Trial("mutated file", "files of arrow", "0", 3, None),
+    ]
+    text = table(trials)
+    assert "| fit | 2 | 1 |" in text
+    assert "| files of arrow | mutated file | 1 | 0 |" in text
+    assert text.endswith("3 trials, 1 not as they should be.")
+
+
+# What the campaign found
+
+
+def test_a_fit_that_is_killed_while_it_frees_its_runs_can_be_run_again(stage):
+    """Its receipts told of runs that were gone, and the rerun ended with 2."""
+    made, calls = stage("fit, segments")
+    removed = [call for call in calls if call.name == "unlink" and call.paths[-1].startswith("scratch/")]
+    assert len(removed) > 2
+    outcomes = Counter()
+    for call in removed[:: len(removed) // 3]:
+        for trial in AT_WRITES["killed"](made, call, None):
+            assert trial.problems == ()
+            outcomes[trial.again] += 1
+    assert outcomes == {0: sum(outcomes.values())}
+
+
+def test_a_candidate_is_in_the_journal_though_its_run_was_killed_before(stage):
+    made, calls = stage("fit, refused")
+    [first, *_] = [call for call in calls if call.paths == ("store/ads/journal.jsonl",)]
+    [trial] = AT_WRITES["killed"](made, first, None)
+    assert (trial.again, trial.problems) == (4, ())
+
+
+def test_pruning_that_was_killed_is_finished(stage):
+    made, calls = stage("tables prune")
+    for call in (call for call in calls if any(path.endswith("-removed") for path in call.paths)):
+        for trial in AT_WRITES["killed"](made, call, None):
+            assert trial.problems == ()
