@@ -3,13 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test matrix soak recipes slurm boundscheck lint types setup docs figures lowest clean
+.PHONY: demo test chaos matrix soak recipes slurm boundscheck lint types setup docs figures lowest clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest
+
+# Every job killed, failed, filled up, interrupted and doubled at its writes, and a table of it: docs/reliability.md.
+# `make chaos CHAOS="--trials 100"` is the whole campaign, some hours; by itself it runs for ten minutes.
+CHAOS ?= --seconds 600
+chaos: $(VENV)/.dev
+	$(BIN)/python tests/chaos $(CHAOS)
 
 # Every combination of windows, segments, weights, grids, kept tables, quarantine, executors and methods: an hour.
 matrix: $(VENV)/.dev
