@@ -19,7 +19,7 @@ from jobs.registry import Job
 from pipeline.errors import ConfigError, LogcalError, TemporaryError
 from pipeline.execution import Executor
 from pipeline.files.faults import as_fault
-from pipeline.files.secrets import without_secrets
+from pipeline.files.secrets import remember_urls, without_secrets
 from pipeline.files.storage import use
 
 log = logging.getLogger("logcal")
@@ -138,6 +138,7 @@ def _run(
             attempt.misread(given)
         raise
     use(config.storage.options)
+    remember_urls(config.model_dump(mode="json"))
     check_class(config.cluster)
     if dry_run:
         would_run = job.load_module().prepare(config)

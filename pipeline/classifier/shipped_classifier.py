@@ -105,7 +105,7 @@ def _numbered(node: Any, numbers: dict[str, str]) -> Any:
         return [_numbered(item, numbers) for item in node]
     if not isinstance(node, dict):
         return node
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in node.items():
         if key == "__id__" and isinstance(value, int):
             found[key] = int(numbers.setdefault(str(value), str(len(numbers) + 1)))

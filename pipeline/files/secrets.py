@@ -9,6 +9,7 @@ HIDDEN = "***"
 
 _known: set[str] = set()
 _IN_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"]+@")
+_USER = re.compile(r"://[^/\s@:'\"]*:(?P<password>[^/\s@'\"]+)@")
 _PARAMETER = re.compile(
     r"(?i)(?<=[?&])(?P<name>[\w.-]*(?:secret|token|passw|pwd|signature|credential|key|sas|sig)[\w.-]*)="
     r"(?P<value>[^&\s,;'\"}{]+)"
@@ -21,6 +22,20 @@ def remember(value: Any) -> None:
     text = str(value)
     if len(text) >= 4:
         _known.add(text)
+
+
+def remember_urls(values: Any) -> None:
+    """Keep out of all messages what is secret in the URLs among JSON values: libraries show parts of them."""
+    if isinstance(values, dict):
+        values = list(values.values())
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            remember_urls(value)
+    elif isinstance(values, str) and "://" in values:
+        for user in _USER.finditer(values):
+            remember(user["password"])
+        for parameter in _PARAMETER.finditer(values):
+            remember(parameter["value"])
 
 
 def without_secrets(text: str) -> str:

@@ -20,7 +20,7 @@ from pipeline.table.version import MANIFEST, Version
 
 CURRENT = "CURRENT"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class PublishedTable:
