@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +38,38 @@ def reporting() -> Iterator[Report]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[workers]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress, compiling(progress):
         yield _checking(Bars(progress))
+
+
+@contextmanager
+def compiling(progress: Progress) -> Iterator[None]:
+    """A bar of its own while kernels are compiled, which no one knows the number of before."""
+    from numba.core import event
+
+    lock = threading.Lock()
+    shown: list[TaskID] = []
+
+    class Listener(event.Listener):
+        def on_start(self, event: event.Event) -> None:
+            with lock:
+                if not shown:
+                    shown.append(
+                        progress.add_task("compile", total=None, workers="once after an installation")
+                    )
+
+        def on_end(self, event: event.Event) -> None:
+            progress.advance(shown[0])
+
+    listener = Listener()
+    event.register("numba:compile", listener)
+    try:
+        yield
+    finally:
+        event.unregister("numba:compile", listener)
+        if shown:
+            done = int(progress.tasks[progress.task_ids.index(shown[0])].completed)
+            progress.update(shown[0], total=max(done, 1))
 
 
 def _checking(report: Report) -> Report:

@@ -154,7 +154,8 @@ def _run(
     with starting_executor(config.cluster) as executor:
         prepared: Prepared = job.load_module().prepare(config)
         attempt.prepared(prepared.plan)
-        announce_compiling()
+        if not sys.stderr.isatty():  # there a bar shows it
+            announce_compiling()
         outcome = prepared.execute(executor(threads=prepared.threads))
         attempt.outcome = outcome
         interrupts.ignore()

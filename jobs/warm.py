@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from calibrators._kernels import compiled, pava
 from jobs.config_loading import load
+from jobs.progress import reporting
 from jobs.registry import JOBS
 from jobs.run import Outcome
 from pipeline.execution import InlineExecutor
@@ -39,11 +40,15 @@ def warm() -> Outcome:
     started = time.perf_counter()
     folder = Path(tempfile.mkdtemp(prefix="logcal-warm-"))
     try:
+        todo = [(name, i, case) for name in SIZES for i, case in enumerate(cases())]
         for name, rows in SIZES.items():
             (folder / name).mkdir()
             _write_log(folder / name / "log", rows)
-            for i, case in enumerate(cases()):
+        with reporting() as report:
+            for done, (name, i, case) in enumerate(todo):
+                report("warm", done, len(todo))
                 _run(case, folder / name, i)
+            report("warm", len(todo), len(todo))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     new, seconds = compiled.newly_compiled(), time.perf_counter() - started
@@ -74,10 +79,11 @@ def cases() -> Iterator[Case]:
     yield Case(("log.score=margin", "log.score_transform=sigmoid"), measured)
     yield Case(("calibrator.params={ends: 0, strict: true}",), measured)
     yield Case(("calibrator.params={ends: 0}",), measured)
-    yield Case(("gate.holdout=0.3",))
-    yield Case(("gate.holdout=0.3", "log.weight=weight"))
     for more in ((), weighted):
-        yield Case(("gate.holdout=0.2", *more))
+        yield Case(("gate.holdout=0.2", *more), (("evaluate", "evaluate.against=raw", *more),))
+        yield Case(
+            ("gate.holdout=0.2", "log.segment=[text]", *more), (("evaluate", "evaluate.against=raw", *more),)
+        )
     yield Case(("log.negative_sampling_rate=0.1",), (("evaluate", "log.negative_sampling_rate=0.1"),))
     for segments in ("[text]", "[number]", "[many]", "[text, number]", "[many, number]"):
         own = (f"log.segment={segments}",)
