@@ -32,7 +32,7 @@ def test_no_worker_is_left(place, start, dask):
     dask.worker.kill()
     running.result().expect(75, "no worker came within 2 s (cluster.timeout)")
     assert list(place.scratch.iterdir()) == []
-    assert not place.store.exists()
+    assert not list(place.store.rglob("versions"))
 
 
 def test_a_misfit_is_sent_away_and_a_late_worker_ends_what_a_dead_one_began(place, start, dask):
