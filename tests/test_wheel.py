@@ -7,6 +7,9 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytestmark = pytest.mark.timeout(300)
@@ -41,8 +44,22 @@ def wheel(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     (made,) = folder.glob("*.whl")
+    pip = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "pip",
+        "install",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--quiet",
+    ]
+    pip += ["--disable-pip-version-check", "--target", str(folder / "installed"), str(made)]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
     with zipfile.ZipFile(made) as archive:
-        archive.extractall(folder / "installed")
         return folder / "installed", set(archive.namelist())
 
 
@@ -75,3 +92,55 @@ def test_commands_run_from_the_wheel_alone(wheel, tmp_path):
         check=True,
     )
     assert all(str(installed) in path for path in found.stdout.split())
+
+
+FIRST_MINUTES = """
+import sys
+from click.testing import CliRunner
+from jobs.cli import main
+for line in sys.stdin.read().splitlines():
+    done = CliRunner().invoke(main, line.split())
+    assert done.exit_code == 0, (line, done.output)
+"""
+
+
+def test_the_first_minutes_need_nothing_but_the_wheel(wheel, tmp_path):
+    """README's commands after `pip install`, on a small log, and the pages, whose templates are files too."""
+    installed, _ = wheel
+    environment = {**os.environ, "PYTHONPATH": str(installed), "HOME": str(tmp_path)}
+    random = np.random.default_rng(0)
+    score = random.random(4000)
+    label = (random.random(4000) < score**2).astype(np.int8)
+    for name, rows in (("log", slice(None, None, 2)), ("new", slice(1, None, 2))):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"score": score[rows], "label": label[rows]}), tmp_path / name / "a.parquet")
+    commands = [
+        "init first --log log",
+        "compare --config first/compare.yaml --set compare.methods=[isotonic,platt]",
+        "fit --config first/fit.yaml --set store.path=store --set store.table=t",
+        "fit --config first/fit.yaml --set store.path=store --set store.table=t --set calibrator.method=platt",
+        "evaluate --set log.path=new --set store.path=store --set store.table=t --set report.path=report",
+        "tables diff --store store --table t 000001 000002 --output diff.html",
+        "doctor",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FIRST_MINUTES],
+        input="\n".join(commands),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
+    assert "<svg" in (tmp_path / "diff.html").read_text()
+    # The command itself, as pip leaves it.
+    command = subprocess.run(
+        [sys.executable, "-P", str(installed / "bin" / "logcal"), "--version"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert command.stdout.startswith("logcal, version")
