@@ -92,6 +92,14 @@ def cases() -> Iterator[Case]:
     for segments in ("[text]", "[many]", "[many, number]"):
         for more in ((), weighted):
             yield Case((f"log.segment={segments}", "log.score=distinct", *more), (("evaluate", *more),))
+    alone = "segments.shrinkage=none"
+    for segments in ("[text]", "[many]", "[many, number]"):
+        for score in ((), ("log.score=distinct",)):
+            for more in ((), weighted):
+                yield Case((f"log.segment={segments}", alone, *score, *more))
+    for kind in ("band", "venn_abers"):
+        settings = ("log.score=distinct", f"calibrator.interval={kind}")
+        yield Case(settings, (("score", "output.interval=true"), ("evaluate",)))
     yield Case(("log.segment=[text]", "calibrator.method=platt"))
     yield Case(("log.segment=[text]", "calibrator.params={ends: 0}"))
     window = ("window.column=day", "window.last=2d")
