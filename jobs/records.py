@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from jobs import interrupts
 from pipeline.files.secrets import redacted, without_secrets
 
 if TYPE_CHECKING:
@@ -91,7 +92,16 @@ class Attempt:
         self.plan = plan
 
     def end(self, code: int) -> None:
-        """Leave everything behind; what fails is a warning."""
+        """Leave everything behind; what fails is a warning, and so is a signal: the exit code stands."""
+        try:
+            with interrupts.catching():
+                self._leave(code)
+        except KeyboardInterrupt:
+            log.warning("interrupted: what is left behind of this attempt may not be complete")
+        except Exception as error:  # noqa: BLE001 - such as for want of memory
+            log.warning("record.path: no record can be made of this attempt (%s)", type(error).__name__)
+
+    def _leave(self, code: int) -> None:
         settings = self.settings
         if settings is None or getattr(getattr(self.config, "follow", None), "status", False):
             return

@@ -102,12 +102,7 @@ def run_job(
         as_json,
         attempt,
     )
-    try:
-        # The job is over: a signal ends what is left of its record, if that takes long, and changes nothing else.
-        with interrupts.catching():
-            attempt.end(code)
-    except KeyboardInterrupt:
-        log.warning("interrupted: what is left behind of this attempt may not be complete")
+    attempt.end(code)
     return code
 
 

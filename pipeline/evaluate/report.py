@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
@@ -46,6 +47,12 @@ def import_meanwhile() -> None:
 
 
 def _import() -> None:
+    # What cannot be imported, such as for want of memory, is met again by whoever needs it.
+    with contextlib.suppress(Exception):
+        _import_all()
+
+
+def _import_all() -> None:
     for module in ("matplotlib.backends.backend_svg", "matplotlib.figure", "jinja2"):
         importlib.import_module(module)
 
