@@ -159,6 +159,8 @@ class Place:
                 continue
             if path.parent.name.endswith(".logcal") and path.name != "manifest.json":
                 continue
+            if path.is_dir() and _holds_records_only(path):
+                continue
             name = str(path.relative_to(self.root))
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
         return found
@@ -178,6 +180,12 @@ class Place:
     def versions(self) -> list[str]:
         """The names in versions/, unfinished ones included."""
         return sorted(path.name for path in (self.store / self.table / "versions").iterdir())
+
+
+def _holds_records_only(folder: Path) -> bool:
+    """Whether a folder was made for run records: of a store and a table in which nothing was published."""
+    below = [path for path in folder.rglob("*") if path.is_file()]
+    return bool(below) and all("runs" in path.relative_to(folder).parts for path in below)
 
 
 class Running:
