@@ -27,7 +27,7 @@ soak: $(VENV)/.dev
 
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own.
 boundscheck: $(VENV)/.dev
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --override-ini timeout=1200
+	NUMBA_BOUNDSCHECK=1 LOGCAL_TEST_PATIENCE=1200 $(BIN)/python -m pytest --override-ini timeout=1200
 
 # Tables applied by engines too large for `make test`: ClickHouse (some 900 MB), Spark (needs Java), and PostgreSQL, where it is
 # installed or LOGCAL_TEST_POSTGRES holds a connection string. What is not there is skipped, and said.

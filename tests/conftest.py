@@ -33,6 +33,8 @@ hypothesis.settings.load_profile("logcal")
 # Tasks on threads share their arguments: here one that changes them is an error, in commands too.
 os.environ[GUARD] = "1"
 
+PATIENCE = float(os.environ.get("LOGCAL_TEST_PATIENCE", "60"))
+"""Seconds that a command may take; more where all kernels are compiled anew."""
 INLINE = "cluster.kind=inline"
 ANY_TABLE = "{min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"
 """A gate that lets any table pass: logs of tests are small."""
@@ -127,7 +129,7 @@ class Place:
             pairs.insert(0, INLINE)
         return [job, *(part for text in [*given, *pairs] for part in ("--set", text)), *flags]
 
-    def run(self, *arguments: str, timeout: float = 60, within: Sequence[str] = ()) -> Result:
+    def run(self, *arguments: str, timeout: float = PATIENCE, within: Sequence[str] = ()) -> Result:
         """Run `logcal ARGUMENTS`; `within`: a command that runs it."""
         done = subprocess.run(
             [*within, LOGCAL, *arguments],
