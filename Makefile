@@ -19,7 +19,7 @@ chaos: $(VENV)/.dev
 
 # Every combination of windows, segments, weights, grids, kept tables, quarantine, executors and methods: an hour.
 matrix: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/test_matrix.py -m slow --override-ini timeout=7200
+	$(BIN)/python -m pytest tests/test_matrix.py -m slow --dist loadgroup --override-ini timeout=7200
 
 # An hour of arrivals with everything going wrong, on a folder and on an S3 server: then all bytes are compared.
 soak: $(VENV)/.dev

@@ -129,6 +129,11 @@ class Auto(Calibrator):
     def _names(self) -> tuple[str, ...]:
         return tuple(CANDIDATES if self.candidates is None else self.candidates)
 
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: of all candidates in all folds."""
+        each = sum(self._make(name).gathers(points, parts, weighted=weighted) for name in self._names())
+        return each * int(self.folds)
+
     def _passes(self) -> Passes:
         layout: Layout = yield layout_pass()
         names = self._names()

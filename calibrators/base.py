@@ -18,6 +18,9 @@ from calibrators.calibration_map import CalibrationMap
 from calibrators.parameters import Parameters
 from calibrators.passes import Array, Pass, Passes, Points, collapse
 
+_PART_BYTES = 8192
+"""Of what each part says besides: sums as expansions, its ends."""
+
 
 class Calibrator(Parameters, ABC):
     """A calibrator of binary scores: `fit(scores, labels)`, `predict(scores)`.
@@ -125,6 +128,24 @@ class Calibrator(Parameters, ABC):
 
     def facts(self) -> dict[str, Any]:
         """What a reader of the fitted map should know of the fit, as JSON values; empty for most methods."""
+        return {}
+
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """Bytes that one process holds at most of a pass: what all parts of a score table leave of it.
+
+        Parameters
+        ----------
+        points : distinct scores at most. parts : of the table
+        weighted : whether observations may have weights other than 1
+
+        Notes
+        -----
+        Pooled blocks, as a rule some thousands a part; but where labels never fall as scores rise, nothing is pooled.
+        """
+        return 56.0 * points + _PART_BYTES * parts
+
+    def path_facts(self) -> dict[str, Any]:
+        """How the fit went, as JSON values; unlike `facts` it may depend on how points were divided into parts."""
         return {}
 
     def for_segments(self) -> Calibrator:

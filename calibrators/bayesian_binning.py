@@ -65,6 +65,10 @@ class _BayesianBinning(Calibrator):
         if self.cuts not in ("rarer", "frequency"):
             raise ValueError(f"cuts: expected 'rarer' or 'frequency', found {self.cuts!r}")
 
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: the groups between cut points."""
+        return super().gathers(min(2 * points, 2 * (int(self.max_cuts) + 1)), parts)
+
     def _passes(self) -> Passes:
         layout = yield layout_pass()
         self.exact_ = layout.n_points <= self.max_cuts

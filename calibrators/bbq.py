@@ -143,6 +143,11 @@ class BBQ(Calibrator):
         """Whether one pass is enough where parts know their places: where edges follow the observations alone."""
         return self.reference == "paper" and self.cuts == "frequency"
 
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: the distinct edges of the models; with weights their number is not known before."""
+        edges = 0.3 * float(self.C) ** 2 * points ** (2 / 3) + 1000
+        return super().gathers(2 * (points if weighted else int(min(points, edges))), parts)
+
     def _passes(self) -> Passes:
         authors = self.reference == "authors"
         family_of = partial(

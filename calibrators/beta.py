@@ -19,7 +19,7 @@ from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Layout, bin_counts, counts_below_pass, layout_pass
 from calibrators.passes import Array, Pass, Passes, Points
 from calibrators.sigmoid import expit
-from calibrators.tabulate import tabulate_sigmoid
+from calibrators.tabulate import most_knots, tabulate_sigmoid
 
 _CLIP = 2.0**-53
 _LOGS = -math.log(_CLIP)
@@ -99,6 +99,10 @@ class Beta(Calibrator):
     def _passes_for_all_rows(self) -> Passes:
         # Exactly: the odds of all rows are this map's times the rate.
         return self._passes()
+
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: sums, and the counts at the knots of its table."""
+        return super().gathers(most_knots(float(self.max_error)), parts)
 
     def _passes(self) -> Passes:
         layout: Layout = yield layout_pass()

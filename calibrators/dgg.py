@@ -71,6 +71,11 @@ class Grouped(Calibrator):
 
         return Isotonic() if self.calibrator is None else clone(self.calibrator)
 
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: the groups; with weights up to two a distinct score."""
+        groups = 2 * points if weighted else points // int(self.group_size) + 1
+        return super().gathers(2 * min(2 * points, groups), parts)
+
     def _passes(self) -> Passes:
         start = yield start_pass()
         groups = yield groups_pass(start, int(self.group_size))

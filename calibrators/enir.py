@@ -127,6 +127,7 @@ class ENIR(Calibrator):
     single_pass = True
 
     models_: Models
+    _start: tuple[float, int, float | None]
 
     def __init__(self, criterion: str = "bic", reference: str = "paper", shrink: float = 1) -> None:
         self.criterion = criterion
@@ -136,6 +137,14 @@ class ENIR(Calibrator):
     def facts(self) -> dict[str, Any]:
         """How many models the map averages."""
         return {"models_averaged": int(self.models_.weight.size)}
+
+    def path_facts(self) -> dict[str, Any]:
+        """Where the path began, with how many blocks, and how much less likely than the best all models before are.
+
+        As the natural logarithm of the factor at least; None where there are none, since the path began at 0.
+        """
+        lam, blocks, factor = self._start
+        return {"path_begins_at": lam, "blocks": blocks, "log_likelihood_ratio_before": factor}
 
     def check_parameters(self) -> None:
         """Raise ValueError if `criterion` or `reference` is not one of the names allowed."""
@@ -150,6 +159,7 @@ class ENIR(Calibrator):
             runs = yield runs_pass(moments=True)
             _check_unit_interval(runs)
             path = NearIsotonicPath.of_runs(runs)
+            self._start = (0.0, runs.weight.size, None)
             n = sums.exact_sum(runs.weight)
             self.models_ = score_authors(path, penalty_of(self.criterion, n, float(np.log(2 * np.pi))))
             finest, level = average(path, self.models_, partial(smoothed_levels, path))
@@ -172,11 +182,13 @@ class ENIR(Calibrator):
             n = sums.exact_sum(np.concatenate([blocks.runs.weight, blocks.low[:, 0]]))
             penalty = penalty_of(self.criterion, n)
             self.models_ = score(path, penalty)
+            self._start = (path.start, path.runs.weight.size, None)
             if path.start == 0.0:
                 return path
             best = float(self.models_.criterion.min())
             below = least_criterion(blocks, penalty)
             if path.breakpoints.size > 0 and hopeless(below, best):
+                self._start = (path.start, path.runs.weight.size, (below - best) / 2.0)
                 log.info(
                     "ENIR: the path begins at lambda = %.4g with %d blocks; every model below is at least exp(%.4g) "
                     "times less likely than the best",
@@ -217,8 +229,7 @@ def score(path: NearIsotonicPath, penalty: Penalty, prune: bool = True) -> Model
     prune : False scores all breakpoints; the result is the same.
     """
     if path.breakpoints.size == 0:
-        solution = path.solution(0.0)
-        return _weighted(*_one_model(0.0, solution, penalty))
+        return _weighted(*_one_model(path.start, path.solution(path.start), penalty))
     search = _Search(path, penalty)
     if prune:
         search.run()

@@ -55,6 +55,10 @@ class HistogramBinning(Calibrator):
         if not isinstance(self.smoothing, Real) or not 0 <= self.smoothing < np.inf:
             raise ValueError(f"smoothing: expected a finite number >= 0, found {self.smoothing!r}")
 
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: an entry a bin."""
+        return super().gathers(min(2 * points, 2 * int(self.bins)), parts)
+
     def _passes(self) -> Passes:
         layout = yield layout_pass()
         cuts = yield cuts_pass(layout, equal_frequency_targets(layout.weight, int(self.bins)))

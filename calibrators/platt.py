@@ -17,7 +17,7 @@ from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Layout, bin_counts, counts_below_pass, layout_pass
 from calibrators.passes import Pass, Passes
 from calibrators.sigmoid import Evaluation, Scale, Sigmoid, evaluation_pass
-from calibrators.tabulate import tabulate_sigmoid
+from calibrators.tabulate import most_knots, tabulate_sigmoid
 
 Array = npt.NDArray[np.float64]
 
@@ -105,6 +105,10 @@ class Platt(Calibrator):
     def _passes_for_all_rows(self) -> Passes:
         # Exactly: the odds of all rows are the sigmoid's times the rate.
         return self._passes()
+
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: sums, and the counts at the knots of its table."""
+        return super().gathers(most_knots(float(self.max_error)), parts)
 
     def _passes(self) -> Passes:
         layout = yield layout_pass()

@@ -64,6 +64,11 @@ def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, 
     return scores, np.minimum.accumulate(levels)
 
 
+def most_knots(max_error: float) -> int:
+    """More knots than `tabulate_sigmoid` has; it has some 1 / sqrt(max_error)."""
+    return int(16 / max_error**0.5) + 1000
+
+
 def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
     """Arguments of the knots, by the density that the curvature asks for."""
     ends = np.sort(np.clip(sigmoid.argument(np.array(sigmoid.domain())), _LOWEST, _HIGHEST))

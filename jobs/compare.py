@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator
@@ -102,7 +101,7 @@ class Prepared:
     def plan(self) -> Plan:
         """What the comparison would do."""
         log, config = self.log, self.config
-        tasks = len(cut(log, SortPlan(Path()).within(config.cluster.memory_bytes, log.rows).run_rows))
+        tasks = len(cut(log, SortPlan("").within(config.cluster.memory_bytes, log.rows).run_rows))
         names = ", ".join(self.calibrators)
         written = () if self.output is None else (self.output.url,)
         return Plan(
@@ -131,7 +130,7 @@ class Prepared:
     def graph(self) -> Graph:
         """What the comparison would compute; a pass, of those whose number depends on the rows, stands for all."""
         graph = Graph()
-        plan = SortPlan(Path("scratch")).within(self.config.cluster.memory_bytes, self.log.rows)
+        plan = SortPlan("scratch").within(self.config.cluster.memory_bytes, self.log.rows)
         total = add_sort(graph, self.log, plan)
         merged = add_merge(graph, self.log, replace(plan, write=plan.scratch), None, total)
         parts = [(merged, i) for i in range(most_parts(self.log, plan, total))]
@@ -163,19 +162,19 @@ class Prepared:
         }
         with self.output.writing(self.identity, list(contents)) as staging:
             for name, content in contents.items():
-                staging.filesystem.pipe_file(staging.target(name), content)
+                staging.write(name, content)
             staging.files += list(contents)
         summary["report"] = f"{self.output.url}/{REPORT}"
         return Outcome(summary, [*lines, f"report: {summary['report']}"])
 
-    def _compare(self, executor: Executor, scratch: Path) -> tuple[ScoreTable, CrossValidation, list[str]]:
+    def _compare(self, executor: Executor, scratch: str) -> tuple[ScoreTable, CrossValidation, list[str]]:
         log = self.config.log
         rules = RowRules(
             quarantine=log.on_bad_rows == "quarantine",
             max_fraction=log.max_bad_fraction,
             keep=self.quarantine is not None,
         )
-        plan = SortPlan(scratch, transform=log.score_transform, rules=rules, write=scratch / "score_table")
+        plan = SortPlan(scratch, transform=log.score_transform, rules=rules, write=f"{scratch}/score_table")
         plan = plan.within(self.config.cluster.memory_bytes, self.log.rows)
         table, _ = build_score_table(self.log, plan, executor)
         check_table(table)

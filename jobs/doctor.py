@@ -166,10 +166,13 @@ def _cache_place() -> str:
 def _scratch(folder: str | None) -> str:
     import shutil
 
+    from pipeline.files.folders import is_url
     from pipeline.files.scratch import check_space, scratch_folder
 
     check_space(folder, _LITTLE_SCRATCH)
     with scratch_folder(folder) as made:
+        if is_url(made):
+            return f"{folder}, which can be written to"
         free = shutil.disk_usage(made).free
     return f"{folder or tempfile.gettempdir()}, {size(free)} free: enough for some {free // 10**7:,} million rows"
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from calibrators.assessment import Measures
@@ -265,7 +264,7 @@ class Prepared:
         if self.measurement.kept is not None:
             return ()
         log = self.log
-        sizes = SortPlan(Path()).within(self.config.cluster.memory_bytes, log.rows)
+        sizes = SortPlan("").within(self.config.cluster.memory_bytes, log.rows)
         tasks = len(cut(log, sizes.run_rows))
         return (
             f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)",
@@ -358,8 +357,8 @@ class Prepared:
 
     def graph(self) -> Graph:
         """What the evaluation would compute, but second passes over a few parts, and comparisons."""
-        plan = SortPlan(Path("scratch")).within(self.config.cluster.memory_bytes, self.log.rows)
-        return self.measurement.graph(replace(plan, write=plan.scratch / "before"))
+        plan = SortPlan("scratch").within(self.config.cluster.memory_bytes, self.log.rows)
+        return self.measurement.graph(replace(plan, write=f"{plan.scratch}/before"))
 
     def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
         """Measure, and write nothing but quarantined rows."""

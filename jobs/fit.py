@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -20,9 +19,10 @@ from jobs.windows import window_of
 from pipeline.classifier.origin import generated_by
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor, Graph
+from pipeline.files.folders import Folder
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
-from pipeline.files.writable import check_free, check_writable
+from pipeline.files.writable import check_free, check_writable, size
 from pipeline.fit.calibration import needs_table
 from pipeline.fit.recipe import Content, Recipe
 from pipeline.fit.segment_fit import leans
@@ -30,12 +30,13 @@ from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
 from pipeline.schema import SCORE_TABLE
-from pipeline.sort.day_tables import DayTable, DayTables, add_up_days, planned_facts, window_facts
+from pipeline.sort.day_tables import DayTable, DayTables, add_up_days
 from pipeline.sort.decay import weigh_days, with_weights
 from pipeline.sort.label_coverage import covered
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_sort, most_parts, scratch_bytes, sort_log
+from pipeline.sort.window_facts import planned_facts, window_facts
 from pipeline.table.identity import run_id, software
 from pipeline.table.map_change import MapChange
 from pipeline.table.segment_lookup import RESERVED
@@ -145,7 +146,8 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
         for group in groups
     )
     needed = most_bytes(rows_new, config.log.weight is not None, bool(config.log.segment))
-    check_free(check_writable(days.folder, "store.path"), needed, "store.path")
+    if days.folder.local:
+        check_free(check_writable(Path(days.folder.root), "store.path"), needed, "store.path")
     return days
 
 
@@ -208,7 +210,7 @@ class Prepared:
         """What the fit would do."""
         log = self.log
         config = self.config
-        sort = SortPlan(Path()).within(config.cluster.memory_bytes, log.rows)
+        sort = SortPlan("").within(config.cluster.memory_bytes, log.rows)
         merged = self.needed if self.days is None else scratch_bytes(log, write=False)
         runs, buckets = len(cut(log, sort.run_rows)), max(1, merged // sort.bucket_bytes)
         where = "write sorted runs to scratch"
@@ -221,6 +223,7 @@ class Prepared:
             stages=(
                 f"sort: read {', '.join(log.columns.names)} and {where} ({'at most ' if facts else ''}{runs} tasks)",
                 f"merge: add up ties and fit {config.calibrator.method} (about {buckets} tasks)",
+                f"combine: gather what they leave in one process (at most {size(self._most_gathered)})",
                 "publish: write a new version, then point CURRENT to it",
             ),
             reads=(f"{', '.join(config.log.path)}: {log.described()}",),
@@ -239,6 +242,7 @@ class Prepared:
                 "params": config.calibrator.params,
                 "run_id": self.identity,
                 "current_version": self.store.current_name(),
+                "gathers_at_most_bytes": self._most_gathered,
                 **facts,
             },
         )
@@ -247,11 +251,11 @@ class Prepared:
         """What the fit would compute; a further pass, of those whose number depends on the rows, stands for all."""
         graph = Graph()
         recipe, log = recipe_of(self.config), self.log
-        plan = SortPlan(Path("scratch")).within(self.config.cluster.memory_bytes, log.rows)
+        plan = SortPlan("scratch").within(self.config.cluster.memory_bytes, log.rows)
         if self.window is None or self.days is None:
             total = add_sort(graph, log, plan)
         else:
-            days = self.days.add_sort(graph, self.window, plan)
+            days, _ = self.days.add_sort(graph, self.window, self.days.unsorted(self.window), plan)
             if self.config.window.half_life is not None:
                 days, log = graph.layer("weigh", list, [(day,) for day in days]), with_weights(log)
             total = graph.task("check", list, days)
@@ -270,17 +274,17 @@ class Prepared:
             max_fraction=config.log.max_bad_fraction,
             keep=self.quarantine is not None,
         )
-        size = SortPlan(Path()).within(config.cluster.memory_bytes, self.log.rows)
-        same = f"{self.identity} {size.run_rows} {software()}"
+        sizes = SortPlan("").within(config.cluster.memory_bytes, self.log.rows)
+        same = f"{self.identity} {sizes.run_rows} {software()}"
         with scratch_folder(config.scratch, same) as scratch:
             sort = replace(
-                size,
+                sizes,
                 scratch=scratch,
                 transform=config.log.score_transform,
                 grid=config.score_table.grid,
                 rules=rules,
             )
-            keep = scratch / "kept" if config.score_table.keep else None
+            keep = f"{scratch}/kept" if config.score_table.keep else None
             if self.window is None or self.days is None:
                 return self._fit(sort, keep, executor, started, None, {}, ())
             with self.days.in_use():
@@ -305,7 +309,7 @@ class Prepared:
     def _fit(
         self,
         sort: SortPlan,
-        keep: Path | None,
+        keep: str | None,
         executor: Executor,
         started: float,
         total: RunReceipt | None,
@@ -328,18 +332,18 @@ class Prepared:
             content = recipe.fit(self.log, sort, executor, total, keep)
         self._keep_bad(sort.scratch, content.table.bad.total)
         _free_runs(sort.scratch)
-        change = change_of(content, self.store.current(), sort.scratch / "content")
+        change = change_of(content, self.store.current(), f"{sort.scratch}/content")
         version = self._publish(content, keep, time.perf_counter() - started, more, trial, change)
         return _outcome(content.table.facts(), version)
 
-    def _keep_bad(self, scratch: Path, bad: int) -> None:
+    def _keep_bad(self, scratch: str, bad: int) -> None:
         if self.quarantine is not None and bad:
             keep_parts(scratch, self.quarantine, self.identity)
 
     def _publish(
         self,
         content: Content,
-        keep: Path | None,
+        keep: str | None,
         seconds: float,
         more: dict[str, Any],
         trial: Trial | None,
@@ -372,11 +376,21 @@ class Prepared:
         prune(self.store, config.retention.versions)
         return version
 
+    @property
+    def _most_gathered(self) -> int:
+        """Bytes that one process holds at most of what tasks leave of a pass over all rows."""
+        parts = most_parts(
+            self.log, SortPlan("").within(self.config.cluster.memory_bytes, self.log.rows), None
+        )
+        weighted = self.log.columns.weight is not None
+        return int(recipe_of(self.config).calibrator().gathers(self.log.rows, parts, weighted=weighted))
+
     def _manifest(self, content: dict[str, Any], bad: int, seconds: float) -> dict[str, Any]:
         config = self.config
         return {
             "run_id": self.identity,
             **content,
+            "gathered": {"at_most_bytes": self._most_gathered, **content["gathered"]},
             "log": {
                 "path": list(config.log.path),
                 "columns": self.log.types,
@@ -391,14 +405,15 @@ class Prepared:
         }
 
 
-def _free_runs(scratch: Path) -> None:
+def _free_runs(scratch: str) -> None:
     """Give the space of the runs back before the version is written."""
+    place = Folder.at(scratch)
+    if not place.local:  # in a store it costs little for a moment more
+        return
     # Receipts first: a run that takes over what a killed one left believes them.
-    for pattern in ("receipt-*", "run-*", "segments-*", "level-*", "codes"):
-        for file in scratch.glob(pattern):
-            file.unlink()
-    for folder in ("score_table", TRIAL):
-        shutil.rmtree(scratch / folder, ignore_errors=True)
+    for patterns in (("receipt-*",), ("run-*", "segments-*", "level-*", "codes", "score_table", TRIAL)):
+        for name in place.matching(*patterns):
+            place.remove(name)
 
 
 def _outcome(facts: dict[str, Any], version: Version) -> Outcome:

@@ -107,7 +107,7 @@ class Prepared:
             return Standing(self.places, self.ledger, self.store, config).outcome()
         holder = None
         try:
-            holder = Holder(self.ledger.filesystem, self.ledger.root)
+            holder = Holder(self.ledger.folder)
             return self._follow(executor, holder)
         except OSError as error:
             raise TemporaryError(

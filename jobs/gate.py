@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from calibrators.calibration_map import CalibrationMap
@@ -197,7 +196,7 @@ def _ranking(
     return []
 
 
-def change_of(content: Content, current: Version | None, folder: Path) -> MapChange | None:
+def change_of(content: Content, current: Version | None, folder: str) -> MapChange | None:
     """How far a table is from the current version, each row going through its segment's map in both.
 
     folder : in scratch space. None where there is no version of the same transform, or nothing can be said; then it is

@@ -167,7 +167,7 @@ class Prepared:
             thresholds = self._thresholds(generated, executor, staging)
             metadata = self._metadata(generated, thresholds, facts)
             content = json.dumps(metadata, indent=2, allow_nan=False)
-            staging.filesystem.pipe_file(staging.target(f"{FOLDER}/{METADATA}"), f"{content}\n".encode())
+            staging.write(f"{FOLDER}/{METADATA}", f"{content}\n".encode())
             staging.files.append(f"{FOLDER}/{METADATA}")
             seconds = round(time.perf_counter() - started, 3)
             staging.facts = self._facts(generated, metadata, facts, seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import copy
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path, PurePath
@@ -20,7 +19,9 @@ from logcal.reading import read_table
 from pipeline.errors import ConfigError
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.execution.drawing import KINDS, drawing
+from pipeline.files.folders import Folder
 from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.turns import LOCKS
 from pipeline.fit.calibration import needs_table
 from pipeline.fit.recipe import Recipe
 from pipeline.log.logs import Columns, Log, open_log
@@ -130,11 +131,12 @@ def _table(
 ) -> LookupTable | SegmentedLookup:
     """The fitted table, of what the other tasks gave; scratch space is given back."""
     content = recipe.finish(merged, log, plan, InlineExecutor(), total)
-    found = read_table(content.write(plan.scratch / "table", _UNPUBLISHED))
-    for path in plan.scratch.iterdir():
-        if not path.name.startswith("day-"):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-            continue
-        for file in path.iterdir():
-            file.unlink(missing_ok=True)
+    found = read_table(content.write(f"{plan.scratch}/table", _UNPUBLISHED))
+    place = Folder.at(plan.scratch)
+    for name in place.names():
+        if name.startswith("day-"):
+            for file in (place / name).names():
+                (place / name).remove(file)
+        elif name != LOCKS:
+            place.remove(name)
     return found

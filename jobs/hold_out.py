@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from jobs.config import FitConfig
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.execution import Executor
+from pipeline.files.folders import Folder
 from pipeline.fit.holdout import HeldOut, Measured, PlainRows, Rows, SegmentedRows, measure_held_out
 from pipeline.fit.recipe import Content, Recipe
 from pipeline.log.logs import Columns, Log, open_log
@@ -117,10 +117,10 @@ def _stretches(days: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def _inside(plan: SortPlan, name: str) -> SortPlan:
     """The sort in a folder of its own: names of runs and parts are not unique in all of scratch space."""
-    scratch = plan.scratch / name
-    scratch.mkdir(parents=True, exist_ok=True)
+    scratch = f"{plan.scratch}/{name}"
+    Folder.at(scratch).make()
     rules = replace(plan.rules, keep=False)  # the fit itself has kept them
-    return replace(plan, scratch=scratch, write=scratch / "score_table", rules=rules)
+    return replace(plan, scratch=scratch, write=f"{scratch}/score_table", rules=rules)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Trials:
     current: Version | None
     comparable: bool = True
 
-    def of(self, total: RunReceipt, keep: Path | None = None) -> Trial:
+    def of(self, total: RunReceipt, keep: str | None = None) -> Trial:
         """Try a candidate out.
 
         total : all rows' runs. keep : folder for the candidate's score table, if it is wanted.
@@ -228,7 +228,7 @@ class Trials:
         plan = self._place(name)
         if columns:
             rows = SegmentRows.of(self.log, plan, self.executor, total, columns)
-            return SegmentedRows(rows, plan.scratch / "in-order", self.executor)
+            return SegmentedRows(rows, f"{plan.scratch}/in-order", self.executor)
         table = build_score_table(self.log, plan, self.executor, None, total)[0]
         run = partial(table.run, executor=self.executor, stage="holdout")
         return PlainRows(run, monotone=bool(content.facts["monotone"]))

@@ -18,8 +18,6 @@ from jobs.windows import window_of
 from pipeline.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.drift_page import render_drift
 from pipeline.execution import Executor, Graph
-from pipeline.files.creation import read_json
-from pipeline.files.creation import replace as replace_file
 from pipeline.files.json_text import to_json
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.log.logs import Columns, Log, open_log
@@ -56,14 +54,15 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
     log = open_log(config.log.path, Columns(config.log.score, config.log.label, None, columns), without)
     window = window_of(config.window, log)
     assert window is not None
-    place = f"{store.root}/{FOLDER}/{version.name}.json"
+    name = f"{version.name}.json"
+    place = f"{store.root}/{FOLDER}/{name}"
     settings = {
         "fingerprint": version.manifest["fingerprint"],
         "tolerance": config.monitor.tolerance,
         "sampling_rate": config.log.sampling_rate,
         "column": window.column,
     }
-    document = read_json(store.filesystem, place)
+    document = (store.folder / FOLDER).read_json(name)
     history = History(version.name, settings) if document is None else History.from_json(document, place)
     if history.settings != settings:
         raise ConfigError(
@@ -166,7 +165,7 @@ class Prepared:
         for day in self.days[:1]:
             assert self.config.window.column is not None
             window = choose_window(self.log, self.config.window.column, 1, day_of(day))
-            plan = SortPlan(Path("scratch")).within(self.config.cluster.memory_bytes, window.log.rows)
+            plan = SortPlan("scratch").within(self.config.cluster.memory_bytes, window.log.rows)
             add_merge(graph, window.log, plan, None, add_window(graph, window, plan))
         return graph
 
@@ -182,7 +181,7 @@ class Prepared:
                 waiting = f"{name} has {found.table.waiting:,} rows without a label yet: looked at until the day before"
                 break
             history = history.after(name, found.whole, found.segments, self._moved(found), alpha)
-        replace_file(self.store.filesystem, self.place, history.as_json())
+        (self.store.folder / FOLDER).replace(f"{self.version.name}.json", history.as_json())
         summary = self._summary(history)
         if self.config.page.path is not None:
             self._write_page(history, summary)
@@ -208,7 +207,7 @@ class Prepared:
             plan = SortPlan(scratch, transform=self.transform, rules=rules)
             plan = plan.within(config.cluster.memory_bytes, window.log.rows)
             if segmented:
-                plan = replace(plan, lookup=self.version.lookup_path, write=scratch / "table")
+                plan = replace(plan, lookup=self.version.lookup_path, write=f"{scratch}/table")
             total = sort_window(window, plan, executor)
             lookup = None if segmented else self.version.lookup_path
             watch = Watch(lookup, config.monitor.tolerance, config.log.sampling_rate)

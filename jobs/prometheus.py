@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.files.whole import write_whole
+from pipeline.files.folders import write_whole
 
 _HELP = {
     "logcal_last_run_timestamp_seconds": "When the last run ended.",

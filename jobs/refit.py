@@ -17,7 +17,6 @@ from jobs.config_log import MeasuredLogConfig
 from jobs.config_monitor import MonitorConfig
 from pipeline.errors import CheckFailedError, InputRejectedError, NothingToDoError
 from pipeline.execution import Executor
-from pipeline.files.creation import read_json, replace
 from pipeline.follow.ledger import Ledger
 
 log = logging.getLogger("logcal")
@@ -54,7 +53,7 @@ class Refits:
 
     def last(self) -> dict[str, Any]:
         """The last refit: when it was, the rows scored by then, what became of it; empty before the first."""
-        return read_json(self.ledger.filesystem, f"{self.ledger.root}/{_STATE}") or {}
+        return self.ledger.folder.read_json(_STATE) or {}
 
     def due(self) -> bool:
         """Whether it is time."""
@@ -90,7 +89,7 @@ class Refits:
         self._say({**self.last(), "looked": time.time(), "alarm": self.alarmed})
 
     def _say(self, content: dict[str, Any]) -> None:
-        replace(self.ledger.filesystem, f"{self.ledger.root}/{_STATE}", json.dumps(content).encode())
+        self.ledger.folder.replace(_STATE, json.dumps(content).encode())
 
     def _damaged(self) -> set[str]:
         """Files of the stream that were refused, or cannot be read yet: one of them stops no refit."""

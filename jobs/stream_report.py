@@ -251,7 +251,7 @@ class Telling:
 
     def _page(self, folder: Path) -> None:
         from pipeline.evaluate.stream_page import render_stream
-        from pipeline.files.whole import write_whole
+        from pipeline.files.folders import write_whole
         from pipeline.monitor.history import watched_days
 
         now, last = time.time(), self.refits.last()

@@ -10,7 +10,6 @@ import fsspec
 from jobs.records import RUNS
 from jobs.run import Outcome
 from pipeline.errors import ConfigError, InputRejectedError
-from pipeline.files.creation import replace
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
 from pipeline.follow.announcements import needed_versions
@@ -238,9 +237,9 @@ def diff(store: str, table: str, old: str, new: str, output: str | None) -> Outc
 
 
 def _write_page(output: str, page: str) -> None:
-    filesystem, path = fsspec.core.url_to_fs(output)
+    parent, _, name = output.rpartition("/")
     try:
-        replace(filesystem, str(Path(path).absolute()) if "://" not in output else path, page.encode())
+        Folder.at(parent or ("/" if output.startswith("/") else ".")).replace(name, page.encode())
     except OSError as error:
         raise ConfigError(
             f"--output: cannot write {output} ({error.strerror or error}): choose another place"

@@ -17,6 +17,7 @@ from jobs.config_cluster import ClusterConfig
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.execution import DaskExecutor, Graph
 from pipeline.execution.cluster import look, resubmit
+from pipeline.files.blobs import receipts_in
 
 
 def begin(place, start, dask, *settings):
@@ -320,10 +321,12 @@ def test_a_lost_worker_costs_its_running_tasks_only(dask_class, tmp_path):
         with Client(scheduler_file=str(dask.file)) as client:
             client.wait_for_workers(2, timeout=60)
             graph = Graph()
-            first = graph.layer("sort", marked, [(i, str(marks)) for i in range(2)], receipts=str(tmp_path))
+            first = graph.layer(
+                "sort", marked, [(i, str(marks)) for i in range(2)], receipts=receipts_in(str(tmp_path))
+            )
             split = graph.task("split", sum, first)
             entries = [(i, str(marks), split) for i in range(2, FINISHED + 6)]
-            merged = graph.layer("merge", marked, entries, receipts=str(tmp_path))
+            merged = graph.layer("merge", marked, entries, receipts=receipts_in(str(tmp_path)))
             whole = graph.task("combine", sum, merged)
             with ThreadPoolExecutor(1) as thread:
                 found = thread.submit(DaskExecutor(client, 2).compute, graph, whole)

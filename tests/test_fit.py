@@ -1,12 +1,14 @@
 """The fit job against the calibrators in memory, for every method, in many parts."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from calibrators import enir
 from calibrators.sampling import odds_divided
 from jobs import fit
 from jobs.config import FitConfig
@@ -56,6 +58,7 @@ def test_a_published_table_is_the_calibrator_fitted_in_memory(tmp_path, monkeypa
     for key, value in expected.facts().items():
         assert manifest["data"][key] == published.facts.data[key] == value
     assert manifest["monotone"] == expected.calibration_map_.monotone
+    assert 0 < manifest["gathered"]["bytes"] <= manifest["gathered"]["at_most_bytes"]
     assert not list(tmp_path.glob("**/logcal-scratch*"))
 
 
@@ -64,6 +67,46 @@ def fitted(tmp_path, table, *more):
     settings = [f"log.path={tmp_path / 'log.parquet'}", f"store.path={tmp_path / 'store'}", "store.table=t"]
     settings += ["gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"]
     return fit.prepare(load(FitConfig, settings=[*settings, *more])).execute(InlineExecutor())
+
+
+@pytest.mark.parametrize("method", [*WITH_SCORES_ALONE, "dgg"])
+def test_a_plan_says_what_a_fit_gathers_at_most(tmp_path, monkeypatch, method):
+    """Also where no two scores can be pooled."""
+    n = 3000
+    score = np.repeat(np.arange(n) / n, 2)
+    weight = np.stack([n - np.arange(n), np.arange(n) + 1], axis=1).ravel() / n
+    pq.write_table(
+        pa.table({"score": score, "label": np.tile([0, 1], n), "w": weight}), tmp_path / "log.parquet"
+    )
+    monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, *sizes: small(plan))
+    settings = [
+        f"log.path={tmp_path / 'log.parquet'}", f"store.path={tmp_path / 'store'}", "store.table=t", "log.weight=w",
+        "gate={min_rows: 0, min_positives: 0, ranking: false, holdout: null}", f"calibrator.method={method}",
+    ]  # fmt: skip
+    prepared = fit.prepare(load(FitConfig, settings=settings))
+    most = prepared.plan.facts["gathers_at_most_bytes"]
+    assert any("at most" in stage and "in one process" in stage for stage in prepared.plan.stages)
+    path = prepared.execute(InlineExecutor()).summary["lookup_path"]
+    manifest = json.loads((Path(path).parent / "manifest.json").read_text())
+    assert manifest["gathered"]["at_most_bytes"] == most >= manifest["gathered"]["bytes"]
+    if method == "isotonic":
+        assert manifest["gathered"]["bytes"] >= 32 * n
+
+
+def test_a_manifest_says_where_the_path_of_enir_began(tmp_path, monkeypatch):
+    monkeypatch.setattr(enir, "KEEP", 64)
+    generator = np.random.default_rng(4)
+    score = generator.random(20_000)
+    label = generator.random(20_000) < 0.3 + 0.4 * score
+    pq.write_table(pa.table({"score": score, "label": label}), tmp_path / "log.parquet")
+    settings = [f"log.path={tmp_path / 'log.parquet'}", f"store.path={tmp_path / 'store'}", "store.table=t"]
+    prepared = fit.prepare(load(FitConfig, settings=[*settings, "calibrator.method=enir"]))
+    path = prepared.execute(InlineExecutor()).summary["lookup_path"]
+    found = json.loads((Path(path).parent / "manifest.json").read_text())["path"]
+    assert found["path_begins_at"] > 0
+    assert 1 < found["blocks"] < 10_000
+    # Whoever is so much less likely than the best has no weight.
+    assert found["log_likelihood_ratio_before"] > 12 * np.log(10)
 
 
 @pytest.mark.parametrize("method", ["isotonic", "abb", "platt"])

@@ -18,7 +18,7 @@ from calibrators import Isotonic
 from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
 from pipeline.evaluate.stream_page import render_stream
 from pipeline.execution import InlineExecutor
-from pipeline.files import creation
+from pipeline.files import turns
 from pipeline.files.folders import Folder
 from pipeline.follow import batch as batches
 from pipeline.follow import follower as following
@@ -26,7 +26,7 @@ from pipeline.follow import ledger as ledgers
 from pipeline.follow.arrivals import Limits, compare, cut, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
-from pipeline.follow.holder import LEASE, Holder
+from pipeline.follow.holder import Holder
 from pipeline.follow.ledger import Known, Ledger, Source
 from pipeline.log.log_files import LogFile
 from pipeline.monitor.history import History, WatchedDay, watched_days
@@ -84,10 +84,10 @@ class World:
     def ledger(self) -> Ledger:
         return Ledger(self.filesystem, self.output)
 
-    def follower(self, clock=time.time) -> Follower:
+    def follower(self) -> Follower:
         ledger = self.ledger()
         ledger.begin(STREAM)
-        holder = Holder(ledger.filesystem, ledger.root, clock)
+        holder = Holder(ledger.folder)
         return Follower(
             self.places, ledger, self.rules, self.scoring, lambda: self.current, InlineExecutor(), holder
         )
@@ -161,8 +161,8 @@ class Killing:
         self.after = after
         self.happened = False
         for module, name in (
-            (ledgers, "create"),
-            (ledgers, "replace"),
+            (Folder, "create"),
+            (Folder, "replace"),
             (batches, "score_file"),
             (Ledger, "_remove"),
             (Follower, "_remove"),
@@ -218,7 +218,9 @@ def test_a_kill_at_each_write_leaves_what_the_next_follower_finishes(tmp_path, p
         planned = _planned(world)
         world.current = "000002-b"
         done = set(_known(world))
-        world.take_all(world.follower(clock=lambda: time.time() + 2 * LEASE))
+        with monkeypatch.context() as patch:
+            patch.setattr(turns, "LEASE", dt.timedelta(0))
+            world.take_all()
         versions = dict.fromkeys({*planned, *done}, "000001-a")
         assert world.written() == world.expected(versions), at
         assert set(_known(world)) == set(world.written())
@@ -227,9 +229,10 @@ def test_a_kill_at_each_write_leaves_what_the_next_follower_finishes(tmp_path, p
 
 
 def _die(follower: Follower) -> None:
-    if follower.holder._lock is not None:
-        os.close(follower.holder._lock)
-        follower.holder._lock = None
+    if follower.ledger.folder.local:
+        follower.holder.release()
+    else:
+        follower.holder._turn._ended.set()
 
 
 def _planned(world: World) -> list[str]:
@@ -270,14 +273,15 @@ def test_two_followers(any_world):
     world.follower().holder.release()
 
 
-def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path):
+def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path, monkeypatch):
     world = World(tmp_path, "memory")
     world.arrive("a.parquet")
     paused = world.follower()
     paused.start()
     change = paused.listing(whole=True)
     world.current = "000002-b"
-    world.take_all(world.follower(clock=lambda: time.time() + 2 * LEASE))
+    monkeypatch.setattr(turns, "LEASE", dt.timedelta(0))
+    world.take_all()
     with pytest.raises(TemporaryError, match="took over"):
         paused.run(change)
     assert world.written() == world.expected()
@@ -454,7 +458,7 @@ def test_a_disk_that_is_full_in_each_step(world, name, monkeypatch):
 
     follower = world.follower()
     with monkeypatch.context() as patch:
-        patch.setattr(ledgers, name, full)
+        patch.setattr(Folder, name, full)
         with pytest.raises(OSError, match="No space"):
             world.take_all(follower)
     _die(follower)
@@ -547,15 +551,12 @@ def test_what_is_compared():
 
 
 def test_a_file_is_created_once(tmp_path):
-    for filesystem, path in (
-        (fsspec.filesystem("file"), str(tmp_path / "a" / "b")),
-        (fsspec.filesystem("memory"), "/creation/b"),
-    ):
-        assert creation.create(filesystem, path, b"1")
-        assert not creation.create(filesystem, path, b"2")
-        assert filesystem.cat_file(path) == b"1"
-        creation.replace(filesystem, path, b"3")
-        assert filesystem.cat_file(path) == b"3"
+    for folder in (Folder.at(tmp_path / "a"), Folder.at("memory://creation")):
+        assert folder.create("b", b"1")
+        assert not folder.create("b", b"2")
+        assert folder.read("b") == b"1"
+        folder.replace("b", b"3")
+        assert folder.read("b") == b"3"
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
     fsspec.filesystem("memory").store.clear()
 
@@ -686,7 +687,7 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
             WatchedDay(f"2026-03-0{2 - i}", 9.0, o, 2.0, 0.0, None, None) for i, o in enumerate(observed)
         ]
         history = History(version, {}, tuple(reversed(watched)))
-        creation.replace(table.filesystem, f"{table.root}/monitor/{version}.json", history.as_json())
+        (table / "monitor").replace(f"{version}.json", history.as_json())
     found = watched_days(table, ["000001-a", "000002-b", "000003-c"])
     assert [(day["day"], day["version"], day["observed"]) for day in found] == [
         ("2026-03-01", "000001-a", 2.0),

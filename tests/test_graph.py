@@ -24,6 +24,7 @@ from logcal.reading import read_table
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.execution import DaskExecutor, Graph, InlineExecutor, ThreadExecutor, tasks
 from pipeline.execution.drawing import drawing
+from pipeline.files.blobs import receipts_in
 from pipeline.log.logs import Columns
 
 CALLS: Counter = Counter()
@@ -122,7 +123,7 @@ def failing(number, times):
 def test_a_task_that_left_a_receipt_is_not_done_again(tmp_path):
     def run(arguments):
         graph = Graph()
-        results = graph.layer("read", noted, arguments, receipts=str(tmp_path))
+        results = graph.layer("read", noted, arguments, receipts=receipts_in(str(tmp_path)))
         return InlineExecutor().compute(graph, graph.task("gather", list, results))
 
     CALLS.clear()
@@ -398,5 +399,5 @@ def test_what_cannot_be_a_graph_says_why(place, tmp_path):
 
 def test_results_of_tasks_are_pickles_of_what_was_returned(tmp_path):
     path = tmp_path / "receipt"
-    assert tasks.attempt(os.path.join, str(path), "a", "b") == "a/b"
+    assert tasks.attempt(os.path.join, (receipts_in(str(tmp_path)), "receipt"), "a", "b") == "a/b"
     assert pickle.loads(path.read_bytes()[32:]) == "a/b"

@@ -17,7 +17,7 @@ import pytest
 
 from jobs.resume import left_to_do
 from pipeline.errors import CheckFailedError, InputRejectedError, NothingToDoError, TemporaryError
-from pipeline.files import folders, single_writer
+from pipeline.files import folders, turns
 from pipeline.table.store import TableStore
 
 STEPS = ("write_synced", "_append", "_rename", "_put")
@@ -174,7 +174,7 @@ def test_the_same_on_an_object_store(monkeypatch, name):
         action(expected)
     new = looks(expected)
     # What a killed run held counts as long as it may be alive.
-    monkeypatch.setattr(single_writer, "LEASE", timedelta(0))
+    monkeypatch.setattr(turns, "LEASE", timedelta(0))
     for number in range(1, counter.count + 1):
         for when in ("before", "after"):
             store = prepared()
@@ -417,8 +417,8 @@ def test_of_identical_runs_one_is_published(store):
 
 
 def test_waiting_ends(store, monkeypatch):
-    monkeypatch.setattr(single_writer, "PATIENCE", 0.0)
-    with store.turn(), pytest.raises(TemporaryError, match=r"has been writing to .*: run again later"):
+    monkeypatch.setattr(turns, "PATIENCE", 0.0)
+    with store.turn(), pytest.raises(TemporaryError, match=r"has been using .*: run again later"):
         fit(store, "a")
     assert fit(store, "a") == looks(store)
 
@@ -428,7 +428,7 @@ def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):
     first = fit(store, "a")
 
     def slow(name):
-        monkeypatch.setattr(single_writer, "LEASE", timedelta(0))
+        monkeypatch.setattr(turns, "LEASE", timedelta(0))
         fit(store, "c")
         return b"late"
 

@@ -84,6 +84,81 @@ def test_everything_on_the_store(remote):
     assert "000001" in remote.run("tables", "list", *store).expect(0).stdout
 
 
+TWO_WORKERS = ("cluster.kind=local", "cluster.workers=2", "log.segment=[model]", "segments.min_rows=50")
+WINDOW = (
+    "window.column=date",
+    "window.last=2d",
+    "log.weight=w",
+    "score_table.keep=true",
+    "log.on_bad_rows=quarantine",
+)
+
+
+def write_day(place, day):
+    columns = place.predictions(900, seed=day)
+    rng = np.random.default_rng(day)
+    columns["w"] = rng.lognormal(0, 2, 900)
+    columns["model"] = [f"m{i}" for i in rng.integers(0, 4, 900)]
+    columns["score"][:3] = np.nan
+    folder = place.write_log(columns, files=2, name=f"log/date=2026-11-{day:02d}")
+    place.filesystem.put(str(folder), f"{place.url}/log/{folder.name}", recursive=True)
+
+
+def published(place, found):
+    current = found["store/ads/CURRENT"].decode().strip()
+    version = f"store/ads/versions/{current}/"
+    return {
+        name.removeprefix(version): content
+        for name, content in found.items()
+        if name.startswith(version) and not name.endswith("manifest.json")
+    }
+
+
+def published_locally(place):
+    version = place.store / "ads" / "versions" / place.current
+    found = (path for path in version.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {str(path.relative_to(version)): path.read_bytes() for path in found}
+
+
+def test_scratch_and_day_tables_on_the_store_with_two_workers(remote):
+    """As where all workers see nothing but the store."""
+    write_day(remote, 1)
+    scratch = {"scratch": f"{remote.url}/scratch"}
+    bad = f"log.quarantine_path={remote.url}/bad"
+    expected = [(2, 0), (1, 1)]
+    for day, (days_sorted, days_reused) in zip((2, 3), expected, strict=True):
+        write_day(remote, day)
+        done = job(remote, "fit", "--json", *TWO_WORKERS, *WINDOW, bad, **scratch).expect(0).json
+        assert (done["window"]["days_sorted"], done["window"]["days_reused"]) == (days_sorted, days_reused)
+        assert done["quarantined_by_reason"] == {"score_nan": 6}
+        found = files(remote)
+        assert len({name.split("/")[3] for name in found if name.startswith("store/ads/days/")}) == 2
+        assert not [name for name in found if name.startswith("scratch/") or "/lock/" in name]
+        remote.job("fit", *TWO_WORKERS[2:], *WINDOW).expect(0)
+        assert published(remote, found) == published_locally(remote)
+        assert len([name for name in published(remote, found) if name.startswith("score_table/")]) >= 1
+    plain = ("log.on_bad_rows=quarantine", "calibrator.method=platt", "store.force=true")
+    job(remote, "fit", *TWO_WORKERS[:2], *plain, **scratch).expect(0)
+    remote.job("fit", *plain).expect(0)
+    assert published(remote, files(remote)) == published_locally(remote)
+    assert not [name for name in files(remote) if name.startswith("scratch/")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "phrase"), [("503", 75, "failed or broke off"), ("403", 2, "found no permission")]
+)
+def test_scratch_on_a_store_that_fails(remote, kind, code, phrase):
+    remote.write_log(files=1)
+    remote.server.fault = lambda method, path: kind if "/scratch/" in path and method != "DELETE" else None
+    remote.job("fit", scratch=f"{remote.url}/scratch").expect(code, "scratch: ", phrase)
+    # Once a run is there.
+    remote.server.fault = lambda method, path: kind if "/run-" in path and method == "GET" else None
+    remote.job("fit", scratch=f"{remote.url}/scratch").expect(code, "/run-", phrase)
+    remote.server.fault = lambda method, path: None
+    assert not list(remote.store.glob("*/versions/*"))
+    assert not [name for name in files(remote) if name.startswith("scratch/")]
+
+
 FAULTS = ["500", "503", "reset", "cut", "403"]
 
 

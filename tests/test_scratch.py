@@ -5,11 +5,16 @@ import os
 import shutil
 import socket
 import stat
+import uuid
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from pipeline.errors import ConfigError, TemporaryError
-from pipeline.files import writable
+from pipeline.files import turns, writable
+from pipeline.files.blobs import Blob, Receipts, read_blob, receipts_in, write_blob
+from pipeline.files.folders import Folder
 from pipeline.files.locks import hold, make, remove, remove_dead
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.writable import check_free, check_writable, size
@@ -17,7 +22,8 @@ from pipeline.files.writable import check_free, check_writable, size
 
 def test_scratch_is_made_where_it_is_wanted_and_removed_after(tmp_path):
     base = tmp_path / "deep" / "scratch"
-    with scratch_folder(str(base)) as path:
+    with scratch_folder(str(base)) as made:
+        path = Path(made)
         assert path.parent == base
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         (path / "run").write_text("rows")
@@ -26,7 +32,7 @@ def test_scratch_is_made_where_it_is_wanted_and_removed_after(tmp_path):
 
 def test_scratch_is_removed_after_an_error_too(tmp_path):
     def sort(path):
-        (path / "run").write_text("rows")
+        Path(path, "run").write_text("rows")
         raise KeyError
 
     with pytest.raises(KeyError), scratch_folder(str(tmp_path)) as path:
@@ -37,7 +43,7 @@ def test_scratch_is_removed_after_an_error_too(tmp_path):
 def test_without_a_setting_it_is_the_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with scratch_folder(None) as path:
-        assert path.parent == tmp_path
+        assert Path(path).parent == tmp_path
 
 
 def test_what_dead_runs_of_this_host_left_is_removed(tmp_path):
@@ -49,14 +55,15 @@ def test_what_dead_runs_of_this_host_left_is_removed(tmp_path):
         (folder / "run").write_text("rows")
     with scratch_folder(str(tmp_path)) as living, scratch_folder(str(tmp_path)) as other:
         assert living != other
-        assert living.exists()
+        assert Path(living).exists()
         assert not mine.exists()
     assert sorted(tmp_path.iterdir()) == sorted([another_hosts, another_programs])
 
 
 def test_the_folder_of_a_killed_run_is_taken_over_by_one_that_does_the_same(tmp_path):
-    with scratch_folder(str(tmp_path), "a") as path, scratch_folder(str(tmp_path), "a") as meanwhile:
-        assert meanwhile != path
+    with scratch_folder(str(tmp_path), "a") as made, scratch_folder(str(tmp_path), "a") as meanwhile:
+        assert meanwhile != made
+    path = Path(made)
     for taken, mode in ((True, 0o700), (False, 0o777)):
         path.mkdir(mode=0o700)
         path.chmod(mode)
@@ -64,14 +71,14 @@ def test_the_folder_of_a_killed_run_is_taken_over_by_one_that_does_the_same(tmp_
             (path / name).write_text("x")
         (path / "kept").mkdir()
         with scratch_folder(str(tmp_path), "a") as again:
-            found = sorted(file.name for file in again.iterdir())
+            found = sorted(file.name for file in Path(again).iterdir())
             assert found == (
                 ["bad-000000.parquet", "receipt-sort-000000", "run-000000-0000"] if taken else []
             )
         remove(path)
     path.mkdir(mode=0o700)
     with scratch_folder(str(tmp_path), "b") as other:
-        assert other != path
+        assert other != made
         assert not path.exists()
     assert list(tmp_path.iterdir()) == []
 
@@ -100,8 +107,8 @@ def test_places_where_no_scratch_can_be(tmp_path, check):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="scratch: expected a folder that can be written to"):
         check(str(tmp_path / "file" / "deep"))
-    with pytest.raises(ConfigError, match="mounted file system, found the URL s3://bucket/x"):
-        check("s3://bucket/x")
+    with pytest.raises(ConfigError, match="scratch: cannot open nowhere://x"):
+        check("nowhere://x")
 
 
 def test_too_little_space(tmp_path, monkeypatch):
@@ -159,3 +166,72 @@ def test_a_folder_that_is_written_to_while_it_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "rmtree", slow)
     remove(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+# In a store
+
+
+@pytest.fixture
+def url():
+    place = f"memory://{uuid.uuid4().hex}"
+    yield place
+    Folder.at(place).remove("")
+
+
+def test_scratch_in_a_store_is_removed_after(url):
+    with scratch_folder(url) as made, scratch_folder(url) as other:
+        assert made.startswith(f"{Folder.at(url)}/logcal-scratch-")
+        write_blob(f"{made}/run", [memoryview(b"rows")])
+        write_blob(f"{other}/run", [memoryview(b"others")])
+        assert read_blob(f"{made}/run") == b"rows"
+    assert Folder.at(url).names() == []
+
+
+def test_what_dead_runs_left_in_a_store_is_removed(url, monkeypatch):
+    base = Folder.at(url)
+    (base / "logcal-scratch-dead").write("run", b"rows")
+    base.write("something", b"else")
+    with scratch_folder(url) as living:
+        assert base.names() == sorted([living.rpartition("/")[2], "something"])
+        with scratch_folder(url):
+            assert len(base.names()) == 3
+        monkeypatch.setattr(turns, "LEASE", timedelta(0))
+        with scratch_folder(url):
+            assert len(base.names()) == 2
+    assert base.names() == ["something"]
+
+
+def test_blobs_of_a_store_are_read_by_ranges_and_say_what_is_missing(url):
+    path = f"{url}/blob"
+    write_blob(path, [memoryview(bytes(range(100))), memoryview(b"")])
+    out = bytearray(10)
+    with Blob(path) as blob:
+        blob.read(20, memoryview(out))
+        assert out == bytes(range(20, 30))
+        with pytest.raises(TemporaryError, match="expected 105 bytes, found 100: run again"):
+            blob.read(95, memoryview(out))
+    with Blob(path, {5: b"0123456789"}) as blob:
+        blob.read(5, memoryview(out))
+        assert out == b"0123456789"
+    with (
+        Blob(f"{url}/gone") as blob,
+        pytest.raises(TemporaryError, match="found that it has gone: run again"),
+    ):
+        blob.read(0, memoryview(out))
+    assert read_blob(f"{url}/gone") is None
+
+
+def test_receipts_in_a_store_are_believed_if_this_run_has_signed_them(url, tmp_path):
+    mine, others = receipts_in(url), receipts_in(url)
+    mine.write("receipt-0", b"content")
+    assert mine.read("receipt-0") == b"content"
+    assert others.read("receipt-0") is None
+    # Nor under another name.
+    write_blob(f"{url}/receipt-1", [memoryview(read_blob(f"{url}/receipt-0"))])
+    assert mine.read("receipt-1") is None
+    assert mine.read("receipt-2") is None
+    # A folder on this machine is this user's alone, and the next run takes it over.
+    local = receipts_in(str(tmp_path))
+    assert local == Receipts(str(tmp_path), None)
+    local.write("receipt-0", b"content")
+    assert receipts_in(str(tmp_path)).read("receipt-0") == b"content"

@@ -19,6 +19,7 @@ from pipeline._kernels import tags
 from pipeline.arrow_columns import as_numpy
 from pipeline.errors import InputRejectedError, examples
 from pipeline.execution import Graph
+from pipeline.files.blobs import receipts_in
 from pipeline.log import segment_values
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log
@@ -168,8 +169,8 @@ def add_sort_kept(graph: Graph, kept: KeptTable, log: Log, segments: tuple[str, 
         bad=BadRows(dict(data["quarantined_by_reason"])),
     )
     places = [(file.path, group) for file in log.files for group in range(len(file.row_groups))]
-    tasks = [(*place, segments, plan.lookup, str(plan.scratch), i) for i, place in enumerate(places)]
-    receipts = graph.layer("sort", _write_points, tasks, receipts=str(plan.scratch))
+    tasks = [(*place, segments, plan.lookup, plan.scratch, i) for i, place in enumerate(places)]
+    receipts = graph.layer("sort", _write_points, tasks, receipts=receipts_in(plan.scratch))
     return graph.task("check", _added, total, receipts)
 
 
@@ -197,7 +198,7 @@ def _write_points(
             score = cached_lookup_table(lookup).map.predict(score)
         order = np.argsort(score, kind="stable")
         points = Points(*ties.expand_ties(score[order], weight[order], positives[order]))
-        return write_entries(points, Path(folder), index)
+        return write_entries(points, folder, index)
     encoder = Encoder(segments)
     code = encoder.encode(batch)
     if lookup is not None:
@@ -208,19 +209,19 @@ def _write_points(
     )
     # How many rows each segment had is known of the version that kept them.
     held = RunSegments(encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64))
-    run = write_run(Path(folder) / f"run-{index:06d}-0000", Sections(coded_entries=entries), held)
+    run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), held)
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))
 
 
-def add_sort_by_probability(graph: Graph, table: ScoreTable, lookup: str, folder: Path) -> Any:
+def add_sort_by_probability(graph: Graph, table: ScoreTable, lookup: str, folder: str) -> Any:
     """Add to a graph what makes runs of the points in the order of their calibrated probabilities: `sort-i -> check`.
 
     lookup : path of the lookup table that gives the probabilities
     folder : for the runs
     """
-    tasks = [(part.path, part.group, lookup, str(folder), i) for i, part in enumerate(table.parts)]
+    tasks = [(part.path, part.group, lookup, folder, i) for i, part in enumerate(table.parts)]
     total = RunReceipt(rows=table.rows, used=table.used, used_positive=table.used_positive, bad=BadRows())
-    receipts = graph.layer("sort", _write_probabilities, tasks, receipts=str(folder))
+    receipts = graph.layer("sort", _write_probabilities, tasks, receipts=receipts_in(folder))
     return graph.task("check", _added, total, receipts)
 
 
@@ -229,4 +230,4 @@ def _write_probabilities(path: str, group: int | None, lookup: str, folder: str,
     probability = cached_lookup_table(lookup).map.predict(score)
     order = np.argsort(probability, kind="stable")
     entries = Points(*ties.expand_ties(probability[order], weight[order], positives[order]))
-    return write_entries(entries, Path(folder), index)
+    return write_entries(entries, folder, index)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from calibrators.comparison import Comparison, comparison_passes
@@ -14,6 +13,7 @@ from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, eva
 from pipeline.evaluate.kept_table import KeptTable, add_sort_by_probability, add_sort_kept
 from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, add_sides, evaluate_segments
 from pipeline.execution import Executor, Graph
+from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window
 from pipeline.sort.first_pass import add_first_pass, answering
@@ -117,9 +117,9 @@ class Measurement:
             As `build_score_table`; scores that are no probabilities, to compare with.
         """
         transform = self.lookup.facts.score_transform
-        plan = replace(plan, transform=transform, write=plan.scratch / "before")
+        plan = replace(plan, transform=transform, write=f"{plan.scratch}/before")
         # Where calibration changes the order of the scores, the probabilities are sorted for themselves.
-        again = replace(_inside(plan, "calibrated"), lookup=self.path, write=plan.scratch / "after")
+        again = replace(_inside(plan, "calibrated"), lookup=self.path, write=f"{plan.scratch}/after")
         if self.segmented is None:
             table, evaluation, run = self._plain(plan, again, executor)
             segments = None
@@ -203,7 +203,7 @@ class Measurement:
     def graph(self, plan: SortPlan) -> Graph:
         """What is computed before anything depends on the rows. plan : of no scratch space that is there."""
         graph = Graph()
-        again = replace(plan, scratch=plan.scratch / "calibrated", lookup=self.path)
+        again = replace(plan, scratch=f"{plan.scratch}/calibrated", lookup=self.path)
         if self.segmented is None:
             graph.task("measured", _together, *self.add_plain(graph, plan, again))
         else:
@@ -289,6 +289,6 @@ def _by_segment(log: Log, columns: tuple[str, ...]) -> Log:
 
 def _inside(plan: SortPlan, name: str) -> SortPlan:
     """A further sort of the same rows, whose bad ones have been kept."""
-    scratch: Path = plan.scratch / name
-    scratch.mkdir()
-    return replace(plan, scratch=scratch, write=scratch / "table", rules=replace(plan.rules, keep=False))
+    scratch = f"{plan.scratch}/{name}"
+    Folder.at(scratch).make()
+    return replace(plan, scratch=scratch, write=f"{scratch}/table", rules=replace(plan.rules, keep=False))

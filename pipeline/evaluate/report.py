@@ -29,6 +29,7 @@ from pipeline.evaluate.figures import AFTER, BEFORE
 from pipeline.evaluate.judgement import compared, excess_error, judge, points
 from pipeline.evaluate.map_figure import EXACT_ROWS, View, logit_view, map_figure
 from pipeline.evaluate.page import MISSING, fact_groups, render_page
+from pipeline.files.folders import write_whole
 
 TEMPLATE = "report.html.j2"
 
@@ -87,10 +88,7 @@ def write_report(
         comparison=comparison,
         notes=notes,
     )
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(target)
+    write_whole(Path(path), text.encode())
 
 
 def render_report(

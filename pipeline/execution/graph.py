@@ -75,11 +75,11 @@ class Graph:
         tasks: Sequence[tuple[Any, ...]],
         *,
         shown: bool = True,
-        receipts: str | None = None,
+        receipts: running.Receipts | None = None,
     ) -> list[Any]:
         """Add a stage of one task for each tuple of arguments; return references to their results, in order.
 
-        receipts : a folder that all workers see, where each task leaves its result, so that a repetition is one read
+        receipts : where each task leaves its result, so that a repetition is one read
         """
         from dask._task_spec import List, Task, TaskRef
 
@@ -90,8 +90,8 @@ class Graph:
         own: dict[Key, Any] = {}
         for i, arguments in enumerate(tasks):
             given = [List(*value) if _are_references(value, TaskRef) else value for value in arguments]
-            path = None if receipts is None else f"{receipts}/receipt-{stage}-{i:06d}"
-            own[name, i] = Task((name, i), running.attempt, function, path, *given)
+            receipt = None if receipts is None else (receipts, f"receipt-{stage}-{i:06d}")
+            own[name, i] = Task((name, i), running.attempt, function, receipt, *given)
         self.layers[name] = Layer(stage, shown, own)
         return [TaskRef(key) for key in own]
 

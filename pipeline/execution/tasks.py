@@ -7,11 +7,9 @@ import os
 import pickle
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.errors import LogcalError
 
@@ -50,15 +48,32 @@ class Failure:
         self.error = error
 
 
-def attempt(function: Callable[..., Any], receipt: str | None, *arguments: Any) -> Any:
+class Receipts(Protocol):
+    """Where tasks leave their results."""
+
+    def read(self, name: str) -> bytes | None:
+        """What was left under a name."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Leave something, whole or not at all."""
+
+
+def attempt(function: Callable[..., Any], receipt: tuple[Receipts, str] | None, *arguments: Any) -> Any:
     """Call a task's function; again where storage fails in a way that may pass.
 
-    receipt : where the result is left, and taken from if the same call has left it there
+    receipt : where the result is left, and its name, and taken from if the same call has left it there
     """
     call = None if receipt is None else _digest(function, arguments)
     if receipt is None or call is None:
         return _attempt(function, arguments)
-    return _recall(Path(receipt), call, function, arguments)
+    receipts, name = receipt
+    found = receipts.read(name) or b""
+    if found.startswith(call):
+        # Nobody else can have written it.
+        return pickle.loads(found[len(call) :])  # noqa: S301
+    result = _attempt(function, arguments)
+    receipts.write(name, call + pickle.dumps(result))
+    return result
 
 
 def _digest(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes | None:
@@ -90,21 +105,6 @@ def _wait(seconds: float) -> None:
     while (left := end - time.monotonic()) > 0:
         check()
         time.sleep(min(left, 0.05))
-
-
-def _recall(path: Path, call: bytes, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    try:
-        found = path.read_bytes()
-    except FileNotFoundError:
-        found = b""
-    if found.startswith(call):
-        # Scratch space is this user's alone, and of this run.
-        return pickle.loads(found[len(call) :])  # noqa: S301
-    result = _attempt(function, arguments)
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-    temporary.write_bytes(call + pickle.dumps(result))
-    temporary.replace(path)
-    return result
 
 
 def here(run: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,44 +1,215 @@
-"""Files that are written once, whole, and then read by ranges: runs, and what tasks leave each other."""
+"""Files that tasks leave each other: written once, whole, then read by ranges; on a mounted file system or in a store.
+
+They hold nothing that a run cannot make again, so nothing is synced. What a store does to them becomes the user's error
+here, with the file's URL: a task that runs it again would meet it again, since fsspec's clients repeat requests.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
-from collections.abc import Iterable
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+import pyarrow as pa
+
+from pipeline.errors import TemporaryError
+from pipeline.files.faults import as_fault
+from pipeline.files.folders import beside, is_url
+
+_TOGETHER = 16
+"""Requests to a store at a time, for one task."""
+
+_DIGEST = hashlib.sha256
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def write_blob(path: str, parts: Iterable[memoryview]) -> None:
-    """Write a file that appears whole; a repeated task writes the same file again."""
-    place = Path(path)
-    temporary = place.with_name(f"{place.name}.tmp")
-    with temporary.open("wb", buffering=0) as file:
+    """Write a file that appears whole; a repeated task writes the same file again.
+
+    parts : each is done with when the next one is asked for
+    """
+    if is_url(path):
+        whole = bytearray()
         for part in parts:
-            rest = part.cast("B") if part.nbytes else part
-            while rest.nbytes:
-                rest = rest[file.write(rest) :]
-    temporary.replace(place)
+            whole += part
+        _put(path, bytes(whole))
+        return
+    with beside(Path(path)) as temporary:
+        with temporary.open("wb", buffering=0) as file:
+            for part in parts:
+                rest = part.cast("B") if part.nbytes else part
+                while rest.nbytes:
+                    rest = rest[file.write(rest) :]
+        temporary.replace(path)
+
+
+@contextmanager
+def writing(path: str) -> Iterator[Any]:
+    """What Arrow writes a file to that appears whole when the block ends without an error: a path, or memory."""
+    if is_url(path):
+        sink = pa.BufferOutputStream()
+        yield sink
+        _put(path, sink.getvalue().to_pybytes())
+        return
+    with beside(Path(path)) as temporary:
+        yield temporary
+        temporary.replace(path)
+
+
+@contextmanager
+def reading(path: str) -> Iterator[Any]:
+    """What Arrow reads a file from: a path, or an open file of a store."""
+    if not is_url(path):
+        yield path
+        return
+    with _asking(path):
+        filesystem, key = fsspec.core.url_to_fs(path)
+        with filesystem.open(key, "rb", cache_type="readahead") as file:
+            yield file
+
+
+def read_blob(path: str) -> bytes | None:
+    """All of a file, or None where there is none."""
+    if not is_url(path):
+        try:
+            return Path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+    filesystem, key = fsspec.core.url_to_fs(path)
+    with _asking(path):
+        try:
+            data: bytes = filesystem.cat_file(key)
+        except FileNotFoundError:
+            return None
+    return data
 
 
 class Blob:
     """An open file.
 
     Not mapped into memory: the pages of all runs together would count as the process's.
+
+    ahead : of a file in a store, ranges that are there already, by where they start
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, ahead: dict[int, bytes] | None = None) -> None:
         self.path = path
-        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self._ahead = ahead or {}
+        self._file = None if is_url(path) else Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by __exit__
 
     def __enter__(self) -> Blob:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def read(self, start: int, view: memoryview) -> None:
         """Fill memory with the bytes from `start` on."""
+        if self._file is None:
+            self._fetch(start, view)
+            return
         while view:
             count = os.preadv(self._file.fileno(), [view], start)
             if count == 0:
                 raise OSError(f"{self.path}: expected {start + len(view):,} bytes, found {start:,}")
             view, start = view[count:], start + count
+
+    def _fetch(self, start: int, view: memoryview) -> None:
+        found = self._ahead.get(start)
+        if found is None or len(found) != len(view):
+            found = fetch([(self.path, start, start + len(view))])[self.path][start]
+        if len(found) != len(view):
+            raise TemporaryError(
+                f"{self.path}: expected {start + len(view):,} bytes, found {start + len(found):,}: run again"
+            )
+        view[:] = found
+
+
+def fetch(ranges: Sequence[tuple[str, int, int]]) -> dict[str, dict[int, bytes]]:
+    """Read ranges (path, start, stop) of files in one store together; by path and start."""
+    held: dict[str, dict[int, bytes]] = {}
+    if not ranges:
+        return held
+    filesystem, _ = fsspec.core.url_to_fs(ranges[0][0])
+    keys = [filesystem._strip_protocol(path) for path, *_ in ranges]
+    with _asking(ranges[0][0]):
+        starts, stops = [start for _, start, _ in ranges], [stop for *_, stop in ranges]
+        found = filesystem.cat_ranges(keys, starts, stops, on_error="raise")
+    for (path, start, _), data in zip(ranges, found, strict=True):
+        held.setdefault(path, {})[start] = data
+    return held
+
+
+def each(function: Callable[[T], R], items: Sequence[T], path: str) -> list[R]:
+    """The results of a function that reads files like the one at `path`: of a store, several at a time."""
+    if not is_url(path) or len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        return list(pool.map(function, items))
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """Where tasks leave their results, and take them from; they are unpickled, so nobody else may write them.
+
+    folder : on a mounted file system it is this user's alone. key : elsewhere they are signed
+    """
+
+    folder: str
+    key: bytes | None
+
+    def read(self, name: str) -> bytes | None:
+        """What was left under a name, or None."""
+        data = read_blob(f"{self.folder}/{name}")
+        if data is None or self.key is None:
+            return data
+        size = _DIGEST().digest_size
+        mark, content = data[:size], data[size:]
+        return content if hmac.compare_digest(mark, self._mark(self.key, name, content)) else None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Leave something under a name."""
+        mark = b"" if self.key is None else self._mark(self.key, name, content)
+        write_blob(f"{self.folder}/{name}", [memoryview(mark), memoryview(content)])
+
+    @staticmethod
+    def _mark(key: bytes, name: str, content: bytes) -> bytes:
+        return hmac.digest(key, name.encode() + b"\0" + content, _DIGEST)
+
+
+def receipts_in(folder: str) -> Receipts:
+    """For the receipts of one graph."""
+    return Receipts(folder, secrets.token_bytes(32) if is_url(folder) else None)
+
+
+def _put(path: str, data: bytes) -> None:
+    filesystem, key = fsspec.core.url_to_fs(path)
+    with _asking(path):
+        filesystem.pipe_file(key, data)
+
+
+@contextmanager
+def _asking(path: str) -> Iterator[None]:
+    """While a store is asked: what it says becomes an error for the user."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise TemporaryError(
+            f"{path}: expected what this run has written, found that it has gone: run again"
+        ) from error
+    except Exception as error:
+        fault = as_fault(error, path)
+        if fault is None or fault is error:
+            raise
+        raise fault from error

@@ -1,24 +1,32 @@
-"""A folder on a mounted file system or an object store: the one place where published files are written and synced.
+"""A folder on a mounted file system or an object store: the one place where files appear whole and are synced.
 
-A local file is written under a name of its own, synced and given its name by one rename, or appended to, or made where
-nobody looks for it yet; an object is put as a whole. `write_synced`, `_append`, `_rename` and `_put` are all that
-changes what others see: tests kill a process before, within and after each of them.
+A local file is written under a name of its own (`beside`), synced where it must outlive a power cut, and given its name
+by one rename, or a link where nothing may be there yet; or it is appended to, or made where nobody looks for it yet. An
+object is put as a whole. `write_synced`, `_append`, `_rename` and `_put` are all that changes what others see of a
+store: tests kill a process before, within and after each of them.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
+import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.errors import ConfigError, TemporaryError
 from pipeline.files.locks import remove
 
 _TEMPORARY = ".tmp"
+_BLOCK = 1 << 20
 
 
 class Folder:
@@ -39,6 +47,22 @@ class Folder:
         self.root = root.rstrip("/")
         self.local = isinstance(filesystem, LocalFileSystem)
 
+    @classmethod
+    def at(cls, path: str | Path) -> Folder:
+        """The folder at a local path or a URL.
+
+        Raises
+        ------
+        ImportError, ValueError
+            The URL is of a kind that is not known here.
+        """
+        if not is_url(path):
+            return cls(LocalFileSystem(), os.path.abspath(path))  # noqa: PTH100 - `Path` resolves more
+        return cls(*fsspec.core.url_to_fs(str(path)))
+
+    def __str__(self) -> str:
+        return self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
+
     def __truediv__(self, name: str) -> Folder:
         return Folder(self.filesystem, f"{self.root}/{name}")
 
@@ -49,6 +73,27 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         return data
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """An object in a file, or None where there is no file.
+
+        Raises
+        ------
+        TemporaryError
+            There is something else.
+        """
+        data = self.read(name)
+        if data is None:
+            return None
+        try:
+            content = json.loads(data)
+        except ValueError as error:
+            raise TemporaryError(
+                f"{self.root}/{name}: expected JSON, found a file that is damaged ({error})"
+            ) from None
+        if not isinstance(content, dict):
+            raise TemporaryError(f"{self.root}/{name}: expected an object, found {type(content).__name__}")
+        return content
 
     def names(self) -> list[str]:
         """The names of what is in it, sorted; empty where it does not exist."""
@@ -66,6 +111,19 @@ class Folder:
         start = len(self.root) + 1
         return sorted(path[start:] for path in self.filesystem.find(self.root))
 
+    def matching(self, *patterns: str) -> list[str]:
+        """The names of what is in it and matches one of some patterns of the shell, sorted."""
+        return [name for name in self.names() if any(fnmatch.fnmatchcase(name, one) for one in patterns)]
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file in it, by name."""
+        if self.local:
+            with os.scandir(self.root) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        self.filesystem.invalidate_cache(self.root)
+        found = self.filesystem.ls(self.root, detail=True)
+        return {one["name"].rpartition("/")[2]: one["size"] for one in found if one["type"] == "file"}
+
     def make(self) -> None:
         """Make it, if it is local: object stores have no folders."""
         if self.local:
@@ -79,33 +137,70 @@ class Folder:
             _put(self.filesystem, f"{self.root}/{name}", data)
         return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
-    def copy(self, source: Path, name: str) -> dict[str, Any]:
-        """Copy a local file to a new one, which nobody looks for yet; return its size and SHA-256."""
-        with source.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if self.local:
-            target = Path(self.root, name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with source.open("rb") as reader, target.open("wb") as writer:
-                shutil.copyfileobj(reader, writer)
-                writer.flush()
-                os.fsync(writer.fileno())
-        else:
-            self.filesystem.put_file(str(source), f"{self.root}/{name}")
-        return {"bytes": source.stat().st_size, "sha256": digest}
+    def copy(self, source: Folder, name: str, new: str | None = None) -> dict[str, Any]:
+        """Copy a file of another folder to a new one, which nobody looks for yet; return its size and SHA-256.
+
+        new : its name here, if it is another
+        """
+        target = f"{self.root}/{new or name}"
+        if not self.local:
+            # Whole, since stores have no other way to write one.
+            data = source.filesystem.cat_file(f"{source.root}/{name}")
+            return self.write(new or name, data)
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with source.filesystem.open(f"{source.root}/{name}", "rb") as reader, open(target, "wb") as writer:  # noqa: PTH123
+            while block := reader.read(_BLOCK):
+                digest.update(block)
+                writer.write(block)
+            writer.flush()
+            os.fsync(writer.fileno())
+            return {"bytes": writer.tell(), "sha256": digest.hexdigest()}
+
+    def link(self, source: Folder, name: str, new: str) -> None:
+        """The same file under a second name; a copy where there are no links. May run again."""
+        if not (self.local and source.local):
+            self.copy(source, name, new)
+            return
+        target = Path(self.root, new)
+        target.unlink(missing_ok=True)
+        try:
+            target.hardlink_to(f"{source.root}/{name}")
+        except OSError:
+            shutil.copyfile(f"{source.root}/{name}", target)
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a file, or write it anew: readers see the old content or the new, whole."""
-        if not self.local:
+        if self.local:
+            path = Path(self.root, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, data)
+        else:
             _put(self.filesystem, f"{self.root}/{name}", data)
-            return
-        path = Path(self.root, name)
-        temporary = path.with_name(f"{name}.{uuid.uuid4().hex}{_TEMPORARY}")
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file where nothing is; return whether this call wrote it. Whoever sees it sees all of it.
+
+        On an object store it is a conditional PUT.
+
+        Raises
+        ------
+        ConfigError
+            The store does not know it.
+        """
+        if self.local:
+            return _create(Path(self.root, name), data)
+        path = f"{self.root}/{name}"
         try:
-            write_synced(temporary, data)
-            _rename(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            self.filesystem.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return False
+        except (TypeError, NotImplementedError, ValueError) as error:
+            raise ConfigError(
+                f"{path}: expected a store that creates a file only where nothing is (conditional PUT), found one "
+                f"that does not ({error}): use a mounted folder, or a store that does"
+            ) from None
+        return True
 
     def append(self, name: str, line: bytes) -> None:
         """Add a line to a local file. One that a crash left unfinished before it stays, as a line of its own."""
@@ -130,16 +225,64 @@ class Folder:
         except FileNotFoundError:
             return
 
-    def tidy(self, name: str) -> None:
-        """Remove what killed processes left of a file that they were replacing; for those who alone may write it."""
+    def tidy(self) -> None:
+        """Remove what killed processes left of files that they were replacing; for those who alone may write them."""
         if self.local:
-            for left in Path(self.root).glob(f"{name}.*{_TEMPORARY}"):
+            for left in Path(self.root).glob(f"*{_TEMPORARY}"):
                 left.unlink(missing_ok=True)
+
+    def sync(self, names: Iterable[str] = ()) -> None:
+        """Have its names on the disk, and the content of some of its files."""
+        if self.local:
+            for name in names:
+                _sync(Path(self.root, name))
+            sync_folder(Path(self.root))
 
     def located(self, name: str) -> str:
         """A path as those understand it who do not have this file system."""
         path = f"{self.root}/{name}"
         return path if self.local else str(self.filesystem.unstrip_protocol(path))
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether a path is of an object store, or of something else that is no mounted file system."""
+    return "://" in str(path) and not str(path).startswith("file://")
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A name beside a file that is to appear; what is left under it is removed."""
+    # With all of a long name it could be too long.
+    temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}{_TEMPORARY}")
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file of a mounted file system, whatever was there: readers see the old one or the new one.
+
+    Raises
+    ------
+    OSError
+        Nothing has changed.
+    """
+    with beside(path) as temporary:
+        write_synced(temporary, data)
+        _rename(temporary, path)
+
+
+def _create(path: Path, data: bytes) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with beside(path) as temporary:
+        write_synced(temporary, data)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        sync_folder(path.parent)
+    return True
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -171,10 +314,13 @@ def _put(filesystem: Any, path: str, data: bytes) -> None:
 
 def sync_folder(path: Path) -> None:
     """Have the names in a folder on the disk, where its file system can."""
+    with suppress(OSError):  # some network file systems do not know it
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError:  # some network file systems do not know it
-        pass
     finally:
         os.close(descriptor)

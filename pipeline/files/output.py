@@ -25,9 +25,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
 from pipeline.files.exchange import exchange
+from pipeline.files.folders import Folder, write_whole
 from pipeline.files.locks import make, remove, remove_abandoned, remove_dead
 from pipeline.files.secrets import redacted
-from pipeline.files.whole import write_whole
 from pipeline.files.writable import check_free, check_writable
 
 MANIFEST = "_logcal.json"
@@ -240,8 +240,8 @@ class Output:
         if left is not None:
             self._remove(left["files"])
         content = {"run_id": run_id, "token": uuid.uuid4().hex, "files": list(names)}
-        self.filesystem.makedirs(self._marker.rpartition("/")[0], exist_ok=True)
-        self.filesystem.pipe_file(self._marker, json.dumps(content).encode())
+        parent, _, name = self._marker.rpartition("/")
+        Folder(self.filesystem, parent).write(name, json.dumps(content).encode())
         staging = Staging(self.filesystem, self.root)
         try:
             yield staging
@@ -320,8 +320,17 @@ class Staging:
 
     def finish(self, run_id: str, path: str) -> None:
         """Write the manifest."""
-        self.filesystem.pipe_file(path, as_json(self.content(run_id)))
+        parent, _, name = path.rpartition("/")
+        Folder(self.filesystem, parent).write(name, as_json(self.content(run_id)))
         self.files.append(MANIFEST)
+
+    def write(self, relative: str, data: bytes) -> None:
+        """Write a file."""
+        Folder(self.filesystem, self.folder).write(relative, data)
+
+    def copy(self, source: Folder, name: str, relative: str) -> None:
+        """Copy a file of another folder."""
+        Folder(self.filesystem, self.folder).copy(source, name, relative)
 
 
 def as_json(content: dict[str, Any]) -> bytes:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from pathlib import Path
 from typing import Any
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
+from pipeline.files.folders import Folder
 from pipeline.files.secrets import redacted
-from pipeline.files.whole import write_whole
 
 _NAME = re.compile(r"\d{8}T\d{6}[^/]*\.json")
 
@@ -25,29 +20,23 @@ def write_record(folder: str, record: dict[str, Any]) -> str:
     OSError, ValueError
         It cannot be written.
     """
-    filesystem, root = fsspec.core.url_to_fs(folder)
     stamp = re.sub(r"[-:]|\.\d+|\+.*", "", record["start"])
-    path = f"{root.rstrip('/')}/{stamp}-{record['job']}-{record['attempt'][:12]}.json"
+    name = f"{stamp}-{record['job']}-{record['attempt'][:12]}.json"
     content = f"{json.dumps(redacted(record), indent=2, allow_nan=False, default=str)}\n".encode()
-    if isinstance(filesystem, LocalFileSystem):
-        os.makedirs(root, exist_ok=True)  # noqa: PTH103 - as the file system names it
-        write_whole(Path(path), content)
-    else:
-        filesystem.pipe_file(path, content)
-    return path
+    place = Folder.at(folder)
+    place.replace(name, content)
+    return f"{place.root}/{name}"
 
 
 def read_records(folder: str) -> tuple[list[dict[str, Any]], int]:
     """The records in a folder, oldest first, and how many files there cannot be read."""
-    filesystem, root = fsspec.core.url_to_fs(folder)
-    try:
-        paths = filesystem.ls(root, detail=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return [], 0
+    place = Folder.at(folder)
     found, damaged = [], 0
-    for path in sorted(path for path in paths if _NAME.fullmatch(path.rpartition("/")[2])):
+    for name in place.names():
+        if not _NAME.fullmatch(name):
+            continue
         try:
-            record = json.loads(filesystem.cat_file(path))
+            record = json.loads(place.read(name) or b"")
             found.append({key: record[key] for key in ("job", "start", "exit_code")} | record)
         except (OSError, ValueError, KeyError, TypeError):
             damaged += 1

@@ -1,4 +1,7 @@
-"""Scratch space: a folder of this run's own that all workers see, gone when the run ends."""
+"""Scratch space: a folder of this run's own that all workers see, gone when the run ends.
+
+It is on a mounted file system, or in an object store, where a run's folder is held by an object that is renewed.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,18 @@ import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pipeline.errors import ConfigError, TemporaryError
+from pipeline.files.faults import as_fault
+from pipeline.files.folders import Folder, is_url
 from pipeline.files.locks import hold, make, remove, remove_dead
+from pipeline.files.turns import living, taking_turns
 from pipeline.files.writable import check_free, check_writable
 
 _HEADROOM = 1.1
+_NAME = "logcal-scratch-"
 _MODE = 0o700
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _KEPT = ("run-", "receipt-sort-", "bad-")
@@ -33,21 +40,30 @@ def check_space(folder: str | None, needed: int) -> None:
     Raises
     ------
     ConfigError
-        The folder cannot be made or written to, or is not on a mounted file system.
+        The folder cannot be made or written to.
     TemporaryError
         Too little space.
     """
+    if folder is not None and is_url(folder):
+        _remote_base(folder)
+        return
     check_free(check_writable(_base(folder), "scratch"), int(needed * _HEADROOM), "scratch")
 
 
 @contextmanager
-def scratch_folder(folder: str | None, resume: str | None = None) -> Iterator[Path]:
+def scratch_folder(folder: str | None, resume: str | None = None) -> Iterator[str]:
     """A new folder below `folder` (null: the system's temporary folder), removed at the end in any case.
 
-    What a killed run on this machine left behind there is removed first, unless it is to be resumed.
+    What a killed run left behind there (on a mounted file system: of this machine) is removed first, unless it is to be
+    resumed.
 
     resume : what tells a run that does the same from others. The folder of one that was killed is then taken over, with
-        the sorted runs and receipts in it; but not after the machine was started anew, which may have lost their bytes.
+        the sorted runs and receipts in it; but not after the machine was started anew, which may have lost their bytes,
+        and not in an object store, where others may have written them.
+
+    Returns
+    -------
+    its path, or its URL
 
     Raises
     ------
@@ -56,7 +72,16 @@ def scratch_folder(folder: str | None, resume: str | None = None) -> Iterator[Pa
     TemporaryError
         A file operation failed, such as for want of space.
     """
-    base = _base(folder)
+    if folder is not None and is_url(folder):
+        with _remote_folder(_remote_base(folder)) as url:
+            yield url
+    else:
+        with _local_folder(_base(folder), resume) as path:
+            yield str(path)
+
+
+@contextmanager
+def _local_folder(base: Path, resume: str | None) -> Iterator[Path]:
     try:
         base.mkdir(parents=True, exist_ok=True)
         own = None if resume is None else base / f"{_prefix()}{_same_start(resume)}"
@@ -79,6 +104,37 @@ def scratch_folder(folder: str | None, resume: str | None = None) -> Iterator[Pa
         remove(path)
         if lock is not None:
             os.close(lock)
+
+
+def _remote_base(folder: str) -> Folder:
+    try:
+        return Folder.at(folder)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"scratch: cannot open {folder}: {error}") from None
+
+
+@contextmanager
+def _remote_folder(base: Folder) -> Iterator[str]:
+    name = f"{_NAME}{uuid.uuid4().hex}"
+    with ExitStack() as held:
+        try:
+            for left in base.matching(f"{_NAME}*"):
+                if not living(base / left):
+                    base.remove(left)
+            held.enter_context(taking_turns(base / name))
+        except Exception as error:
+            fault = as_fault(error, f"scratch: {base}")
+            if fault is None:
+                raise
+            raise fault from error
+        held.callback(_remove, base, name)
+        yield str(base / name)
+
+
+def _remove(base: Folder, name: str) -> None:
+    # What cannot be removed now the next run removes.
+    with suppress(Exception):
+        base.remove(name)
 
 
 def _same_start(resume: str) -> str:
@@ -122,16 +178,12 @@ def _new(base: Path, own: Path | None) -> tuple[Path, int | None]:
 
 def _prefix() -> str:
     """Of this host's folders: another host's locks may not be seen here."""
-    return f"logcal-scratch-{socket.gethostname()}-"
+    return f"{_NAME}{socket.gethostname()}-"
 
 
 def _base(folder: str | None) -> Path:
     if folder is None:
         return Path(tempfile.gettempdir())
-    if "://" in folder and not folder.startswith("file://"):
-        raise ConfigError(
-            f"scratch: expected a folder on a mounted file system, found the URL {folder}: choose another place"
-        )
     return Path(folder.removeprefix("file://")).expanduser().absolute()
 
 

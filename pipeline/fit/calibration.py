@@ -8,7 +8,6 @@ import inspect
 import itertools
 import logging
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator
@@ -20,7 +19,7 @@ from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
+from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, weighing
 
 _logger = logging.getLogger("logcal")
 
@@ -91,12 +90,14 @@ class Fit:
     """A fitted calibrator, and the score table that it was fitted to.
 
     cells, venn_abers : of the observations, for an interval of each row of a map, where it was asked for
+    gathered : bytes that all parts left of a pass, of the one that left the most
     """
 
     calibrator: Calibrator
     table: ScoreTable
     cells: Cells | None = None
     venn_abers: Interval | None = None
+    gathered: int = 0
 
 
 def needs_table(calibrator: Calibrator, weighted: bool) -> bool:
@@ -105,11 +106,11 @@ def needs_table(calibrator: Calibrator, weighted: bool) -> bool:
 
 
 def where_written(
-    calibrator: Calibrator, log: Log, plan: SortPlan, keep: Path | None, *, written: bool = False
-) -> Path | None:
+    calibrator: Calibrator, log: Log, plan: SortPlan, keep: str | None, *, written: bool = False
+) -> str | None:
     """Where a fit's score table goes, if it is wanted: see `fit_log`."""
     if keep is None and (written or needs_table(calibrator, log.columns.weight is not None)):
-        return plan.scratch / "score_table"
+        return f"{plan.scratch}/score_table"
     return keep
 
 
@@ -125,7 +126,7 @@ def fit_log(
     plan: SortPlan,
     executor: Executor,
     *,
-    keep: Path | None,
+    keep: str | None,
     total: RunReceipt | None = None,
     merged: tuple[ScoreTable, Any] | None = None,
     written: bool = False,
@@ -154,6 +155,7 @@ def fit_log(
 
     passes = itertools.count(1)
     cells: Cells | None = None
+    gathered = 0
 
     def run(request: Pass) -> Any:
         nonlocal cells
@@ -164,14 +166,17 @@ def fit_log(
         return carry_out(request, number)
 
     def carry_out(request: Pass, number: int) -> Any:
-        nonlocal table
+        nonlocal table, gathered
         if table is not None and plan.write is not None:
-            return table.run(request, executor, f"pass-{number}")
+            size, found = table.run(weighing(request), executor, f"pass-{number}")
+            gathered = max(gathered, size)
+            return found
         first = merged if table is None else None
         known = table or (merged and merged[0])
         table, result = first or build_score_table(log, plan, executor, request, total)
         if known:
             table = replace(table, exchanged=known.exchanged)
+        gathered = max(gathered, table.gathered)
         check_table(table)
         return result
 
@@ -181,7 +186,7 @@ def fit_log(
         raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
     venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
     assert table is not None
-    return Fit(calibrator, table, cells, venn_abers)
+    return Fit(calibrator, table, cells, venn_abers, gathered)
 
 
 def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[CalibrationMap, float]:

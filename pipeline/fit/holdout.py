@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from calibrators.comparison import Comparison, comparison_passes
@@ -81,7 +80,7 @@ class SegmentedRows:
     """Rows with segments: each goes through its segment's map. folder : for what is sorted in another order."""
 
     rows: SegmentRows
-    folder: Path
+    folder: str
     executor: Executor
 
     def count(self) -> Rows:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import operator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +105,7 @@ def add_leaning(
     for i in range(len(log.columns.segments)):
         packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, plan, most)
         entries = [(entry,) for entry in graph.entries(f"work-{i + 1}", packed, most)]
-        joined = graph.layer(f"join-{i + 1}", _join, entries, receipts=str(plan.scratch))
+        joined = graph.layer(f"join-{i + 1}", _join, entries, receipts=receipts_in(plan.scratch))
         level = graph.task(f"level-{i + 1}", _fit_level, numbered, joined, curves, i, rate)
         curves = graph.task(f"curves-{i + 1}", operator.itemgetter(1), level)
         levels.append(level)
@@ -171,10 +170,10 @@ def _packed(
     """What tasks gather of a level's segments within the stretches of their parents' maps."""
     files, stretches, pooled = merged[0].exchanged[level], curves.stretches, numbered.wanted[level]
     parent = _parents(numbered, level)
-    name = plan.scratch / f"level-{level + 1}"
+    name = f"{plan.scratch}/level-{level + 1}"
     edges = f"{name}-edges"
     write_blob(edges, [stretches.edges.data])
-    parents = write_codes(Path(f"{name}-parents"), parent)
+    parents = write_codes(f"{name}-parents", parent)
     sizes = 8 * files[0].columns * item_counts(files)
 
     def works(task_bytes: int, most: int) -> list[_Work]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from calibrators.base import Calibrator
@@ -13,6 +12,8 @@ from calibrators.calibration_map import CalibrationMap, Interval
 from calibrators.intervals import ALPHA, NONE, VENN_ABERS, band, divided
 from pipeline import schema
 from pipeline.execution import Executor, Graph
+from pipeline.files.blobs import write_blob
+from pipeline.files.folders import Folder
 from pipeline.fit.calibration import (
     Fit,
     first_request,
@@ -55,14 +56,12 @@ class Content:
     lookup_bytes: Callable[[str], bytes]
     beside: dict[str, bytes] = field(default_factory=dict)
 
-    def write(self, folder: Path, version: str = "candidate") -> str:
+    def write(self, folder: str, version: str = "candidate") -> str:
         """Leave it in a folder, as a version is, for tasks that predict with it; return the lookup table's path."""
-        folder.mkdir(exist_ok=True)
-        for name, content in self.beside.items():
-            (folder / name).write_bytes(content)
-        path = folder / LOOKUP_FILE
-        path.write_bytes(self.lookup_bytes(version))
-        return str(path)
+        Folder.at(folder).make()
+        for name, content in {**self.beside, LOOKUP_FILE: self.lookup_bytes(version)}.items():
+            write_blob(f"{folder}/{name}", [memoryview(content)])
+        return f"{folder}/{LOOKUP_FILE}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Recipe:
         plan: SortPlan,
         executor: Executor,
         total: RunReceipt | None = None,
-        keep: Path | None = None,
+        keep: str | None = None,
     ) -> Content:
         """Fit a table to a log's rows, or to those of runs that are there already.
 
@@ -111,7 +110,7 @@ class Recipe:
         merged = executor.compute(graph, self.add_fit(graph, log, plan, source, keep))
         return self.finish(merged, log, plan, executor, total, keep)
 
-    def add_fit(self, graph: Graph, log: Log, plan: SortPlan, total: Any, keep: Path | None = None) -> Any:
+    def add_fit(self, graph: Graph, log: Log, plan: SortPlan, total: Any, keep: str | None = None) -> Any:
         """Add to a graph all of a fit that does not depend on the rows; return a reference to what `finish` takes.
 
         total : the runs, or a reference to them; otherwise as `fit`
@@ -130,7 +129,7 @@ class Recipe:
         plan: SortPlan,
         executor: Executor,
         total: RunReceipt | None = None,
-        keep: Path | None = None,
+        keep: str | None = None,
     ) -> Content:
         """Carry out the passes that are left; otherwise as `fit`. merged : what the graph gave."""
         calibrator = self.calibrator()
@@ -149,7 +148,7 @@ class Recipe:
             {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
         )
         interval = self._interval_of(fit, one)
-        facts = {**content, "monotone": one.monotone, "lookup_rows": len(one)}
+        facts = {**content, "monotone": one.monotone, "lookup_rows": len(one), **_course(fit)}
         if self.interval != NONE:
             facts["interval"] = self.interval if interval is not None else "refuted"
         if interval is not None:
@@ -177,8 +176,8 @@ class Recipe:
                 )
         return None if found is None else divided(found, self.sampling_rate)
 
-    def _segmented(self, fit: SegmentedFit, table: ScoreTable, chosen: dict[str, Any]) -> Content:
-        content = self._content({**table.facts(), "largest_monotone_repair": fit.repair, **chosen})
+    def _segmented(self, fit: SegmentedFit, of_all: Fit, chosen: dict[str, Any]) -> Content:
+        content = self._content({**of_all.table.facts(), "largest_monotone_repair": fit.repair, **chosen})
         files = segmented_files(fit, self.columns, content)
         segments = {
             "columns": list(self.columns),
@@ -194,9 +193,9 @@ class Recipe:
             ]
         facts = {**content, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
         return Content(
-            table,
+            of_all.table,
             None if fit.identity else fit.levels[0].maps.first(),
-            {**facts, "format_version": files.format_version},
+            {**facts, "format_version": files.format_version, **_course(of_all)},
             files.fingerprint,
             files.lookup_bytes,
             {SEGMENTS_FILE: files.segments},
@@ -211,3 +210,9 @@ class Recipe:
             "score_transform": self.transform,
             "data": data,
         }
+
+
+def _course(fit: Fit) -> dict[str, Any]:
+    """How a fit went: what it gathered, and where its path began. It may depend on sizes of tasks."""
+    path = fit.calibrator.path_facts()
+    return {"gathered": {"bytes": fit.gathered}, **({"path": path} if path else {})}

@@ -14,7 +14,6 @@ import functools
 import operator
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from calibrators.isotonic_groups import fit_groups
 from calibrators.passes import Pass, Points
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
-from pipeline.fit.calibration import fit_log, keep_monotone, where_written
+from pipeline.fit.calibration import Fit, fit_log, keep_monotone, where_written
 from pipeline.fit.leaning_segments import Numbered, add_leaning, own_segments
 from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
@@ -77,7 +76,7 @@ def add_segment_fit(
     rules: SegmentRules,
     monotone: str,
     total: Any,
-    keep: Path | None = None,
+    keep: str | None = None,
 ) -> Any:
     """Add a fit to segments to a graph: `number -> split -> merge-i -> combine -> pack -> join-i -> fitted`.
 
@@ -87,7 +86,7 @@ def add_segment_fit(
     pooled, weighted = _pooled(calibrator), log.columns.weight is not None
     plan = replace(plan, write=where_written(calibrator, log, plan, None))
     numbered = graph.task(
-        "number", _number, total, str(plan.scratch), rules, pooled, weighted, log.columns.segments, keep
+        "number", _number, total, plan.scratch, rules, pooled, weighted, log.columns.segments, keep
     )
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
     first = add_merge(graph, log, plan, calibrator.first_pass(), total, cutting)
@@ -148,19 +147,18 @@ def _number(
     pooled: bool,
     weighted: bool,
     names: tuple[str, ...],
-    keep: Path | None,
+    keep: str | None,
 ) -> Numbered:
-    place = Path(scratch)
-    segments = number_segments(total.runs, place)
+    segments = number_segments(total.runs, scratch)
     reasons = tuple(own_segments(segments, rules))
     wanted = tuple(np.array([reason is None for reason in own], np.bool_) for own in reasons)
     chosen = list(zip(segments.levels, wanted, strict=True))
     if rules.lean:
-        cutting = cut_leaning(segments, wanted, place, weighted=weighted)
+        cutting = cut_leaning(segments, wanted, scratch, weighted=weighted)
     else:
-        cutting = cut_levels(segments, chosen, place, pooled=pooled, weighted=weighted)
+        cutting = cut_levels(segments, chosen, scratch, pooled=pooled, weighted=weighted)
     if keep is not None:
-        cutting = cutting._replace(kept=keep_keys(segments, names, place, keep))
+        cutting = cutting._replace(kept=keep_keys(segments, names, scratch, keep))
     return Numbered(segments, reasons, wanted, cutting)
 
 
@@ -172,8 +170,8 @@ def fit_segments(
     rules: SegmentRules,
     monotone: str = "allow",
     total: RunReceipt | None = None,
-    keep: Path | None = None,
-) -> tuple[SegmentedFit, ScoreTable]:
+    keep: str | None = None,
+) -> tuple[SegmentedFit, Fit]:
     """Fit a calibrator to each segment of a log, to each segment of its leading columns, and to all rows.
 
     The result depends neither on the order of the rows nor on files, sizes of tasks, or workers, and equals
@@ -191,7 +189,7 @@ def fit_segments(
 
     Returns
     -------
-    the maps, and the score table of all rows
+    the maps, and the fit to all rows
 
     Raises
     ------
@@ -217,19 +215,20 @@ def finish_segments(
     monotone: str,
     merged: Merged,
     total: RunReceipt | None = None,
-) -> tuple[SegmentedFit, ScoreTable]:
+) -> tuple[SegmentedFit, Fit]:
     """What a graph could not say beforehand: passes after the first, of all rows and of segments larger than a task.
 
     See `fit_segments`. merged : what `add_segment_fit` gave
     """
     rules = _rules(calibrator, rules)
     first, numbered, visited = merged
-    table = fit_log(calibrator, log, plan, executor, keep=None, total=total, merged=first).table
+    fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, merged=first)
+    table = fit.table
     whole, identity, repair = _whole(calibrator, table, rules, monotone)
     if rules.lean:
         below, variances = visited
         types = numbered.segments.levels[-1].types
-        return SegmentedFit((whole, *below), types, False, True, 0.0, variances), table
+        return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
     pooled, calibrator = _pooled(calibrator), calibrator.for_segments()
     if visited is None:
         graph = Graph()
@@ -253,7 +252,7 @@ def finish_segments(
         monotone_first and all(result.monotone for result in results),
         max([repair, *(result.repair for result in results)]),
     )
-    return fitted, table
+    return fitted, fit
 
 
 def leans(method: str, parameters: dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from pipeline.errors import ConfigError, InputRejectedError
-from pipeline.files.creation import create, read_json, replace
+from pipeline.files.folders import Folder
 
 FORMAT = 1
 SUFFIX = ".logcal"
@@ -114,6 +114,7 @@ class Ledger:
         self.filesystem = filesystem
         self.output = root
         self.root = f"{root.rstrip('/')}{SUFFIX}"
+        self.folder = Folder(filesystem, self.root)
         self.files: dict[str, Known] = {}
         self.waiting: dict[str, float] = {}
         self.last = 0
@@ -126,7 +127,7 @@ class Ledger:
 
     def stream(self) -> dict[str, Any] | None:
         """What the stream was when its ledger was begun; None where there is no ledger."""
-        return read_json(self.filesystem, f"{self.root}/{_STREAM}")
+        return self.folder.read_json(_STREAM)
 
     def begin(self, stream: Mapping[str, Any]) -> None:
         """Begin a ledger, or go on with one of the same stream.
@@ -141,7 +142,7 @@ class Ledger:
         content = {"format": FORMAT, **stream}
         found = self.stream()
         if found is None:
-            if create(self.filesystem, f"{self.root}/{_STREAM}", _json(content)):
+            if self.folder.create(_STREAM, _json(content)):
                 return
             found = self.stream() or {}
         if found.get("format", FORMAT) > FORMAT:
@@ -164,7 +165,7 @@ class Ledger:
         self.files, self.waiting, self.facts = {}, {}, {}
         self._states, self._touched = {}, set()
         for partition, number in self._state_numbers():
-            content = read_json(self.filesystem, self._state(partition, number))
+            content = self.folder.read_json(self._state(partition, number))
             if content is None or number <= self._states.get(partition, -1):
                 continue
             self._states[partition] = number
@@ -172,7 +173,7 @@ class Ledger:
         self._compacted = max(self._states.values(), default=0)
         self.last = self._compacted
         for number in self._numbers("done"):
-            content = read_json(self.filesystem, self._path("done", number))
+            content = self.folder.read_json(self._path("done", number))
             if content is not None:
                 self._apply(number, _done_of(content))
             self.last = max(self.last, number)
@@ -185,7 +186,7 @@ class Ledger:
 
     def _left(self, last: int) -> Batch | None:
         for number in self._numbers("plan"):
-            content = read_json(self.filesystem, self._path("plan", number)) if number > last else None
+            content = self.folder.read_json(self._path("plan", number)) if number > last else None
             if content is not None:
                 files = tuple(Source(*file) for file in content["files"])
                 return Batch(number, content["version"], files, tuple(content["removed"]))
@@ -209,7 +210,7 @@ class Ledger:
         """Begin a batch; None: another follower began one of the same number."""
         batch = Batch(self.last + 1, version, tuple(files), tuple(removed))
         content = {"version": version, "files": batch.files, "removed": batch.removed}
-        made = create(self.filesystem, self._path("plan", batch.number), _json(content))
+        made = self.folder.create(self._path("plan", batch.number), _json(content))
         return batch if made else None
 
     def commit(self, batch: Batch, done: Done) -> bool:
@@ -220,7 +221,7 @@ class Ledger:
             "forgotten": done.forgotten,
             "facts": done.facts,
         }
-        if not create(self.filesystem, self._path("done", batch.number), _json(content)):
+        if not self.folder.create(self._path("done", batch.number), _json(content)):
             return False
         self._apply(batch.number, done)
         self.last = batch.number
@@ -242,7 +243,7 @@ class Ledger:
         for partition, files in by_partition.items():
             if partition in self._states:
                 old.append(self._state(partition, self._states[partition]))
-            replace(self.filesystem, self._state(partition, self.last), _json({"files": files}))
+            self.folder.replace(self._state(partition, self.last), _json({"files": files}))
             self._states[partition] = self.last
         self._touched, self._compacted = set(), self.last
         if not self._states:
@@ -266,40 +267,27 @@ class Ledger:
     # Places
 
     def _path(self, kind: str, number: int) -> str:
-        return f"{self.root}/{kind}/{number:012d}.json"
+        return f"{kind}/{number:012d}.json"
 
     def _state(self, partition: str, number: int) -> str:
-        return f"{self.root}/state/{quote(partition, safe='=') or '_'}/{number:012d}.json"
+        return f"state/{quote(partition, safe='=') or '_'}/{number:012d}.json"
 
     def _numbers(self, kind: str) -> list[int]:
-        return sorted(_number(path) for path in self._ls(kind) if path.endswith(".json"))
+        names = (self.folder / kind).matching("*.json")
+        return sorted(_number(name) for name in names if not name.startswith("."))
 
     def _state_numbers(self) -> Iterator[tuple[str, int]]:
-        base = f"{self.root}/state"
-        if not self.filesystem.exists(base):
-            return
         found = []
-        for path in self.filesystem.find(base):
+        for path in (self.folder / "state").files_below():
             folder, _, name = path.rpartition("/")
             if name.endswith(".json") and not name.startswith("."):
                 partition = unquote(folder.rpartition("/")[2])
-                found.append(("" if partition == "_" else partition, _number(path)))
+                found.append(("" if partition == "_" else partition, _number(name)))
         yield from sorted(found, key=lambda item: (item[0], -item[1]))
 
-    def _ls(self, kind: str) -> list[str]:
-        self.filesystem.invalidate_cache()
-        try:
-            names = self.filesystem.ls(f"{self.root}/{kind}", detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return [name for name in names if not name.rpartition("/")[2].startswith(".")]
-
-    def _remove(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            try:
-                self.filesystem.rm_file(path)
-            except FileNotFoundError:
-                continue
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.folder.remove(name)
 
 
 def partition_of(name: str) -> str:
@@ -321,8 +309,8 @@ def _done_of(content: Mapping[str, Any]) -> Done:
     return Done(known, dict(content["waiting"]), tuple(content["forgotten"]), dict(content["facts"]))
 
 
-def _number(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(".json"))
+def _number(name: str) -> int:
+    return int(name.removesuffix(".json"))
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

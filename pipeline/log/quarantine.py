@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +14,15 @@ import pyarrow.parquet as pq
 from calibrators.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
 from pipeline import schema
 from pipeline.errors import InputRejectedError, NothingToDoError
+from pipeline.files.blobs import writing
+from pipeline.files.folders import Folder
 from pipeline.files.output import Output
 from pipeline.log.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Columns, Rows
 
 EXAMPLES = 5
+
+BAD_PARTS = "bad-*.parquet"
+"""What `write_part` writes in scratch space."""
 
 _USABLE, _WAITING = -1, -2
 
@@ -180,11 +184,10 @@ def waiting(rows: int) -> str:
     return f" ({rows:,} of them wait for their label, which is null)" if rows else ""
 
 
-def write_part(tables: list[pa.Table], path: Path) -> None:
+def write_part(tables: list[pa.Table], path: str) -> None:
     """Write a task's bad rows; a repeated task writes the same file again."""
-    temporary = path.with_suffix(".tmp")
-    pq.write_table(pa.concat_tables(tables), temporary)
-    temporary.replace(path)
+    with writing(path) as file:
+        pq.write_table(pa.concat_tables(tables), file)
 
 
 def check_place(output: Output, run_id: str) -> None:
@@ -199,7 +202,7 @@ def check_place(output: Output, run_id: str) -> None:
         output.check(run_id)
 
 
-def keep_parts(scratch: Path, output: Output, run_id: str) -> int:
+def keep_parts(scratch: str, output: Output, run_id: str) -> int:
     """Move the bad rows that tasks left in scratch to their place; return the number of files.
 
     They stay where an earlier attempt at the same run, which failed later on, has already left them.
@@ -209,11 +212,12 @@ def keep_parts(scratch: Path, output: Output, run_id: str) -> int:
     ConfigError, TemporaryError
         The place cannot be written to.
     """
-    parts = sorted(scratch.glob("bad-*.parquet"))
+    place = Folder.at(scratch)
+    parts = place.matching(BAD_PARTS)
     names = [f"part-{i:05d}.parquet" for i in range(len(parts))]
     with suppress(NothingToDoError), output.writing(run_id, names) as staging:
         for part, name in zip(parts, names, strict=True):
-            staging.filesystem.put_file(str(part), staging.target(name))
+            staging.copy(place, part, name)
         staging.files += names
         staging.facts = {"files": names}
     return len(parts)

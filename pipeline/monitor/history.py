@@ -12,7 +12,6 @@ import numpy as np
 
 from calibrators.drift import DriftState, Evidence, alarms
 from pipeline.errors import InputRejectedError
-from pipeline.files.creation import read_json
 from pipeline.files.folders import Folder
 
 FORMAT = 1
@@ -158,7 +157,7 @@ def watched_days(table: Folder, versions: Sequence[str]) -> list[dict[str, Any]]
         if name not in there:
             continue
         place = f"{table.root}/{FOLDER}/{name}"
-        document = read_json(table.filesystem, place)
+        document = (table / FOLDER).read_json(name)
         if document is not None:
             history = History.from_json(document, place)
             found |= {day.day: {"version": version, **asdict(day)} for day in history.days}

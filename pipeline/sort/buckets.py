@@ -11,6 +11,8 @@ from calibrators.ordering import sort_entries, sort_pairs
 from calibrators.passes import Array, Points
 from pipeline._kernels import rows as row_kernels
 from pipeline._kernels import tags as tag_kernels
+from pipeline.files.blobs import fetch
+from pipeline.files.folders import is_url
 from pipeline.sort import run_files
 from pipeline.sort.run_files import (
     CODED_ENTRIES,
@@ -211,11 +213,12 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> tupl
     ]
     filled = [0] * len(COLUMNS)
     before = where.entries_before
+    ahead = _ahead(where)
     for r, (path, spans) in enumerate(zip(where.paths, where.words.tolist(), strict=True)):
         if all(a == b for a, b in spans):
             continue
         table = None if coding is None else coding.table(r)
-        with RunFile(path) as file:
+        with RunFile(path, ahead.pop(path, None)) as file:
             for section in where.sections:
                 own, spans = spans[: len(COLUMNS[section])], spans[len(COLUMNS[section]) :]
                 if own[0][0] == own[0][1]:
@@ -239,6 +242,19 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> tupl
                 filled[section] = stop
     columns = [rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)]
     return columns, float(before)
+
+
+def _ahead(where: Places) -> dict[str, dict[int, bytes]]:
+    """What is to be read of runs in a store, in as many requests at a time as it takes; of other runs nothing."""
+    return fetch(
+        [
+            (path, 8 * start, 8 * stop)
+            for path, spans in zip(where.paths, where.words.tolist(), strict=True)
+            if is_url(path)
+            for start, stop in spans
+            if start < stop
+        ]
+    )
 
 
 def _sorted(scores: Array) -> Array:

@@ -7,8 +7,6 @@ segments have the code of theirs beside the score. Longer ties become sums.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 
@@ -39,7 +37,7 @@ SHORTEST_FOLDED_TIE = 4
 class Buffer:
     """Rows without weights, on their way into runs."""
 
-    def __init__(self, capacity: int, folder: Path, index: int) -> None:
+    def __init__(self, capacity: int, folder: str, index: int) -> None:
         self.capacity = capacity
         self.folder = folder
         self.index = index
@@ -85,7 +83,7 @@ class Buffer:
         self._write(Sections(negatives, positives, entries=Points(*entries)))
 
     def _write(self, sections: Sections, segments: RunSegments | None = None) -> None:
-        path = self.folder / f"run-{self.index:06d}-{len(self.runs):04d}"
+        path = f"{self.folder}/run-{self.index:06d}-{len(self.runs):04d}"
         self.runs.append(write_run(path, sections, segments))
 
 
@@ -114,7 +112,7 @@ def fold_weighted(rows: SignedRows) -> tuple[SignedRows, Points]:
 class WeightedBuffer(Buffer):
     """Rows with weights, on their way into runs."""
 
-    def __init__(self, capacity: int, folder: Path, index: int) -> None:
+    def __init__(self, capacity: int, folder: str, index: int) -> None:
         super().__init__(0, folder, index)
         self.capacity = capacity
         self.rows = np.empty((capacity, 2))
@@ -159,7 +157,7 @@ class CodedBuffer(Buffer):
     encoder : gave the rows' codes, and knows what they stand for
     """
 
-    def __init__(self, capacity: int, folder: Path, index: int, encoder: Encoder, weighted: bool) -> None:
+    def __init__(self, capacity: int, folder: str, index: int, encoder: Encoder, weighted: bool) -> None:
         super().__init__(0, folder, index)
         self.capacity = capacity
         self.encoder = encoder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from calibrators.passes import Points
 from pipeline._kernels import grid as kernels
+from pipeline.files.blobs import Blob, write_blob
 from pipeline.sort.run_files import Run, Sections, read_run, write_run
 from pipeline.sort.runs import RunReceipt
 
@@ -32,7 +32,7 @@ class Counts(NamedTuple):
     steps: int
 
 
-def write_counts(receipt: RunReceipt, path: Path, per_unit: float) -> Counts | None:
+def write_counts(receipt: RunReceipt, path: str, per_unit: float) -> Counts | None:
     """Write the rows in a day's runs as counts, where that is smaller than the runs.
 
     receipt : of rows without weights, whose scores are on the grid
@@ -57,8 +57,8 @@ def write_counts(receipt: RunReceipt, path: Path, per_unit: float) -> Counts | N
             (1, entries.score, entries.positives),
         ):
             kernels.count_steps(score, amount, per_unit, first, counts[row])
-    counts.astype(np.uint32).tofile(path)
-    return Counts(str(path), first, steps)
+    write_blob(path, [counts.astype(np.uint32).data])
+    return Counts(path, first, steps)
 
 
 def cluster(days: Sequence[Counts]) -> list[tuple[Counts, ...]]:
@@ -78,10 +78,12 @@ def add_counts(days: tuple[Counts, ...], per_unit: float, path: str) -> Run:
     first = min(day.first for day in days)
     counts = np.zeros((2, max(day.first + day.steps for day in days) - first), np.int64)
     for day in days:
-        own: npt.NDArray[np.uint32] = np.fromfile(day.path, np.uint32).reshape(2, day.steps)
+        own: npt.NDArray[np.uint32] = np.empty((2, day.steps), np.uint32)
+        with Blob(day.path) as blob:
+            blob.read(0, own.data.cast("B"))
         counts[:, day.first - first : day.first - first + day.steps] += own
     weight = counts.sum(axis=0)
     filled = np.flatnonzero(weight)
     score = (filled + first) / per_unit
     entries = Points(score, weight[filled].astype(np.float64), counts[1, filled].astype(np.float64))
-    return write_run(Path(path), Sections(entries=entries))
+    return write_run(path, Sections(entries=entries))

@@ -11,7 +11,6 @@ import decimal
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -76,7 +75,7 @@ def weigh_days(
             tuple(table.receipt.runs),
             table.counts,
             factor(last - table.day, half_life),
-            str(plan.scratch / f"run-decayed-{i:06d}"),
+            f"{plan.scratch}/run-decayed-{i:06d}",
             per_unit,
         )
         for i, table in enumerate(tables)
@@ -101,7 +100,7 @@ def weigh_runs(
         assert per_unit is not None
         runs = (*runs, add_counts((counts,), per_unit, f"{path}-counts"))
     return [
-        write_run(Path(f"{path}-{i:04d}"), weighed(read_run(run), weight), run.segments)
+        write_run(f"{path}-{i:04d}", weighed(read_run(run), weight), run.segments)
         for i, run in enumerate(runs)
     ]
 

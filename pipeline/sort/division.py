@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from calibrators.passes import Array, Points
 from pipeline._kernels import tags
 from pipeline.arrow_columns import as_column
 from pipeline.execution import Executor
+from pipeline.files.blobs import reading, writing
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Key
 from pipeline.sort import buckets
@@ -150,8 +150,7 @@ def divide(
     if any(run.segments is not None for run in total.runs):
         drawing, level = _drawing(total, plan.scratch, columns)
     tasks = [
-        (entry, split, drawing, str(plan.scratch), i)
-        for i, entry in enumerate(ranges(total, plan.bucket_bytes))
+        (entry, split, drawing, plan.scratch, i) for i, entry in enumerate(ranges(total, plan.bucket_bytes))
     ]
     found = executor.run("divide", _divide, tasks)
     kept, held = ([pair[side] for pair in found if pair[side].weight] for side in range(2))
@@ -165,7 +164,7 @@ def divide(
     return rest, _receipt(held, total, weighted=weighted)
 
 
-def _drawing(total: RunReceipt, scratch: Path, columns: int) -> tuple[_Drawing, Level]:
+def _drawing(total: RunReceipt, scratch: str, columns: int) -> tuple[_Drawing, Level]:
     segments = number_segments(total.runs, scratch)
     last = segments.levels[-1]
     if columns:
@@ -175,12 +174,13 @@ def _drawing(total: RunReceipt, scratch: Path, columns: int) -> tuple[_Drawing, 
         cells, keys = np.zeros(len(last.keys), np.int32), [()]
     salts = np.array([_salt(key) if key else 0 for key in keys], np.uint64)
     values = segment_values.arrays(last.keys, last.types)
-    path = scratch / "division-keys.parquet"
-    pq.write_table(pa.Table.from_arrays(values, names=[str(i) for i in range(len(values))]), path)
-    cell_codes = write_codes(scratch / "division-cells", cells)
+    path = f"{scratch}/division-keys.parquet"
+    with writing(path) as file:
+        pq.write_table(pa.Table.from_arrays(values, names=[str(i) for i in range(len(values))]), file)
+    cell_codes = write_codes(f"{scratch}/division-cells", cells)
     # Written as pairs of numbers of 32 bits.
-    salt_codes = write_codes(scratch / "division-salts", salts[cells].view(np.int32))
-    return _Drawing(segments.coding, cell_codes, salt_codes, str(path)), last
+    salt_codes = write_codes(f"{scratch}/division-salts", salts[cells].view(np.int32))
+    return _Drawing(segments.coding, cell_codes, salt_codes, path), last
 
 
 class _Side(NamedTuple):
@@ -215,13 +215,11 @@ def _divide(
     for i, side in enumerate(split.sides(points, cell, salt)):
         some, there = _some(*side)
         own = None if code is None else code[there]
-        sides.append(_write(some, own, drawing, Path(folder), 2 * index + i))
+        sides.append(_write(some, own, drawing, folder, 2 * index + i))
     return sides[0], sides[1]
 
 
-def _write(
-    points: Points, code: Integers | None, drawing: _Drawing | None, folder: Path, index: int
-) -> _Side:
+def _write(points: Points, code: Integers | None, drawing: _Drawing | None, folder: str, index: int) -> _Side:
     if points.score.size == 0:
         return _Side()
     sums = (float(points.weight.sum()), float(points.positives.sum()))
@@ -230,7 +228,7 @@ def _write(
         [run] = write_entries(points, folder, index).runs
         return _Side(run, *sums, *ends)
     own, place = np.unique(code, return_inverse=True)
-    with pq.ParquetFile(drawing.keys) as file:
+    with reading(drawing.keys) as source, pq.ParquetFile(source) as file:
         keys = file.read(use_threads=False).combine_chunks()
     values = [column.take(as_column(own)).combine_chunks() for column in keys.columns]
     negatives, positives = (
@@ -239,7 +237,7 @@ def _write(
     )
     entries = CodedEntries(points.score, place.astype(np.int64), points.weight, points.positives)
     segments = RunSegments(values, np.column_stack([negatives, positives]))
-    run = write_run(folder / f"run-{index:06d}-0000", Sections(coded_entries=entries), segments)
+    run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), segments)
     return _Side(run, *sums, *ends, own)
 
 

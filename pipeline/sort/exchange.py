@@ -16,7 +16,7 @@ from calibrators.passes import Array, Points
 from pipeline._kernels import packing
 from pipeline._kernels import tags as kernels
 from pipeline.execution import tasks
-from pipeline.files.blobs import Blob, write_blob
+from pipeline.files.blobs import Blob, each, write_blob
 from pipeline.sort.run_files import Integers, Words
 
 STRIDE = 1024
@@ -99,7 +99,7 @@ class Slices(NamedTuple):
 
 def gather(files: Sequence[Exchanged], first: int, last: int) -> Slices:
     """All items of segments first, ..., last. files : in the order of their ranges."""
-    found = [file.read(first, last) for file in files]
+    found = each(lambda file: file.read(first, last), files, files[0].path)
     counts = np.sum([np.diff(starts) for _, starts in found], axis=0, dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(counts)])
     columns = [np.empty(starts[-1]) for _ in range(files[0].columns)]
@@ -113,6 +113,6 @@ def gather(files: Sequence[Exchanged], first: int, last: int) -> Slices:
 def item_counts(files: Sequence[Exchanged]) -> Integers:
     """How many items each segment has in all."""
     total = np.zeros(files[0].segments, np.int64)
-    for file in files:
-        total += np.diff(file.starts(0, file.segments - 1))
+    for starts in each(lambda file: file.starts(0, file.segments - 1), files, files[0].path):
+        total += np.diff(starts)
     return total

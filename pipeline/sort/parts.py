@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from calibrators.passes import Array, Classes, Pass, Points
 from pipeline import schema
 from pipeline.arrow_columns import as_column, as_numpy
 from pipeline.execution import Executor
+from pipeline.files.blobs import reading, writing
 from pipeline.sort.buckets import Bucket
 
 _MOST_CLASSES = 1 << 26
@@ -70,7 +70,7 @@ def _pooled(negatives: Array, positives: Array, classes: Classes) -> tuple[Part,
 def merge_points(points: Points, path: str | None, chunk: Callable[[Points], Any] | None) -> tuple[Part, Any]:
     """Points of a range of scores as a part; as `merge`."""
     if path is not None:
-        write_points(points, Path(path))
+        write_points(points, path)
     part = Part(
         path,
         float(points.score[0]),
@@ -81,25 +81,29 @@ def merge_points(points: Points, path: str | None, chunk: Callable[[Points], Any
     return part, (chunk(points) if chunk is not None else None)
 
 
-def write_points(points: Points, path: Path) -> None:
+def write_points(points: Points, path: str) -> None:
     """Write points as a part of a score table; a repeated task writes the same file again."""
     table = pa.Table.from_arrays([as_column(column) for column in points], schema=schema.SCORE_TABLE)
-    temporary = path.with_suffix(".tmp")
-    pq.write_table(
-        table,
-        temporary,
-        # Within some hundredths as small as zstd makes it, and read in two thirds of the time.
-        compression="lz4",
-        use_dictionary=["weight", "positives"],
-        column_encoding={"score": "BYTE_STREAM_SPLIT"},
-    )
-    temporary.replace(path)
+    write_part(table, path, ["weight", "positives"])
+
+
+def write_part(table: pa.Table, path: str, repeated: list[str]) -> None:
+    """Write a part, with the columns that repeat values as dictionaries."""
+    with writing(path) as file:
+        pq.write_table(
+            table,
+            file,
+            # Within some hundredths as small as zstd makes it, and read in two thirds of the time.
+            compression="lz4",
+            use_dictionary=repeated,
+            column_encoding={"score": "BYTE_STREAM_SPLIT"},
+        )
 
 
 def read_points(path: str, group: int | None = None) -> Points:
     """A part of a score table."""
     score, weight, positives = schema.SCORE_TABLE.names
-    with pq.ParquetFile(path, pre_buffer=False) as file:
+    with reading(path) as source, pq.ParquetFile(source, pre_buffer=False) as file:
         groups = range(file.num_row_groups) if group is None else [group]
         alike = only_weight(file.metadata, groups)
         names = [score, positives] if alike is not None else [score, weight, positives]

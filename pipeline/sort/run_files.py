@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -164,15 +163,15 @@ class Run:
         return np.concatenate([*self.samples, *self.ends, self.before])
 
 
-def write_run(path: Path, sections: Sections, segments: RunSegments | None = None) -> Run:
+def write_run(path: str, sections: Sections, segments: RunSegments | None = None) -> Run:
     """Write a run; a repeated task writes the same file again."""
     ends: list[npt.NDArray[np.uint32]] = []
-    write_blob(str(path), _packed(sections, ends))
+    write_blob(path, _packed(sections, ends))
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
     # One of them is empty.
     weight = max(sections.entries.weight, sections.coded_entries.weight, key=len)
     return Run(
-        str(path),
+        path,
         tuple(score.size for score in scores),
         # Copies: a view would keep the whole column alive.
         tuple(score[::SAMPLE_STRIDE].copy() for score in scores),
@@ -252,10 +251,10 @@ def read_run(run: Run) -> Sections:
 
 
 class RunFile:
-    """An open run file."""
+    """An open run file. ahead : see `Blob`."""
 
-    def __init__(self, path: str) -> None:
-        self._blob = Blob(path)
+    def __init__(self, path: str, ahead: dict[int, bytes] | None = None) -> None:
+        self._blob = Blob(path, ahead)
         self._words: Words = np.empty(0, np.uint64)
 
     def __enter__(self) -> RunFile:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -75,7 +74,7 @@ def write_runs(
     keep_bad : whether to leave the unusable rows as Parquet beside the runs
     """
     intake = Intake(reading)
-    buffer = intake.buffer(run_rows, Path(folder), index)
+    buffer = intake.buffer(run_rows, folder, index)
     receipt = RunReceipt()
     bad_tables: list[pa.Table] = []
     for piece in pieces:
@@ -95,7 +94,7 @@ def write_runs(
     receipt.used_positive = buffer.used_positive
     receipt.lowest, receipt.highest = buffer.lowest, buffer.highest
     if bad_tables:
-        quarantine.write_part(bad_tables, Path(folder) / f"bad-{index:06d}.parquet")
+        quarantine.write_part(bad_tables, f"{folder}/bad-{index:06d}.parquet")
     return receipt
 
 
@@ -131,7 +130,7 @@ class Intake:
         score, move = score_grid.round_scores(rows.score, self.reading.grid)
         return rows._replace(score=score), move
 
-    def buffer(self, capacity: int, folder: Path, index: int) -> Buffer:
+    def buffer(self, capacity: int, folder: str, index: int) -> Buffer:
         """What takes such rows, and writes them as runs of at most `capacity` rows."""
         weighted = self.reading.columns.weight is not None
         if self.encoder is not None:
@@ -155,7 +154,7 @@ def calibration_scores(score: Array, reading: Reading) -> Array:
     return score
 
 
-def write_entries(entries: Points, folder: Path, index: int) -> RunReceipt:
+def write_entries(entries: Points, folder: str, index: int) -> RunReceipt:
     """Leave entries, sorted by score, as a run; of the receipt, the run and its extreme scores are filled in."""
-    run = write_run(folder / f"run-{index:06d}-0000", Sections(entries=entries))
+    run = write_run(f"{folder}/run-{index:06d}-0000", Sections(entries=entries))
     return RunReceipt([run], lowest=float(entries.score[0]), highest=float(entries.score[-1]))

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,8 @@ from calibrators._kernels.sums import exact_sum
 from calibrators.passes import Array, Classes, Pass, Place, Points
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
+from pipeline.files.blobs import receipts_in
+from pipeline.files.folders import Folder
 from pipeline.log import quarantine, score_grid
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import BadRows, RowRules
@@ -56,19 +57,19 @@ class SortPlan:
 
     Parameters
     ----------
-    scratch : folder that all workers see
+    scratch : folder that all workers see: a path or a URL
     transform, lookup, grid : see `pipeline.sort.runs.Reading`
     rules : what to do with unusable rows
     write : folder to write the table's parts to, or None where the first pass is all that is wanted
     run_rows, bucket_bytes : sizes of the work; they change no result
     """
 
-    scratch: Path
+    scratch: str
     transform: str = "none"
     lookup: str | None = None
     grid: str = score_grid.NONE
     rules: RowRules = field(default_factory=RowRules)
-    write: Path | None = None
+    write: str | None = None
     run_rows: int = RUN_ROWS
     bucket_bytes: int = BUCKET_BYTES
 
@@ -95,6 +96,7 @@ class ScoreTable:
     lowest, highest : the extreme scores.
     largest_move : of a score that was rounded to a grid; None without one.
     held_out : what a manifest says of rows that were held out of the table; see `RunReceipt`
+    gathered : bytes that the ranges of scores left of the first pass.
     exchanged : of each level that was asked for, what the ranges of scores left of each segment, in their order.
     """
 
@@ -109,6 +111,7 @@ class ScoreTable:
     highest: float
     bad: BadRows
     largest_move: float | None = None
+    gathered: int = 0
     held_out: dict[str, float] = field(default_factory=dict)
     exchanged: tuple[tuple[Exchanged, ...], ...] = ()
 
@@ -210,10 +213,10 @@ def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
     """
     reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
     tasks = [
-        (pieces, reading, str(plan.scratch), i, plan.run_rows, plan.rules.keep)
+        (pieces, reading, plan.scratch, i, plan.run_rows, plan.rules.keep)
         for i, pieces in enumerate(cut(log, plan.run_rows))
     ]
-    receipts = graph.layer("sort", runs.write_runs, tasks, receipts=str(plan.scratch))
+    receipts = graph.layer("sort", runs.write_runs, tasks, receipts=receipts_in(plan.scratch))
     return graph.task("check", _checked, receipts, plan.rules)
 
 
@@ -241,7 +244,7 @@ def add_merge(
         (entry, _part_path(plan.write, i), chunk, placed, classes, cutting, i)
         for i, entry in enumerate(graph.entries("entry", split, count))
     ]
-    merged = graph.layer("merge", _merge_bucket, tasks, receipts=str(plan.scratch))
+    merged = graph.layer("merge", _merge_bucket, tasks, receipts=receipts_in(plan.scratch))
     combine = None if request is None else request.combine
     return graph.task("combine", _combined, total, merged, combine, plan.grid)
 
@@ -289,13 +292,13 @@ class _Entry(NamedTuple):
     rows: int
 
 
-def _split(total: RunReceipt, bucket_bytes: int, count: int, write: Path | None) -> list[_Entry | None]:
+def _split(total: RunReceipt, bucket_bytes: int, count: int, write: str | None) -> list[_Entry | None]:
     """Where all runs are cut into at most `count` buckets, and None for those that are not needed.
 
     write : see `SortPlan`
     """
     if write is not None:
-        write.mkdir(parents=True, exist_ok=True)
+        Folder.at(write).make()
     enough = -(-sum(run.bytes for run in total.runs) // count)
     found = [_Entry(*own, total.used) for own in ranges(total, max(bucket_bytes, enough))]
     return [*found, *([None] * (count - len(found)))]
@@ -309,8 +312,8 @@ def ranges(total: RunReceipt, bucket_bytes: int) -> list[tuple[Places, float, fl
     return [(where[i], float(low), float(high)) for i, (low, high) in enumerate(itertools.pairwise(edges))]
 
 
-def _part_path(folder: Path | None, index: int) -> str | None:
-    return None if folder is None else str(folder / f"part-{index:05d}.parquet")
+def _part_path(folder: str | None, index: int) -> str | None:
+    return None if folder is None else f"{folder}/part-{index:05d}.parquet"
 
 
 def _merge_bucket(
@@ -354,9 +357,35 @@ def _combined(
 ) -> tuple[ScoreTable, Any]:
     filled = [bucket for bucket in merged if bucket is not None]
     parts = tuple(part for part, *_ in filled)
-    result = None if combine is None else combine([state for _, state, _ in filled])
+    size, result = (0, None) if combine is None else _Weighed(combine)([state for _, state, _ in filled])
     exchanged = tuple(zip(*(files for *_, files in filled), strict=True))
-    return _table(parts, total, grid, exchanged), result
+    return replace(_table(parts, total, grid, exchanged), gathered=size), result
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """Combines states, and says how many bytes they have."""
+
+    combine: Callable[[list[Any]], Any]
+
+    def __call__(self, states: list[Any]) -> tuple[int, Any]:
+        # Combining may use them up.
+        return _bytes_of(states), self.combine(states)
+
+
+def weighing(request: Pass) -> Pass:
+    """A pass whose result is a pair: how many bytes its parts have left, and its result."""
+    return replace(request, combine=_Weighed(request.combine))
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (tuple, list)):
+        return sum(map(_bytes_of, value))
+    if isinstance(value, dict):
+        return sum(map(_bytes_of, value.values()))
+    return sum(map(_bytes_of, vars(value).values())) if hasattr(value, "__dict__") else 8
 
 
 def _table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +15,10 @@ from calibrators.pooling import pool_classes, pool_points
 from pipeline import schema
 from pipeline._kernels import tags as kernels
 from pipeline.arrow_columns import as_column
+from pipeline.files.blobs import reading
 from pipeline.sort.buckets import Bucket, CodedBucket
 from pipeline.sort.exchange import Exchanged, write_exchange
+from pipeline.sort.parts import write_part
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import Coding, read_codes
 from pipeline.sort.tagged import sort_tagged
@@ -146,7 +147,7 @@ def _keep(entries: tuple[Array, Integers, Array, Array], codes: int, kept: KeptS
     """Write each segment's points; a repeated task writes the same file again."""
     own = np.arange(codes, dtype=np.int32)
     score, code, weight, positives = kernels.sum_groups(*entries, own)
-    with pq.ParquetFile(kept.keys) as file:
+    with reading(kept.keys) as source, pq.ParquetFile(source) as file:
         keys = file.read(use_threads=False).combine_chunks()
     values = [column.take(as_column(code)).combine_chunks() for column in keys.columns]
     fields = [(field.name, field.type) for field in keys.schema]
@@ -154,16 +155,7 @@ def _keep(entries: tuple[Array, Integers, Array, Array], codes: int, kept: KeptS
         [*values, *(as_column(column) for column in (score, weight, positives))],
         schema=schema.segmented_score_table(fields),
     )
-    path = Path(kept.folder) / f"part-{index:05d}.parquet"
-    temporary = path.with_suffix(".tmp")
-    pq.write_table(
-        table,
-        temporary,
-        compression="lz4",
-        use_dictionary=[*keys.schema.names, "weight", "positives"],
-        column_encoding={"score": "BYTE_STREAM_SPLIT"},
-    )
-    temporary.replace(path)
+    write_part(table, f"{kept.folder}/part-{index:05d}.parquet", [*keys.schema.names, "weight", "positives"])
 
 
 def _starts(counts: Integers) -> Integers:

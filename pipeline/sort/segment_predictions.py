@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from calibrators._kernels import ties
 from calibrators.comparison import Comparison, PairedDifference, comparison_of, join_sums, pair_sums
 from calibrators.passes import Array, Points
 from pipeline.execution import Executor
+from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
 from pipeline.sort.exchange import Slices
 from pipeline.sort.run_files import Integers
@@ -71,7 +71,7 @@ class _Predicting(NamedTuple):
 
 def _predicting(rows: SegmentRows, predictor: Predictor, name: str) -> _Predicting:
     places = predictor.places(rows.names, rows.values)
-    path = rows.plan.scratch / f"places-{name}"
+    path = f"{rows.plan.scratch}/places-{name}"
     return _Predicting(predictor, None if places is None else write_codes(path, places))
 
 
@@ -160,22 +160,20 @@ def _difference(place: int, parts: list[Array]) -> SegmentDifference:
     return SegmentDifference(place, one.weight, one.log_loss)
 
 
-def order_predictions(
-    rows: SegmentRows, predictor: Predictor, folder: Path, executor: Executor
-) -> ScoreTable:
+def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, executor: Executor) -> ScoreTable:
     """The score table of what is predicted: of all rows in the order of their probabilities.
 
     folder : for the runs and the table
     """
-    folder.mkdir(exist_ok=True)
-    function = partial(_order, _predicting(rows, predictor, "order"), str(folder))
+    Folder.at(folder).make()
+    function = partial(_order, _predicting(rows, predictor, "order"), folder)
     table = rows.table
     total = RunReceipt(rows=table.rows, used=table.used, used_positive=table.used_positive, bad=table.bad)
     for receipt in rows.map(executor, function):
         total.runs += receipt.runs
         total.lowest = min(total.lowest, receipt.lowest)
         total.highest = max(total.highest, receipt.highest)
-    plan: SortPlan = replace(rows.plan, scratch=folder, write=folder / "score_table")
+    plan: SortPlan = replace(rows.plan, scratch=folder, write=f"{folder}/score_table")
     return build_score_table(rows.log, plan, executor, None, total)[0]
 
 
@@ -184,4 +182,4 @@ def _order(predicting: _Predicting, folder: str, index: int, codes: Integers, sl
     order = np.argsort(p, kind="stable")
     _, weight, positives = slices.columns
     points = Points(*ties.expand_ties(p[order], weight[order], positives[order]))
-    return write_entries(points, Path(folder), index)
+    return write_entries(points, folder, index)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -118,7 +117,7 @@ class AddedRows(NamedTuple):
     merged: Any
 
 
-def _number(total: RunReceipt, scratch: Path, weighted: bool, known: Known | None) -> tuple[Level, Cutting]:
+def _number(total: RunReceipt, scratch: str, weighted: bool, known: Known | None) -> tuple[Level, Cutting]:
     segments = number_segments(total.runs, scratch)
     level = segments.levels[-1]
     if known is not None:

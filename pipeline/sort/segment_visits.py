@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,6 +18,8 @@ import pyarrow.parquet as pq
 
 from calibrators.passes import Pass, Points
 from pipeline.execution import Executor, Graph
+from pipeline.files.blobs import receipts_in, writing
+from pipeline.files.folders import Folder
 from pipeline.log import segment_values
 from pipeline.sort.exchange import Exchanged, Slices, gather, item_counts
 from pipeline.sort.run_files import Integers
@@ -60,7 +61,7 @@ class Visit(Generic[R]):
 def cut_levels(
     segments: Segments,
     levels: Sequence[tuple[Level, npt.NDArray[np.bool_]]],
-    scratch: Path,
+    scratch: str,
     *,
     pooled: bool,
     weighted: bool,
@@ -69,33 +70,34 @@ def cut_levels(
     cuts = []
     for level, wanted in levels:
         of = np.where(wanted[level.of], level.of, np.int32(-1)).astype(np.int32)
-        path = write_codes(scratch / f"level-{level.level}", of)
-        left = str(scratch / f"segments-{level.level}")
+        path = write_codes(f"{scratch}/level-{level.level}", of)
+        left = f"{scratch}/segments-{level.level}"
         cuts.append(LevelCut(path, len(level.keys), pooled, left))
     return Cutting(segments.coding, tuple(cuts), weighted)
 
 
 def cut_leaning(
-    segments: Segments, own: Sequence[npt.NDArray[np.bool_]], scratch: Path, *, weighted: bool
+    segments: Segments, own: Sequence[npt.NDArray[np.bool_]], scratch: str, *, weighted: bool
 ) -> Cutting:
     """What the merge is to leave of all segments, where maps lean on each other. own : see `LevelCut`; a level each."""
     cuts = []
     for level, chosen in zip(segments.levels, own, strict=True):
-        path = write_codes(scratch / f"level-{level.level}", level.of)
-        flags = write_codes(scratch / f"level-{level.level}-own", chosen.astype(np.int32))
-        left = str(scratch / f"segments-{level.level}")
+        path = write_codes(f"{scratch}/level-{level.level}", level.of)
+        flags = write_codes(f"{scratch}/level-{level.level}-own", chosen.astype(np.int32))
+        left = f"{scratch}/segments-{level.level}"
         cuts.append(LevelCut(path, len(level.keys), False, left, flags))
     return Cutting(segments.coding, tuple(cuts), weighted)
 
 
-def keep_keys(segments: Segments, names: Sequence[str], scratch: Path, folder: Path) -> KeptSegments:
+def keep_keys(segments: Segments, names: Sequence[str], scratch: str, folder: str) -> KeptSegments:
     """Make ready for the merge to keep each segment's points in a folder. names : of the segment columns."""
     level = segments.levels[-1]
     columns = segment_values.arrays(level.keys, level.types)
-    path = scratch / "kept-keys.parquet"
-    pq.write_table(pa.Table.from_arrays(columns, names=list(names)), path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return KeptSegments(str(folder), str(path))
+    path = f"{scratch}/kept-keys.parquet"
+    with writing(path) as file:
+        pq.write_table(pa.Table.from_arrays(columns, names=list(names)), file)
+    Folder.at(folder).make()
+    return KeptSegments(folder, path)
 
 
 class Work(NamedTuple):
@@ -139,7 +141,7 @@ def within(count: int, task_bytes: int, most: int, works: Callable[[int, int], l
 
 
 def add_visits(
-    graph: Graph, merged: Any, wanted: Any, visit: Visit[R], task_bytes: int, most: int, receipts: Path
+    graph: Graph, merged: Any, wanted: Any, visit: Visit[R], task_bytes: int, most: int, scratch: str
 ) -> Any:
     """Add the third stage to a graph: `pack -> join-i -> joined`; return a reference to what `finish_visits` takes.
 
@@ -149,12 +151,12 @@ def add_visits(
     wanted : of each level, which segments are visited; or a reference
     task_bytes : that a task takes
     most : tasks: so many are there, those beyond what there is do nothing, and where more were needed they take more
-    receipts : where tasks leave what came of them
+    scratch : where tasks leave what came of them
     """
     packed = graph.task("pack", _packed, merged, wanted, visit.first is None, task_bytes, most)
     entries = graph.entries("work", packed, most)
     return graph.task(
-        "joined", _filled, graph.layer("join", _join, _tasks(entries, visit), receipts=str(receipts))
+        "joined", _filled, graph.layer("join", _join, _tasks(entries, visit), receipts=receipts_in(scratch))
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +22,10 @@ from pipeline.sort.tagged import bits_of_tags
 Codes = npt.NDArray[np.int32]
 
 
-def write_codes(path: Path, codes: Codes) -> str:
+def write_codes(path: str, codes: Codes) -> str:
     """Leave codes where tasks find them."""
-    write_blob(str(path), [np.ascontiguousarray(codes).data])
-    return str(path)
+    write_blob(path, [np.ascontiguousarray(codes).data])
+    return path
 
 
 def read_codes(path: str, start: int, stop: int) -> Codes:
@@ -86,7 +85,7 @@ class Segments:
     coding: Coding
 
 
-def number_segments(runs: Sequence[Run], scratch: Path) -> Segments:
+def number_segments(runs: Sequence[Run], scratch: str) -> Segments:
     """Number the segments of all runs; the coding is left in scratch space.
 
     Raises
@@ -98,7 +97,7 @@ def number_segments(runs: Sequence[Run], scratch: Path) -> Segments:
     columns = [pa.concat_arrays(column) for column in zip(*(own.values for own in known), strict=True)]
     numbered = segment_values.number(columns)
     starts = np.cumsum([0, *(len(own.counts) for own in known)]).tolist()
-    coding = Coding(write_codes(scratch / "codes", numbered.codes), tuple(starts), len(numbered.keys[-1]))
+    coding = Coding(write_codes(f"{scratch}/codes", numbered.codes), tuple(starts), len(numbered.keys[-1]))
     counts = np.zeros((coding.count, 2), np.int64)
     for own, start in zip(known, starts, strict=False):
         counts[numbered.codes[start : start + len(own.counts)]] += own.counts

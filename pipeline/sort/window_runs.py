@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Graph
+from pipeline.files.blobs import receipts_in
 from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
 from pipeline.log.windows import Window
-from pipeline.sort import day_runs
+from pipeline.sort import divided_runs
+from pipeline.sort.day_files import FileId
 from pipeline.sort.runs import Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
-
-FileId = tuple[str, int, str]
-"""Path, size and stamp: a changed file is another one."""
 
 
 class SortedDay(NamedTuple):
@@ -57,7 +56,7 @@ def add_days(
     graph: Graph,
     window: Window,
     files: dict[int, frozenset[FileId]],
-    folders: dict[int, Path],
+    folders: dict[int, str],
     plan: SortPlan,
 ) -> list[SortedDay]:
     """Add to a graph what sorts the rows of some days into runs in the days' own folders: a layer `sort-i`.
@@ -66,22 +65,24 @@ def add_days(
     """
     log = window.log
     reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
-    plain = reading._replace(columns=day_runs.without_date(log.columns))
+    plain = reading._replace(columns=divided_runs.without_date(log.columns))
     keep = plan.rules.keep
     tasks: list[tuple[Any, ...]] = []
     # The days that each task gives rows of; one day, where it reads no others.
     reach: list[int | frozenset[int]] = []
     pure, mixed = _divide(window, files)
     for day, pieces in pure.items():
-        for some in day_runs.pack(pieces, plan.run_rows):
-            tasks.append((write_runs, some, plain, str(folders[day]), len(tasks), plan.run_rows, keep))
+        for some in divided_runs.pack(pieces, plan.run_rows):
+            tasks.append((write_runs, some, plain, folders[day], len(tasks), plan.run_rows, keep))
             reach.append(day)
     for own_days, divided in sorted(mixed.items(), key=lambda item: sorted(item[0])):
-        places = {day: str(folders[day]) for day in sorted(own_days)}
-        for few in day_runs.pack(divided, plan.run_rows):
-            tasks.append((day_runs.write_divided_runs, few, reading, places, len(tasks), plan.run_rows, keep))
+        places = {day: folders[day] for day in sorted(own_days)}
+        for few in divided_runs.pack(divided, plan.run_rows):
+            tasks.append(
+                (divided_runs.write_divided_runs, few, reading, places, len(tasks), plan.run_rows, keep)
+            )
             reach.append(own_days)
-    found = graph.layer("sort", day_runs.call, tasks, receipts=str(plan.scratch))
+    found = graph.layer("sort", _call, tasks, receipts=receipts_in(plan.scratch))
     finished = []
     for day, folder in folders.items():
         own = [result for days, result in zip(reach, found, strict=True) if days == day]
@@ -90,20 +91,20 @@ def add_days(
             for days, result in zip(reach, found, strict=True)
             if isinstance(days, frozenset) and day in days
         ]
-        finished.append(SortedDay(str(folder), day, own, others))
+        finished.append(SortedDay(folder, day, own, others))
     return finished
 
 
 def _divide(
     window: Window, files: dict[int, frozenset[FileId]]
-) -> tuple[dict[int, list[Piece]], dict[frozenset[int], list[day_runs.MixedPiece]]]:
+) -> tuple[dict[int, list[Piece]], dict[frozenset[int], list[divided_runs.MixedPiece]]]:
     """The row groups that some files have of each day: those of one day, and by their days those of several.
 
     Of a file that some days have a table of already, only the others' rows are taken.
     """
     wanted = {path for own in files.values() for path, _, _ in own}
     pure: dict[int, list[Piece]] = {day: [] for day in files}
-    mixed: dict[frozenset[int], list[day_runs.MixedPiece]] = {}
+    mixed: dict[frozenset[int], list[divided_runs.MixedPiece]] = {}
     for file, groups in window.files:
         if file.path not in wanted:
             continue
@@ -115,7 +116,12 @@ def _divide(
             piece = file.piece((group.place,), group.start, group.rows)
             if group.mixed:
                 divided = mixed.setdefault(frozenset(days), [])
-                divided.append(day_runs.MixedPiece(piece, group.first, group.last))
+                divided.append(divided_runs.MixedPiece(piece, group.first, group.last))
             else:
                 pure[group.first].append(piece)
     return pure, mixed
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """One stage's tasks may be of two kinds."""
+    return function(*arguments)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pipeline.execution import Executor, Graph
+from pipeline.files.blobs import receipts_in
+from pipeline.files.folders import Folder
+from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.windows import Window, day_of
-from pipeline.sort.day_tables import DayTable, Kept
+from pipeline.sort.day_files import FileId, Kept
+from pipeline.sort.day_tables import DayTable
 from pipeline.sort.decay import factor, weigh_runs
 from pipeline.sort.label_coverage import covered
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_up
-from pipeline.sort.window_runs import FileId, add_days, add_up_day, check_window
+from pipeline.sort.window_runs import add_days, add_up_day, check_window
 
 
 def add_window(
@@ -32,10 +35,10 @@ def add_window(
     weighed = days
     if half_life is not None:
         weigh = [
-            (receipt, factor(window.last - day, half_life), str(plan.scratch / f"run-decayed-{i:06d}"))
+            (receipt, factor(window.last - day, half_life), f"{plan.scratch}/run-decayed-{i:06d}")
             for i, (day, receipt) in enumerate(zip(folders, days, strict=True))
         ]
-        weighed = graph.layer("weigh", _weighed, weigh, receipts=str(plan.scratch))
+        weighed = graph.layer("weigh", _weighed, weigh, receipts=receipts_in(plan.scratch))
     return graph.task("total", _total, tuple(folders), days, weighed, min_labelled, plan)
 
 
@@ -57,15 +60,16 @@ def sort_window(window: Window, plan: SortPlan, executor: Executor) -> RunReceip
 def make_days(window: Window, plan: SortPlan) -> None:
     """Make the days' folders, which tasks write to."""
     for day in _files(window):
-        _folder(plan, day).mkdir(exist_ok=True)
+        Folder.at(_folder(plan, day)).make()
 
 
 def gather_bad(window: Window, plan: SortPlan) -> None:
     """Move the bad rows that a window's days have kept to where a log's are."""
+    scratch = Folder.at(plan.scratch)
     for day in _files(window):
-        folder = _folder(plan, day)
-        for part in folder.glob("bad-*.parquet"):
-            part.rename(plan.scratch / f"{part.stem}-{folder.name}.parquet")
+        folder = Folder.at(_folder(plan, day))
+        for part in folder.matching(BAD_PARTS):
+            scratch.link(folder, part, f"{part.removesuffix('.parquet')}-{day_of(day)}.parquet")
 
 
 def _files(window: Window) -> dict[int, frozenset[FileId]]:
@@ -77,8 +81,8 @@ def _files(window: Window) -> dict[int, frozenset[FileId]]:
     return {day: own for day, own in files.items() if own}
 
 
-def _folder(plan: SortPlan, day: int) -> Path:
-    return plan.scratch / f"day-{day_of(day)}"
+def _folder(plan: SortPlan, day: int) -> str:
+    return f"{plan.scratch}/day-{day_of(day)}"
 
 
 def _weighed(receipt: RunReceipt, weight: float, path: str) -> RunReceipt:

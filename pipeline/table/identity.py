@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
@@ -42,6 +43,10 @@ def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
 
 def software() -> dict[str, str]:
     """Versions of what computed a result."""
-    versions = {"python": platform.python_version()}
-    versions.update({package: metadata.version(package) for package in _PACKAGES})
-    return versions
+    return dict(_versions())
+
+
+@functools.cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    versions = ((package, metadata.version(package)) for package in _PACKAGES)
+    return (("python", platform.python_version()), *versions)

@@ -10,7 +10,7 @@
 A version is written whole under a name that readers pass over, its manifest last, then renamed; then the journal says
 that it will be current; moving CURRENT is the last step and the only visible one. On object stores, which cannot
 rename, the manifest and CURRENT are single writes, and a version without a manifest does not exist. Nothing is ever
-overwritten but CURRENT and the index. All this happens in turns (`pipeline.files.single_writer`), and wherever it is
+overwritten but CURRENT and the index. All this happens in turns (`pipeline.files.turns`), and wherever it is
 stopped, the same command run again goes on from there.
 """
 
@@ -32,7 +32,7 @@ from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError, T
 from pipeline.files.folders import Folder
 from pipeline.files.locks import make, remove, remove_dead
 from pipeline.files.secrets import redacted
-from pipeline.files.single_writer import Turn, taking_turns
+from pipeline.files.turns import Turn, taking_turns
 from pipeline.files.writable import check_writable
 from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE
 from pipeline.table.published import CURRENT, PublishedTable
@@ -62,7 +62,7 @@ class TableStore(PublishedTable):
         fingerprint: str,
         write_lookup: Callable[[str], bytes],
         manifest: dict[str, Any],
-        score_table: Path | None = None,
+        score_table: str | None = None,
         beside: dict[str, bytes] | None = None,
         *,
         candidate: bool = False,
@@ -239,7 +239,7 @@ class TableStore(PublishedTable):
         """
         with self._storing(), taking_turns(self.folder) as turn:
             if turn.sure:
-                self.folder.tidy("*")
+                self.folder.tidy()
             yield turn
 
     @contextmanager
@@ -312,6 +312,9 @@ class TableStore(PublishedTable):
         return f"{newest + 1:06d}-{fingerprint[:12]}"
 
 
-def _keep(score_table: Path | None, place: Folder) -> dict[str, Any]:
-    parts = [] if score_table is None else sorted(score_table.glob("*.parquet"))
-    return {f"{SCORE_TABLE}/{part.name}": place.copy(part, f"{SCORE_TABLE}/{part.name}") for part in parts}
+def _keep(score_table: str | None, place: Folder) -> dict[str, Any]:
+    if score_table is None:
+        return {}
+    source = Folder.at(score_table)
+    parts = [(f"{SCORE_TABLE}/{name}", name) for name in source.matching("*.parquet")]
+    return {new: place.copy(source, name, new) for new, name in parts}

@@ -101,9 +101,9 @@ def run_twice(stage: Stage, call: Call, random: np.random.Generator) -> Iterator
     others: list[int] = []
 
     def impatient() -> int:
-        from pipeline.files import single_writer
+        from pipeline.files import turns
 
-        single_writer.PATIENCE = 0.1
+        turns.PATIENCE = 0.1
         return stage.command()
 
     stage.reset()

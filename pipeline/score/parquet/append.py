@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.files.folders import beside
 from pipeline.score.parquet.footer import (
     MAGIC,
     NewColumn,
@@ -119,11 +119,7 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
             raise
         file.close()
         return
-    final = Path(path)
-    temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")  # with its own name it could be too long
-    try:
+    with beside(Path(path)) as temporary:
         with temporary.open("wb") as local:
             yield local
-        temporary.replace(final)
-    finally:
-        temporary.unlink(missing_ok=True)
+        temporary.replace(path)

@@ -1,0 +1,180 @@
+"""Turns: of all runs that want to change a folder, wherever they run, one does, and the others wait; or some use it
+together, while nobody changes it.
+
+On a mounted file system the folder itself is locked, and the lock ends with its process however that ends. Object
+stores have no locks: there a run puts an object of its own into `lock/` and looks what else is there. Whoever meets
+nobody that it must not meet has its turn, since of two who have put theirs the one who looks last sees the other;
+whoever does not takes his back and tries again later. That asks of a store only that what has been put is listed, and
+no conditional writes, which many lack. An object is renewed as long as its process lives; that of one that was killed
+counts for nothing once it is older than a living one lets it become.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pipeline.errors import TemporaryError
+from pipeline.files.folders import Folder
+
+PATIENCE = 600.0
+"""Seconds that a run waits for others."""
+LEASE = timedelta(minutes=3)
+"""After which an object that has not been renewed is a dead run's."""
+LOCKS = "lock"
+_RANDOM = random.SystemRandom()
+
+
+class Turn:
+    """The right to change a folder, or to use it, for now.
+
+    Attributes
+    ----------
+    sure : whether no other can have it too: false on a mounted file system without locks
+    """
+
+    def __init__(self, folder: Folder, name: str | None, sure: bool, facts: dict[str, Any]) -> None:
+        self.sure = sure
+        self._folder = folder
+        self._name = name
+        self._facts = facts
+        self._ended = threading.Event()
+
+    def check(self) -> None:
+        """Check that it has not been lost.
+
+        Raises
+        ------
+        TemporaryError
+            Others took this run for dead, such as when its machine was asleep.
+        """
+        if self._name is not None and self._folder.read(self._name) is None:
+            raise TemporaryError(
+                f"this run had the right to write to {self._folder.root}, and others took it for dead: run again"
+            )
+
+    @contextmanager
+    def renewing(self) -> Iterator[Turn]:
+        """Keep it until the block ends."""
+        thread = threading.Thread(target=self._renew, name="logcal-turn", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(max(LEASE.total_seconds() / 4, 1.0)):
+            # Another try is soon enough; and what others have removed stays away.
+            with suppress(Exception):
+                if self._name is not None and self._folder.read(self._name) is not None:
+                    self._folder.replace(self._name, _content(self._facts))
+
+
+@contextmanager
+def taking_turns(folder: Folder, *, shared: bool = False, patience: float | None = None) -> Iterator[Turn]:
+    """Wait until a folder, which is made if need be, may be changed, and keep others waiting meanwhile.
+
+    shared : to use it, together with others who do
+    patience : seconds to wait; None: those that runs usually wait
+
+    Raises
+    ------
+    TemporaryError
+        Another had it all the time.
+    """
+    folder.make()
+    patience = PATIENCE if patience is None else patience
+    with _flocked(folder, shared, patience) if folder.local else _alone(folder, shared, patience) as turn:
+        yield turn
+
+
+@contextmanager
+def _flocked(folder: Folder, shared: bool, patience: float) -> Iterator[Turn]:
+    descriptor = os.open(folder.root, os.O_RDONLY)
+    try:
+        yield Turn(folder, None, _flock(descriptor, folder.root, shared, patience), {})
+    finally:
+        os.close(descriptor)
+
+
+def _flock(descriptor: int, root: str, shared: bool, patience: float) -> bool:
+    """Whether it is locked now; false where there are no locks."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+        else:
+            return True
+        _wait(end, patience, root, "another run")
+
+
+@contextmanager
+def _alone(folder: Folder, shared: bool, patience: float) -> Iterator[Turn]:
+    name = f"{LOCKS}/{uuid.uuid4().hex}"
+    facts = {"host": socket.gethostname(), "process": os.getpid(), "shared": shared}
+    end = time.monotonic() + patience
+    try:
+        while True:
+            others = _in_the_way(folder, name, shared)
+            if not others:
+                folder.write(name, _content(facts))
+                others = _in_the_way(folder, name, shared)
+            if not others:
+                break
+            folder.remove(name)
+            who = f"a run on {others[0].get('host')} (process {others[0].get('process')})"
+            _wait(end, patience, folder.root, who)
+        with Turn(folder, name, True, facts).renewing() as turn:
+            yield turn
+    finally:
+        with suppress(Exception):  # nobody minds it for long
+            folder.remove(name)
+
+
+def _in_the_way(folder: Folder, mine: str, shared: bool) -> list[dict[str, Any]]:
+    return [other for other in living(folder, mine) if not (shared and other.get("shared"))]
+
+
+def living(folder: Folder, mine: str | None = None) -> list[dict[str, Any]]:
+    """What others who have a turn in a store's folder, or want it, say of themselves; what dead ones left is removed.
+
+    mine : the name of an object that is left out
+    """
+    found = []
+    for other in (folder / LOCKS).names():
+        name = f"{LOCKS}/{other}"
+        data = None if name == mine else folder.read(name)
+        if data is None:
+            continue
+        facts = json.loads(data)
+        if datetime.now(UTC) - datetime.fromisoformat(facts["at"]) < LEASE:
+            found.append(facts)
+        else:
+            folder.remove(name)
+    return found
+
+
+def _content(facts: dict[str, Any]) -> bytes:
+    return json.dumps({**facts, "at": datetime.now(UTC).isoformat(timespec="seconds")}).encode()
+
+
+def _wait(end: float, patience: float, root: str, who: str) -> None:
+    if time.monotonic() >= end:
+        raise TemporaryError(f"{who} has been using {root} for {patience:.0f} s: run again later")
+    time.sleep(_RANDOM.uniform(0.01, 0.2))

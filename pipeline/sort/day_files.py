@@ -1,0 +1,200 @@
+"""The files of a day table: what is known of its runs beside them, and the facts that make it a table, written last.
+
+day.json          files, rows, runs and bad rows of the day
+samples.npy       what is known of each run's blocks
+segments.parquet  of a log with segments: those of each run
+run-*             see `pipeline.sort.run_files`
+counts            instead of runs, on a score grid; see `pipeline.sort.day_counts`
+bad-*.parquet     unusable rows, where they are kept
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.arrow_columns import as_column, as_numpy
+from pipeline.files.blobs import read_blob
+from pipeline.files.folders import Folder
+from pipeline.log.quarantine import BAD_PARTS, BadRows, Example
+from pipeline.sort.day_counts import Counts, add_counts, write_counts
+from pipeline.sort.run_files import Run, RunSegments, restored, row_width
+from pipeline.sort.run_merging import merge_small
+from pipeline.sort.runs import RunReceipt
+from pipeline.sort.score_table import add_up
+
+FACTS, SAMPLES, SEGMENTS, COUNTS = "day.json", "samples.npy", "segments.parquet", "counts"
+
+FileId = tuple[str, int, str]
+"""Path, size and stamp of a log's file: a changed file is another one."""
+
+
+class Kept(NamedTuple):
+    """What is in a day table's folder.
+
+    files : that it is of. receipt : its runs, rows and bad rows. counts : instead of runs; None where there are runs
+    """
+
+    files: frozenset[FileId]
+    receipt: RunReceipt
+    counts: Counts | None
+
+
+def finish_day(
+    folder: str, receipt: RunReceipt, files: Sequence[FileId], run_rows: int, per_unit: float | None
+) -> None:
+    """Make a day's runs a day table: few files, its facts beside them, all of it on the disk.
+
+    A repeated task does the same again.
+
+    files : that the rows are of
+    per_unit : steps of the score grid, where the day may become counts; otherwise None
+    """
+    place = Folder.at(folder)
+    counts = None if per_unit is None else write_counts(receipt, f"{folder}/{COUNTS}", per_unit)
+    segmented = any(run.segments is not None for run in receipt.runs)
+    most = run_rows * row_width(weighted=False, segmented=segmented)
+    runs = merge_small(receipt.runs, folder, most) if counts is None else []
+    numbers = io.BytesIO()
+    np.save(numbers, np.concatenate([np.empty(0), *(run.index for run in runs)]))
+    place.replace(SAMPLES, numbers.getvalue())
+    segments = _segments_of(runs)
+    if segments is not None:
+        place.replace(SEGMENTS, segments)
+    facts = {
+        "files": files,
+        "rows": receipt.rows,
+        "used": receipt.used,
+        "used_positive": receipt.used_positive,
+        "lowest": float(receipt.lowest),
+        "highest": float(receipt.highest),
+        "largest_move": receipt.largest_move,
+        "bad": receipt.bad.counts,
+        "examples": receipt.bad.examples,
+        "runs": [{"name": _name(run.path), "sizes": run.sizes} for run in runs],
+        "segments": segments is not None,
+        "counts": None if counts is None else {"first": counts.first, "steps": counts.steps},
+    }
+    kept = [_name(run.path) for run in runs] + ([] if counts is None else [COUNTS])
+    place.sync([*kept, *place.matching(BAD_PARTS)])
+    place.replace(FACTS, json.dumps(facts).encode())
+
+
+def merge_tables(
+    folder: str,
+    parts: Sequence[tuple[str, RunReceipt, Counts | None]],
+    files: Sequence[FileId],
+    run_rows: int,
+    per_unit: float | None,
+) -> None:
+    """Make one day table of several of a day, each with its folder; as `finish_day` of all their rows."""
+    place = Folder.at(folder)
+    receipt = add_up([part for _, part, _ in parts])
+    runs: list[Run] = []
+    for i, (path, part, counts) in enumerate(parts):
+        source = Folder.at(path)
+        for run in part.runs:
+            name = f"run-part-{len(runs):06d}"
+            place.link(source, _name(run.path), name)
+            runs.append(replace(run, path=f"{folder}/{name}"))
+        if counts is not None:
+            assert per_unit is not None
+            runs.append(add_counts((counts,), per_unit, f"{folder}/run-part-{len(runs):06d}"))
+        for j, bad in enumerate(source.matching(BAD_PARTS)):
+            place.link(source, bad, f"bad-{i:06d}-{j:06d}.parquet")
+    receipt.runs = runs
+    finish_day(folder, receipt, files, run_rows, per_unit)
+
+
+def drop_unused(folder: str) -> None:
+    """Remove the runs that were merged, and what lost workers may have left, of a table that is whole."""
+    place = Folder.at(folder)
+    facts = place.read_json(FACTS) or {}
+    kept = {run["name"] for run in facts.get("runs", ())}
+    for name in place.matching("run-*", ".*"):
+        if name not in kept:
+            place.remove(name)
+
+
+def read_day(folder: str) -> Kept | None:
+    """A day table, or None where there is none that is whole."""
+    place = Folder.at(folder)
+    try:
+        facts = json.loads(place.read(FACTS) or b"null")
+        if facts is None:
+            return None
+        sizes = place.sizes()
+        numbers = np.load(io.BytesIO(place.read(SAMPLES) or b""))
+        counts = None if facts["counts"] is None else Counts(f"{folder}/{COUNTS}", **facts["counts"])
+        if counts is not None and sizes.get(COUNTS) != 8 * counts.steps:
+            return None
+        receipt = RunReceipt(
+            rows=facts["rows"],
+            used=facts["used"],
+            used_positive=facts["used_positive"],
+            lowest=facts["lowest"],
+            highest=facts["highest"],
+            largest_move=facts["largest_move"],
+            bad=BadRows(
+                facts["bad"],
+                {reason: [Example(*e) for e in found] for reason, found in facts["examples"].items()},
+            ),
+        )
+        own: list[RunSegments | None] = [None] * len(facts["runs"])
+        if facts["segments"]:
+            own = [*_read_segments(f"{folder}/{SEGMENTS}", len(own))]
+        for run, segments in zip(facts["runs"], own, strict=True):
+            one, numbers = restored(f"{folder}/{run['name']}", run["sizes"], numbers, segments)
+            if one.file_bytes != sizes.get(run["name"]):
+                return None
+            receipt.runs.append(one)
+        files = frozenset((path, size, stamp) for path, size, stamp in facts["files"])
+    except (ValueError, KeyError, EOFError, TypeError):
+        return None
+    except OSError:
+        if not place.local:  # what a store did not give now may be there
+            raise
+        return None
+    return None if numbers.size else Kept(files, receipt, counts)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _segments_of(runs: Sequence[Run]) -> bytes | None:
+    """The segments of runs, by run and by code, as a Parquet file; None where there are none."""
+    known = [run.segments for run in runs if run.segments is not None]
+    if not known:
+        return None
+    owner = np.repeat(np.arange(len(known), dtype=np.int32), [len(own.counts) for own in known])
+    counts = np.concatenate([own.counts for own in known])
+    values = [pa.concat_arrays(column) for column in zip(*(own.values for own in known), strict=True)]
+    columns = [as_column(owner), as_column(counts[:, 0]), as_column(counts[:, 1]), *values]
+    names = ["run", "negatives", "positives", *(str(i) for i in range(len(values)))]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(columns, names=names), sink, compression="lz4")
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _read_segments(path: str, runs: int) -> list[RunSegments]:
+    """What `_segments_of` made of so many runs."""
+    with pq.ParquetFile(pa.BufferReader(read_blob(path) or b""), pre_buffer=False) as file:
+        table = file.read(use_threads=False).combine_chunks()
+    owner, negatives, positives, *values = table.columns
+    ends = np.searchsorted(as_numpy(owner), np.arange(runs + 1))
+    counts = np.stack([as_numpy(negatives), as_numpy(positives)], axis=1)
+    whole = [column.chunk(0) if column.num_chunks else column.combine_chunks() for column in values]
+    return [
+        RunSegments([column.slice(a, b - a) for column in whole], counts[a:b])
+        for a, b in itertools.pairwise(ends.tolist())
+    ]
