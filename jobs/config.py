@@ -26,7 +26,8 @@ from jobs.config_window import WindowConfig
 Scratch = Annotated[
     Text | None,
     Field(
-        description="Folder for temporary files, which all workers must see. null: the system's temporary folder."
+        description="Folder for temporary files, which all workers must see, or a URL of an object store. null: the "
+        "system's temporary folder."
     ),
 ]
 _LOG = Field(description="The prediction log to read.")

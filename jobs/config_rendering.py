@@ -94,7 +94,7 @@ OVERLAYS = {
         header="Workers as Kubernetes pods: `logcal fit --config fit.yaml --config cluster/kubernetes.yaml`. Needs "
         "`pip install dask-kubernetes` here, the Dask operator in the Kubernetes cluster, an image with logcal in it "
         "(and the same versions of Python and Dask as here), and the log, the store and `scratch` on storage that "
-        "this machine and all pods see.",
+        "this machine and all pods see, such as s3://bucket/scratch.",
         values={
             "kind": "dask_kubernetes.operator.KubeCluster",
             "workers": 16,

@@ -321,12 +321,11 @@ def test_a_lost_worker_costs_its_running_tasks_only(dask_class, tmp_path):
         with Client(scheduler_file=str(dask.file)) as client:
             client.wait_for_workers(2, timeout=60)
             graph = Graph()
-            first = graph.layer(
-                "sort", marked, [(i, str(marks)) for i in range(2)], receipts=receipts_in(str(tmp_path))
-            )
+            receipts = receipts_in(str(tmp_path))
+            first = graph.layer("sort", marked, [(i, str(marks)) for i in range(2)], receipts=receipts)
             split = graph.task("split", sum, first)
             entries = [(i, str(marks), split) for i in range(2, FINISHED + 6)]
-            merged = graph.layer("merge", marked, entries, receipts=receipts_in(str(tmp_path)))
+            merged = graph.layer("merge", marked, entries, receipts=receipts)
             whole = graph.task("combine", sum, merged)
             with ThreadPoolExecutor(1) as thread:
                 found = thread.submit(DaskExecutor(client, 2).compute, graph, whole)
