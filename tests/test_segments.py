@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -27,7 +28,7 @@ from pipeline.fit.calibration import make_calibrator
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log import segment_values
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort import exchange, run_files, segment_visits
+from pipeline.sort import buckets, exchange, run_files, segment_visits
 from pipeline.sort.score_table import SortPlan
 from pipeline.sort.segment_visits import pack
 from pipeline.table.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
@@ -790,3 +791,44 @@ def test_kept_score_tables_of_segments_are_measured_as_their_log(place, weighted
         assert done.code == 0, done.stderr
         measured[name] = (done.json["before"], done.json["after"], done.json["distinct_scores"])
     assert measured["kept"] == measured["log"]
+
+
+# A score that very many rows have
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_heavy_score_takes_the_memory_of_its_segments_not_of_its_rows(tmp_path, monkeypatch, weighted):
+    peaks = []
+    read = buckets.read_coded_bucket
+
+    def measured(*arguments):
+        tracemalloc.start()
+        found = read(*arguments)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        return found
+
+    monkeypatch.setattr(buckets, "read_coded_bucket", measured)
+    columns, rules, highest = ("model",), SegmentRules(5, 1), []
+    for times in (1, 5):
+        rng = np.random.default_rng(2)
+        n = 30_000 * times
+        table = pa.table(
+            {
+                "score": np.where(rng.random(n) < 0.999, 0.5, rng.random(n)),
+                "label": rng.integers(0, 2, n),
+                "w": rng.choice([0.1, 1.0, 7.5], n),
+                "model": rng.integers(0, 2500, n),
+            }
+        )
+        found = []
+        for size in (30_000, 1 << 24):
+            place = tmp_path / f"{times}-{size}"
+            place.mkdir()
+            sizes = {"run_rows": 6000, "bucket_bytes": size}
+            found.append(fit(place, table, columns, weighted, rules, cut=(1, 6000), **sizes))
+            highest.append(max(peaks))
+            peaks.clear()
+        assert files_of(found[0], columns)[1:] == files_of(found[1], columns)[1:]
+    assert highest[2] < 1.5 * highest[0], highest
+    assert highest[3] > 3 * highest[1], highest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +33,9 @@ from pipeline.sort.run_files import (
 )
 from pipeline.sort.segments import Coding
 from pipeline.sort.tagged import order_tagged
+
+HEAVY = 3
+"""Times the bytes of a bucket: when so much of rows with segments is gathered, a tie is heavy, and ties are folded."""
 
 
 def splitters(runs: list[Run], bucket_bytes: int) -> Array:
@@ -66,31 +71,41 @@ class Places(NamedTuple):
     paths : of the runs
     sections : those that any run has
     words : int64 array, shape (runs, columns of these sections, 2): the words to read of each file
-    room : for how many rows of each of all sections
+    room, largest : for how many rows of each of all sections: of all runs, and of any one
     entries_before : the weight of all runs' entries before those to read
+    most : bytes to hold before ties are folded
     """
 
     paths: list[str]
     sections: tuple[int, ...]
     words: Integers
     room: tuple[int, ...]
+    largest: tuple[int, ...]
     entries_before: float
+    most: int
 
 
-def places(runs: list[Run], edges: Array) -> list[Places]:
-    """Where the rows of each bucket between edges are. edges : float64 array, shape (buckets + 1,), ascending."""
+def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
+    """Where the rows of each bucket between edges are.
+
+    edges : float64 array, shape (buckets + 1,), ascending. bucket_bytes : that a bucket without heavy ties has
+    """
     sections = tuple(s for s in range(len(COLUMNS)) if any(run.sizes[s] for run in runs))
     buckets = edges.size - 1
     words = np.empty((buckets, len(runs), sum(len(COLUMNS[s]) for s in sections), 2), np.int64)
     room = np.zeros((buckets, len(COLUMNS)), np.int64)
+    largest = np.zeros_like(room)
     before = np.zeros(buckets)
+    most = HEAVY * bucket_bytes
     for r, run in enumerate(runs):
         c = 0
         for section in sections:
             start, stop = run_files.blocks_between(run, section, edges)
             # The last block may be shorter.
             last = np.minimum(stop * run_files.SAMPLE_STRIDE, run.sizes[section])
-            room[:, section] += np.maximum(last - start * run_files.SAMPLE_STRIDE, 0)
+            own = np.maximum(last - start * run_files.SAMPLE_STRIDE, 0)
+            room[:, section] += own
+            largest[:, section] = np.maximum(largest[:, section], own)
             for column in COLUMNS[section]:
                 words[:, r, c, 0], words[:, r, c, 1] = run.ends[column][start], run.ends[column][stop]
                 c += 1
@@ -98,7 +113,16 @@ def places(runs: list[Run], edges: Array) -> list[Places]:
                 before += run.before[start]
     paths = [run.path for run in runs]
     return [
-        Places(paths, sections, words[i], tuple(room[i].tolist()), float(before[i])) for i in range(buckets)
+        Places(
+            paths,
+            sections,
+            words[i],
+            tuple(room[i].tolist()),
+            tuple(largest[i].tolist()),
+            float(before[i]),
+            most,
+        )
+        for i in range(buckets)
     ]
 
 
@@ -191,6 +215,10 @@ def read_bucket(where: Places, low: float, high: float) -> Bucket:
 def read_coded_bucket(where: Places, low: float, high: float, coding: Coding) -> CodedBucket:
     """The same of a log with segments."""
     columns, before = _read(where, low, high, coding)
+    return _coded(columns, before)
+
+
+def _coded(columns: list[Array], before: float) -> CodedBucket:
     score, tag = _columns(columns[TAGGED])
     rows, entries = _columns(columns[CODED_ROWS]), _columns(columns[CODED_ENTRIES])
     return CodedBucket(
@@ -208,8 +236,10 @@ def _columns(rows: Array) -> list[Array]:
 
 def _read(where: Places, low: float, high: float, coding: Coding | None) -> tuple[list[Array], float]:
     """The rows of each section in the order of the runs; and the weight of all lower scores, see `Bucket`."""
+    most = where.most if coding is not None else sum(map(operator.mul, where.room, WIDTHS))
     kept: list[Words] = [
-        np.empty((room, len(own)), np.uint64) for room, own in zip(where.room, COLUMNS, strict=True)
+        np.empty((min(room, most // width + largest), width // 8), np.uint64)
+        for room, largest, width in zip(where.room, where.largest, WIDTHS, strict=True)
     ]
     filled = [0] * len(COLUMNS)
     before = where.entries_before
@@ -240,8 +270,33 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> tupl
                     labelled = int(section == TAGGED)
                     tag_kernels.recode(kept[section][start:stop, 1], table, labelled)
                 filled[section] = stop
+        if sum(map(operator.mul, filled, WIDTHS)) > most:
+            most = _fold(kept, filled, where.most, where.largest)
     columns = [rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)]
     return columns, float(before)
+
+
+def _fold(kept: list[Words], filled: list[int], most: int, largest: Sequence[int]) -> int:
+    """Make entries of all rows held, one a score and segment where sums allow it; return how many bytes to hold next.
+
+    A score that very many rows have is in one bucket: what is held of it is bounded by the segments.
+    """
+    bucket = _coded([rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)], 0.0)
+    score, code, weight, positives = tag_kernels.expand_ties(*bucket.in_order())
+    filled[:] = [0] * len(filled)
+    filled[CODED_ENTRIES] = score.size
+    held = score.size * WIDTHS[CODED_ENTRIES]
+    # Where little was folded, folding again and again would take long.
+    most = max(most, 2 * held)
+    for section, (rows, width) in enumerate(zip(kept, WIDTHS, strict=True)):
+        room = most // width + largest[section] if largest[section] else 0
+        room = max(room, filled[section])
+        if rows.shape[0] < room:
+            kept[section] = np.empty((room, width // 8), np.uint64)
+    out = kept[CODED_ENTRIES]
+    for i, column in enumerate((score, code, weight, positives)):
+        out[: score.size, i] = column.view(np.uint64)
+    return most
 
 
 def _ahead(where: Places) -> dict[str, dict[int, bytes]]:

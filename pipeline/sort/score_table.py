@@ -308,7 +308,7 @@ def ranges(total: RunReceipt, bucket_bytes: int) -> list[tuple[Places, float, fl
     """Buckets of about so many bytes: where the rows of each are, and its scores, low <= score < high."""
     inner = buckets.splitters(total.runs, bucket_bytes)
     edges = np.concatenate([[-math.inf], inner, [math.inf]])
-    where = buckets.places(total.runs, edges)
+    where = buckets.places(total.runs, edges, bucket_bytes)
     return [(where[i], float(low), float(high)) for i, (low, high) in enumerate(itertools.pairwise(edges))]
 
 
