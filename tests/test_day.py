@@ -160,3 +160,35 @@ def test_a_day_of_countries_goes_through_the_gate(place, day):
     assert other["beyond_chance_after"] == 0
     assert pl.read_parquet(place.root / "scored" / "2026-01-04/").height == 4000
     assert 'logcal_last_exit_code{job="fit",table="ads"} 4' in (place.root / "logcal.prom").read_text()
+
+
+def test_a_missing_day_is_said_and_folders_are_dates_and_segments(place, day):
+    rows = {}
+    for number in (1, 2, 4):
+        for country, shift in (("at", 0.0), ("de", 1.0)):
+            random = np.random.default_rng([number, int(shift)])
+            z = random.normal(size=1500)
+            label = random.random(1500) < 1 / (1 + np.exp(-z - shift))
+            folder = place.root / f"log/date=2026-01-{number:02}/country={country}"
+            folder.mkdir(parents=True)
+            pq.write_table(pa.table({"score": 1 / (1 + np.exp(-z)), "label": label}), folder / "a.parquet")
+            rows[number, country] = int(label.sum())
+    settings = (*COUNTRIES[:1], "segments.min_rows=300", "window.last=4d", "evaluate.allow_in_sample=true")
+    assert day("fit", *settings) == 0
+    version = place.store / "ads" / "versions" / (place.store / "ads" / "CURRENT").read_text().strip()
+    manifest = json.loads((version / "manifest.json").read_text())
+    window, data = manifest["window"], manifest["data"]
+    assert (window["first"], window["last"]) == ("2026-01-01", "2026-01-04")
+    assert window["days_missing"] == ["2026-01-03"]
+    assert (data["rows_used"], data["rows_positive"]) == (9000, sum(rows.values()))
+    assert (manifest["segments"]["columns"], manifest["segments"]["count"]) == (["country"], 2)
+    # The last day alone is measured and scored, each row through the map of its folder's segment.
+    assert [day(job, *settings) for job in ("evaluate", "score")] == [0, 0]
+    run = run_json(place, 4)
+    assert run["evaluation"]["rows"] == 3000
+    assert {row["segment"][0] for row in run["segments"]["worst"]} == {"at", "de"}
+    for country in ("at", "de"):
+        scored = pl.read_parquet(
+            place.root / f"scored/2026-01-04/date=2026-01-04/country={country}/*.parquet"
+        )
+        assert abs(scored["probability"].sum() - rows[4, country]) < 100
