@@ -34,7 +34,7 @@ from calibrators.partial_pooling import (
 from calibrators.passes import Array
 from calibrators.sampling import odds_divided
 from pipeline.execution import Graph
-from pipeline.files.blobs import Blob, write_blob
+from pipeline.files.blobs import Blob, receipts_in, write_blob
 from pipeline.fit.calibration import refuse_table
 from pipeline.log.logs import Log
 from pipeline.sort.exchange import Exchanged, gather, item_counts
