@@ -135,8 +135,16 @@ class Calibrator(Parameters, ABC):
 
         Parameters
         ----------
-        points : distinct scores at most. parts : of the table
-        weighted : whether observations may have weights other than 1
+        points : int >= 0
+            Distinct scores at most.
+        parts : int >= 1
+            Of the table.
+        weighted : bool, default False
+            Whether observations may have weights other than 1.
+
+        Returns
+        -------
+        float >= 0
 
         Notes
         -----

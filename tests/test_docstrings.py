@@ -18,8 +18,8 @@ LEFT_OUT = {"GL01", "GL02"}
 """The summary stands on the first line, and a docstring of one line is one line."""
 
 FOR_AUTHORS = {
-    "check_parameters", "facts", "first_pass", "fit_passes", "fit_points", "for_segments", "get_params", "set_params",
-    "problem", "ends",
+    "check_parameters", "facts", "first_pass", "fit_passes", "fit_points", "for_segments", "gathers", "path_facts",
+    "get_params", "set_params", "problem", "ends",
 }  # fmt: skip
 """Methods that those who write calibrators know: a sentence each."""
 
