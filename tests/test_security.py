@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,14 +76,14 @@ def test_links_in_what_a_killed_run_left_are_removed_and_not_followed(tmp_path):
 
 def test_a_scratch_folder_that_another_made_is_not_taken_over(tmp_path):
     with scratch_folder(str(tmp_path), "me") as own:
-        name = own.name
+        name = Path(own).name
     another = tmp_path / "another"
     another.mkdir(mode=0o777)
     (another / "receipt-sort-000000").write_bytes(b"not ours")
     (tmp_path / name).symlink_to(another)
     with scratch_folder(str(tmp_path), "me") as own:
-        assert own.resolve() != another
-        assert not (own / "receipt-sort-000000").exists()
+        assert Path(own).resolve() != another
+        assert not Path(own, "receipt-sort-000000").exists()
     assert (another / "receipt-sort-000000").read_bytes() == b"not ours"
 
 
