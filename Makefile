@@ -29,7 +29,7 @@ soak: $(VENV)/.dev
 boundscheck: $(VENV)/.dev
 	NUMBA_BOUNDSCHECK=1 LOGCAL_TEST_PATIENCE=1200 $(BIN)/python -m pytest --override-ini timeout=1200
 
-# Tables applied by engines too large for `make test`: ClickHouse (some 900 MB), Spark (needs Java), and PostgreSQL, where it is
+# Tables applied by engines that `make test` has not: Spark (needs Java), and PostgreSQL, where it is
 # installed or LOGCAL_TEST_POSTGRES holds a connection string. What is not there is skipped, and said.
 recipes: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,recipes]'

@@ -2,7 +2,6 @@
 
 import errno
 
-import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
@@ -94,6 +93,7 @@ def test_too_few_addresses_are_said_before_anything_starts(place):
 NO_MORE = """
 import resource, sys
 if sys.argv[0].endswith("logcal"):
+    import numpy
     from pipeline.log import log_files
     check, checks = log_files._check_unchanged, []
 
@@ -101,23 +101,20 @@ if sys.argv[0].endswith("logcal"):
         check(*arguments)
         checks.append(arguments)
         if len(checks) == 3:  # the footer's two, and the first of its rows
-            with open("/proc/self/statm") as file:
-                size = int(file.read().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (size, size))
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+            numpy.empty(1 << 41, numpy.int8)
 
     log_files._check_unchanged = noticing
 """
-"""From the first rows on, not one page more may be mapped."""
+"""The first rows that are read ask for more than may be mapped. (A limit on what they really need would be met by
+whatever asks next: as often as an array that is the interpreter, or LLVM, which go to pieces without a page.)"""
 
 
 @pytest.mark.parametrize("job", ["fit", "evaluate"])
 def test_memory_that_runs_out_is_not_the_logs_fault(place, job):
-    # A sort of them needs some tens of megabytes that nothing has given back before.
-    score = np.repeat(np.arange(1, 9) / 10, 1 << 19)
-    place.write_log({"score": score, "label": np.arange(score.size) % 2}, files=1, row_group_size=1 << 20)
+    place.write_log(files=1)
     if job == "evaluate":
-        place.write_log(name="small")
-        place.job("fit", log__path=place.root / "small").expect(0)
+        place.job("fit").expect(0)
     (place.temporary / "sitecustomize.py").write_text(NO_MORE)
     place.environment["PYTHONPATH"] = str(place.temporary)
     place.job(job).expect(75, "out of memory", "this process may map")

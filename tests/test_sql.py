@@ -187,13 +187,11 @@ def test_the_command_prints_the_query_of_the_current_version(place):
     assert "FROM a.b AS t" in inline.stdout
 
 
-# Engines that `make recipes` installs
-
-
 @TABLES
 @BOTH
 def test_clickhouse(place, table, inline):
-    chdb = pytest.importorskip("chdb")
+    import chdb
+
     log = f"file('{place.root / 'new' / 'log.parquet'}', Parquet)"
     path = path_of(place, table)
     sql = query(table_of(place, table), path, "clickhouse", inline=inline, log=log, score="score")
@@ -207,6 +205,9 @@ def test_clickhouse(place, table, inline):
     rows = [line.split(",") for line in str(found).splitlines()]
     found = [None if row[2] == "1" else float(np.uint64(row[1]).view(np.float64)) for row in rows]
     assert_same(found, expected(place, table), table)
+
+
+# Engines that `make recipes` installs
 
 
 @pytest.fixture(scope="module")
