@@ -60,6 +60,13 @@ class DayTable:
     kept: Kept
 
     @property
+    def content(self) -> str:
+        """Its day and the digest of its files: the folder's name without the part that tells writers apart."""
+        match = _NAME.fullmatch(self.name)
+        assert match is not None
+        return f"{match[1]}-{match[2]}"
+
+    @property
     def receipt(self) -> RunReceipt:
         """Its runs, rows and bad rows."""
         return self.kept.receipt

@@ -38,7 +38,7 @@ def window_facts(window: Window, tables: list[DayTable]) -> dict[str, Any]:
         "days": [
             {
                 "day": day_of(day).isoformat(),
-                "tables": [table.name for table in own],
+                "tables": [table.content for table in own],
                 "files": sum(len(table.kept.files) for table in own),
                 "rows_read": sum(table.receipt.rows for table in own),
                 "rows_used": sum(table.receipt.used for table in own),
