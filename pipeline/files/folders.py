@@ -57,7 +57,8 @@ class Folder:
             The URL is of a kind that is not known here.
         """
         if not is_url(path):
-            return cls(LocalFileSystem(), os.path.abspath(path))  # noqa: PTH100 - `Path` resolves more
+            local = str(path).removeprefix("file://")
+            return cls(LocalFileSystem(), os.path.abspath(local))  # noqa: PTH100 - `Path` resolves more
         return cls(*fsspec.core.url_to_fs(str(path)))
 
     def __str__(self) -> str:
