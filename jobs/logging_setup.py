@@ -13,7 +13,8 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to what stderr is at the time: while bars are shown, to what puts lines above them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.setStream(sys.stderr)
+        # Not `setStream`, which flushes the former one: it may be closed by now.
+        self.stream = sys.stderr
         super().emit(record)
 
 
