@@ -306,6 +306,21 @@ def make_place() -> Iterator[Callable[[Path], Place]]:
         shutil.rmtree(place.temporary, ignore_errors=True)
 
 
+@pytest.fixture(autouse=True)
+def _options_of_one_test_alone() -> Iterator[None]:
+    """What a job in this process tells file systems (storage.options) holds for its process: put it back."""
+    from fsspec.config import conf
+
+    before = {name: dict(own) for name, own in conf.items()}
+    named = {name: value for name, value in os.environ.items() if name.startswith("FSSPEC_")}
+    yield
+    conf.clear()
+    conf.update(before)
+    for name in [name for name in os.environ if name.startswith("FSSPEC_")]:
+        del os.environ[name]
+    os.environ.update(named)
+
+
 @pytest.fixture
 def place(make_place: Callable[[Path], Place], tmp_path: Path) -> Place:
     """A folder of the test's own, with room for a log, a store and outputs."""

@@ -771,16 +771,19 @@ def test_memory_does_not_grow_with_batches(world):
             assert follower.run(follower.listing(whole=True)) is not None
 
     run.time = 1.0
-    run(150)  # past a compaction
-    gc.collect()
+    run(110)  # past a compaction
     tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    run(250)
-    gc.collect()
-    grown = tracemalloc.get_traced_memory()[0] - before
+    grown = []
+    for _ in range(3):
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        run(100)
+        gc.collect()
+        grown.append(tracemalloc.get_traced_memory()[0] - before)
     tracemalloc.stop()
     follower.holder.release()
-    assert grown < 200_000, grown
+    # What is loaded once, by whatever runs in this process, is no growth: batches would show in each stretch.
+    assert min(grown) < 80_000, grown
 
 
 def test_a_lost_worker_costs_a_batch_nothing(place, stream, start):

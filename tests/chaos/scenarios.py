@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,26 @@ def write_days(folder: Path, days: range) -> None:
         write_log(folder / f"date=2026-01-{day:02d}", 1, 300, day)
 
 
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    """What a command changes of its process, which is its own otherwise, is put back."""
+    logger = logging.getLogger("logcal")
+    here, environment, temporary = Path.cwd(), dict(os.environ), tempfile.tempdir
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    own, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    try:
+        yield
+    finally:
+        os.chdir(here)
+        os.environ.clear()
+        os.environ.update(environment)
+        tempfile.tempdir = temporary
+        logger.handlers[:], logger.propagate = own, propagate
+        logger.setLevel(level)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 @dataclass
 class Place:
     """A folder with a log, a store and outputs, always the same one, and what was in it at first."""
@@ -75,8 +97,6 @@ class Place:
 
             os.chdir(self.root)
             os.environ["TMPDIR"] = str(self.root / "temporary")
-            import tempfile
-
             tempfile.tempdir = None
             try:
                 main(list(arguments), prog_name="logcal")
@@ -427,12 +447,5 @@ class Stage:
     def warm(self) -> None:
         """Run the command in this process, so that those forked from it have imported and compiled what it needs."""
         self.reset()
-        here, handlers = (
-            Path.cwd(),
-            {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
-        )
-        with contextlib.redirect_stdout(_NOWHERE), contextlib.redirect_stderr(_NOWHERE):
+        with _as_it_was(), contextlib.redirect_stdout(_NOWHERE), contextlib.redirect_stderr(_NOWHERE):
             self.command()
-        os.chdir(here)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
