@@ -268,6 +268,8 @@ def test_a_stream_whose_store_loses_a_request_at_every_step(remote):
     job(remote, "fit").expect(0)
     stream = {"output__path": f"{remote.url}/scored", "log__path": f"{remote.url}/log"}
     writes: list[str] = []
+    # The server is that of all tests here.
+    remote.server.requests.clear()
 
     def fails_at(number: int):
         seen = iter(range(1_000_000))
