@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 NAMESPACE = "logcal"
-_PRODUCER = "https://pypi.org/project/logcal"
+_PRODUCER = "urn:logcal"
 _INTERRUPTED = (130, 143)
 _SECONDS = 5.0
 
