@@ -310,6 +310,7 @@ def counted(i, folder):
 FINISHED = 6
 
 
+@pytest.mark.slow  # beside other tests of the same process it may wait for a worker that does not come
 def test_a_lost_worker_costs_its_running_tasks_only(dask_class, tmp_path):
     """Finished tasks whose results lived on the worker are not done again; those that it ran are."""
     dask = dask_class(tmp_path, PYTHONPATH=str(Path(__file__).parent))
