@@ -112,7 +112,7 @@ def collapse(
     z = check_labels(labels, s.size)
     if sample_weight is None:
         return Points(*ties.merge_classes(np.sort(s[~z]), np.sort(s[z])))
-    w = _check_weights(sample_weight, s.size)
+    w = check_weights(sample_weight, s.size)
     order = np.argsort(s)
     s, w, z = s[order], w[order], z[order]
     # Correct rounding is monotone, so positives <= weight survives it.
@@ -154,7 +154,8 @@ def check_labels(labels: npt.ArrayLike, n: int) -> npt.NDArray[np.bool_]:
     return ones
 
 
-def _check_weights(sample_weight: npt.ArrayLike, n: int) -> Array:
+def check_weights(sample_weight: npt.ArrayLike, n: int) -> Array:
+    """Weights as a float64 array of shape (n,), in the range of weights."""
     w = np.asarray(sample_weight)
     if w.shape != (n,):
         raise ValueError(f"sample_weight: expected shape ({n},) as the scores have, found {w.shape}")

@@ -7,6 +7,7 @@ rows that weigh 1 / r would take one kept negative for many observations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from calibrators.calibration_map import CalibrationMap, gap_slopes
 from calibrators.cumulative import bin_counts, counts_below_pass, layout_pass
-from calibrators.passes import Array, Pass, Points
+from calibrators.passes import Array, Pass, Points, check_weights
 
 MAX_ERROR = 1e-9
 """Largest distance of a line that was cut from the curve that it became."""
@@ -34,6 +35,47 @@ def odds_divided(probability: npt.ArrayLike, rate: float) -> Array:
     """
     p = np.asarray(probability, dtype=np.float64)
     return np.minimum(rate * p / (rate * p + (1.0 - p)), 1.0)
+
+
+def sampling_weights(sample_weight: npt.ArrayLike) -> Array:
+    """Weights that say how many others a row stands for, as weights that count observations.
+
+    Rows drawn with unequal probabilities are worth fewer than as many drawn alike: n_eff = (sum w)^2 / sum w^2
+    (Kish 1965, Survey Sampling). What counts observations, such as a likelihood, a prior or a standard error, takes a
+    weight of 2 for two; so weights are multiplied by sum w / sum w^2, and then add up to n_eff. It does not matter by
+    what they were multiplied before.
+
+    Parameters
+    ----------
+    sample_weight : array-like of numbers > 0, shape (n,), n >= 1, from 1e-100 to 1e100
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        For `sample_weight` of `fit`.
+
+    Raises
+    ------
+    ValueError
+        For weights out of that range.
+
+    Examples
+    --------
+    >>> sampling_weights([5.0, 5.0, 5.0])
+    array([1., 1., 1.])
+    >>> sampling_weights([1.0, 1.0, 2.0]).sum().round(3)
+    2.667
+    """
+    w = np.asarray(sample_weight)
+    if w.ndim != 1 or w.size == 0:
+        raise ValueError(f"sample_weight: expected shape (n,) with n >= 1, found shape {w.shape}")
+    w = check_weights(w, w.size)
+    return w * effective_scale(math.fsum(w), math.fsum(w * w))
+
+
+def effective_scale(weight: float, squares: float) -> float:
+    """The factor of `sampling_weights`: the sum of the weights over that of their squares."""
+    return weight / squares
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ _OF_GENERATED_LOGS = ("dg", "dgg")
 def prepare(config: CompareConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     calibrators = _calibrators(config)
-    log = open_log(config.log.path, Columns(config.log.score, config.log.label, config.log.weight))
+    columns = Columns(config.log.score, config.log.label, config.log.weight, sampling=config.log.sampling)
+    log = open_log(config.log.path, columns)
     settings = config.model_dump(
         mode="json",
         exclude={"scratch": True, "cluster": True, "record": True, "output": True, "log": {"path"}},

@@ -33,17 +33,24 @@ def _check_holdout(text: str) -> str:
 class GateConfig(Section):
     """What a new table must pass before it becomes the current one; what fails is kept as a candidate, exit 4."""
 
-    min_rows: int = Field(1000, ge=0, description="Rows that the table must have been fitted to, at least.")
+    min_rows: int = Field(
+        1000,
+        ge=0,
+        description="Rows that the table must have been fitted to, at least; with weights, as many as "
+        "they count for (log.weights).",
+    )
     min_positives: int = Field(
         10,
         ge=0,
-        description="Rows with label 1 that it must have been fitted to, at least, and as many with label 0.",
+        description="Rows with label 1 that it must have been fitted to, at least, and as many with label 0; with "
+        "weights as gate.min_rows.",
     )
     max_rows_drop: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="The largest share by which it may have fewer rows than the current version. 1: any.",
+        description="The largest share by which it may have fewer rows, and less weight, than the current version. 1: "
+        "any.",
     )
     ranking: bool = Field(
         True,

@@ -32,6 +32,13 @@ class LogConfig(Section):
         None,
         description="Column of the row's weight: a number from 1e-100 to 1e100. null: every row weighs 1.",
     )
+    weights: Literal["counts", "sampling"] = Field(
+        "counts",
+        description="What a weight says. counts: how often the row counts; 2 is the row twice. sampling: how "
+        "many others it stands for, whatever its label, because rows were drawn with different probabilities: then the "
+        "rows count as Kish's effective size, (sum w)^2 / sum w^2, and it does not matter what weights are multiplied "
+        "by.",
+    )
     negative_sampling_rate: float = Field(
         1.0,
         gt=0,
@@ -68,6 +75,11 @@ class LogConfig(Section):
     )
 
     @property
+    def sampling(self) -> bool:
+        """Whether weights say how many others a row stands for."""
+        return self.weights == "sampling"
+
+    @property
     def sampling_rate(self) -> float:
         """The share of negatives that were kept over that of positives: what odds are multiplied by."""
         return self.negative_sampling_rate / self.positive_sampling_rate
@@ -81,6 +93,8 @@ class LogConfig(Section):
                 yield role, f"expected another column than log.{seen[column]}, found '{column}' for both"
             elif column is not None:
                 seen[column] = role
+        if self.sampling and self.weight is None:
+            yield "weights", "expected log.weight with log.weights=sampling, found log.weight=null"
         if self.quarantine_path is not None and self.on_bad_rows != "quarantine":
             yield (
                 "quarantine_path",

@@ -117,7 +117,9 @@ def _read(version: Version) -> tuple[LookupTable, SegmentedLookup | None]:
 
 def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, ...]) -> Log:
     """The log. columns, others : the segment columns of the table, and of what it is compared with."""
-    own = Columns(config.log.score, config.log.label, config.log.weight, columns)
+    own = Columns(
+        config.log.score, config.log.label, config.log.weight, columns, sampling=config.log.sampling
+    )
     log = open_log(config.log.path, own)
     more = tuple(name for name in others if name not in columns)
     if more:

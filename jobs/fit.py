@@ -51,7 +51,13 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     without : names of files of the log that are passed over, see `open_log`
     """
     calibrator = recipe_of(config).calibrator()
-    columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
+    columns = Columns(
+        config.log.score,
+        config.log.label,
+        config.log.weight,
+        config.log.segment,
+        sampling=config.log.sampling,
+    )
     _check_segments(config)
     _check_interval(config)
     check_holdout(config)
@@ -134,6 +140,8 @@ def recipe_of(config: FitConfig) -> Recipe:
 def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:
     """The store's day tables, with room for those that the fit will make."""
     rows = config.log.model_dump(include={"score", "label", "weight", "score_transform"})
+    if config.log.sampling:
+        rows["weights"] = config.log.weights
     rows["segments"] = list(config.log.segment)
     rows["grid"] = config.score_table.grid
     settings = {**rows, "column": window.column, "keep_bad": config.log.quarantine_path is not None}

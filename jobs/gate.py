@@ -50,10 +50,10 @@ OFF = 3.3
 """Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
 
 
-def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: int) -> Verdict:
+def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: float) -> Verdict:
     """Judge a map by rows that it was not fitted to.
 
-    fitted_positives : rows with label 1 that it was fitted to
+    fitted_positives : rows with label 1 that it was fitted to, as weights count them
     """
     failed, warnings = [], []
     if held.rows.rarer < RARE:
@@ -137,9 +137,8 @@ def judge(
     current : that version
     held_out : what rows say that it was not fitted to
     """
-    rows, positives = data["rows_used"], data["rows_positive"]
-    facts: dict[str, Any] = {"rows": rows, "rows_positive": positives}
-    failed, warnings = _sizes(config, rows, positives, current), []
+    facts: dict[str, Any] = {"rows": data["rows_used"], "rows_positive": data["rows_positive"]}
+    failed, warnings = _sizes(config, data, current), []
     if whole is not None:
         auc, error = ranking(whole)
         facts |= {"auc": auc, "auc_error": error}
@@ -164,19 +163,26 @@ def judge(
     return Verdict(facts, refusals, warnings)
 
 
-def _sizes(config: GateConfig, rows: int, positives: int, current: Version | None) -> list[tuple[str, str]]:
+def _sizes(config: GateConfig, data: dict[str, Any], current: Version | None) -> list[tuple[str, str]]:
+    """What a table of too few rows fails. Rows count as much as in the fit: see `log.weights`."""
     failed = []
-    if rows < config.min_rows:
-        failed.append(("min_rows", f"expected at least {config.min_rows:,} rows, found {rows:,}"))
-    for label, count in ((1, positives), (0, rows - positives)):
+    rows, weight, positives = data["rows_used"], data["weight"], data["positives"]
+    counted = "" if weight == rows else f" ({rows:,} rows whose weights count for so many)"
+    if weight < config.min_rows:
+        said = f"expected at least {config.min_rows:,} rows, found {weight:,.10g}{counted}"
+        failed.append(("min_rows", said))
+    for label, count in ((1, positives), (0, weight - positives)):
         if count < config.min_positives:
-            found = f"expected at least {config.min_positives:,} rows with label {label}, found {count:,}"
-            failed.append(("min_positives", found))
-    before = 0 if current is None else current.manifest["data"]["rows_used"]
-    wanted = (1 - config.max_rows_drop) * before
-    if current is not None and rows < wanted:
+            found = f"expected at least {config.min_positives:,} rows with label {label}, found {count:,.10g}"
+            failed.append(("min_positives", f"{found}{counted}"))
+    before = {"rows_used": 0, "weight": 0.0} if current is None else current.manifest["data"]
+    kept = 1 - config.max_rows_drop
+    # Where rows were added up, there are fewer of them; where weights mean something else, these are smaller. Where
+    # rows are missing, both are.
+    if current is not None and rows < kept * before["rows_used"] and weight < kept * before["weight"]:
         said = (
-            f"expected at least {wanted:,.0f} rows, since the current version {current.name} has {before:,}"
+            f"expected at least {kept * before['rows_used']:,.0f} rows, since the current version {current.name} has "
+            f"{before['rows_used']:,}"
         )
         failed.append(("max_rows_drop", f"{said}, found {rows:,}"))
     return failed

@@ -98,7 +98,13 @@ def draw(prepared: Any, path: str) -> None:
 def _fit(config: FitConfig) -> Delayed:
     recipe = recipe_of(config)
     calibrator = recipe.calibrator()
-    columns = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment)
+    columns = Columns(
+        config.log.score,
+        config.log.label,
+        config.log.weight,
+        config.log.segment,
+        sampling=config.log.sampling,
+    )
     log = open_log(config.log.path, columns)
     window = window_of(config.window, log)
     if window is not None:

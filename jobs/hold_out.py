@@ -79,12 +79,12 @@ class Trial:
     """A candidate and what it is worth on the rows that it was not fitted to.
 
     content : None where there is nothing to fit it to
-    positives : rows with label 1 that it was fitted to
+    positives : rows with label 1 that it was fitted to, as weights count them
     """
 
     content: Content | None
     held_out: HeldOut
-    positives: int
+    positives: float
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Trials:
             raise InputRejectedError(f"gate.holdout: of the rows that are not held out: {error}") from None
         rate = self.config.log.sampling_rate
         columns = self.recipe.columns
-        positives = content.table.used_positive
+        positives = content.table.positives
         if not held.used:
             return Trial(content, HeldOut(Rows(0.0, 0.0)), positives)
         new = Predictor(content.write(self._place("candidate").scratch), columns, rate)

@@ -184,7 +184,14 @@ def test_lines_change_by_the_area_between_them():
 
 
 def test_nothing_is_measured_of_a_map_that_is_not_there():
-    data = {"rows_used": 2000, "rows_positive": 900, "lowest_score": 0.0, "highest_score": 1.0}
+    data = {
+        "rows_used": 2000,
+        "rows_positive": 900,
+        "weight": 2000.0,
+        "positives": 900.0,
+        "lowest_score": 0.0,
+        "highest_score": 1.0,
+    }
     verdict = judge(GateConfig(), data, None, None, None)
     assert verdict.refusals == verdict.warnings == []
     assert set(verdict.facts) == {"rows", "rows_positive"}

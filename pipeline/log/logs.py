@@ -29,13 +29,17 @@ _FOOTER_THREADS = 16
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of a log's columns that a job uses; None where it uses none."""
+    """The names of a log's columns that a job uses; None where it uses none.
+
+    sampling : whether weights say how many others a row stands for, and not how often it counts
+    """
 
     score: str
     label: str | None = None
     weight: str | None = None
     segments: tuple[str, ...] = ()
     date: str | None = None
+    sampling: bool = False
 
     @property
     def names(self) -> list[str]:

@@ -18,6 +18,7 @@ from pipeline._kernels import segments as segment_kernels
 from pipeline._kernels import tags as tag_kernels
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
+from pipeline.sort.effective_size import WeightSums, add_sums, sums_of
 from pipeline.sort.run_files import (
     CodedEntries,
     CodedRows,
@@ -35,7 +36,13 @@ SHORTEST_FOLDED_TIE = 4
 
 
 class Buffer:
-    """Rows without weights, on their way into runs."""
+    """Rows without weights, on their way into runs.
+
+    sampling : whether `sums` of the rows' weights are wanted
+    """
+
+    sampling = False
+    sums: WeightSums | None = None
 
     def __init__(self, capacity: int, folder: str, index: int) -> None:
         self.capacity = capacity
@@ -81,6 +88,10 @@ class Buffer:
         entries = np.concatenate([negative_ties, positive_ties], axis=1)
         entries = np.take(entries, np.argsort(entries[0], kind="stable"), axis=1)
         self._write(Sections(negatives, positives, entries=Points(*entries)))
+
+    def _add_weights(self, weight: Array) -> None:
+        if self.sampling:
+            self.sums = add_sums([self.sums, sums_of(weight)])
 
     def _write(self, sections: Sections, segments: RunSegments | None = None) -> None:
         path = f"{self.folder}/run-{self.index:06d}-{len(self.runs):04d}"
@@ -147,6 +158,7 @@ class WeightedBuffer(Buffer):
         score, signed = sort_pairs(rows)
         self.lowest, self.highest = min(self.lowest, score[0]), max(self.highest, score[-1])
         self.used_positive += int(np.count_nonzero(signed > 0))
+        self._add_weights(np.abs(signed))
         kept, entries = fold_weighted(SignedRows(score, signed))
         self._write(Sections(rows=kept, entries=entries))
 
@@ -205,6 +217,7 @@ class CodedBuffer(Buffer):
         if self.weight is None:
             sections = tagged_sections(score, slot, present.size)
         else:
+            self._add_weights(self.weight[: self.n])
             signed = np.where(slot & 1, self.weight[: self.n], -self.weight[: self.n])
             sections = coded_sections(score, slot >> 1, signed)
         self.lowest, self.highest = min(self.lowest, score.min()), max(self.highest, score.max())

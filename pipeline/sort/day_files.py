@@ -26,6 +26,7 @@ from pipeline.files.blobs import read_blob
 from pipeline.files.folders import Folder
 from pipeline.log.quarantine import BAD_PARTS, BadRows, Example
 from pipeline.sort.day_counts import Counts, add_counts, write_counts
+from pipeline.sort.effective_size import WeightSums
 from pipeline.sort.run_files import Run, RunSegments, restored, row_width
 from pipeline.sort.run_merging import merge_small
 from pipeline.sort.runs import RunReceipt
@@ -77,6 +78,7 @@ def finish_day(
         "lowest": float(receipt.lowest),
         "highest": float(receipt.highest),
         "largest_move": receipt.largest_move,
+        "sums": None if receipt.sums is None else [column.tolist() for column in receipt.sums],
         "bad": receipt.bad.counts,
         "examples": receipt.bad.examples,
         "runs": [{"name": _name(run.path), "sizes": run.sizes} for run in runs],
@@ -143,6 +145,7 @@ def read_day(folder: str) -> Kept | None:
             lowest=facts["lowest"],
             highest=facts["highest"],
             largest_move=facts["largest_move"],
+            sums=None if (sums := facts.get("sums")) is None else WeightSums(*map(np.array, sums)),
             bad=BadRows(
                 facts["bad"],
                 {reason: [Example(*e) for e in found] for reason, found in facts["examples"].items()},

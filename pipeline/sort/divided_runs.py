@@ -15,6 +15,7 @@ from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import DAY_INVALID, Columns, Rows
 from pipeline.log.windows import days_of, shown
+from pipeline.sort.effective_size import add_sums
 from pipeline.sort.runs import Intake, Reading, RunReceipt
 
 
@@ -173,6 +174,7 @@ class _Divided:
             receipt.used += sum(buffer.add(part) for part in parts)
             buffer.flush()
             receipt.used_positive += buffer.used_positive
+            receipt.sums = add_sums([receipt.sums, buffer.sums])
             receipt.lowest = min(receipt.lowest, float(buffer.lowest))
             receipt.highest = max(receipt.highest, float(buffer.highest))
         self.pending = {}

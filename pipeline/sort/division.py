@@ -264,4 +264,5 @@ def _receipt(parts: Sequence[_Side], total: RunReceipt, *, weighted: bool) -> Ru
         lowest=min((part.lowest for part in parts), default=np.inf),
         highest=max((part.highest for part in parts), default=-np.inf),
         largest_move=total.largest_move,
+        sums=total.sums,
     )

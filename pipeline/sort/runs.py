@@ -19,6 +19,7 @@ from pipeline.log.logs import Columns, Rows, read_rows
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.buffers import Buffer, CodedBuffer, WeightedBuffer
+from pipeline.sort.effective_size import WeightSums
 from pipeline.sort.run_files import Run, Sections, write_run
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Reading(NamedTuple):
 class RunReceipt:
     """What one task of the first stage did.
 
+    sums : of rows with sampling weights; otherwise None
     held_out : of rows that were divided (`pipeline.sort.division`): how many are not among the used ones
     """
 
@@ -57,7 +59,13 @@ class RunReceipt:
     highest: float = -np.inf
     largest_move: float = 0.0
     bad: BadRows = field(default_factory=BadRows)
+    sums: WeightSums | None = None
     held_out: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def scale(self) -> float:
+        """What the rows' weights are multiplied by where they are added up."""
+        return 1.0 if self.sums is None else self.sums.scale
 
 
 def write_runs(
@@ -93,6 +101,7 @@ def write_runs(
     receipt.runs = buffer.runs
     receipt.used_positive = buffer.used_positive
     receipt.lowest, receipt.highest = buffer.lowest, buffer.highest
+    receipt.sums = buffer.sums
     if bad_tables:
         quarantine.write_part(bad_tables, f"{folder}/bad-{index:06d}.parquet")
     return receipt
@@ -133,9 +142,13 @@ class Intake:
     def buffer(self, capacity: int, folder: str, index: int) -> Buffer:
         """What takes such rows, and writes them as runs of at most `capacity` rows."""
         weighted = self.reading.columns.weight is not None
+        buffer: Buffer
         if self.encoder is not None:
-            return CodedBuffer(capacity, folder, index, self.encoder, weighted)
-        return (WeightedBuffer if weighted else Buffer)(capacity, folder, index)
+            buffer = CodedBuffer(capacity, folder, index, self.encoder, weighted)
+        else:
+            buffer = (WeightedBuffer if weighted else Buffer)(capacity, folder, index)
+        buffer.sampling = self.reading.columns.sampling
+        return buffer
 
 
 def calibration_scores(score: Array, reading: Reading) -> Array:

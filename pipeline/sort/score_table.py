@@ -27,6 +27,7 @@ from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import BadRows, RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import Places
+from pipeline.sort.effective_size import add_sums, scaled
 from pipeline.sort.exchange import Exchanged
 from pipeline.sort.parts import Part, merge, merge_points, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
@@ -95,6 +96,7 @@ class ScoreTable:
     points : distinct scores. weight, positives : totals, correctly rounded.
     lowest, highest : the extreme scores.
     largest_move : of a score that was rounded to a grid; None without one.
+    weight_scale : what sampling weights were multiplied by, so that they add up to Kish's effective size; otherwise 1.
     held_out : what a manifest says of rows that were held out of the table; see `RunReceipt`
     gathered : bytes that the ranges of scores left of the first pass.
     exchanged : of each level that was asked for, what the ranges of scores left of each segment, in their order.
@@ -111,6 +113,7 @@ class ScoreTable:
     highest: float
     bad: BadRows
     largest_move: float | None = None
+    weight_scale: float = 1.0
     gathered: int = 0
     held_out: dict[str, float] = field(default_factory=dict)
     exchanged: tuple[tuple[Exchanged, ...], ...] = ()
@@ -133,6 +136,8 @@ class ScoreTable:
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the table."""
         more = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
+        if self.weight_scale != 1.0:
+            more = {"weight_scale": self.weight_scale, **more}
         if self.waiting:
             more = {"rows_waiting": self.waiting, **more}
         more = {**self.held_out, **more}
@@ -280,16 +285,21 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
         total.highest = max(total.highest, receipt.highest)
         total.largest_move = max(total.largest_move, receipt.largest_move)
         total.bad.merge(receipt.bad)
+    total.sums = add_sums([receipt.sums for receipt in receipts])
     return total
 
 
 class _Entry(NamedTuple):
-    """A bucket: where its rows are, the scores that it holds (low <= score < high), and the rows of all buckets."""
+    """A bucket: where its rows are, the scores that it holds (low <= score < high), and the rows of all buckets.
+
+    scale : what weights are multiplied by, once they are added up
+    """
 
     where: Places
     low: float
     high: float
     rows: int
+    scale: float
 
 
 def _split(total: RunReceipt, bucket_bytes: int, count: int, write: str | None) -> list[_Entry | None]:
@@ -300,7 +310,8 @@ def _split(total: RunReceipt, bucket_bytes: int, count: int, write: str | None) 
     if write is not None:
         Folder.at(write).make()
     enough = -(-sum(run.bytes for run in total.runs) // count)
-    found = [_Entry(*own, total.used) for own in ranges(total, max(bucket_bytes, enough))]
+    scale = total.scale
+    found = [_Entry(*own, total.used, scale) for own in ranges(total, max(bucket_bytes, enough))]
     return [*found, *([None] * (count - len(found)))]
 
 
@@ -331,19 +342,23 @@ def _merge_bucket(
     """
     if entry is None:
         return None
-    where, low, high, rows = entry
+    where, low, high, rows, scale = entry
     files: list[Exchanged] = []
     bucket: buckets.Bucket | Points
     if cutting is None:
         bucket = buckets.read_bucket(where, low, high)
         before = bucket.before
+        if scale != 1.0:
+            bucket = scaled(bucket.points(), scale)
     else:
         coded = buckets.read_coded_bucket(where, low, high, cutting.coding)
         before = coded.before
-        bucket, files = merge_segments(coded, cutting, index)
+        bucket, files = merge_segments(coded, cutting, index, scale)
     if placed:
         chunk = partial(chunk, place=Place(int(before), rows))
     if isinstance(bucket, Points):
+        if not bucket.score.size:
+            return None
         return (*merge_points(bucket, path, chunk), files)
     merged = merge(bucket, path, chunk, classes)
     return None if merged is None else (*merged, files)
@@ -403,6 +418,7 @@ def _table(
         highest=float(total.highest),
         bad=total.bad,
         largest_move=None if grid == score_grid.NONE else total.largest_move,
+        weight_scale=total.scale,
         held_out=total.held_out,
         exchanged=exchanged,
     )

@@ -74,9 +74,11 @@ class Cutting(NamedTuple):
 
 
 def merge_segments(
-    bucket: CodedBucket, cutting: Cutting, index: int
+    bucket: CodedBucket, cutting: Cutting, index: int, scale: float = 1.0
 ) -> tuple[Bucket | Points, list[Exchanged]]:
     """All rows of a range, and what is left of each segment for each level.
+
+    scale : what the weights of rows are multiplied by, once those of a score and a segment are added up
 
     Returns
     -------
@@ -86,7 +88,7 @@ def merge_segments(
     codes = cutting.coding.count
     files = []
     if cutting.kept is not None:
-        _keep(bucket.in_order(), codes, cutting.kept, index)
+        _keep(_entries(bucket, codes, scale), codes, cutting.kept, index)
     if bucket.plain:
         score, tag = bucket.score, bucket.tag
         if score.size:
@@ -100,7 +102,7 @@ def merge_segments(
                 columns, starts = nest.cut(columns, starts, groups, cut, cutting.weighted)
             files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
         return Bucket(classes[0], classes[1], np.empty((0, 2)), None, bucket.before), files
-    entries = bucket.in_order()
+    entries = _entries(bucket, codes, scale)
     score, _, weight, positives = entries
     points = Points(*ties.sum_ties(score, weight, positives))
     nest = _Nest(pool_points(points)) if cutting.leaning else None
@@ -111,6 +113,17 @@ def merge_segments(
             columns, starts = nest.cut(columns, starts, groups, cut, cutting.weighted)
         files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
     return points, files
+
+
+def _entries(bucket: CodedBucket, codes: int, scale: float) -> tuple[Array, Integers, Array, Array]:
+    """All of a bucket, sorted by score and code."""
+    entries = bucket.in_order()
+    if scale == 1.0:
+        return entries
+    # What is rounded must not depend on how rows lie in runs.
+    own = np.arange(codes, dtype=np.int32)
+    score, code, weight, positives = kernels.sum_groups(*entries, own)
+    return score, code, weight * scale, positives * scale
 
 
 class _Nest:
