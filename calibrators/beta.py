@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from calibrators._kernels import beta as kernel
 from calibrators.base import Calibrator
+from calibrators.binned_start import FEWEST_POINTS, binned_pass, solved
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Layout, bin_counts, counts_below_pass, layout_pass
-from calibrators.passes import Array, Pass, Passes, Points
-from calibrators.sigmoid import expit
+from calibrators.passes import Array, Pass, Passes, Points, blocks_of
+from calibrators.sigmoid import Scale, expit, whole_totals
 from calibrators.tabulate import most_knots, tabulate_sigmoid
 
 _CLIP = 2.0**-53
@@ -62,7 +63,8 @@ class Beta(Calibrator):
     Notes
     -----
     Newton's method with halved steps; each evaluation is one pass. Terms are rounded to a common unit and then added as
-    whole numbers, so the optimum is the same to the last bit however the points were cut.
+    whole numbers, so the optimum is the same to the last bit however the points were cut. From 2**17 points on it
+    begins at the optimum of the points in narrow bins, as `Platt` does.
 
     References
     ----------
@@ -183,17 +185,16 @@ def _evaluation_pass(layout: Layout, at: Array) -> Pass:
 
 
 def _sums(at: Array, unit: float, points: Points) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = kernel.loss_and_derivatives(
-        *_logs(points.score), points.weight, points.positives, *at.tolist(), unit
-    )
-    return found
+    sums = np.zeros((kernel.SUMS, 2), np.int64)
+    for some in blocks_of(points):
+        sums += kernel.loss_and_derivatives(
+            *_logs(some.score), some.weight, some.positives, *at.tolist(), unit
+        )
+    return sums
 
 
 def _evaluation(at: Array, unit: float, parts: list[npt.NDArray[np.int64]]) -> _Evaluation:
-    values = []
-    for j in range(kernel.SUMS):
-        whole = sum((int(part[j, 0]) << kernel.LOW_BITS) + int(part[j, 1]) for part in parts)
-        values.append(math.ldexp(float(whole), -kernel.LOW_BITS) / unit)
+    values = whole_totals(unit, parts)
     ridge = np.array([_RIDGE, _RIDGE, 0.0])
     aa, ab, ac, bb, bc, cc = values[4:]
     hessian = np.array([[aa, ab, ac], [ab, bb, bc], [ac, bc, cc]]) + np.diag(ridge)
@@ -205,14 +206,25 @@ def _fit(layout: Layout) -> Generator[Pass, Any, tuple[BetaMap, int]]:
     base = math.log((n1 + 1.0) / (n0 + 1.0))
     if layout.first[0] == layout.last or n0 == 0.0 or n1 == 0.0:
         return BetaMap(0.0, 0.0, base if n0 == 0.0 or n1 == 0.0 else math.log(n1 / n0)), 0
+    if layout.n_points < FEWEST_POINTS:
+        at, evaluations = yield from _constrained(layout, np.array([0.0, 0.0, base]))
+    else:
+        points = yield binned_pass(layout, Scale.of(layout, "logit"))
+        start = solved(_constrained(layout, np.array([0.0, 0.0, base])), points)[0]
+        at, evaluations = yield from _constrained(layout, start)
+    return BetaMap(*at.tolist()), evaluations
+
+
+def _constrained(layout: Layout, start: Array) -> Generator[Pass, Any, tuple[Array, int]]:
+    """The optimum with a, b >= 0, and how many evaluations it took."""
     free = np.array([True, True, True])
     evaluations = 0
     while True:
-        at, more = yield from _newton(layout, np.array([0.0, 0.0, base]), free)
+        at, more = yield from _newton(layout, np.where(free, start, 0.0), free)
         evaluations += more
         wrong = free & (at < 0) & np.array([True, True, False])
         if not wrong.any():
-            return BetaMap(*at.tolist()), evaluations
+            return at, evaluations
         # The more negative one first, as the authors' code does.
         free[int(np.argmin(np.where(wrong, at, np.inf)))] = False
 
@@ -227,8 +239,8 @@ def _newton(
         hessian = now.hessian[np.ix_(free, free)]
         step[free] = -np.linalg.lstsq(hessian, now.gradient[free], rcond=1e-13)[0]
         decrease, share = float(step @ now.gradient), 1.0
-        # What is left to gain is below what sums tell.
-        if not decrease < -_CLOSE * (1.0 + now.loss):
+        # What is left to gain is below what sums tell; but from a start that is all but the end, a step is exact.
+        if evaluations > 1 and not decrease < -_CLOSE * (1.0 + now.loss):
             return at, evaluations
         while True:
             tried = at + share * step

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import sigmoid as kernel
+from calibrators._kernels.log_loss_sums import LOW_BITS
 from calibrators.cumulative import Layout
-from calibrators.passes import Pass, Points
+from calibrators.passes import Pass, Points, blocks_of
 
 Array = npt.NDArray[np.float64]
 
@@ -49,6 +50,11 @@ class Scale:
             first, last = logit(np.array([first, last]))
         centre = float(first / 2 + last / 2)
         return cls(kind, centre, float(max(last - centre, centre - first)))
+
+    def scores(self, x: Array) -> Array:
+        """The scores at places on the scale."""
+        values = self.centre + self.half * x
+        return expit(values) if self.input == "logit" else values
 
     def x(self, scores: Array) -> Array:
         """The scores, or their logits, on the scale."""
@@ -131,18 +137,25 @@ class Evaluation(NamedTuple):
 def _sums_in_part(
     sigmoid: Sigmoid, one: tuple[float, float], zero: tuple[float, float], unit: float, points: Points
 ) -> npt.NDArray[np.int64]:
-    x = sigmoid.scale.x(points.score) - sigmoid.shift
-    return kernel.loss_and_derivatives(
-        x, points.weight, points.positives, one, zero, sigmoid.a, sigmoid.b, unit
-    )
+    sums = np.zeros((kernel.SUMS, 2), np.int64)
+    for some in blocks_of(points):
+        x = sigmoid.scale.x(some.score) - sigmoid.shift
+        sums += kernel.loss_and_derivatives(
+            x, some.weight, some.positives, one, zero, sigmoid.a, sigmoid.b, unit
+        )
+    return sums
 
 
 def _total(unit: float, parts: list[npt.NDArray[np.int64]]) -> Evaluation:
-    values = []
-    for j in range(kernel.SUMS):
-        whole = sum((int(part[j, 0]) << kernel.LOW_BITS) + int(part[j, 1]) for part in parts)
-        values.append(math.ldexp(float(whole), -kernel.LOW_BITS) / unit)
-    return Evaluation(*values)
+    return Evaluation(*whole_totals(unit, parts))
+
+
+def whole_totals(unit: float, parts: list[npt.NDArray[np.int64]]) -> list[float]:
+    """What the sums of parts that `log_loss_sums.add_whole` made add up to, correctly rounded."""
+    totals = [
+        sum((int(high) << LOW_BITS) + int(low) for high, low in rows) for rows in zip(*parts, strict=True)
+    ]
+    return [math.ldexp(float(total), -LOW_BITS) / unit for total in totals]
 
 
 def evaluation_pass(layout: Layout, sigmoid: Sigmoid) -> Pass:

@@ -1,46 +1,40 @@
 """The log loss of beta calibration and its derivatives, summed without regard to order."""
 
-import math
-
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.log_loss_sums import BLOCK, add_product, add_whole, loss_and_two_derivatives
 
 SUMS = 10
-LOW_BITS = 30
 
 
 @kernel
 def loss_and_derivatives(u, v, weight, positives, a, b, c, scale):
     """Sums over points of the log loss of sigmoid(a u + b v + c), its gradient and its Hessian.
 
-    As `sigmoid.loss_and_derivatives`: each term is rounded to a multiple of 2**-LOW_BITS / scale. Returns int64, shape
-    (10, 2): loss; d/da, d/db, d/dc; d2/da2, d2/dadb, d2/dadc, d2/db2, d2/dbdc, d2/dc2.
+    As `sigmoid.loss_and_derivatives`. Returns int64, shape (10, 2): loss; d/da, d/db, d/dc; d2/da2, d2/dadb, d2/dadc,
+    d2/db2, d2/dbdc, d2/dc2.
     """
-    terms = np.empty(SUMS)
     sums = np.zeros((SUMS, 2), np.int64)
-    low_unit = 2.0**LOW_BITS
-    for i in range(u.size):
-        x, y = u[i], v[i]
-        z = a * x + b * y + c
-        hit = positives[i]
-        miss = weight[i] - hit
-        e = math.exp(-abs(z))
-        if z >= 0.0:
-            p, q = 1.0 / (1.0 + e), e / (1.0 + e)
-            loss = miss * z
-        else:
-            p, q = e / (1.0 + e), 1.0 / (1.0 + e)
-            loss = -hit * z
-        g = miss * p - hit * q
-        h = weight[i] * p * q
-        terms[0] = loss + weight[i] * math.log1p(e)
-        terms[1], terms[2], terms[3] = g * x, g * y, g
-        terms[4], terms[5], terms[6] = h * x * x, h * x * y, h * x
-        terms[7], terms[8], terms[9] = h * y * y, h * y, h
-        for j in range(SUMS):
-            scaled = terms[j] * scale
-            high = np.rint(scaled)
-            sums[j, 0] += np.int64(high)
-            sums[j, 1] += np.int64(np.rint((scaled - high) * low_unit))
+    arguments, misses, losses = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    slopes, curvatures, products = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    for start in range(0, u.size, BLOCK):
+        m = min(BLOCK, u.size - start)
+        z, miss, loss = arguments[:m], misses[:m], losses[:m]
+        by_c, by_cc, term = slopes[:m], curvatures[:m], products[:m]
+        x, y, hit = u[start : start + m], v[start : start + m], positives[start : start + m]
+        for i in range(m):
+            z[i] = a * x[i] + b * y[i] + c
+            miss[i] = weight[start + i] - hit[i]
+        loss_and_two_derivatives(z, hit, miss, loss, by_c, by_cc)
+        add_whole(loss, scale, sums[0])
+        add_product(by_c, x, term, scale, sums[1])
+        add_product(by_c, y, term, scale, sums[2])
+        add_whole(by_c, scale, sums[3])
+        add_product(by_cc, y, term, scale, sums[8])
+        add_product(term, y, term, scale, sums[7])
+        add_product(by_cc, x, term, scale, sums[6])
+        add_product(term, y, by_c, scale, sums[5])
+        add_product(term, x, term, scale, sums[4])
+        add_whole(by_cc, scale, sums[9])
     return sums

@@ -1,60 +1,47 @@
-"""The logistic log loss of points and its derivatives, summed without regard to order."""
-
-import math
+"""The log loss of a sigmoid against Platt's targets and its derivatives, summed without regard to order."""
 
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.log_loss_sums import BLOCK, add_product, add_whole, loss_and_two_derivatives
 
 SUMS = 6
-LOW_BITS = 30
 
 
 @kernel
 def loss_and_derivatives(x, weight, positives, target_one, target_zero, a, b, scale):
     """Sums over points of the log loss of sigmoid(a x + b), its gradient and its Hessian.
 
-    Each term is rounded to the nearest multiple of 2**-LOW_BITS / scale; from there on sums are whole numbers, so
-    they are the same for any order and grouping. The loop is short because the number of points is large.
-
     Parameters
     ----------
-    x, weight, positives : float64 arrays, shape (m,), m < 2**32; |x| <= 1
+    x, weight, positives : float64 arrays, shape (m,), m < 2**32; |x| <= 2
     target_one, target_zero : pairs (t, 1 - t) of float64: the targets of a positive and of a negative label
     scale : power of 2 with scale * (sum of the absolute terms) < 2**62
 
     Returns
     -------
     int64 array, shape (6, 2)
-        Loss; d/da, d/db; d2/da2, d2/dadb, d2/db2: each high + low * 2**-LOW_BITS, in units of 1 / scale.
+        Loss; d/da, d/db; d2/da2, d2/dadb, d2/db2: each as `log_loss_sums.add_whole` has it.
     """
-    terms = np.empty(SUMS)
     sums = np.zeros((SUMS, 2), np.int64)
-    low_unit = 2.0**LOW_BITS
-    for i in range(x.size):
-        z = a * x[i] + b
-        k = positives[i]
-        rest = weight[i] - k
-        hit = k * target_one[0] + rest * target_zero[0]
-        miss = k * target_one[1] + rest * target_zero[1]
-        e = math.exp(-abs(z))
-        if z >= 0.0:
-            p, q = 1.0 / (1.0 + e), e / (1.0 + e)
-            loss = miss * z
-        else:
-            p, q = e / (1.0 + e), 1.0 / (1.0 + e)
-            loss = -hit * z
-        g = miss * p - hit * q
-        h = weight[i] * p * q
-        terms[0] = loss + weight[i] * math.log1p(e)
-        terms[1] = g * x[i]
-        terms[2] = g
-        terms[3] = h * x[i] * x[i]
-        terms[4] = h * x[i]
-        terms[5] = h
-        for j in range(SUMS):
-            scaled = terms[j] * scale
-            high = np.rint(scaled)
-            sums[j, 0] += np.int64(high)
-            sums[j, 1] += np.int64(np.rint((scaled - high) * low_unit))
+    arguments, hits, misses, losses = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    slopes, curvatures = np.empty(BLOCK), np.empty(BLOCK)
+    for start in range(0, x.size, BLOCK):
+        m = min(BLOCK, x.size - start)
+        z, hit, miss, loss = arguments[:m], hits[:m], misses[:m], losses[:m]
+        by_b, by_bb = slopes[:m], curvatures[:m]
+        for i in range(m):
+            k = positives[start + i]
+            rest = weight[start + i] - k
+            z[i] = a * x[start + i] + b
+            hit[i] = k * target_one[0] + rest * target_zero[0]
+            miss[i] = k * target_one[1] + rest * target_zero[1]
+        loss_and_two_derivatives(z, hit, miss, loss, by_b, by_bb)
+        place = x[start : start + m]
+        add_whole(loss, scale, sums[0])
+        add_whole(by_b, scale, sums[2])
+        add_product(by_b, place, by_b, scale, sums[1])
+        add_whole(by_bb, scale, sums[5])
+        add_product(by_bb, place, by_bb, scale, sums[4])
+        add_product(by_bb, place, by_bb, scale, sums[3])
     return sums

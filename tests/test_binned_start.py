@@ -1,0 +1,100 @@
+"""Platt scaling and beta calibration of many points, which begin at the optimum of narrow bins."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit
+
+import calibrators.beta
+import calibrators.platt
+from calibrators.beta import Beta
+from calibrators.passes import Points
+from calibrators.platt import Platt
+
+
+def points_like(kind, n=20_000):
+    """Points of a log: with a score that many rows have, with weights, of rare labels, far out."""
+    rng = np.random.default_rng(5)
+    score = rng.beta(0.5, 200, n) if kind == "rare" else rng.beta(0.6, 2.0, n)
+    odds = 0.8 * (score / (1 - score)) ** 0.7
+    label = rng.random(n) < odds / (1 + odds)
+    weight = rng.lognormal(0, 0.5, n) if kind == "weights" else np.ones(n)
+    order = np.argsort(score)
+    score, weight, positives = score[order], weight[order], np.where(label, weight, 0.0)[order]
+    if kind == "tie":
+        weight[n // 3], positives[n // 3] = n / 5, n / 20
+    if kind == "one class":
+        positives = weight.copy()
+    return Points(score, weight, positives)
+
+
+KINDS = ["plain", "rare", "weights", "tie", "one class"]
+
+
+def parameters(fitted):
+    """What was fitted."""
+    if isinstance(fitted, Beta):
+        return np.array([fitted.a_, fitted.b_, fitted.c_])
+    return np.array([fitted.slope_, fitted.intercept_])
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Sets from how many points on bins are made."""
+
+    def set_to(points):
+        for module in (calibrators.platt, calibrators.beta):
+            monkeypatch.setattr(module, "FEWEST_POINTS", points)
+
+    return set_to
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("calibrator", [Platt(), Platt("logit"), Beta()], ids=["score", "logit", "beta"])
+def test_the_optimum_is_that_of_the_points(few, calibrator, kind):
+    points = points_like(kind)
+    plain = parameters(calibrator.fit_points(points))
+    evaluations = calibrator.n_evaluations_
+    few(2)
+    begun = parameters(calibrator.fit_points(points))
+    # Beta's own stopping rule leaves what the loss does not tell.
+    close = 1e-4 if isinstance(calibrator, Beta) else 1e-12
+    np.testing.assert_allclose(begun, plain, rtol=close, atol=close)
+    if kind != "one class":
+        assert calibrator.n_evaluations_ <= 3 < evaluations
+
+
+@pytest.mark.parametrize("kind", ["plain", "tie", "weights"])
+def test_beta_has_no_gradient_left(few, kind):
+    points = points_like(kind)
+    few(2)
+    found = parameters(Beta().fit_points(points))
+    u, v = np.log(points.score), -np.log1p(-points.score)
+    left = points.weight * expit(found[0] * u + found[1] * v + found[2]) - points.positives
+    # In parts of what the rows pull each way.
+    for column in (u, v, np.ones(u.size)):
+        assert abs(left @ column) < 1e-11 * (np.abs(left) @ np.abs(column))
+    best = minimize(
+        lambda at: float(
+            points.weight @ np.logaddexp(0, at[0] * u + at[1] * v + at[2])
+            - points.positives @ (at[0] * u + at[1] * v + at[2])
+        ),
+        found + 0.01,
+        method="BFGS",
+    )
+    np.testing.assert_allclose(found, best.x, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("calibrator", [Platt(), Platt("logit"), Beta()], ids=["score", "logit", "beta"])
+def test_where_the_points_are_cut_changes_nothing(few, calibrator, kind):
+    few(2)
+    points = points_like(kind)
+    whole = calibrator.fit_points(points).calibration_map_
+    cuts = np.sort(np.random.default_rng(1).choice(np.arange(1, points.score.size), 40, replace=False))
+    parts = [Points(*columns) for columns in zip(*(np.split(column, cuts) for column in points), strict=True)]
+    cut = calibrator.fit_passes(lambda one: one.combine([one.chunk(part) for part in parts])).calibration_map_
+    for field in fields(whole):
+        assert np.array_equal(getattr(whole, field.name), getattr(cut, field.name))
