@@ -26,6 +26,14 @@ MOST_DRAWN = 20_000
 
 DRAWS = 200
 
+SHOWN = 200
+"""Predictions at which a consistency band is kept, about equally many rows apart."""
+
+_STEPS = 2.0**20
+
+LEVEL = 0.9
+"""Of draws, the share that a consistency band holds at each of them."""
+
 
 @dataclass(frozen=True)
 class LossParts:
@@ -53,10 +61,32 @@ class LossParts:
 
 
 @dataclass(frozen=True)
+class Reliability:
+    """The reliability curve without bins, and where it would lie if every probability were right.
+
+    Attributes
+    ----------
+    predicted, observed : lists of float: the recalibrated predictions (CORP), from the lowest to the highest
+        prediction of each block; of very many blocks about `SHOWN`.
+    at, low, high : lists of float: the consistency band: at each of these predictions `LEVEL` of the curves that 200
+        draws of the labels give lie from low to high
+    """
+
+    predicted: list[float]
+    observed: list[float]
+    at: list[float]
+    low: list[float]
+    high: list[float]
+
+
+@dataclass(frozen=True)
 class Decomposition:
     """The parts of the Brier score and of the log loss.
 
     brier, log_loss : LossParts. blocks : int: levels of the recalibrated predictions.
+    ici_chance, ici_chance_95 : float or None: as `LossParts.chance`, of the mean distance to the recalibrated
+        predictions (ICI).
+    reliability : Reliability or None: the curve, with its consistency band
 
     References
     ----------
@@ -67,6 +97,9 @@ class Decomposition:
     brier: LossParts
     log_loss: LossParts
     blocks: int
+    ici_chance: float | None = None
+    ici_chance_95: float | None = None
+    reliability: Reliability | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -161,15 +194,36 @@ def decompose(blocks: Blocks, drawn: Array, found: Assessment) -> Decomposition 
     if measures.brier is None:
         return None
     total, positives = float(blocks.weight.sum()), float(blocks.positives.sum())
-    chance = _chance(drawn) if drawn.size else (None, None)
+    null = _null(drawn) if drawn.size else None
+    brier, log_loss, ici = (None, None, None) if null is None else null.chance
     parts = []
-    for loss, score, null in zip((_brier, _log), (measures.brier, measures.log_loss), chance, strict=True):
+    losses = ((_brier, measures.brier, brier), (_log, measures.log_loss, log_loss))
+    for loss, score, own in losses:
         recalibrated = float(loss(blocks.positives, blocks.weight).sum()) / total
         uncertainty = float(loss(np.array([positives]), np.array([total]))[0]) / total
         worse = None if score is None or math.isinf(score) else max(0.0, score - recalibrated)
-        mean, high = (None, None) if null is None else null
+        mean, high = own or (None, None)
         parts.append(LossParts(worse, max(0.0, uncertainty - recalibrated), uncertainty, mean, high))
-    return Decomposition(parts[0], parts[1], blocks.first.size)
+    mean, high = ici or (None, None)
+    curve = None if null is None else _reliability(blocks, null)
+    return Decomposition(parts[0], parts[1], blocks.first.size, mean, high, curve)
+
+
+def _reliability(blocks: Blocks, null: _Null) -> Reliability:
+    shown = np.arange(blocks.first.size)
+    if shown.size > SHOWN:
+        # Those in which every so many rows end, and the first and last ones, which have the fewest.
+        ends = np.cumsum(blocks.weight)
+        shown = np.searchsorted(ends, np.linspace(0, ends[-1], SHOWN - 40))
+        shown = np.unique(np.concatenate([np.arange(20), shown, np.arange(ends.size - 20, ends.size)]))
+        shown = shown[shown < ends.size]
+    # Twelve digits: where a prediction's rows lie in two parts, the last bits depend on it.
+    level = [float(f"{one:.12g}") for one in blocks.level[shown].tolist()]
+    columns = (
+        np.stack([blocks.first[shown], blocks.last[shown]], axis=1).ravel(),
+        np.repeat(np.array(level), 2),
+    )
+    return Reliability(*(column.tolist() for column in (*columns, null.at, null.low, null.high)))
 
 
 def _brier(k: Array, w: Array) -> Array:
@@ -184,28 +238,44 @@ def _log(k: Array, w: Array) -> Array:
     return np.asarray(-one - zero)
 
 
-def _chance(drawn: Array) -> tuple[tuple[float, float], tuple[float, float]] | tuple[None, None]:
-    """Mean and 95 % point of MCB over draws from the predictions, of the Brier score and of the log loss."""
-    rows = np.round(drawn[:, 1])
+class _Null(NamedTuple):
+    """What chance alone does. chance : mean and 95 % point of MCB (Brier score, log loss) and of ICI; and the band."""
+
+    chance: tuple[tuple[float, float], ...]
+    at: Array
+    low: Array
+    high: Array
+
+
+def _null(drawn: Array) -> _Null | None:
+    """What draws of the labels from the predictions give. drawn : predictions, ascending, and their weights."""
+    # Whole numbers of rows that add up to the weight, where weights are none; in steps of which sums are exact, so that
+    # what parts have rounded decides nothing.
+    steps = np.round(drawn[:, 1] * _STEPS) / _STEPS
+    rows = np.diff(np.round(np.cumsum(np.append(0.0, steps))))
     some = rows > 0
     if not some.any():
-        return None, None
+        return None
     p, n = drawn[some, 0], rows[some]
     score = np.arange(n.size, dtype=np.float64)
+    shown = np.unique(np.searchsorted(np.cumsum(n), np.linspace(0, n.sum(), SHOWN)).clip(max=n.size - 1))
     random = np.random.default_rng(0)
-    none, found = np.empty(0), np.empty((DRAWS, 2))
+    none, found, curves = np.empty(0), np.empty((DRAWS, 3)), np.empty((DRAWS, shown.size))
     for draw in range(DRAWS):
         k = random.binomial(n.astype(np.int64), p).astype(np.float64)
         pooled = pava.pool(score, score, n, none, k, none)
         given = k * (1 - p) ** 2 + (n - k) * p**2
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = -np.where(k > 0, k * np.log(p), 0.0) - np.where(k < n, (n - k) * np.log1p(-p), 0.0)
+        curve = np.repeat(pooled[4] / pooled[2], np.diff(np.append(pooled[0], n.size)).astype(np.int64))
         found[draw, 0] = given.sum() - _brier(pooled[4], pooled[2]).sum()
         found[draw, 1] = logs.sum() - _log(pooled[4], pooled[2]).sum()
+        found[draw, 2] = n @ np.abs(p - curve)
+        curves[draw] = curve[shown]
     found /= n.sum()
-    high = np.quantile(found, 0.95, axis=0)
-    mean = found.mean(axis=0)
-    return (float(mean[0]), float(high[0])), (float(mean[1]), float(high[1]))
+    mean, high = found.mean(axis=0), np.quantile(found, 0.95, axis=0)
+    band = np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return _Null(tuple(zip(mean.tolist(), high.tolist(), strict=True)), p[shown], *band)
 
 
 # Calibration errors of groups, and what chance does to them.

@@ -6,11 +6,12 @@ order of the observations, on how they were cut into parts, or on whether repeat
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Generator, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +28,30 @@ from calibrators.assessment import (
 from calibrators.exact_totals import NOTHING, Predict, Sums, Totals
 from calibrators.passes import Array, Pass, Points
 
+if TYPE_CHECKING:
+    from calibrators.certainty import Certainty, certainty, compare, error_bars
+    from calibrators.comparison import Comparison
+    from calibrators.decomposition import Decomposition
+    from calibrators.error_bars import ErrorBars
+    from calibrators.spread import Agreement
+
 __all__ = [
     "MEASURES",
+    "Agreement",
     "Assessment",
+    "Certainty",
+    "Comparison",
+    "Decomposition",
+    "ErrorBars",
     "Histogram",
     "Measures",
     "Predict",
     "ReliabilityBin",
     "assess",
     "assessment_passes",
+    "certainty",
+    "compare",
+    "error_bars",
     "measure",
     "run_passes",
     "side_by_side",
@@ -43,6 +59,25 @@ __all__ = [
 ]
 
 AssessmentPasses = Generator[Pass, Any, Assessment]
+
+_ELSEWHERE = {
+    "Agreement": "spread",
+    "Certainty": "certainty",
+    "Comparison": "comparison",
+    "Decomposition": "decomposition",
+    "ErrorBars": "error_bars",
+    "certainty": "certainty",
+    "compare": "certainty",
+    "error_bars": "certainty",
+}
+"""Names that are measures, too, by the module that they are in: those import this one."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"calibrators.{_ELSEWHERE[name]}"), name)
+
 
 THRESHOLD = 0.5
 """A probability at or above it predicts the label 1."""
@@ -102,13 +137,16 @@ def assess(
     -----
     O(n log n) for the sort, else O(n). Weights may range from 1e-100 to 1e100.
     """
-    points = _check(probability, weight, positives)
+    points, _ = check_predictions(probability, weight, positives)
     passes = assessment_passes(bins=bins, histogram_bins=histogram_bins, rows=rows)
     found: Assessment = run_passes(passes, lambda request: request.combine([request.chunk(points)]))
     return found
 
 
-def _check(probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike) -> Points:
+def check_predictions(
+    probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
+) -> tuple[Points, npt.NDArray[np.int64]]:
+    """Predictions in ascending order, and their places before; see `assess`. Raises ValueError as it does."""
     p = np.asarray(probability, dtype=np.float64) + 0.0
     if p.ndim != 1 or p.size == 0:
         raise ValueError(f"probability: expected shape (n,) with n >= 1, found shape {p.shape}")
@@ -128,9 +166,9 @@ def _check(probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: 
                 f"{name}: expected {wanted}, found {bad.size} others, the first at index {bad[0]}"
             )
     if np.all(p[:-1] <= p[1:]):
-        return Points(*(np.ascontiguousarray(column) for column in (p, w, k)))
+        return Points(*(np.ascontiguousarray(column) for column in (p, w, k))), np.arange(p.size)
     order = np.argsort(p)
-    return Points(p[order], w[order], k[order])
+    return Points(p[order], w[order], k[order]), order
 
 
 def run_passes(passes: Generator[Pass, Any, Any], run: Callable[[Pass], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -44,6 +45,8 @@ from pipeline.table.segment_maps import SegmentRules
 from pipeline.table.store import TableStore
 from pipeline.table.version import Version
 
+_logger = logging.getLogger("logcal")
+
 
 def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Finishing:
     """Check everything that can be checked before the first task; reads footers only.
@@ -59,6 +62,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
         sampling=config.log.sampling,
     )
     _check_segments(config)
+    _warn_of_rules(config)
     _check_interval(config)
     check_holdout(config)
     log = open_log(config.log.path, columns, without)
@@ -189,6 +193,15 @@ def _check_segments(config: FitConfig) -> None:
         raise ConfigError(
             f"log.segment: expected names that the lookup table does not use itself, found {', '.join(taken)}: "
             "rename the column in the log"
+        )
+
+
+def _warn_of_rules(config: FitConfig) -> None:
+    """Say what of the rules of segments does not count."""
+    if config.log.segment and "min_rows" in config.segments.model_fields_set and recipe_of(config).rules.lean:
+        _logger.warning(
+            "segments.min_rows does not count where segments borrow strength (segments.shrinkage=auto): set "
+            "segments.min_positives, from which on a segment has a map of its own, or segments.shrinkage=none"
         )
 
 

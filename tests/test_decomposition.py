@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
+from calibrators import collapse, measures
 from calibrators.assessment import ReliabilityBin
 from calibrators.decomposition import _mean_deviation, chance_error, debiased_squared_error, decompose
 from calibrators.error_bars import assurance_passes
 from calibrators.measures import assess, run_passes
 from calibrators.passes import Points
+from calibrators.reliability_curve import consistency_band
 
 
 def sample(n=2000, seed=0, digits=None, power=1.5):
@@ -105,3 +107,51 @@ def test_groups_that_say_nothing():
     empty = ReliabilityBin(0.0, 0.1, 0.0, 0.0, None, None, 0.0, None, None)
     assert chance_error((empty,)) == 0.0
     assert debiased_squared_error((empty,)) is None
+
+
+def test_the_band_holds_right_probabilities_and_shows_wrong_ones():
+    rng = np.random.default_rng(5)
+    p = np.sort(rng.beta(0.5, 1.5, 3000))
+    inside, ici = [], []
+    for _ in range(40):
+        found = measures.certainty(p, None, rng.random(p.size) < p)
+        curve = found.decomposition.reliability
+        level = np.interp(curve.at, curve.predicted, curve.observed)
+        inside.append(np.mean((level >= curve.low) & (level <= curve.high)))
+        ici.append(found.agreement.ici)
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.04)
+    assert np.mean(ici) == pytest.approx(found.decomposition.ici_chance, rel=0.1)
+    assert np.mean(np.array(ici) > found.decomposition.ici_chance_95) < 0.2
+    theirs = consistency_band(collapse(p, np.zeros(p.size)), level=0.9)
+    for name in ("low", "high"):
+        ours = np.interp(theirs.predicted, curve.at, getattr(curve, name))
+        assert np.abs(ours - getattr(theirs, name)).mean() < 0.01
+    wrong = measures.certainty(p**2, None, rng.random(p.size) < p)
+    curve = wrong.decomposition.reliability
+    assert np.mean(np.interp(curve.at, curve.predicted, curve.observed) > curve.high) > 0.8
+    assert wrong.agreement.ici > wrong.decomposition.ici_chance_95
+
+
+def test_weights_that_are_no_counts_are_drawn_as_so_many_rows():
+    rng = np.random.default_rng(6)
+    p = np.sort(rng.random(4000))
+    quarter = measures.certainty(p, np.full(p.size, 0.25), 0.25 * (rng.random(p.size) < p))
+    few = np.sort(rng.random(1000))
+    whole = measures.certainty(few, None, rng.random(1000) < few)
+    assert quarter.decomposition.ici_chance == pytest.approx(whole.decomposition.ici_chance, rel=0.15)
+
+
+def test_measures_of_arrays_are_those_of_passes():
+    points = sample(500, digits=2)
+    shuffled = np.random.default_rng(0).permutation(500)
+    p, w, z = (column[shuffled] for column in points)
+    bars, parts = parts_of(points)
+    assert measures.error_bars(p, w, z) == bars
+    assert measures.certainty(p, None, z).decomposition == parts
+    better = measures.compare(p, p**1.5, None, z).log_loss
+    assert better.new == pytest.approx(log_loss(z, p**1.5))
+    assert better.difference == pytest.approx(better.new - better.old)
+    with pytest.raises(ValueError, match="new: expected probabilities"):
+        measures.compare(p, p * 2, None, z)
+    with pytest.raises(AttributeError):
+        _ = measures.no_such_measure

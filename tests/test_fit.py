@@ -178,3 +178,12 @@ def test_weights_that_nobody_meant_as_counts_are_said(tmp_path, rows, caplog):
 
 def small(plan):
     return score_table.replace(plan, run_rows=700, bucket_bytes=5000)
+
+
+def test_a_rule_that_does_not_count_is_said(tmp_path, rows, caplog):
+    score, label, _ = rows
+    log = pa.table({"score": score, "label": label, "part": np.arange(score.size) % 2})
+    fitted(tmp_path, log, "log.segment=part")
+    assert "does not count" not in caplog.text
+    fitted(tmp_path, log, "log.segment=part", "segments.min_rows=10")
+    assert "segments.min_rows does not count where segments borrow strength" in caplog.text

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from calibrators.certainty import Certainty
 from calibrators.decomposition import LossParts
 from calibrators.error_bars import ErrorBars
-from pipeline.evaluate.evaluation import Certainty, Evaluation
+from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.page import MISSING
 
 _Text = Callable[[ErrorBars, Certainty | None], str | None]
@@ -92,7 +93,10 @@ def _distances(_: ErrorBars, certainty: Certainty | None) -> str | None:
     found = None if certainty is None else certainty.agreement
     if found is None or found.ici is None:
         return None
-    return ", ".join(str(_number(value)) for value in (found.ici, found.e50, found.e90))
+    text = ", ".join(str(_number(value)) for value in (found.ici, found.e50, found.e90))
+    parts = None if certainty is None else certainty.decomposition
+    chance = None if parts is None else parts.ici_chance_95
+    return text if chance is None else f"{text} (ICI by chance: up to {_number(chance)})"
 
 
 def _smooth(_: ErrorBars, certainty: Certainty | None) -> str | None:
@@ -133,7 +137,7 @@ _ROWS: tuple[tuple[str, str, _Text], ...] = (
     ),
     (
         "Distance to the recalibrated probability",
-        "Mean (ICI), median (E50) and 90 % point (E90) over the rows; chance alone makes it larger than 0",
+        "Mean (ICI), median (E50), 90 % point (E90) over the rows; right ones rarely show more than in brackets",
         _distances,
     ),
     (
@@ -149,7 +153,7 @@ _ROWS: tuple[tuple[str, str, _Text], ...] = (
     ),
     (
         "Miscalibration (part of the log loss)",
-        "What the best non-decreasing map would still take away; right probabilities rarely show more than in brackets",
+        "What the best non-decreasing map would still take away; right ones rarely show more than in brackets",
         _miscalibration,
     ),
     (

@@ -7,11 +7,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from calibrators.calibration_map import CalibrationMap
+from calibrators.certainty import Certainty
 from calibrators.comparison import Comparison
-from calibrators.decomposition import Decomposition, debiased_squared_error, decompose
 from calibrators.error_bars import ErrorBars, assurance_passes
 from calibrators.measures import (
     Assessment,
@@ -21,9 +19,8 @@ from calibrators.measures import (
     run_passes,
     side_by_side,
 )
-from calibrators.passes import Array, Blocks, Pass
+from calibrators.passes import Array, Pass
 from calibrators.sampling import weighing_negatives
-from calibrators.spread import Agreement, Spread, agreement
 from pipeline.evaluate.judgement import judgement_facts, points
 from pipeline.files.json_text import jsonable
 
@@ -35,41 +32,6 @@ SAME_ROWS = 1e-9
 
 UNCHANGED = 5e-5
 """A change below it shows as 0 in four decimals."""
-
-
-@dataclass(frozen=True)
-class Certainty:
-    """How sure the measures of one column of predictions are, beside their error bars.
-
-    Attributes
-    ----------
-    decomposition : Decomposition or None
-        Of the Brier score and the log loss; None for scores that are no probabilities, and for sampled logs.
-    debiased_squared_error : float or None
-        The mean squared calibration error over equal-count groups, less what chance adds; below 0 by chance.
-    agreement : Agreement or None
-        Cox's line, ICI and smooth calibration error; None for scores that are no probabilities.
-    """
-
-    decomposition: Decomposition | None
-    debiased_squared_error: float | None
-    agreement: Agreement | None = None
-
-    @classmethod
-    def of(
-        cls, corp: tuple[Blocks, Array] | None, spread: Spread | None, found: Assessment, rate: float = 1.0
-    ) -> Certainty:
-        """From what the passes over the same predictions have found."""
-        sampled = rate != 1.0
-        parts = None
-        if corp is not None and not sampled:
-            blocks, drawn = corp
-            if not drawn.size and spread is not None:
-                # Too many predictions to draw labels from each: from cells of 1/512 of log-odds.
-                drawn = np.column_stack([spread.p, spread.weight])
-            parts = decompose(blocks, drawn, found)
-        agreed = None if spread is None else agreement(spread, rate)
-        return cls(parts, debiased_squared_error(found.by_frequency), agreed)
 
 
 def _certainly(found: Assessment, bars: ErrorBars | None, certainty: Certainty | None) -> dict[str, Any]:

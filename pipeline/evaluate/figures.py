@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.assessment import Assessment, ReliabilityBin
+from calibrators.decomposition import Reliability
 from calibrators.passes import Array
 
 if TYPE_CHECKING:
@@ -71,15 +72,27 @@ def logit(p: npt.ArrayLike) -> Any:
         return np.log(odds) - np.log1p(-odds)
 
 
-def reliability_diagram(groups: Sequence[ReliabilityBin], color: str, *, name: str, alt: str) -> str:
-    """Observed frequency, with its interval, against mean prediction on probability axes."""
+def reliability_diagram(
+    groups: Sequence[ReliabilityBin],
+    color: str,
+    *,
+    name: str,
+    alt: str,
+    curve: Reliability | None = None,
+) -> str:
+    """Observed frequency, with its interval, against mean prediction on probability axes.
+
+    curve : without bins, with the band in which it would lie by chance
+    """
 
     def draw(figure: Figure) -> None:
         axes = _square(figure, "Predicted probability", "Observed frequency")
         axes.plot([0, 1], [0, 1], color=MUTED, lw=1, dashes=(4, 3))
+        _draw_curve(axes, curve, color, np.asarray)
         x, y, low, high, size = _columns(groups)
         axes.vlines(x, low, high, color=color, lw=1.4, alpha=0.75)
-        axes.plot(x, y, color=color, lw=1, alpha=0.5)
+        if curve is None:
+            axes.plot(x, y, color=color, lw=1, alpha=0.5)
         axes.scatter(x, y, s=size, color=color, edgecolor="white", linewidth=0.8, zorder=3, clip_on=False)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         ticks = np.arange(6) / 5
@@ -89,8 +102,24 @@ def reliability_diagram(groups: Sequence[ReliabilityBin], color: str, *, name: s
     return render(draw, (4.6, 4.3), name, alt)
 
 
+def _draw_curve(axes: Axes, curve: Reliability | None, color: str, scale: Callable[[Any], Any]) -> None:
+    if curve is None:
+        return
+    if len(curve.at) > 1:
+        axes.fill_between(
+            scale(curve.at), scale(curve.low), scale(curve.high), color=MUTED, alpha=0.25, linewidth=0
+        )
+    axes.plot(scale(curve.predicted), scale(curve.observed), color=color, lw=1.6)
+
+
 def logit_diagram(
-    groups: Sequence[ReliabilityBin], color: str, limits: tuple[float, float], *, name: str, alt: str
+    groups: Sequence[ReliabilityBin],
+    color: str,
+    limits: tuple[float, float],
+    *,
+    name: str,
+    alt: str,
+    curve: Reliability | None = None,
 ) -> str:
     """The same on logit axes, where 0.1 % and 1 % are as far apart as 90 % and 99 %."""
 
@@ -98,13 +127,15 @@ def logit_diagram(
         axes = _square(figure, "Predicted probability (logit axis)", "Observed frequency (logit axis)")
         a, b = logit(limits[0]), logit(limits[1])
         axes.plot([a, b], [a, b], color=MUTED, lw=1, dashes=(4, 3))
+        _draw_curve(axes, curve, color, lambda p: np.clip(logit(p), a, b))
         columns = _columns(groups)
         x, y, low, high = (np.clip(logit(column), a, b) for column in columns[:4])
         beyond = np.array(
             [_is_beyond(x, limits) or _is_beyond(y, limits) for x, y in zip(*columns[:2], strict=True)]
         )
         axes.vlines(x, low, high, color=color, lw=1.4, alpha=0.75, clip_on=False)
-        axes.plot(x, y, color=color, lw=1, alpha=0.5, clip_on=False)
+        if curve is None:
+            axes.plot(x, y, color=color, lw=1, alpha=0.5, clip_on=False)
         for chosen, face in ((~beyond, color), (beyond, "white")):
             axes.scatter(
                 x[chosen], y[chosen], s=columns[4][chosen], facecolor=face, zorder=3, clip_on=False,

@@ -14,7 +14,8 @@ from typing import Any
 
 from calibrators.assessment import Assessment, Measures, ReliabilityBin
 from calibrators.calibration_map import CalibrationMap, Interval
-from calibrators.decomposition import chance_error
+from calibrators.certainty import Certainty
+from calibrators.decomposition import Reliability, chance_error
 from pipeline.evaluate import figures
 from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.evaluation import (
@@ -320,20 +321,33 @@ def _figures(
     evaluation: Evaluation, curves: Mapping[str, CalibrationMap], interval: Interval | None = None
 ) -> dict[str, Any]:
     before, after = evaluation.before, evaluation.after
-    sides = [("before", before, BEFORE), ("after", after, AFTER)]
+    sides = [
+        ("before", before, BEFORE, _curve(evaluation.certainty_before)),
+        ("after", after, AFTER, _curve(evaluation.certainty_after)),
+    ]
     limits = figures.logit_limits([before, after])
     found: dict[str, Any] = {"reliability": [], "logit": [], "histograms": [], "map": []}
-    for name, side, color in sides:
+    for name, side, color, curve in sides:
         if side.probabilities:
             alt = f"Reliability diagram {name} calibration: observed frequency against predicted probability"
             found["reliability"].append(
-                (name, figures.reliability_diagram(side.by_width, color, name=f"rel-{name}", alt=alt))
+                (
+                    name,
+                    figures.reliability_diagram(
+                        side.by_width, color, name=f"rel-{name}", alt=alt, curve=curve
+                    ),
+                )
             )
             found["logit"].append(
                 (
                     name,
                     figures.logit_diagram(
-                        side.by_frequency, color, limits, name=f"log-{name}", alt=f"{alt}, logit axes"
+                        side.by_frequency,
+                        color,
+                        limits,
+                        name=f"log-{name}",
+                        alt=f"{alt}, logit axes",
+                        curve=curve,
                     ),
                 )
             )
@@ -342,9 +356,15 @@ def _figures(
         found["histograms"].append(
             (name, figures.histogram(side, color, name=f"hist-{name}", alt=alt, label=label))
         )
+    found["curves"] = any(curve is not None for *_, curve in sides)
     found["beyond"] = figures.any_beyond([before, after], limits)
     found["map"] = _map_figures(before, curves, interval)
     return found
+
+
+def _curve(certainty: Certainty | None) -> Reliability | None:
+    found = None if certainty is None else certainty.decomposition
+    return None if found is None else found.reliability
 
 
 def _map_figures(
