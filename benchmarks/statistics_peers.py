@@ -1,0 +1,289 @@
+"""Statistics beside their peers: the same numbers where they compute the same, and the seconds and memory they take.
+
+    python benchmarks/statistics_peers.py                       # the table of docs/benchmarks.md
+    python benchmarks/statistics_peers.py --sizes 10000 100000 --patience 30
+
+In memory, one core, each measurement a process of its own: imports and compiling are not counted, nor is the memory that
+they and the data take. A peer that takes longer than the patience is not asked for larger sizes. Peers that are not
+installed are passed over: pip install venn-abers probcal betacal relplot model-diagnostics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import expit
+
+AT = np.linspace(0.005, 0.6, 50)
+"""Scores at which maps are compared."""
+
+
+def sample(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities that are somewhat too high, and labels."""
+    rng = np.random.default_rng(0)
+    p = expit(rng.normal(-2, 1.5, rows))
+    return p, (rng.random(rows) < p**1.2).astype(np.int64)
+
+
+# What is computed: functions of probabilities and labels to numbers.
+
+
+def _fitted(name: str, **parameters):
+    def compute(p, y):
+        from pipeline.fit.calibration import make_calibrator
+
+        return make_calibrator(name, parameters).fit(p, y).predict(AT)
+
+    return compute
+
+
+def _probcal(name: str):
+    def compute(p, y):
+        import probcal
+
+        return getattr(probcal, name)().fit(p, y).predict_proba(AT)
+
+    return compute
+
+
+def _sklearn_isotonic(p, y):
+    from sklearn.isotonic import IsotonicRegression
+
+    return IsotonicRegression(out_of_bounds="clip").fit(p, y).predict(AT)
+
+
+def _betacal(p, y):
+    from betacal import BetaCalibration
+
+    return BetaCalibration("abm").fit(p.reshape(-1, 1), y).predict(AT)
+
+
+def _our_venn_abers(p, y):
+    from calibrators import Isotonic, collapse
+    from calibrators.intervals import venn_abers_pass
+
+    points = collapse(p, y)
+    one = Isotonic(ends=0).fit_points(points).calibration_map_
+    request = venn_abers_pass(one)
+    found = request.combine([request.chunk(points)])
+    # At the first score of blocks, where a row of the table says what the score itself has.
+    rows = np.flatnonzero(one.weight > 0)[1:-1]
+    first = points.score[np.searchsorted(points.score, one.score_lo[rows])]
+    chosen = np.linspace(0, rows.size - 1, 20).astype(int)
+    return found.lower[rows][chosen], first[chosen]
+
+
+def _venn_abers(p, y):
+    from venn_abers import VennAbers
+
+    at = _AT_BLOCKS
+    peer = VennAbers()
+    peer.fit(np.column_stack([1 - p, p]), y)
+    return peer.predict_proba(np.column_stack([1 - at, at]))[1][:, 0]
+
+
+def _probcal_venn_abers(p, y):
+    import probcal
+
+    return probcal.VennAbersCalibrator().fit(p, y).predict_interval(_AT_BLOCKS)[:, 0]
+
+
+def _spread(p, y):
+    from calibrators.exact_totals import entries_of
+    from calibrators.measures import check_predictions
+    from calibrators.spread import join_spread, spread_of_entries
+
+    points, _ = check_predictions(p, None, y)
+    return join_spread([spread_of_entries(entries_of(None, points))])
+
+
+def _our_parts(p, y):
+    from calibrators.decomposition import corp_of_entries, decompose, join_corp
+    from calibrators.exact_totals import entries_of
+    from calibrators.measures import assess, check_predictions
+
+    points, _ = check_predictions(p, None, y)
+    blocks, _ = join_corp([corp_of_entries(entries_of(None, points))])
+    return _parts(decompose(blocks, np.empty((0, 2)), assess(*points)))
+
+
+def _parts(found):
+    return [
+        getattr(loss, name)
+        for loss in (found.brier, found.log_loss)
+        for name in ("miscalibration", "discrimination", "uncertainty")
+    ]
+
+
+def _our_draws(p, y):
+    from calibrators.certainty import certainty
+
+    return _parts(certainty(p, None, y).decomposition)
+
+
+def _model_diagnostics(p, y):
+    from model_diagnostics.scoring import LogLoss, SquaredError, decompose
+
+    found = []
+    for function in (SquaredError(), LogLoss()):
+        row = decompose(y, p, scoring_function=function)
+        found += [row[name][0] for name in ("miscalibration", "discrimination", "uncertainty")]
+    return found
+
+
+def _probcal_corp(bands):
+    def compute(p, y):
+        import probcal
+
+        found = probcal.corp_reliability(y, p, bands=bands)
+        return [getattr(found, f"{loss}_{part}") for loss in ("brier", "log_loss") for part in ("mcb", "dsc", "unc")]
+
+    return compute
+
+
+def _our_smooth(p, y):
+    from calibrators.spread import smooth_ece
+
+    return [smooth_ece(_spread(p, y))]
+
+
+def _relplot(p, y):
+    import relplot
+
+    return [relplot.smECE(p, y)]
+
+
+def _probcal_smooth(p, y):
+    from probcal.metrics import smooth_ece
+
+    return [smooth_ece(y, p)]
+
+
+def _our_tests(p, y):
+    from calibrators.certainty import error_bars
+    from calibrators.spread import cox
+
+    return [error_bars(p, None, y).spiegelhalter_z, cox(_spread(p, y))[0][1]]
+
+
+def _probcal_tests(p, y):
+    from probcal.metrics import calibration_slope, spiegelhalter_z
+
+    found = spiegelhalter_z(y, p)
+    return [getattr(found, "z", getattr(found, "statistic", None)), calibration_slope(y, p)]
+
+
+Compute = Callable[[np.ndarray, np.ndarray], object]
+
+TASKS: dict[str, dict[str, Compute]] = {
+    "isotonic regression": {
+        "logcal": _fitted("isotonic", ends=0),
+        "scikit-learn": _sklearn_isotonic,
+        "probcal": _probcal("IsotonicCalibrator"),
+    },
+    "beta calibration": {
+        "logcal": _fitted("beta"),
+        "betacal": _betacal,
+        "probcal": _probcal("BetaCalibrator"),
+    },
+    "Venn-Abers": {
+        "logcal": lambda p, y: _our_venn_abers(p, y)[0],
+        "venn-abers": _venn_abers,
+        "probcal": _probcal_venn_abers,
+    },
+    "CORP, both losses": {
+        "logcal": _our_parts,
+        "model-diagnostics": _model_diagnostics,
+        "probcal": _probcal_corp(None),
+    },
+    "the same with 200 draws for the band": {"logcal": _our_draws, "probcal": _probcal_corp("consistency")},
+    "smooth calibration error": {"logcal": _our_smooth, "relplot": _relplot, "probcal": _probcal_smooth},
+    "Spiegelhalter's z, Cox's slope": {"logcal": _our_tests, "probcal": _probcal_tests},
+}
+
+_AT_BLOCKS = np.empty(0)
+
+
+def one(task: str, who: str, rows: int) -> dict[str, object]:
+    """A measurement, in this process."""
+    global _AT_BLOCKS  # noqa: PLW0603
+    warnings.simplefilter("ignore")
+    compute = TASKS[task][who]
+    small = sample(2000)
+    if task == "Venn-Abers":
+        _AT_BLOCKS = _our_venn_abers(*small)[1]
+    compute(*small)
+    p, y = sample(rows)
+    if task == "Venn-Abers":
+        _AT_BLOCKS = _our_venn_abers(p, y)[1]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    found = compute(p, y)
+    seconds = time.perf_counter() - began
+    more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"seconds": seconds, "mb": more / 1024, "found": np.asarray(found, np.float64).ravel().tolist()}
+
+
+def measured(task: str, who: str, rows: int, patience: float) -> dict[str, object] | None:
+    """The same in a process of its own; None where that takes too long or fails."""
+    command = [sys.executable, __file__, "--one", task, who, str(rows)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, env=environment)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode:
+        print(f"<!-- {task}, {who}, {rows}: {done.stderr.strip().splitlines()[-1][:150]} -->", flush=True)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(arguments: list[str]) -> None:
+    """Measure as the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", nargs="*", type=int, default=[10_000, 100_000, 1_000_000, 10_000_000])
+    parser.add_argument("--tasks", nargs="*", default=list(TASKS))
+    parser.add_argument("--patience", type=float, default=60)
+    parser.add_argument("--one", nargs=3)
+    given = parser.parse_args(arguments)
+    if given.one:
+        task, who, rows = given.one
+        print(json.dumps(one(task, who, int(rows))))
+        return
+    from _measure import print_machine
+
+    print_machine()
+    sizes = " | ".join(f"{size:,}" for size in given.sizes)
+    print(f"\n| | | {sizes} | MB more | largest difference |\n|---|---|{'---|' * len(given.sizes)}---|---|")
+    for task in given.tasks:
+        ours: dict[int, np.ndarray] = {}
+        for who in TASKS[task]:
+            cells, memory, apart, slow = [], "", 0.0, False
+            for rows in given.sizes:
+                found = None if slow else measured(task, who, rows, given.patience)
+                slow = found is None
+                if found is None:
+                    cells.append("")
+                    continue
+                numbers = np.array(found["found"])
+                ours.setdefault(rows, numbers)
+                apart = max(apart, float(np.abs(numbers - ours[rows]).max()))
+                cells.append(f"{found['seconds']:.3g}")
+                memory = f"{found['mb']:.0f}"
+            said = "" if who == "logcal" else f"{apart:.1e}"
+            print(f"| {task} | {who} | {' | '.join(cells)} | {memory} | {said} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
