@@ -10,6 +10,7 @@ Kullback-Leibler divergence over it, 1e-5 nats, on rows that nobody was fitted t
 
     A   every segment has a shift and a slope of its own
     B   two nested columns of shifts and slopes, and a wiggle that no shift or slope describes
+    C   two crossed columns: each value of the second shifts all segments of the first alike, and pairs differ little
     0   segments do not differ
 """
 
@@ -51,6 +52,12 @@ def truth_of(name: str, rng: np.random.Generator):
         shift = rng.normal(0, 0.4, 100)[first] + rng.normal(0, 0.4, SEGMENTS)
         slope = rng.normal(0, 0.2, 100)[first] + rng.normal(0, 0.2, SEGMENTS)
         phase = rng.uniform(0, 2 * np.pi, SEGMENTS)
+    if name == "C":
+        second = np.arange(SEGMENTS) % 100
+        shift = (
+            rng.normal(0, 0.4, 100)[first] + rng.normal(0, 0.4, 100)[second] + rng.normal(0, 0.1, SEGMENTS)
+        )
+        slope = rng.normal(0, 0.2, 100)[first] + rng.normal(0, 0.2, 100)[second]
     wiggle = 0.5 if name == "B" else 0.0
 
     def draw(rows: int):
@@ -121,7 +128,7 @@ def main(arguments: list[str]) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--truths", nargs="*", default=["A", "B", "0"])
+    parser.add_argument("--truths", nargs="*", default=["A", "B", "C", "0"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--own", nargs="*", type=int, default=[100], help="segments.min_positives")
     parser.add_argument("--lean", nargs="*", type=float, default=[partial_pooling.LEAN])
@@ -135,10 +142,10 @@ def main(arguments: list[str]) -> None:
         draw = truth_of(name, np.random.default_rng(given.seed))
         x, segment, _, label = draw(given.rows)
         held_x, held_segment, p, _ = draw(HELD_OUT)
-        columns = ("a", "b") if name == "B" else ("b",)
+        columns = ("a", "b") if name in "BC" else ("b",)
 
-        def values(segment):
-            return {"a": segment // 100, "b": segment}
+        def values(segment, crossed=name == "C"):
+            return {"a": segment // 100, "b": segment % 100 if crossed else segment}
 
         folder = Path(tempfile.mkdtemp(prefix="logcal-shrinkage-"))
         (folder / "log").mkdir()

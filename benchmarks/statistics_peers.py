@@ -3,9 +3,9 @@
     python benchmarks/statistics_peers.py                       # the table of docs/benchmarks.md
     python benchmarks/statistics_peers.py --sizes 10000 100000 --patience 30
 
-In memory, one core, each measurement a process of its own: imports and compiling are not counted, nor is the memory that
-they and the data take. A peer that takes longer than the patience is not asked for larger sizes. Peers that are not
-installed are passed over: pip install venn-abers probcal betacal relplot model-diagnostics.
+In memory, one core, each measurement a process of its own: imports and compiling are not counted, nor is the memory
+that they and the data take. A peer that takes longer than the patience is not asked for larger sizes. Peers that are
+not installed are passed over: pip install venn-abers probcal betacal relplot model-diagnostics.
 """
 
 from __future__ import annotations
@@ -145,7 +145,11 @@ def _probcal_corp(bands):
         import probcal
 
         found = probcal.corp_reliability(y, p, bands=bands)
-        return [getattr(found, f"{loss}_{part}") for loss in ("brier", "log_loss") for part in ("mcb", "dsc", "unc")]
+        return [
+            getattr(found, f"{loss}_{part}")
+            for loss in ("brier", "log_loss")
+            for part in ("mcb", "dsc", "unc")
+        ]
 
     return compute
 
@@ -236,9 +240,16 @@ def one(task: str, who: str, rows: int) -> dict[str, object]:
 def measured(task: str, who: str, rows: int, patience: float) -> dict[str, object] | None:
     """The same in a process of its own; None where that takes too long or fails."""
     command = [sys.executable, __file__, "--one", task, who, str(rows)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "POLARS_MAX_THREADS": "1",
+    }
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, env=environment)
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=patience, env=environment
+        )
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:

@@ -95,15 +95,27 @@ def in_memory(table, columns, weighted, found, ends):
         above = {}
         for i, key in enumerate(keys):
             above.setdefault(key[: level - 1], []).append(i)
-        finished = np.empty(score.size)
-        for parent in above.values():
-            parent = np.array(parent)
-            at = logit_of_finite(score[parent], weight[parent], p[parent])
+        finished, full, x = np.empty((3, score.size))
+        for parent in map(np.array, above.values()):
+            full[parent] = at = logit_of_finite(score[parent], weight[parent], p[parent])
             information = weight[parent] * expit(at) * (1 - expit(at))
-            x = np.empty(score.size)
             x[parent] = at - (information * at).sum() / information.sum()
-            full = np.empty(score.size)
-            full[parent] = at
+        if level > 1:
+            last = np.array([str(key[level - 1]) for key in keys])
+            several = [
+                v for v in set(last) if len({keys[i][: level - 1] for i in np.flatnonzero(last == v)}) > 1
+            ]
+            shared = np.isin(last, several)
+            information = (weight * expit(full) * (1 - expit(full)))[shared]
+            centre = (information * full[shared]).sum() / information.sum()
+            before = full.copy()
+            for value in several:
+                own = np.flatnonzero(last == value)
+                offset = before[own] - centre
+                a, d = moved_by(before[own], offset, label[own], weight[own], *found.levels[level].crossed)
+                full[own] = before[own] + a + d * offset
+                x[own] *= 1 + d
+        for parent in map(np.array, above.values()):
             for _, rows in itertools.groupby(
                 sorted(parent, key=lambda i: str(keys[i][:level])), key=lambda i: keys[i][:level]
             ):
@@ -115,7 +127,7 @@ def in_memory(table, columns, weighted, found, ends):
     return p
 
 
-def one_segment(at, x, score, label, weight, a_variance, d_variance):
+def moved_by(at, x, label, weight, a_variance, d_variance):
     def loss(theta):
         a, d = theta[0] * (a_variance > 0), theta[1] * (d_variance > 0)
         eta = at + a + d * x
@@ -131,7 +143,11 @@ def one_segment(at, x, score, label, weight, a_variance, d_variance):
     if best.x[1] > -1:
         finer = {"xatol": 1e-9, "fatol": 1e-13}
         best = optimize.minimize(loss, best.x, bounds=bounds, method="Nelder-Mead", options=finer)
-    a, d = best.x[0] * (a_variance > 0), best.x[1] * (d_variance > 0)
+    return best.x[0] * (a_variance > 0), best.x[1] * (d_variance > 0)
+
+
+def one_segment(at, x, score, label, weight, a_variance, d_variance):
+    a, d = moved_by(at, x, label, weight, a_variance, d_variance)
     p = expit(at + a + d * x)
     positive = int((label == 1).sum())
     if min(positive, label.size - positive) < RULES.min_positives or np.unique(score).size == 1:
@@ -393,3 +409,27 @@ def test_windows_weights_grids_and_kept_tables_change_nothing(tmp_path):
         )
         assert one.replace_schema_metadata().equals(other.replace_schema_metadata())
     assert made["segments"]["variances"] == raw["segments"]["variances"]
+
+
+def test_what_a_value_does_everywhere_is_learned_once(tmp_path):
+    """Crossed columns: many pairs of few rows, whose second value says all."""
+    rng = np.random.default_rng(8)
+    rows = 6000
+    a, b, x = rng.integers(0, 60, rows), rng.integers(0, 5, rows), rng.normal(size=rows)
+    shift = np.array([-1.5, -0.7, 0.0, 0.7, 1.5])
+    p = expit(-2 + x + shift[b])
+    table = pa.table({"score": x, "label": (rng.random(rows) < p).astype(np.int8), "a": a, "b": b})
+    found = fit(tmp_path, table)
+    assert found.levels[2].crossed[0] > 0.25
+    assert max(found.variances[0]) < 0.05
+    assert found.variances[1] == (0.0, 0.0)
+    _, path = published(tmp_path, found)
+    got = Table(read_table(path)).predict(x, table)
+    assert np.abs(logit(got) - logit(p)).mean() < 0.3
+
+
+def test_values_of_one_parent_are_no_main_effect(tmp_path):
+    table = some_log(5, rows=1500)
+    pairs = [f"{x}/{y}" for x, y in zip(table["a"].to_pylist(), table["b"].to_pylist(), strict=True)]
+    nested = table.set_column(table.schema.get_field_index("b"), "b", pa.array(pairs))
+    assert fit(tmp_path, nested).levels[2].crossed == (0.0, 0.0)

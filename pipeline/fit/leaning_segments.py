@@ -22,9 +22,11 @@ from calibrators.partial_pooling import (
     LEAST,
     MOST,
     Cells,
+    Moved,
     OwnMaps,
     Stretches,
     WithinStretches,
+    cross,
     curve_of,
     logit_of,
     move,
@@ -42,7 +44,7 @@ from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import ScoreTable, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_visits import ITEM_BYTES, MOST_POOLED, most_works, pack, within
-from pipeline.sort.segments import Codes, Segments, read_codes, write_codes
+from pipeline.sort.segments import Codes, Level, Segments, read_codes, write_codes
 from pipeline.table.segment_maps import ONE_SCORE, LevelFit, Maps, Moves, SegmentRules
 
 
@@ -230,7 +232,7 @@ def _fit_level(
         np.add.reduceat(items.weight, begin),
         np.add.reduceat(items.positives, begin),
     )
-    moved = move(cells)
+    moved, crossed = _moved(cells, above.centre[parent], level, parent)
     alone = (items.first[starts[:-1]] == items.last[starts[1:] - 1]).tolist()
     for i, reason in enumerate(reasons):
         if reason is None and alone[i]:
@@ -240,10 +242,27 @@ def _fit_level(
     prior = np.repeat(level_of_cells, np.diff(np.append(begin, segment.size)))
     maps, own = _own_maps(items, segment, fitted, prior, rate)
     moves = _moves(level.level, moved.shift, moved.slope, above.moves, parent, fitted, maps, rate)
-    fit = LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps, moves)
+    fit = LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps, moves, crossed)
     eta = moved.shift[owner] + moved.slope[owner] * logit
     curves = _curves(items.first[begin], eta, cells.weight, owner, fitted, own, moves)
     return fit, curves, moved.variances
+
+
+def _moved(cells: Cells, centre: Array, level: Level, parent: Codes) -> tuple[Moved, tuple[float, float]]:
+    """How segments move their parents' curves: by what their last column's value does to all of them, and each by what
+    is left; and the variances of the former.
+    """
+    if level.level < 2:
+        return move(cells), (0.0, 0.0)
+    values: dict[Any, int] = {}
+    value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
+    main = cross(cells, value, parent.astype(np.int64))
+    sizes = np.diff(cells.starts)
+    logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
+    offset = logit - np.repeat(main.shift + main.slope * centre, sizes)
+    own = move(cells._replace(logit=logit, offset=offset))
+    shift, slope = own.shift + own.slope * main.shift, own.slope * main.slope
+    return Moved(own.variances, shift, slope), main.variances
 
 
 def _own_maps(

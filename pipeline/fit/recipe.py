@@ -191,6 +191,10 @@ class Recipe:
                 {"level": i, "shift": shift, "slope": slope}
                 for i, (shift, slope) in enumerate(fit.variances, 1)
             ]
+            segments["variances_across"] = [
+                {"level": level.level, "shift": level.crossed[0], "slope": level.crossed[1]}
+                for level in fit.levels[2:]
+            ]
         facts = {**content, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
         return Content(
             of_all.table,

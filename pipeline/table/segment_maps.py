@@ -122,6 +122,7 @@ class LevelFit:
     reasons : why a segment has no map, None where it has one.
     maps : of all segments, in order; size 0 where there is none.
     moves : of all segments, where maps borrow strength; None for level 0, and where they do not.
+    crossed : variances of the shifts and slopes that values of the last column have in all segments of the others
     """
 
     level: int
@@ -131,6 +132,7 @@ class LevelFit:
     reasons: list[str | None]
     maps: Maps
     moves: Moves | None = None
+    crossed: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
