@@ -15,7 +15,7 @@ import argparse
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,21 @@ class LogSpec:
     tie_share: float = 0.0
     weights: bool = False
     segments: int = 0
+    second_segment: int = 0
+    digits: int = 0
+    values: int = 0
+    float32: bool = False
+    wide: int = 0
+    codec: str = "snappy"
     seed: int = 20_260_101
+    file_rows: int = 0
+    segment_rows: int = 0
+
+    def of(self, rows: int) -> LogSpec:
+        """The same log with so many rows, in files of `file_rows` (2 million) and segments of `segment_rows`."""
+        files = max(rows // (self.file_rows or 2_000_000), 1) if self.files != 1 else 1
+        segments = rows // self.segment_rows if self.segment_rows else self.segments
+        return replace(self, rows=rows, files=files, segments=segments)
 
 
 def write_log(path: Path, spec: LogSpec, processes: int = 2) -> None:
@@ -56,8 +70,8 @@ def _write_file(directory: Path, spec: LogSpec, file: int) -> None:
     pq.write_table(
         table,
         directory / f"part-{file:05d}.parquet",
-        compression="snappy",
-        use_dictionary=["model_id", "segment"],
+        compression=spec.codec,
+        use_dictionary=["model_id", "segment", "region", *(f"text_{i}" for i in range(spec.wide // 2))],
         row_group_size=-(-(stop - start) // spec.row_groups),
     )
 
@@ -67,13 +81,17 @@ def _table(spec: LogSpec, file: int, rows: int) -> pa.Table:
     score = _distinct(np.clip(rng.beta(0.6, 2.0, rows), 1e-12, 1 - 1e-6), file, spec.files)
     if spec.tie_share > 0:
         score[rng.random(rows) < spec.tie_share] = TIE_SCORE
+    if spec.digits:
+        score = np.maximum(np.round(score, spec.digits), 10.0**-spec.digits)
+    if spec.values:
+        score = (np.floor(score * spec.values) + 0.5) / spec.values
     odds = score / (1 - score)
     positive_odds = 0.8 * odds**0.7
     label = rng.random(rows) < positive_odds / (1 + positive_odds)
     model = rng.integers(0, MODELS, rows, dtype=np.int32)
     gaps = rng.integers(1, 200_000, rows)
     columns: dict[str, pa.Array] = {
-        "score": pa.array(score),
+        "score": pa.array(score.astype(np.float32) if spec.float32 else score),
         "label": pa.array(label.astype(np.int8)),
         "model_id": pa.DictionaryArray.from_arrays(model, [f"model-{i:02d}" for i in range(MODELS)]),
         "ts": pa.array(1_767_225_600_000_000 + file * 400_000_000_000 + np.cumsum(gaps)),
@@ -81,10 +99,20 @@ def _table(spec: LogSpec, file: int, rows: int) -> pa.Table:
     if spec.weights:
         columns["weight"] = pa.array(rng.lognormal(0.0, 0.5, rows))
     if spec.segments:
-        ranks = np.searchsorted(_shares(spec.segments), rng.random(rows), side="right")
+        if spec.segment_rows:
+            ranks = rng.integers(0, spec.segments, rows)
+        else:
+            ranks = np.searchsorted(_shares(spec.segments), rng.random(rows), side="right")
         names = pa.array([f"segment-{i:06d}" for i in range(spec.segments)])
         # As strings: most writers leave no note that a column was categorical.
         columns["segment"] = names.take(pa.array(ranks))
+    if spec.second_segment:
+        regions = pa.array([f"region-{i:02d}" for i in range(spec.second_segment)])
+        columns["region"] = regions.take(pa.array(rng.integers(0, spec.second_segment, rows)))
+    for i in range(spec.wide // 2):
+        words = pa.array([f"word-{i}-{j:04d}" for j in range(1000)])
+        columns[f"text_{i}"] = words.take(pa.array(rng.integers(0, 1000, rows)))
+        columns[f"number_{i}"] = pa.array(rng.random(rows).astype(np.float32))
     return pa.table(columns)
 
 
@@ -116,6 +144,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--tie-share", type=float, default=0.0, help="share of the rows at one score")
     parser.add_argument("--weights", action="store_true", help="add a float64 column 'weight'")
     parser.add_argument("--segments", type=int, default=0, help="add a column 'segment' of so many values")
+    parser.add_argument(
+        "--second-segment", type=int, default=0, help="add a column 'region' of so many values"
+    )
+    parser.add_argument("--digits", type=int, default=0, help="of the scores; 0: all")
+    parser.add_argument("--values", type=int, default=0, help="distinct scores; 0: as they come")
+    parser.add_argument("--float32", action="store_true", help="scores")
+    parser.add_argument("--wide", type=int, default=0, help="further columns, half of them strings")
+    parser.add_argument("--codec", default="snappy")
     parser.add_argument("--seed", type=int, default=LogSpec.seed)
     parser.add_argument("--processes", type=int, default=2)
     given = vars(parser.parse_args(arguments))

@@ -15,36 +15,41 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels.logistic import logistic
 from calibrators.base import Calibrator
-from calibrators.isotonic_groups import maps_of_blocks
 from calibrators.partial_pooling import (
     LEAST,
     MOST,
     Cells,
     Moved,
-    OwnMaps,
     Stretches,
-    WithinStretches,
     cross,
     curve_of,
     logit_of,
     move,
-    own_maps,
-    pool_within,
 )
 from calibrators.passes import Array
 from calibrators.sampling import odds_divided
 from pipeline.execution import Graph
-from pipeline.files.blobs import Blob, receipts_in, write_blob
+from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import refuse_table
+from pipeline.fit.leaning_cells import (
+    Joined,
+    Made,
+    Own,
+    Parents,
+    Work,
+    cells_of,
+    join,
+    make,
+    shares_of,
+    starts_of,
+)
 from pipeline.log.logs import Log
-from pipeline.sort.exchange import Exchanged, gather, item_counts
-from pipeline.sort.run_files import Integers
+from pipeline.sort.exchange import item_counts
 from pipeline.sort.score_table import ScoreTable, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_visits import ITEM_BYTES, MOST_POOLED, most_works, pack, within
-from pipeline.sort.segments import Codes, Level, Segments, read_codes, write_codes
+from pipeline.sort.segments import Codes, Level, Segments, write_codes
 from pipeline.table.segment_maps import ONE_SCORE, LevelFit, Maps, Moves, SegmentRules
 
 
@@ -89,7 +94,8 @@ class Numbered(NamedTuple):
 def add_leaning(
     graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, log: Log, plan: SortPlan
 ) -> Any:
-    """Add the fits of all levels to a graph: `whole -> pack-1 -> join-1-i -> level-1 -> pack-2 ... -> levels`.
+    """Add the fits of all levels to a graph: `whole -> pack-1 -> join-1-i -> move-1 -> own-1-i -> level-1
+    -> pack-2 ... -> levels`.
 
     Parameters
     ----------
@@ -106,16 +112,24 @@ def add_leaning(
     levels = []
     for i in range(len(log.columns.segments)):
         packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, plan, most)
-        entries = [(entry,) for entry in graph.entries(f"work-{i + 1}", packed, most)]
-        joined = graph.layer(f"join-{i + 1}", _join, entries, receipts=receipts_in(plan.scratch))
-        level = graph.task(f"level-{i + 1}", _fit_level, numbered, joined, curves, i, rate)
+        works = graph.entries(f"work-{i + 1}", packed, most)
+        receipts = receipts_in(plan.scratch)
+        joined = graph.layer(f"join-{i + 1}", join, [(work,) for work in works], receipts=receipts)
+        moved = graph.task(f"move-{i + 1}", _move, numbered, joined, curves, i)
+        shares = graph.entries(
+            f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("shares"), moved), most
+        )
+        below = i + 1 < len(log.columns.segments)
+        each = [(*of, rate, below) for of in zip(works, joined, shares, strict=True)]
+        made = graph.layer(f"own-{i + 1}", make, each)
+        level = graph.task(f"level-{i + 1}", _fit_level, numbered, moved, made, curves, i, rate)
         curves = graph.task(f"curves-{i + 1}", operator.itemgetter(1), level)
         levels.append(level)
     return graph.task("levels", _all_levels, levels)
 
 
 def _all_levels(
-    levels: list[tuple[LevelFit, _Curves, tuple[float, float]]],
+    levels: list[tuple[LevelFit, _Curves | None, tuple[float, float]]],
 ) -> tuple[list[LevelFit], tuple[tuple[float, float], ...]]:
     return [fit for fit, *_ in levels], tuple(variances for *_, variances in levels)
 
@@ -146,21 +160,6 @@ def _parents(numbered: Numbered, level: int) -> Codes:
     return parent
 
 
-class _Work(NamedTuple):
-    """Neighbouring segments first, ..., last, of which a task gathers what all ranges have.
-
-    edges, parents : paths of files. starts : of their parents' stretches among all. pooled : see `pool_within`
-    """
-
-    files: tuple[Exchanged, ...]
-    first: int
-    last: int
-    edges: str
-    starts: Integers
-    parents: str
-    pooled: npt.NDArray[np.bool_]
-
-
 def _packed(
     merged: tuple[ScoreTable, Any],
     numbered: Numbered,
@@ -168,84 +167,48 @@ def _packed(
     level: int,
     plan: SortPlan,
     count: int,
-) -> list[_Work | None]:
+) -> list[Work | None]:
     """What tasks gather of a level's segments within the stretches of their parents' maps."""
     files, stretches, pooled = merged[0].exchanged[level], curves.stretches, numbered.wanted[level]
     parent = _parents(numbered, level)
     name = f"{plan.scratch}/level-{level + 1}"
-    edges = f"{name}-edges"
+    edges, logits = f"{name}-edges", f"{name}-logits"
     write_blob(edges, [stretches.edges.data])
-    parents = write_codes(f"{name}-parents", parent)
+    write_blob(logits, [curves.logit.data])
+    of = write_codes(f"{name}-parents", parent)
     sizes = 8 * files[0].columns * item_counts(files)
 
-    def works(task_bytes: int, most: int) -> list[_Work]:
+    def works(task_bytes: int, most: int) -> list[Work]:
         small, _ = pack(sizes, np.zeros(parent.size, np.bool_), task_bytes, most, cut=False)
         found = []
         for first, last in ((int(codes[0]), int(codes[-1])) for codes in small):
-            own = stretches.starts[parent[first] : parent[last] + 2]
-            found.append(_Work(tuple(files), first, last, edges, own, parents, pooled[first : last + 1]))
+            starts = stretches.starts[parent[first] : parent[last] + 2]
+            own = pooled[first : last + 1]
+            left = f"{name}-cells-{first}"
+            found.append(Work(tuple(files), first, last, Parents(edges, logits, starts, of), own, left))
         return found
 
     return within(count, plan.bucket_bytes, MOST_POOLED, works)
 
 
-def _join(work: _Work | None) -> WithinStretches | None:
-    """What segments have within the stretches of their parents' maps."""
-    if work is None:
-        return None
-    files, first, last, edges, starts, parents, pooled = work
-    columns, items = gather(files, first, last)
-    if len(columns) == 4:
-        zero = np.zeros(columns[0].size)
-        columns = [*columns[:3], zero, columns[3], zero]
-    parent = read_codes(parents, first, last + 1)
-    own = np.empty(int(starts[-1] - starts[0]))
-    with Blob(edges) as blob:
-        blob.read(8 * int(starts[0]), own.data.cast("B"))
-    stretches = Stretches(own, starts - starts[0])
-    found = pool_within(columns, items, stretches, parent - parent[0], pooled)
-    return found._replace(stretch=found.stretch + starts[0])
+class _Level(NamedTuple):
+    """How the segments of a level move their parents' maps. crossed : variances of what their last column's values do.
+
+    shares : of tasks that make maps
+    """
+
+    moved: Moved
+    crossed: tuple[float, float]
+    shares: list[Own | None]
 
 
-def _starts(sizes: Integers) -> Integers:
-    return np.concatenate([[0], np.cumsum(sizes)])
-
-
-def _fit_level(
-    numbered: Numbered, joined: list[WithinStretches | None], above: _Curves, place: int, rate: float
-) -> tuple[LevelFit, _Curves, tuple[float, float]]:
-    """The fit of a level, its finished maps, and the variances of their shifts and slopes."""
-    level, reasons = numbered.segments.levels[place], list(numbered.reasons[place])
+def _move(numbered: Numbered, joined: list[Joined | None], above: _Curves, place: int) -> _Level:
+    wanted = np.array([reason is None for reason in numbered.reasons[place]], np.bool_)
     parent = _parents(numbered, place)
-    filled = [part for part in joined if part is not None]
-    items = WithinStretches(*(np.concatenate(column) for column in zip(*filled, strict=True)))
-    starts = _starts(items.sizes)
-    segment = np.repeat(np.arange(items.sizes.size), items.sizes)
-    # Items of one stretch are a cell of it.
-    begin = np.flatnonzero(np.diff(segment, prepend=-1) | np.diff(items.stretch, prepend=-1))
-    own_stretch, owner = items.stretch[begin], segment[begin]
-    logit = above.logit[own_stretch]
-    cells = Cells(
-        np.searchsorted(owner, np.arange(items.sizes.size + 1)),
-        logit,
-        logit - above.centre[parent][owner],
-        np.add.reduceat(items.weight, begin),
-        np.add.reduceat(items.positives, begin),
-    )
-    moved, crossed = _moved(cells, above.centre[parent], level, parent)
-    alone = (items.first[starts[:-1]] == items.last[starts[1:] - 1]).tolist()
-    for i, reason in enumerate(reasons):
-        if reason is None and alone[i]:
-            reasons[i] = ONE_SCORE
-    fitted = np.array([reason is None for reason in reasons], np.bool_)
-    level_of_cells = moved.predict(cells)
-    prior = np.repeat(level_of_cells, np.diff(np.append(begin, segment.size)))
-    maps, own = _own_maps(items, segment, fitted, prior, rate)
-    moves = _moves(level.level, moved.shift, moved.slope, above.moves, parent, fitted, maps, rate)
-    fit = LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps, moves, crossed)
-    eta = moved.shift[owner] + moved.slope[owner] * logit
-    curves = _curves(items.first[begin], eta, cells.weight, owner, fitted, own, moves)
-    return fit, curves, moved.variances
+    centre = above.centre[parent]
+    cells = cells_of([part for part in joined if part is not None], above.logit, centre)
+    moved, crossed = _moved(cells, centre, numbered.segments.levels[place], parent)
+    return _Level(moved, crossed, shares_of(joined, wanted, moved))
 
 
 def _moved(cells: Cells, centre: Array, level: Level, parent: Codes) -> tuple[Moved, tuple[float, float]]:
@@ -265,76 +228,55 @@ def _moved(cells: Cells, centre: Array, level: Level, parent: Codes) -> tuple[Mo
     return Moved(own.variances, shift, slope), main.variances
 
 
-def _own_maps(
-    items: WithinStretches, segment: Integers, fitted: npt.NDArray[np.bool_], prior: Array, rate: float
-) -> tuple[Maps, OwnMaps]:
-    """Maps of the segments that have one of their own; and the same as blocks, with the levels of the log's rows."""
-    mine = fitted[segment]
-    own = own_maps(
-        items.first[mine],
-        items.last[mine],
-        items.weight[mine],
-        items.positives[mine],
-        _starts(items.sizes[fitted]),
-        prior[mine],
-    )
-    sizes = np.zeros(fitted.size, np.int64)
-    level = own.level if rate == 1.0 else np.asarray(odds_divided(own.level, rate))
-    blocks = np.column_stack([own.first, own.last, own.weight, own.positives])
-    maps, rows = maps_of_blocks(blocks, level, own.sizes)
-    sizes[fitted] = rows
-    return Maps(sizes.tolist(), [[column] for column in maps]), own
+def _fit_level(
+    numbered: Numbered, level: _Level, made: list[Made | None], above: _Curves, place: int, rate: float
+) -> tuple[LevelFit, _Curves | None, tuple[float, float]]:
+    """The fit of a level, its finished maps, and the variances of their shifts and slopes."""
+    own, parts = numbered.segments.levels[place], [part for part in made if part is not None]
+    fitted = np.concatenate([part.fitted for part in parts])
+    reasons = [
+        ONE_SCORE if reason is None and not has else reason
+        for reason, has in zip(numbered.reasons[place], fitted.tolist(), strict=True)
+    ]
+    sizes = np.concatenate([part.sizes for part in parts]).tolist()
+    maps = Maps(sizes, [list(column) for column in zip(*(part.columns for part in parts), strict=True)])
+    moves = _moves(own.level, level.moved, above.moves, _parents(numbered, place), fitted, parts, rate)
+    fit = LevelFit(own.level, own.keys, own.rows, own.positives, reasons, maps, moves, level.crossed)
+    found = [part.curves for part in parts if part.curves is not None]
+    curves = None
+    if found:
+        edges, logit, stretches, centre = (np.concatenate(column) for column in zip(*found, strict=True))
+        curves = _Curves(Stretches(edges, starts_of(stretches)), logit, centre, moves)
+    return fit, curves, level.moved.variances
 
 
 def _moves(
     level: int,
-    shift: Array,
-    slope: Array,
+    moved: Moved,
     above: Moves,
     parent: Codes,
     fitted: npt.NDArray[np.bool_],
-    maps: Maps,
+    made: list[Made],
     rate: float,
 ) -> Moves:
     """How the table says it: a parent's shift and slope come first, where it has no map of its own."""
     # With odds times the rate: logit p - log r = shift + slope (logit q - log r).
     log_rate = float(logit_of(np.array([rate]), np.ones(1))[0])
-    shift = shift + (1.0 - slope) * log_rate
-    own = np.flatnonzero(fitted)
+    slope = moved.slope
+    shift = moved.shift + (1.0 - slope) * log_rate
     low, high = above.low[parent], above.high[parent]
     fitted_level = above.fitted_level[parent]
-    if own.size:
-        rows = np.array(maps.sizes)[own]
-        last = np.cumsum(rows) - 1
-        prob = maps.columns[2][0]
-        low[own], high[own], fitted_level[own] = prob[last - rows + 1], prob[last], level
+    fitted_level[fitted] = level
+    for of, ends in ((low, 0), (high, 1)):
+        of[fitted] = np.concatenate([_ends(part)[ends] for part in made])
     shift = np.where(fitted, 0.0, shift + slope * above.shift[parent])
     slope = np.where(fitted, 1.0, slope * above.slope[parent])
     return Moves(fitted_level, shift, slope, np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST))
 
 
-def _curves(
-    first: Array,
-    logit: Array,
-    weight: Array,
-    owner: Integers,
-    fitted: npt.NDArray[np.bool_],
-    own: OwnMaps,
-    moves: Moves,
-) -> _Curves:
-    """The finished maps of a level. first, logit, weight, owner : of all cells where the parents' maps are moved."""
-    kept = ~fitted[owner]
-    level = np.clip(own.level, LEAST, MOST)
-    owner = np.concatenate([owner[kept], np.repeat(np.flatnonzero(fitted), own.sizes)])
-    order = np.argsort(owner, kind="stable")
-    owner = owner[order]
-    edges = np.concatenate([first[kept], own.first])[order]
-    logit = np.concatenate([logit[kept], logit_of(level, 1.0 - level)])[order]
-    weight = np.concatenate([weight[kept], own.weight])[order]
-    starts = np.searchsorted(owner, np.arange(fitted.size + 1))
-    p = np.empty(logit.size)
-    logistic(logit, p)
-    information = weight * p * (1.0 - p)
-    total = np.add.reduceat(information, starts[:-1])
-    centre = np.add.reduceat(information * logit, starts[:-1]) / np.where(total > 0, total, 1.0)
-    return _Curves(Stretches(edges, starts), logit, centre, moves)
+def _ends(made: Made) -> tuple[Array, Array]:
+    """The lowest and the highest probability of each map."""
+    rows = made.sizes[made.fitted]
+    last = np.cumsum(rows) - 1
+    prob = made.columns[2]
+    return prob[last - rows + 1], prob[last]

@@ -1,0 +1,153 @@
+"""fit, score and evaluate on the logs that users have, beside the same job on the plain log: where are the cliffs?
+
+    python benchmarks/logs.py /tmp/logcal-bench/logs --rows 20e6
+    python benchmarks/logs.py /tmp/logcal-bench/logs --rows 1e8 --logs plain files weights --jobs fit --runs 3
+    python benchmarks/logs.py /tmp/logcal-bench/logs --before /path/to/an/older/checkout/.venv/bin/logcal
+
+Logs that are not in the folder are written first. A ratio is the median, over the turns, of a job's time on a log over
+the same job's time on the plain one in the same turn; with --before also over the older version's on the same log.
+Whole processes, start included; the page cache is warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from _measure import LOGCAL, Contender, Measurement, logcal, measure, measure_interleaved, print_machine, warm
+from make_log import LogSpec, write_log
+
+PLAIN = LogSpec(tie_share=0.1)
+"""A tenth of the rows at one score."""
+
+LOGS = {
+    "plain": PLAIN,
+    "distinct": replace(PLAIN, tie_share=0.0),
+    "digits": replace(PLAIN, digits=4),
+    "values": replace(PLAIN, values=1000),
+    "float32": replace(PLAIN, float32=True),
+    "weights": replace(PLAIN, weights=True),
+    "wide": replace(PLAIN, wide=26, codec="zstd"),
+    "files": replace(PLAIN, file_rows=10_000, row_groups=1),
+    "one-group": replace(PLAIN, files=1, row_groups=1),
+    "segments-1e4": replace(PLAIN, segments=10_000),
+    "segments-1e5": replace(PLAIN, segments=100_000),
+    "segments-of-20": replace(PLAIN, segment_rows=20),
+    "two-columns": replace(PLAIN, segments=1_000, second_segment=10),
+}
+
+SETTINGS = {
+    "weights": ("log.weight=weight",),
+    "segments-1e4": ("log.segment=[segment]",),
+    "segments-1e5": ("log.segment=[segment]",),
+    "segments-of-20": ("log.segment=[segment]",),
+    "two-columns": ("log.segment=[segment, region]",),
+}
+
+JOBS = ("fit", "score", "evaluate")
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, and print a table for each job."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the logs are, or are written")
+    parser.add_argument("--rows", type=float, default=20e6)
+    parser.add_argument("--logs", nargs="+", default=list(LOGS), choices=LOGS)
+    parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=JOBS)
+    parser.add_argument("--fits", nargs="*", default=[], help="further settings of fits on the plain log")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--before", help="the command of an older version, a peer in the run")
+    given = parser.parse_args(arguments)
+    print_machine()
+    logs = {name: _log(given.folder, name, int(given.rows)) for name in given.logs}
+    for name, path in logs.items():
+        print(f"{name}: {warm(path) / 1e6:,.0f} MB")
+    commands = {"now": LOGCAL} | ({"before": given.before} if given.before else {})
+    folder = Path(tempfile.mkdtemp(prefix="logcal-logs-", dir=given.folder))
+    try:
+        for job in given.jobs:
+            _compare(job, logs, commands, folder, given)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _log(folder: Path, name: str, rows: int) -> Path:
+    path = folder / f"{name}-{rows:.0e}".replace("+0", "")
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_log(path, LOGS[name].of(rows))
+    return path
+
+
+def _compare(
+    job: str, logs: dict[str, Path], commands: dict[str, str], folder: Path, given: argparse.Namespace
+) -> None:
+    contenders = []
+    for version, command in commands.items():
+        variants = {name: SETTINGS.get(name, ()) for name in logs}
+        if job == "fit":
+            variants |= {setting: (setting,) for setting in given.fits}
+        for name, settings in variants.items():
+            log = logs.get(name, next(iter(logs.values())))
+            contender = _contender(job, f"{name}, {version}", command, log, settings, folder)
+            if contender is not None:
+                contenders.append(contender)
+    results = measure_interleaved(contenders, given.runs)
+    base = results[f"{next(iter(logs))}, now"]
+    print(f"\n{job}, {given.rows:,.0f} rows\n{'':24}       s   CPU s      MB  to plain   to before")
+    for name in dict.fromkeys(key.rpartition(", ")[0] for key in results):
+        now, before = results[f"{name}, now"], results.get(f"{name}, before")
+        print(
+            f"{name:24} {_median(now, 'seconds'):7.2f} {_median(now, 'cpu_seconds'):7.2f} "
+            f"{max(run.peak_bytes for run in now) / 1e6:7,.0f} {_ratio(now, base):9.2f}   "
+            + (f"{_ratio(now, before):9.2f}" if before else "")
+        )
+
+
+def _contender(
+    job: str, name: str, command: str, log: Path, settings: tuple[str, ...], folder: Path
+) -> Contender | None:
+    """A job on a log; None where this version refuses it. The table that it uses is fitted here."""
+    place = folder / name.replace(", ", "-").replace("/", "-")
+    common = (f"log.path={log}", "store.table=bench", "cluster.workers=2", *settings)
+    store = f"store.path={place / 'store'}"
+    output = place / "output"
+
+    def clear() -> None:
+        shutil.rmtree(output, ignore_errors=True)
+
+    def of(job: str, *more: str) -> list[str]:
+        return [command, *logcal(job, *common, *more)[1:]]
+
+    scratch = f"scratch={folder}"
+    if job == "fit":
+        return Contender(name, of("fit", f"store.path={output}", scratch), clear)
+    try:
+        measure(of("fit", store, scratch))
+    except RuntimeError as error:
+        print(f"{name}: {error}")
+        return None
+    more = () if job == "score" else (scratch,)
+    found = Contender(name, of(job, store, f"output.path={output}", *more), clear)
+    if job == "evaluate" and subprocess.run(found.command, check=False, capture_output=True).returncode:
+        print(f"{name}: refused")
+        return None
+    return found
+
+
+def _median(runs: list[Measurement], what: str) -> float:
+    return statistics.median(getattr(run, what) for run in runs)
+
+
+def _ratio(runs: list[Measurement], others: list[Measurement]) -> float:
+    return statistics.median(a.seconds / b.seconds for a, b in zip(runs, others, strict=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
