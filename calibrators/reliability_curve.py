@@ -22,15 +22,12 @@ class ReliabilityCurve:
     ----------
     predicted : float64 array, ascending: the lowest and the highest probability of each block
     observed : float64 array, of the same shape: the frequency of positives in the block
-    weight, positives : float64 arrays, shape (blocks,)
     miscalibration, discrimination, uncertainty : float >= 0
         The parts of the Brier score, which is miscalibration - discrimination + uncertainty.
     """
 
     predicted: Array
     observed: Array
-    weight: Array
-    positives: Array
     miscalibration: float
     discrimination: float
     uncertainty: float
@@ -98,8 +95,6 @@ def reliability_curve(points: Points) -> ReliabilityCurve:
     return ReliabilityCurve(
         predicted=np.column_stack([blocks.first, blocks.last]).ravel(),
         observed=np.repeat(level, 2),
-        weight=blocks.weight,
-        positives=blocks.positives,
         miscalibration=max(0.0, brier(points.score) - recalibrated),
         discrimination=max(0.0, base - recalibrated),
         uncertainty=base,

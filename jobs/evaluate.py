@@ -30,7 +30,8 @@ from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
 from pipeline.evaluate.kept_table import KeptTable, kept_table
 from pipeline.evaluate.measurement import Measured, Measurement
 from pipeline.evaluate.reliability import RELIABILITY_FILE, reliability_table
-from pipeline.evaluate.report import import_meanwhile, render_report, segment_name
+from pipeline.evaluate.report import import_meanwhile, render_report
+from pipeline.evaluate.report_tables import segment_name
 from pipeline.execution import Executor, Graph
 from pipeline.files.json_text import to_json
 from pipeline.files.output import Output

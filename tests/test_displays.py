@@ -13,7 +13,9 @@ from sklearn.metrics import brier_score_loss
 
 import logcal
 from calibrators import Isotonic
+from calibrators.calibration_map import Interval
 from calibrators.reliability_curve import CELLS, consistency_band, probability_points, reliability_curve
+from logcal.displays.drawing import logit
 
 mpl.use("agg")
 
@@ -155,6 +157,27 @@ def test_histogram():
     assert display.weight.tolist() == [1, 1, 0, 1]
     assert display.positives.tolist() == [0, 1, 0, 1]
     assert display.ax_.get_title() == "scores"
+
+
+def test_a_map_on_logit_axes_with_its_blocks_and_an_interval():
+    fitted = Isotonic().fit([0.001, 0.4, 0.6, 0.998], [0, 1, 0, 1])
+    found = fitted.calibration_map_
+    interval = Interval(found.prob_lo * 0.9, np.minimum(found.prob_lo * 1.1, 1.0))
+    display = logcal.MapDisplay.from_calibrator(fitted, logit_axes=True, interval=interval, blocks=True)
+    x, y = display.line_.get_data()
+    np.testing.assert_allclose(x, logit(display.score))
+    np.testing.assert_allclose(y, logit(fitted.predict(display.score)))
+    assert (display.score[0], display.score[-1]) == (0.01, 0.99)
+    assert np.array_equal(np.unique(display.blocks[:, 2]), np.unique(found.prob_lo))
+    low, high = display.band
+    assert np.all((low < display.probability) & (display.probability < high))
+    assert len(display.ax_.collections) == 3  # the band, the blocks, and dots for those too narrow to be seen
+
+
+def test_scores_whose_differences_overflow_are_drawn_in_units():
+    display = logcal.HistogramDisplay.from_predictions([0, 1, 1], [-1e307, 0, 1e307], bins=4)
+    assert display.ax_.get_xlabel() == "Prediction / 1e+307"
+    assert display.ax_.get_xlim() == (-1, 1)
 
 
 def test_matplotlib_is_imported_when_something_is_drawn():

@@ -12,9 +12,10 @@ import pytest
 from calibrators import CalibrationMap, Isotonic
 from calibrators.measures import assess, measure
 from calibrators.passes import collapse
-from pipeline.evaluate import figures, map_figure
-from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation
-from pipeline.evaluate.map_figure import EXACT_ROWS, View, curve, logit_view
+from calibrators.reliability_curve import reliability_curve
+from logcal.displays.view import EXACT_ROWS, View, logit_view
+from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation, evaluate
+from pipeline.evaluate.reliability_figures import any_beyond, logit_limits
 from pipeline.evaluate.report import render_report, write_report
 
 FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_used": 12345, "parts": []}}
@@ -196,9 +197,8 @@ def test_large_maps_are_thinned():
     assert "drawn at 1,500 places" in Page(page).words
     assert len(page) < 600_000
     for view in (View(0.0, 1.0), View(1e-4, 1 - 1e-4, logit_axes=True)):
-        x, y = curve(fine, view)
+        x = view.corners(fine)
         assert x.size == EXACT_ROWS
-        assert np.array_equal(y, fine.predict(x))
         assert (x[0], x[-1]) == (view.low, view.high)
 
 
@@ -213,21 +213,22 @@ def test_extreme_scores_can_be_drawn(scores):
 
 def test_curve_passes_both_ends_of_every_row():
     steps = CalibrationMap.from_bins(np.array([0.2, 0.6]), np.array([0.1, 0.5, 0.4]), np.ones(3), np.ones(3))
-    x, y = curve(steps, View(0.0, 1.0))
+    view = View(0.0, 1.0)
+    x = view.corners(steps)
     assert x == pytest.approx([0, 0.2, 0.2, 0.6, 0.6, 1])
-    assert y.tolist() == [0.1, 0.1, 0.5, 0.5, 0.4, 0.4]
-    assert map_figure._levels(steps, View(0.0, 1.0)).tolist() == [0.5, 0.4]
+    assert steps.predict(x).tolist() == [0.1, 0.1, 0.5, 0.5, 0.4, 0.4]
+    assert view.levels(steps).tolist() == [0.5, 0.4]
 
 
 def test_logit_views_hold_what_is_to_be_seen(case):
     evaluation, fitted = case
     sides = [evaluation.before, evaluation.after]
-    low, high = figures.logit_limits(sides)
+    low, high = logit_limits(sides)
     means = [g.mean_prediction for side in sides for g in side.by_frequency if 0 < g.mean_prediction < 1]
     assert high >= min(1 - 1e-6, max(means))
     assert low <= max(1e-6, min(means))
-    assert figures.any_beyond(sides, (0.1, 0.2))
-    assert not figures.any_beyond(sides, (0.0, 1.0))
+    assert any_beyond(sides, (0.1, 0.2))
+    assert not any_beyond(sides, (0.0, 1.0))
     view = logit_view(fitted)
     edges = fitted.score_hi[:-1]
     assert view.low <= max(1e-6, edges.min())
@@ -237,3 +238,27 @@ def test_logit_views_hold_what_is_to_be_seen(case):
 def test_matplotlib_is_imported_when_a_report_is_written():
     code = "import sys, pipeline.evaluate.report; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
+    random = np.random.default_rng(8)
+    score = random.random(400).round(2)
+    label = (random.random(400) < score).astype(float)
+    fitted = Isotonic().fit(score, label).calibration_map_
+    points = collapse(score, label)
+
+    def run(one):
+        return one.combine([one.chunk(points)])
+
+    found = evaluate(run, fitted)
+    expected = reliability_curve(points)
+    drawn = found.certainty_before.decomposition.reliability
+    np.testing.assert_allclose(drawn.predicted, expected.predicted)
+    np.testing.assert_allclose(drawn.observed, expected.observed)
+    words = Page(render_report(found, fitted, {})).words
+    assert "The line needs no bins" in words
+    assert f"MCB {expected.miscalibration:.4f}" in words
+    sampled = evaluate(run, fitted, sampling_rate=0.5)
+    words = Page(render_report(sampled, fitted, {})).words
+    assert "Bins of equal width." in words
+    assert "MCB" not in words

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from calibrators.cross_validation import RAW, CrossValidation, Estimate, MethodResult
-from pipeline.evaluate.figures import AFTER, BEFORE, MUTED, grid, render
+from logcal.displays.drawing import MUTED
+from pipeline.evaluate.figures import AFTER, BEFORE, grid, render
 from pipeline.evaluate.page import MISSING, fact_groups, render_page
 from pipeline.files.json_text import jsonable
 

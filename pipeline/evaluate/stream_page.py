@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipeline.evaluate.figures import AFTER, BEFORE, MUTED, day_axis, grid, render
+from logcal.displays.drawing import MUTED
+from pipeline.evaluate.figures import AFTER, BEFORE, day_axis, grid, render
 from pipeline.evaluate.page import MISSING, fact_text, render_page
 
 if TYPE_CHECKING:

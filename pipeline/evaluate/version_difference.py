@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrators.calibration_map import CalibrationMap
-from pipeline.evaluate.map_figure import View, map_figure
+from logcal.displays.view import View
+from pipeline.evaluate.map_figure import map_figure
 from pipeline.evaluate.page import fact_text, render_page
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
 from pipeline.table.segment_lookup import cached_segmented_lookup

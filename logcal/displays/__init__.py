@@ -1,0 +1,10 @@
+"""Pictures for Python, as scikit-learn's displays are: computed once, drawn on any matplotlib axes.
+
+The reports' figures are drawn by them, too. matplotlib is imported when something is drawn.
+"""
+
+from logcal.displays.histogram import HistogramDisplay
+from logcal.displays.maps import MapDisplay
+from logcal.displays.reliability import ReliabilityDisplay
+
+__all__ = ["HistogramDisplay", "MapDisplay", "ReliabilityDisplay"]

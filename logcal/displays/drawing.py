@@ -1,0 +1,82 @@
+"""What the displays share: colours, axes, the line of no change, names for legends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.calibration_map import CalibrationMap
+from logcal.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = npt.NDArray[np.float64]
+
+BLUE, ORANGE, MUTED = "#1f5f99", "#b8501f", "#8a929b"
+OTHERS = ("#2e7d5b", "#8a4f9e", "#b07d12", "#a33b5c", "#3d8c99", "#5c6b2f")
+"""Of further lines, after blue and orange, which everybody can tell apart."""
+
+LOWEST_SHOWN = 1e-6
+"""Probabilities nearer to 0 or 1 are drawn on the border of a logit axis."""
+
+_TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
+_SPARSE = (1e-6, 1e-4, 1e-2, 0.5, 0.99, 0.9999, 0.999999)
+
+
+def axes_of(ax: Axes | None) -> Axes:
+    """The axes that were given, or new ones."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    made: Axes = plt.subplots()[1]
+    return made
+
+
+def next_color(axes: Axes) -> str:
+    """Blue, then orange, then others, by what displays have drawn on the axes."""
+    drawn = sum(line.get_gid() in ("reliability", "map") for line in axes.get_lines())
+    palette = (BLUE, ORANGE, *OTHERS)
+    return palette[drawn % len(palette)]
+
+
+def draw_reference(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
+    """The dashed diagonal between two places, once on the same axes."""
+    if not any(line.get_gid() == "reference" for line in axes.get_lines()):
+        axes.plot([low, high], [low, high], color=MUTED, lw=1, dashes=(4, 3), gid="reference")
+
+
+def name_of(of: Any) -> str | None:
+    """What a legend calls a table or calibrator."""
+    if isinstance(of, Table):
+        return f"{of.facts.method}, {of.version}"
+    return None if isinstance(of, CalibrationMap) else type(of).__name__
+
+
+def logit(p: npt.ArrayLike) -> Any:
+    """log(p / (1 - p)) of probabilities, infinite at 0 and 1. For drawing: `scipy.special` takes long to import."""
+    odds = np.asarray(p, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        return np.log(odds) - np.log1p(-odds)
+
+
+def logit_ticks(limits: tuple[float, float], text: Callable[[float], str]) -> tuple[Array, list[str]]:
+    """Places and labels for a logit axis; where they are many, every other label."""
+    shown = [tick for tick in _TICKS if limits[0] * 0.999 <= tick <= 1 - (1 - limits[1]) * 0.999]
+    labels = [text(tick) if len(shown) <= 7 or tick in _SPARSE else "" for tick in shown]
+    return logit(np.array(shown)), labels
+
+
+def percent(share: float) -> str:
+    """A share of 1 on an axis."""
+    return f"{100 * share:.10g} %"
+
+
+def percent_ticks() -> tuple[Array, list[str]]:
+    """Places and labels from 0 to 100 %."""
+    ticks = np.arange(6) / 5
+    return ticks, [percent(tick) for tick in ticks]

@@ -1,0 +1,251 @@
+"""The reliability diagram without bins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.base import Calibrator
+from calibrators.calibration_map import CalibrationMap
+from calibrators.passes import Points
+from calibrators.reliability_curve import (
+    ConsistencyBand,
+    ReliabilityCurve,
+    consistency_band,
+    probability_points,
+    reliability_curve,
+)
+from logcal.displays.drawing import axes_of, draw_reference, name_of, next_color
+from logcal.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BINS = 50
+
+
+class ReliabilityDisplay:
+    """A reliability diagram without bins: what came of predictions, and what chance would make of right ones.
+
+    The curve is the isotonic regression of the labels on the probabilities (CORP): where it runs above the diagonal,
+    predictions are too low. The band is where it would lie if every probability were right.
+
+    Parameters
+    ----------
+    curve : ReliabilityCurve
+    points : Points
+        The predictions, with ties added up.
+    band : ConsistencyBand or None
+    name : str or None
+        For the legend.
+
+    Attributes
+    ----------
+    curve, points, band, name : as given
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    line_ : matplotlib Line2D: the curve
+
+    See Also
+    --------
+    from_predictions, from_estimator, from_table : make one.
+
+    References
+    ----------
+    Dimitriadis, Gneiting & Jordan (2021), "Stable reliability diagrams for probabilistic classifiers", PNAS 118,
+    e2016191118, doi:10.1073/pnas.2016191118.
+
+    Examples
+    --------
+    >>> from logcal import ReliabilityDisplay
+    >>> display = ReliabilityDisplay.from_predictions([0, 0, 1, 0, 1, 1], [0.1, 0.2, 0.3, 0.4, 0.6, 0.9])
+    >>> display.curve.observed.round(2)
+    array([0. , 0. , 0.5, 0.5, 1. , 1. ])
+    """
+
+    ax_: Axes
+    figure_: Figure
+    line_: Any
+
+    def __init__(
+        self,
+        curve: ReliabilityCurve,
+        points: Points,
+        *,
+        band: ConsistencyBand | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.curve = curve
+        self.points = points
+        self.band = band
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: npt.ArrayLike,
+        probabilities: npt.ArrayLike,
+        *,
+        sample_weight: npt.ArrayLike | None = None,
+        name: str | None = None,
+        band: float | None = 0.9,
+        draws: int = 200,
+        seed: int = 0,
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw predictions and what came of them.
+
+        Parameters
+        ----------
+        labels : array-like, shape (n,), bool or numbers in {0, 1}
+        probabilities : array-like, shape (n,), in [0, 1]
+        sample_weight : array-like, shape (n,), finite, > 0; default 1
+        name : str, optional
+            For the legend.
+        band : float in (0, 1) or None
+            Share of chance that the consistency band holds at each prediction; None: no band.
+        draws, seed : int
+            Of the band's simulation.
+        ax : matplotlib Axes, optional
+            To draw on; None: new ones.
+        **kwargs : dict
+            For `plot`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+
+        Raises
+        ------
+        ValueError
+            For arrays outside these ranges.
+        """
+        points = probability_points(labels, probabilities, sample_weight)
+        found = None if band is None else consistency_band(points, level=band, draws=draws, seed=seed)
+        return cls(reliability_curve(points), points, band=found, name=name).plot(ax=ax, **kwargs)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: npt.ArrayLike, *, name: str | None = None, **kwargs: Any
+    ) -> Self:
+        """Draw a fitted binary classifier's probabilities.
+
+        Parameters
+        ----------
+        estimator : classifier with `predict_proba`, of two classes
+        X : array-like, shape (n, features)
+        y : array-like, shape (n,)
+            Its labels; the second of `estimator.classes_` is the positive one.
+        name : str, optional
+            None: the estimator's class.
+        **kwargs : dict
+            For `from_predictions`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+        """
+        classes = np.asarray(estimator.classes_)
+        if classes.size != 2:
+            raise ValueError(f"estimator: expected a classifier of two classes, found {classes.size}")
+        probabilities = np.asarray(estimator.predict_proba(X), dtype=np.float64)[:, 1]
+        labels = np.asarray(y) == classes[1]
+        return cls.from_predictions(labels, probabilities, name=name or type(estimator).__name__, **kwargs)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Table | CalibrationMap | Calibrator,
+        scores: npt.ArrayLike,
+        labels: npt.ArrayLike,
+        *,
+        segments: Any = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw the probabilities that a table gives to scores which it was not fitted to.
+
+        Parameters
+        ----------
+        table : Table, CalibrationMap or fitted Calibrator
+        scores : array-like, shape (n,)
+        labels : array-like, shape (n,), bool or numbers in {0, 1}
+        segments : optional
+            Of a table with segments: see `Table.predict`.
+        name : str, optional
+            None: the table's method and version.
+        **kwargs : dict
+            For `from_predictions`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+        """
+        if isinstance(table, Table):
+            probabilities = table.predict(np.asarray(scores), segments)
+        else:
+            probabilities = table.predict(scores)
+        return cls.from_predictions(labels, probabilities, name=name or name_of(table), **kwargs)
+
+    def plot(
+        self,
+        *,
+        ax: Axes | None = None,
+        name: str | None = None,
+        ref_line: bool = True,
+        band: bool = True,
+        histogram: bool = True,
+        decomposition: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            To draw on; None: new ones.
+        name : str, optional
+            For the legend, instead of the display's own.
+        ref_line : bool
+            Whether to draw the diagonal, once on the same axes.
+        band : bool
+            Whether to draw the consistency band, if there is one.
+        histogram : bool
+            Whether to draw at the bottom how often each probability is predicted.
+        decomposition : bool
+            Whether the legend says the parts of the Brier score: MCB, DSC and UNC.
+        **kwargs : dict
+            Of the curve, as matplotlib's `plot` takes them.
+
+        Returns
+        -------
+        self
+        """
+        axes = self.ax_ = axes_of(ax)
+        self.figure_ = axes.figure  # type: ignore[assignment]
+        curve = self.curve
+        if ref_line:
+            draw_reference(axes)
+        style = {"color": next_color(axes), "lw": 1.8, **kwargs}
+        label = name if name is not None else self.name
+        parts = f"MCB {curve.miscalibration:.4f}, DSC {curve.discrimination:.4f}, UNC {curve.uncertainty:.4f}"
+        told = [text for text in (label, parts if decomposition else None) if text]
+        if told:
+            style.setdefault("label", "\n".join(told))
+        (self.line_,) = axes.plot(curve.predicted, curve.observed, gid="reliability", **style)
+        color = self.line_.get_color()
+        if band and self.band is not None:
+            found = self.band
+            axes.fill_between(found.predicted, found.low, found.high, color=color, alpha=0.15, lw=0)
+        if histogram:
+            weight, edges = np.histogram(self.points.score, _BINS, (0, 1), weights=self.points.weight)
+            axes.stairs(0.12 * weight / weight.max(), edges, fill=True, color=color, alpha=0.35, lw=0)
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+        axes.set(xlabel="Predicted probability", ylabel="Observed frequency")
+        if told:
+            axes.legend(loc="upper left", frameon=False, fontsize="small")
+        return self

@@ -1,0 +1,188 @@
+"""The report's figures of predictions: whether they come true, and how often each is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calibrators.assessment import Assessment, ReliabilityBin
+from calibrators.decomposition import LEVEL, Decomposition, Reliability
+from calibrators.passes import Array, Points
+from calibrators.reliability_curve import ConsistencyBand, ReliabilityCurve
+from logcal.displays import HistogramDisplay, ReliabilityDisplay
+from logcal.displays.drawing import (
+    LOWEST_SHOWN,
+    draw_reference,
+    logit,
+    logit_ticks,
+    percent,
+    percent_ticks,
+)
+from logcal.displays.view import score_label, score_unit
+from pipeline.evaluate.figures import grid, render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def reliability_diagram(found: Decomposition, side: Assessment, color: str, *, name: str, alt: str) -> str:
+    """The curve without bins, where chance alone would put it, and how often each probability is predicted."""
+    display = _display(found, side)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        grid(axes, "both")
+        display.plot(ax=axes, color=color)
+        axes.set_xticks(*percent_ticks())
+        axes.set_yticks(*percent_ticks())
+
+    return render(draw, (4.6, 4.3), name, alt)
+
+
+def _display(found: Decomposition, side: Assessment) -> ReliabilityDisplay:
+    assert found.reliability is not None
+    columns = found.reliability
+    parts = (found.brier.miscalibration or 0.0, found.brier.discrimination, found.brier.uncertainty)
+    curve = ReliabilityCurve(np.array(columns.predicted), np.array(columns.observed), *parts)
+    band = None
+    if len(columns.at) > 1:
+        band = ConsistencyBand(
+            *(np.array(column) for column in (columns.at, columns.low, columns.high)), LEVEL
+        )
+    edges, weight = np.array(side.histogram.edges), np.array(side.histogram.weight)
+    seen = weight > 0
+    middle = (edges[:-1] + edges[1:])[seen] / 2
+    return ReliabilityDisplay(
+        curve, Points(middle, weight[seen], np.array(side.histogram.positives)[seen]), band=band
+    )
+
+
+def group_diagram(groups: Sequence[ReliabilityBin], color: str, *, name: str, alt: str) -> str:
+    """Observed frequency of groups, with its interval, against mean prediction."""
+
+    def draw(figure: Figure) -> None:
+        axes = _square(figure, "Predicted probability", "Observed frequency")
+        draw_reference(axes)
+        x, y, low, high, size = _columns(groups)
+        axes.vlines(x, low, high, color=color, lw=1.4, alpha=0.75)
+        axes.plot(x, y, color=color, lw=1, alpha=0.5)
+        axes.scatter(x, y, s=size, color=color, edgecolor="white", linewidth=0.8, zorder=3, clip_on=False)
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axes.set_xticks(*percent_ticks())
+        axes.set_yticks(*percent_ticks())
+
+    return render(draw, (4.6, 4.3), name, alt)
+
+
+def logit_diagram(
+    groups: Sequence[ReliabilityBin],
+    color: str,
+    limits: tuple[float, float],
+    *,
+    name: str,
+    alt: str,
+    curve: Reliability | None = None,
+) -> str:
+    """The same on logit axes, where 0.1 % and 1 % are as far apart as 90 % and 99 %.
+
+    curve : without bins, with its band; None: not known
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = _square(figure, "Predicted probability (logit axis)", "Observed frequency (logit axis)")
+        a, b = logit(limits[0]), logit(limits[1])
+        draw_reference(axes, a, b)
+        if curve is not None:
+            _draw_curve(axes, curve, color, lambda p: np.clip(logit(p), a, b))
+        columns = _columns(groups)
+        x, y, low, high = (np.clip(logit(column), a, b) for column in columns[:4])
+        beyond = np.array(
+            [_is_beyond(x, limits) or _is_beyond(y, limits) for x, y in zip(*columns[:2], strict=True)]
+        )
+        axes.vlines(x, low, high, color=color, lw=1.4, alpha=0.75, clip_on=False)
+        if curve is None:
+            axes.plot(x, y, color=color, lw=1, alpha=0.5, clip_on=False)
+        for chosen, face in ((~beyond, color), (beyond, "white")):
+            axes.scatter(
+                x[chosen], y[chosen], s=columns[4][chosen], facecolor=face, zorder=3, clip_on=False,
+                edgecolor=color if face == "white" else "white", linewidth=1.4 if face == "white" else 0.8,
+            )  # fmt: skip
+        axes.set(xlim=(a, b), ylim=(a, b))
+        axes.set_xticks(*logit_ticks(limits, percent))
+        axes.set_yticks(*logit_ticks(limits, percent))
+
+    return render(draw, (4.6, 4.3), name, alt)
+
+
+def _draw_curve(axes: Axes, curve: Reliability, color: str, scale: Callable[[list[float]], Array]) -> None:
+    if len(curve.at) > 1:
+        low, high = scale(curve.low), scale(curve.high)
+        axes.fill_between(scale(curve.at), low, high, color=color, alpha=0.15, lw=0)
+    axes.plot(scale(curve.predicted), scale(curve.observed), color=color, lw=1.4)
+
+
+def logit_limits(sides: Sequence[Assessment]) -> tuple[float, float]:
+    """Limits of logit axes on which all groups of all sides can be told apart, within `LOWEST_SHOWN`."""
+    seen = [
+        value
+        for side in sides
+        for group in side.by_frequency
+        for value in (group.mean_prediction, group.frequency, group.interval_low, group.interval_high)
+        if value is not None and 0 < value < 1
+    ]
+    low = max(LOWEST_SHOWN, min([0.01, *(value / 2 for value in seen)]))
+    high = min(1 - LOWEST_SHOWN, max([0.99, *(1 - (1 - value) / 2 for value in seen)]))
+    return low, high
+
+
+def _is_beyond(value: float, limits: tuple[float, float]) -> bool:
+    return not limits[0] <= value <= limits[1]
+
+
+def any_beyond(sides: Sequence[Assessment], limits: tuple[float, float]) -> bool:
+    """Whether a point of the sides' logit diagrams lies beyond the axes."""
+    return any(
+        value is not None and _is_beyond(value, limits)
+        for side in sides
+        for group in side.by_frequency
+        for value in (group.mean_prediction, group.frequency)
+    )
+
+
+def histogram(side: Assessment, color: str, *, name: str, alt: str, label: str) -> str:
+    """Share of the rows per bin of the predictions, positives set off."""
+    found = side.histogram
+    display = HistogramDisplay(np.array(found.edges), np.array(found.weight), np.array(found.positives))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        grid(axes, "y")
+        display.plot(ax=axes, color=color)
+        axes.set_xlabel(score_label(label, score_unit(found.edges[0], found.edges[-1])))
+        axes.yaxis.set_major_formatter(lambda value, _: percent(value))
+        if side.probabilities:
+            axes.set_xticks(*percent_ticks())
+
+    return render(draw, (4.6, 2.6), name, alt)
+
+
+def _columns(groups: Sequence[ReliabilityBin]) -> tuple[Array, Array, Array, Array, Array]:
+    """Mean prediction, frequency, interval and size of the mark of the groups that are not empty."""
+    filled = [group for group in groups if group.frequency is not None]
+    columns = [
+        np.array([getattr(group, name) for group in filled], dtype=np.float64)
+        for name in ("mean_prediction", "frequency", "interval_low", "interval_high", "weight")
+    ]
+    share = columns[4] / columns[4].sum()
+    return columns[0], columns[1], columns[2], columns[3], 24 + 130 * share
+
+
+def _square(figure: Figure, xlabel: str, ylabel: str) -> Axes:
+    axes = figure.add_subplot()
+    axes.set_box_aspect(1)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    grid(axes, "both")
+    return axes
