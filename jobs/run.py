@@ -116,6 +116,8 @@ def _run(
     attempt: Attempt,
 ) -> None:
     from jobs.cluster import check_class, starting_executor
+    from jobs.cluster_kinds import local_workers
+    from jobs.compile_ahead import helping
     from jobs.config_files import read_values
     from jobs.config_loading import load_values
     from jobs.logging_setup import announce_compiling
@@ -151,7 +153,9 @@ def _run(
         attempt.prepared(prepared.plan)
         if not sys.stderr.isatty():  # there a bar shows it
             announce_compiling()
-        outcome = prepared.execute(executor(threads=prepared.threads))
+        inline = config.cluster.kind == "inline"
+        with helping(job.name, 1 if inline else local_workers(config.cluster)):
+            outcome = prepared.execute(executor(threads=prepared.threads))
         attempt.outcome = outcome
         interrupts.ignore()
     show(outcome.summary, outcome.lines, as_json)

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.double_double import two_product
 from calibrators._kernels.sums import MAX_COMPONENTS, add, whole_total
 
@@ -64,7 +65,8 @@ def drain(accumulator, components):
             n = add(components, n, math.ldexp(float(rest), 32 * i - 1074))
     if carry != 0:
         n = add(components, n, math.ldexp(float(carry), 32 * CHUNKS - 1074))
-    components[n:] = 0.0
+    for i in range(n, components.size):
+        components[i] = 0.0
     return n
 
 
@@ -73,7 +75,8 @@ def whole_as_components(total, components):
     """Write the int64 total >= 0 into components as an expansion, padded with zeros; return its length."""
     n = add(components, 0, float(total & _LOW))
     n = add(components, n, float(total >> 32) * 4294967296.0)
-    components[n:] = 0.0
+    for i in range(n, components.size):
+        components[i] = 0.0
     return n
 
 
@@ -87,7 +90,8 @@ def merge(rows):
         for j in range(rows.shape[1]):
             if rows[r, j] != 0.0:
                 n = add(out[r], n, rows[r, j])
-        out[r, n:] = 0.0
+        for j in range(n, MAX_COMPONENTS):
+            out[r, j] = 0.0
         widest = max(widest, n)
     return out[:, :widest].copy()
 
@@ -139,8 +143,9 @@ def expansion_of(values):
     lanes = np.empty(_LANES)
     for start in range(0, values.size, _STRIP):
         n = min(_STRIP, values.size - start)
-        strip[:n] = values[start : start + n]
-        strip[n:] = 0.0
+        put(strip, values[start : start + n])
+        for i in range(n, _STRIP):
+            strip[i] = 0.0
         magnitude[0] = _largest_magnitude(raw)
         largest = slot[0]
         if largest > _HUGE:  # sigma would overflow
@@ -148,7 +153,8 @@ def expansion_of(values):
                 accumulate(accumulator, slot, bits, strip[i])
             continue
         while largest > 0.0:
-            lanes[:] = 0.0
+            for j in range(_LANES):
+                lanes[j] = 0.0
             _take_leading(strip, math.ldexp(1.0, math.frexp(largest)[1] + _ROOM), lanes)
             leading = 0.0
             for j in range(_LANES):

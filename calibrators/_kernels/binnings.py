@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.cumulative import fill_prefix_sums
 from calibrators._kernels.double_double import two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, rounded
@@ -85,7 +86,7 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
     m = weight.size
     marked = np.zeros(m, np.bool_)
     components = np.zeros(MAX_COMPONENTS)
-    components[: carry.size] = carry
+    put(components, carry)
     n = carry.size
     before = rounded(components, n)
     number = np.empty(bins.size, np.int64)

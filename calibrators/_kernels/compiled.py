@@ -33,11 +33,12 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) 
     Parameters
     ----------
     function : the loop: arrays and numbers in and out, at the top of a module.
-    inline : whether its body takes the place of each call of it in other kernels before types are known.
+    inline : whether its machine code takes the place of each call of it in other kernels. (numba can put its source
+        there, too, which is no faster, and makes that kernel take half as long again to be compiled.)
     """
     if function is None:
         return functools.partial(kernel, inline=inline)
-    compiled = numba.njit(nogil=True, inline="always" if inline else "never")(function)
+    compiled = numba.njit(nogil=True, inline="never", forceinline=inline)(function)
     if digest := source_digest(function.__module__):
         # What it asks before it compiles. With NUMBA_DISABLE_JIT it is the function itself, which never asks.
         compiled._cache = KeptCode(function, f"{function.__module__}-{digest}")
@@ -59,6 +60,12 @@ def used() -> dict[str, set[str]]:
 def newly_compiled() -> int:
     """How many kernels this process has compiled, each combination of types counted, and not found kept."""
     return sum(sum(k.stats.cache_misses.values()) for k in KERNELS)
+
+
+def keeps_code(compiled: Any) -> bool:
+    """Whether what is compiled of a kernel is kept for other processes."""
+    cache = getattr(compiled, "_cache", None)
+    return isinstance(cache, KeptCode) and cache.cache_path is not None
 
 
 def source_digest(module: str) -> str:

@@ -90,7 +90,7 @@ def _end_tie(ranks):
     rank, below, weight, hits = ranks
     ranks[0] = rank + hits * (2 * below + weight)
     ranks[1] = below + weight
-    ranks[2:] = 0
+    ranks[2] = ranks[3] = 0
 
 
 @kernel
@@ -152,6 +152,7 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
     bits = slot.view(np.uint64)
     values = np.empty(_STRIP)
     work = (values, values.view(np.int64), np.empty(_STRIP), np.empty(_STRIP))
+    label, misses = np.empty(_STRIP), np.empty(_STRIP)
     ranks = np.zeros(4, np.int64)
     for j in range(segments):
         total = np.zeros(3, np.int64)
@@ -167,8 +168,12 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
                 square += a * a
                 mixed |= np.int64((b != 0) & (a != b))
             if squares.size:
-                square = squares[start:stop].sum()
-            total += np.array([weight, hits, square])
+                square = np.int64(0)
+                for i in range(start, stop):
+                    square += squares[i]
+            total[0] += weight
+            total[1] += hits
+            total[2] += square
             _add_ranks(p, w, k, start, stop, ranks)
             if depth == WEIGHTS:
                 continue
@@ -183,8 +188,12 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
             if depth == PRODUCTS:
                 continue
             if mixed:
-                _add_losses(q, np.ones(n), h, n, work, squared, logs, slot, bits)
-                _add_losses(q, np.zeros(n), v - h, n, work, squared, logs, slot, bits)
+                for i in range(n):
+                    label[i], misses[i] = 1.0, v[i] - h[i]
+                _add_losses(q, label, h, n, work, squared, logs, slot, bits)
+                for i in range(n):
+                    label[i] = 0.0
+                _add_losses(q, label, misses, n, work, squared, logs, slot, bits)
             else:
                 _add_losses(q, h, v, n, work, squared, logs, slot, bits)
         whole_as_components(total[0], sums[j, 0])

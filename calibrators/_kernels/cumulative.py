@@ -7,6 +7,7 @@ addition costs no more than one in double precision.
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.double_double import two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
@@ -18,7 +19,7 @@ _MOST_WHOLE = 1 << 31  # times the former: sums that doubles hold
 @kernel(inline=True)
 def _components(carry):
     components = np.zeros(MAX_COMPONENTS)
-    components[: carry.size] = carry
+    put(components, carry)
     return components
 
 
@@ -177,7 +178,7 @@ def sums_through(values, carry, stops):
             i += 1
         high[j] = rounded(components, n)
         if n > 1:
-            scratch[:n] = components[:n]
+            put(scratch, components[:n])
             low[j] = rounded(scratch, add(scratch, n, -high[j]))
         j += 1
     return high, low

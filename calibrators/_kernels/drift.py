@@ -25,7 +25,8 @@ def drift_sums(p, w, k, odds):
     bits = slot.view(np.uint64)
     values, rest, exponents, ones = np.empty((4, STRIP))
     value_bits = values.view(np.int64)
-    ones[:] = 1.0
+    for i in range(ones.size):
+        ones[i] = 1.0
     counts, _ = counts_and_whole(w, k)
     for start in range(0, p.size, STRIP):
         n = min(STRIP, p.size - start)

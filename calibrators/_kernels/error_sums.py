@@ -116,7 +116,8 @@ def calibration_sums(p, w, k, counts, tests):
     slot = np.empty(1)
     bits = slot.view(np.uint64)
     rows = np.empty((11, STRIP))
-    rows[:2] = 1.0
+    for i in range(STRIP):
+        rows[0, i] = rows[1, i] = 1.0
     hit, miss, exponents = np.empty(STRIP), np.empty(STRIP), np.empty(STRIP)
     loss_bits = (hit.view(np.int64), miss.view(np.int64))
     for start in range(0, p.size, STRIP):
@@ -261,7 +262,8 @@ def _add_whole(components, total, unit):
         n += 1
     n = add(components, n, float(total & _WORD) * unit)
     n = add(components, n, float(total >> 32) * _WORD_SIZE * unit)
-    components[n:] = 0.0
+    for i in range(n, components.size):
+        components[i] = 0.0
 
 
 @kernel

@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.double_double import add_pairs
 from calibrators._kernels.pava import level_difference
 
@@ -81,7 +82,7 @@ def pool_ends(blocks, sizes, ends):
                 _put(out, n, blocks[start, 0], blocks[i - 1, 1], low_own)
                 n += 1
                 for r in range(i, j + 1):
-                    out[n] = blocks[r]
+                    put(out[n], blocks[r])
                     levels[n] = min(blocks[r, 4] / blocks[r, 2], 1.0)
                     n += 1
                 levels[n] = _level(high)

@@ -19,6 +19,7 @@ from calibrators._kernels.accumulators import (
     drain,
 )
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.logarithm import log_in_place
 from calibrators._kernels.sums import MAX_COMPONENTS, add
 
@@ -207,7 +208,7 @@ def crossings(w, carry, targets, counts):
     components = np.empty(MAX_COMPONENTS + 1)
     scratch = np.empty(MAX_COMPONENTS + 1)
     n = carry.size
-    components[:n] = carry
+    put(components, carry)
     out = np.full(targets.size, w.size - 1, np.int64)
     j = 0
     for i in range(w.size):
@@ -216,7 +217,7 @@ def crossings(w, carry, targets, counts):
             # The largest component decides all but near-ties.
             if components[n - 1] < 0.999999 * targets[j]:
                 break
-            scratch[:n] = components[:n]
+            put(scratch, components[:n])
             rest = add(scratch, n, -targets[j])
             if rest > 0 and scratch[rest - 1] < 0.0:
                 break

@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 
@@ -27,7 +28,7 @@ def block_expansions(values, ends):
             n = add(components, n, values[i])
             i += 1
         # No expansion is longer than what it was made of, so there is room.
-        out[used : used + n] = components[:n]
+        put(out[used:], components[:n])
         used += n
         lengths[block] = n
     return out[:used].copy(), lengths

@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 
 _FEW = 16
 """Numbers that insertion sorts faster."""
@@ -73,7 +74,7 @@ def places(sorted_keys, values, bits):
             else:
                 stretch = stretch[np.argsort(values[stretch.view(np.int64)], kind="mergesort")]
         # Their keys are read no more.
-        out[start:i] = stretch.view(np.int64)
+        put(out[start:], stretch.view(np.int64))
     return out
 
 

@@ -7,6 +7,7 @@ groups, so that every machine gives the same bits.
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.double_double import add_pairs
 from calibrators._kernels.log_odds import log_of, probability_of
 from calibrators._kernels.pava import level_difference
@@ -163,7 +164,7 @@ def move_curves(logit, x, weight, positives, starts, variance_a, variance_d, the
                     )
         _derivatives(logit, x, weight, positives, start, stop, a, d, out)
         theta[g, 0], theta[g, 1] = a, d
-        derivatives[g, :] = out
+        put(derivatives[g], out)
 
 
 @kernel

@@ -8,6 +8,7 @@ settles all but near-ties, then in double-doubles.
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put, put_rows
 from calibrators._kernels.double_double import add_pairs, two_product
 from calibrators._kernels.ties import merge_more
 
@@ -69,7 +70,7 @@ def pool(first, last, weight, weight_low, positives, positives_low):
             if n == capacity:
                 capacity = min(m, 2 * capacity)
                 larger = np.empty((capacity, 6))
-                larger[:n] = stack[:n]
+                put_rows(larger, stack)
                 stack = larger
             stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3], stack[n, 4], stack[n, 5] = a, b, w, wl, k, kl
             n += 1
@@ -88,7 +89,7 @@ def pool(first, last, weight, weight_low, positives, positives_low):
             k, kl = add_pairs(t[4], t[5], k, kl)
     if n == capacity:
         larger = np.empty((capacity + 1, 6))
-        larger[:n] = stack[:n]
+        put_rows(larger, stack)
         stack = larger
     stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3], stack[n, 4], stack[n, 5] = a, b, w, wl, k, kl
     n += 1
@@ -107,7 +108,7 @@ def _with_room(stack, top):
     if top < stack.shape[0]:
         return stack
     larger = np.empty((2 * top, 4))
-    larger[:top] = stack
+    put_rows(larger, stack)
     return larger
 
 
@@ -147,16 +148,22 @@ def _pool_more(score, weight, positives, start, stop, block, stack, base, top):
     return stack, top
 
 
+@kernel(inline=True)
+def _set(block, score, weight, positives):
+    block[0], block[1], block[2], block[3] = score, score, weight, positives
+
+
 @kernel
 def pool_counts(score, weight, positives):
     """`pool` for points with whole-number weights of a total below 2**26: plain doubles are exact there.
 
     Returns the columns of `pool`.
     """
-    block = np.array([score[0], score[0], weight[0], positives[0]])
+    block = np.empty(4)
+    _set(block, score[0], weight[0], positives[0])
     stack, top = _pool_more(score, weight, positives, 1, score.size, block, np.empty((1024, 4)), 0, 0)
     stack = _with_room(stack, top)
-    stack[top] = block
+    put(stack[top], block)
     n = top + 1
     return (
         stack[:n, 0].copy(), stack[:n, 1].copy(), stack[:n, 2].copy(), np.zeros(n),
@@ -195,17 +202,24 @@ def pool_classes(negatives, negative_starts, positives, positive_starts):
             count = m if i < n or j < p else m + 1
             start = 0
             if distinct[g] == 0:
-                block[:] = np.array([score[0], score[0], weight[0], hits[0]])
+                _set(block, score[0], weight[0], hits[0])
                 start = 1
             stack, top = _pool_more(score, weight, hits, start, count, block, stack, base, top)
             distinct[g] += count
             score[0], weight[0], hits[0] = score[m], weight[m], hits[m]
             m = 0
         stack = _with_room(stack, top)
-        stack[top] = block
+        put(stack[top], block)
         sizes[g] = top + 1 - base
         base = top + 1
     return stack[:base].copy(), sizes, distinct
+
+
+@kernel
+def _doubled(stack):
+    larger = np.empty((2 * stack.shape[0], stack.shape[1]), stack.dtype)
+    put_rows(larger, stack)
+    return larger
 
 
 @kernel
@@ -245,7 +259,7 @@ def pool_ranked(rows, starts, distinct):
             if w == 0 or k * wi < ki * w:
                 if w > 0:
                     if top + 1 >= stack.shape[0]:
-                        stack = np.concatenate((stack, np.empty_like(stack)))
+                        stack = _doubled(stack)
                     stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
                     top += 1
                 a = b = rank
@@ -260,7 +274,7 @@ def pool_ranked(rows, starts, distinct):
                 w += stack[top, 2]
                 k += stack[top, 3]
         if top + 1 >= stack.shape[0]:
-            stack = np.concatenate((stack, np.empty_like(stack)))
+            stack = _doubled(stack)
         stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
         sizes[g] = top + 1 - base
         base = top + 1

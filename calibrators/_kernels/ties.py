@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 
@@ -217,7 +218,8 @@ def fold_signed(score, signed, shortest):
             continue
         if m + longest > room:
             wider = np.empty((3, 2 * room + longest))
-            wider[:, :m] = entries[:, :m]
+            for row in range(3):
+                put(wider[row], entries[row, :m])
             entries = wider
             room = wider.shape[1]
         for j in range(longest):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 
 _LARGEST = 1.7976931348623157e308
 _STRIP = 1024
@@ -82,7 +83,7 @@ def fold_ties(values, shortest):
             staying += kept[i]
         if staying == rows:
             if n < first:
-                values[n : n + rows] = strip
+                put(values[n:], strip)
             n += rows
             continue
         for i in range(rows):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.copying import put
 from calibrators._kernels.order import bits_of, ordinal
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
@@ -73,7 +74,7 @@ def order_ties(order, score, tag):
             i += 1
         if not ascending:
             stretch = order[start:i].copy()
-            order[start:i] = stretch[np.argsort(tag[stretch], kind="mergesort")]
+            put(order[start:], stretch[np.argsort(tag[stretch], kind="mergesort")])
 
 
 @kernel
@@ -358,5 +359,5 @@ def place(source, starts, fill, out):
     for g in range(fill.size):
         n = starts[g + 1] - starts[g]
         at = fill[g]
-        out[at : at + n] = source[starts[g] : starts[g + 1]]
+        put(out[at:], source[starts[g] : starts[g + 1]])
         fill[g] = at + n

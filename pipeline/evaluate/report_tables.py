@@ -62,12 +62,17 @@ def _totals_tile(after: Assessment, bars: ErrorBars | None) -> list[dict[str, st
         )
     tile = {
         "label": "Predicted and observed",
-        "value": f"{share_text(bars.expected / after.weight)} : {share_text(bars.observed / after.weight)}",
+        "value": " : ".join(_unbroken(total / after.weight) for total in (bars.expected, bars.observed)),
         "hint": f"all rows together{interval}",
         "verdict": {"low": "too low", "high": "too high"}.get(verdict.kind, "within chance"),
         "kind": "bad" if verdict.kind in ("low", "high") else "good",
     }
     return [tile]
+
+
+def _unbroken(share: float) -> str:
+    """A share whose sign of percent stays beside it."""
+    return share_text(share).replace(" ", "\u00a0")
 
 
 def _error_tile(after: Assessment, raw: Measures) -> list[dict[str, str]]:
