@@ -49,9 +49,8 @@ def _display(found: Decomposition, side: Assessment) -> ReliabilityDisplay:
     curve = ReliabilityCurve(np.array(columns.predicted), np.array(columns.observed), *parts)
     band = None
     if len(columns.at) > 1:
-        band = ConsistencyBand(
-            *(np.array(column) for column in (columns.at, columns.low, columns.high)), LEVEL
-        )
+        at, low, high = (np.array(column) for column in (columns.at, columns.low, columns.high))
+        band = ConsistencyBand(at, low, high, LEVEL)
     edges, weight = np.array(side.histogram.edges), np.array(side.histogram.weight)
     seen = weight > 0
     middle = (edges[:-1] + edges[1:])[seen] / 2
