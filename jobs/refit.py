@@ -95,8 +95,7 @@ class Refits:
         """Files of the stream that were refused, or cannot be read yet: one of them stops no refit."""
         if self.config.labelled.path is not None:
             return set()
-        refused = {name for name, known in self.ledger.files.items() if known.reason is not None}
-        return refused | set(self.ledger.waiting)
+        return {*self.ledger.refused, *self.ledger.waiting}
 
     def _rows(self) -> int:
         return sum(known.rows for known in self.ledger.files.values())

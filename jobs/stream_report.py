@@ -137,7 +137,7 @@ class Standing:
     def outcome(self) -> Outcome:
         """Its backlog, what was refused, how old its newest parts are, and how it was last fitted."""
         backlog, ledger, now = backlog_of(self.places, self.ledger), self.ledger, time.time()
-        refused = refusals(ledger)
+        refused = ledger.refused
         scored = len(ledger.files) - len(refused)
         current = self.store.current()
         last = Refits(self.config, ledger).last()
@@ -176,11 +176,6 @@ class Standing:
             lines.append(f"  not readable yet: {examples(sorted(ledger.waiting), 3)}")
         lines += [f"  refused {name}: {reason}" for name, reason in sorted(refused.items())[:10]]
         return Outcome(summary=summary, lines=lines)
-
-
-def refusals(ledger: Ledger) -> dict[str, str]:
-    """The files that were refused, and why."""
-    return {name: known.reason for name, known in ledger.files.items() if known.reason is not None}
 
 
 def published_at(store: TableStore, version: str | None) -> float | None:
@@ -255,7 +250,7 @@ class Telling:
         from pipeline.monitor.history import watched_days
 
         now, last = time.time(), self.refits.last()
-        refused = refusals(self.ledger)
+        refused = self.ledger.refused
         facts = {
             "log": without_secrets(self.places.root),
             "scored": without_secrets(self.places.target_root),

@@ -274,7 +274,7 @@ class Follower:
         InputRejectedError
             One of them is not known, or was scored.
         """
-        refused = {name for name, known in self.ledger.files.items() if known.reason is not None}
+        refused = self.ledger.refused
         unknown = [name for name in names if name not in refused]
         if unknown:
             raise InputRejectedError(

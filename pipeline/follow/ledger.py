@@ -228,6 +228,11 @@ class Ledger:
         return True
 
     @property
+    def refused(self) -> dict[str, str]:
+        """The files that were refused, and why."""
+        return {name: known.reason for name, known in self.files.items() if known.reason is not None}
+
+    @property
     def due(self) -> bool:
         """Whether states should be written."""
         return self.last - self._compacted >= COMPACT_EVERY
