@@ -19,7 +19,7 @@ from pipeline.errors import LogcalError, examples
 from pipeline.files.secrets import without_secrets
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.batch import Places
-from pipeline.follow.follower import Report
+from pipeline.follow.follower import Counts, Report
 from pipeline.follow.ledger import Ledger, Source
 from pipeline.table.store import TableStore
 
@@ -36,23 +36,15 @@ ROW_COUNTS = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_abov
 
 
 @dataclass
-class Totals:
+class Totals(Counts):
     """What all batches of a run did."""
 
     table: str
     path: str
-    batches: int = 0
-    files: int = 0
-    rows: int = 0
-    null_rows: int = 0
-    unseen_rows: int = 0
-    rows_below_range: int = 0
-    rows_above_range: int = 0
-    removed: int = 0
     waiting: int = 0
     left: int = 0
+    batches: int = 0
     version: str | None = None
-    refused: dict[str, str] = field(default_factory=dict)
     reports: deque[tuple[float, Report]] = field(default_factory=lambda: deque(maxlen=_BATCHES_SHOWN))
 
     def add(self, report: Report | None) -> None:
@@ -61,10 +53,8 @@ class Totals:
             self.left = 0
             return
         self.batches += 1
-        for name in (*ROW_COUNTS, "files", "removed"):
-            setattr(self, name, getattr(self, name) + getattr(report, name))
+        self.count(report)
         self.waiting, self.version, self.left = report.waiting, report.version, report.left
-        self.refused |= report.refused
         self.reports.append((time.time(), report))
         counts = {
             "refused": len(report.refused),

@@ -11,7 +11,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from pipeline.errors import CheckFailedError, InputRejectedError, TemporaryError, examples
 from pipeline.execution import Executor
@@ -56,15 +56,10 @@ class Rules:
     forget: int | None = None
 
 
-@dataclass
-class Report:
-    """What a batch did, for people and metrics.
+@dataclass(kw_only=True)
+class Counts:
+    """What becomes of files and rows, to be counted."""
 
-    refused : names of files, and why. left : files that are new and not in the batch.
-    """
-
-    number: int
-    version: str
     files: int = 0
     rows: int = 0
     null_rows: int = 0
@@ -72,8 +67,26 @@ class Report:
     rows_below_range: int = 0
     rows_above_range: int = 0
     bytes: int = 0
-    refused: dict[str, str] = field(default_factory=dict)
     removed: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def count(self, other: Counts) -> None:
+        """Add what another counted."""
+        for counted in fields(Counts):
+            name, theirs = counted.name, getattr(other, counted.name)
+            mine = getattr(self, name)
+            setattr(self, name, mine | theirs if name == "refused" else mine + theirs)
+
+
+@dataclass
+class Report(Counts):
+    """What a batch did, for people and metrics.
+
+    refused : names of files, and why. left : files that are new and not in the batch.
+    """
+
+    number: int
+    version: str
     waiting: int = 0
     left: int = 0
     seconds: float = 0.0
