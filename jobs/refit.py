@@ -45,6 +45,7 @@ class Refits:
     refused: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     alarmed: bool = False
+    _last: dict[str, Any] | None = field(default=None, init=False)
 
     @property
     def count(self) -> int:
@@ -53,7 +54,9 @@ class Refits:
 
     def last(self) -> dict[str, Any]:
         """The last refit: when it was, the rows scored by then, what became of it; empty before the first."""
-        return self.ledger.folder.read_json(_STATE) or {}
+        if self._last is None:
+            self._last = self.ledger.folder.read_json(_STATE) or {}
+        return self._last
 
     def due(self) -> bool:
         """Whether it is time."""
@@ -90,6 +93,7 @@ class Refits:
 
     def _say(self, content: dict[str, Any]) -> None:
         self.ledger.folder.replace(_STATE, json.dumps(content).encode())
+        self._last = content
 
     def _damaged(self) -> set[str]:
         """Files of the stream that were refused, or cannot be read yet: one of them stops no refit."""
