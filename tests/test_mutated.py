@@ -2,29 +2,17 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
+from chaos.inputs import lookup_table
 from chaos.mutated_parquet import WRITERS, mutated, trial
 
-from calibrators import Isotonic
 from pipeline.errors import InputRejectedError
 from pipeline.log.logs import Columns, cut, open_log, read_rows
-from pipeline.table.lookup_table import lookup_bytes
 
 
 @pytest.fixture(scope="module")
 def lookup(tmp_path_factory):
-    fitted = Isotonic().fit(np.linspace(0, 1, 9), np.arange(9) > 4).calibration_map_
-    facts = {
-        "version": "000001-a",
-        "method": "isotonic",
-        "parameters": {},
-        "data": {},
-        "score_transform": "none",
-    }
-    path = tmp_path_factory.mktemp("lookup") / "lookup.parquet"
-    path.write_bytes(lookup_bytes(fitted, **facts))
-    return str(path)
+    return lookup_table(tmp_path_factory.mktemp("lookup") / "lookup.parquet")
 
 
 @pytest.mark.parametrize("kind", ["read", "window", "score"])
