@@ -16,7 +16,7 @@ from jobs.gate import change_of, held_out_line, judge, judge_held_out
 from jobs.hold_out import TRIAL, Trial, Trials, can_compare, check_holdout
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.run import Outcome, Plan
-from jobs.windows import window_of
+from jobs.windows import open_dated
 from pipeline.classifier.origin import generated_by
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor, Graph
@@ -27,7 +27,7 @@ from pipeline.files.writable import check_free, check_writable, size
 from pipeline.fit.calibration import needs_table
 from pipeline.fit.recipe import Content, Recipe
 from pipeline.fit.segment_fit import leans
-from pipeline.log.logs import Columns, Log, cut, open_log
+from pipeline.log.logs import Columns, Log, cut
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
 from pipeline.schema import SCORE_TABLE
@@ -65,10 +65,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     _warn_of_rules(config)
     _check_interval(config)
     check_holdout(config)
-    log = open_log(config.log.path, columns, without)
-    window = window_of(config.window, log)
-    if window is not None:
-        log = window.log
+    log, window = open_dated(config.window, config.log.path, columns, without)
     store = TableStore(config.store.path, config.store.table)
     Output(config.store.path, "store.path").check_apart(log.filesystem, log.places())
     store.check_writable()

@@ -13,7 +13,7 @@ from jobs.config import FitConfig
 from jobs.config_files import Values, read_values
 from jobs.config_loading import load_values
 from jobs.fit import recipe_of
-from jobs.windows import window_of
+from jobs.windows import open_dated
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
 from pipeline.errors import ConfigError
@@ -24,7 +24,7 @@ from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.turns import LOCKS
 from pipeline.fit.calibration import needs_table
 from pipeline.fit.recipe import Recipe
-from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort.decay import with_weights
 from pipeline.sort.runs import RunReceipt
@@ -105,10 +105,7 @@ def _fit(config: FitConfig) -> Delayed:
         config.log.segment,
         sampling=config.log.sampling,
     )
-    log = open_log(config.log.path, columns)
-    window = window_of(config.window, log)
-    if window is not None:
-        log = window.log
+    log, window = open_dated(config.window, config.log.path, columns)
     check_space(config.scratch, scratch_bytes(log, write=needs_table(calibrator, columns.weight is not None)))
     held = ExitStack()
     scratch = held.enter_context(scratch_folder(config.scratch))

@@ -14,13 +14,13 @@ from calibrators.drift import stability_index
 from jobs.config_monitor import MonitorConfig
 from jobs.limits import check_transform
 from jobs.run import Outcome, Plan
-from jobs.windows import window_of
+from jobs.windows import open_dated
 from pipeline.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.drift_page import render_drift
 from pipeline.execution import Executor, Graph
 from pipeline.files.json_text import to_json
 from pipeline.files.scratch import check_space, scratch_folder
-from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
 from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
@@ -51,9 +51,11 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
         )
     facts = (read_segmented_lookup if columns else read_lookup_table)(version.lookup_path).facts
     check_transform(config.log.score_transform, facts.score_transform)
-    log = open_log(config.log.path, Columns(config.log.score, config.log.label, None, columns), without)
-    window = window_of(config.window, log)
+    own = Columns(config.log.score, config.log.label, None, columns)
+    log, window = open_dated(config.window, config.log.path, own, without)
     assert window is not None
+    # Whether dates must be read is asked of each day anew.
+    log = replace(log, columns=own)
     name = f"{version.name}.json"
     place = f"{store.root}/{FOLDER}/{name}"
     settings = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from jobs.config_window import WindowConfig
 from pipeline.errors import ConfigError
-from pipeline.log.logs import Log
-from pipeline.log.windows import Window, choose_window, day_of
+from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.windows import Window, choose_window, day_of, open_window
 
 DAY = "{day}"
 """In the path of an output: the last day of the window."""
@@ -24,6 +25,19 @@ def window_of(config: WindowConfig, log: Log, last: str | None = None) -> Window
     if last is not None:
         config = config.model_copy(update={"last": last, "half_life": None})
     return choose_window(log, column, config.length, config.last_day)
+
+
+def open_dated(
+    config: WindowConfig, paths: Sequence[str], columns: Columns, without: Collection[str] = ()
+) -> tuple[Log, Window | None]:
+    """A log's files that a configuration chooses, and its days; all files and None where it uses all of the log.
+
+    without : see `open_log`
+    """
+    if config.column is None:
+        return open_log(paths, columns, without), None
+    window = open_window(paths, columns, config.column, config.length, config.last_day, without)
+    return window.log, window
 
 
 def place_of(path: str, setting: str, window: Window | None) -> str:

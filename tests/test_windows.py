@@ -152,6 +152,22 @@ def test_a_change_outside_of_the_window_is_nothing_to_do(tmp_path, log):
         run(tmp_path, log, window=window())
 
 
+def test_files_of_days_outside_of_a_window_are_not_opened(tmp_path, log):
+    first = content(run(tmp_path, log, window=window()))
+    for day in (0, 1):
+        (log / f"date={date_of(day)}" / "damaged.parquet").write_text("this is no Parquet file")
+    assert content(run(tmp_path, log, "again", window=window())) == first
+    assert content(run(tmp_path, log, "until", window=window(until=date_of(4)))) == first
+    # Days without rows are none, and what a window of the days before them has is looked for again.
+    for day in (5, 6, 7):
+        write_day(log, day, day_rows(day, rows=0))
+    with pytest.raises(InputRejectedError, match=r"damaged\.parquet"):
+        run(tmp_path, log, "empty", window=window())
+    for day in (0, 1):
+        (log / f"date={date_of(day)}" / "damaged.parquet").unlink()
+    assert content(run(tmp_path, log, "empty", window=window())) == first
+
+
 def test_the_manifest_accounts_for_days_rows_and_files(tmp_path, log):
     shutil.rmtree(log / f"date={date_of(2)}")
     write_day(log, 3, day_rows(33, rows=10), "late")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -110,7 +110,12 @@ class Log:
         return {file.path.removesuffix(file.relative).rstrip("/") for file in self.files}
 
 
-def open_log(paths: str | Sequence[str], columns: Columns, without: Collection[str] = ()) -> Log:
+def open_log(
+    paths: str | Sequence[str],
+    columns: Columns,
+    without: Collection[str] = (),
+    among: Callable[[Sequence[LogFile]], Sequence[LogFile]] = tuple,
+) -> Log:
     """Find a log's files, read their footers, and check everything that footers can tell.
 
     Parameters
@@ -118,6 +123,7 @@ def open_log(paths: str | Sequence[str], columns: Columns, without: Collection[s
     paths : path, directory, glob or fsspec URL, or several
     columns : names of the columns that the job uses
     without : names of files, below the folder that is the log, that are passed over: they are known to be damaged
+    among : picks the files that are opened; the others are passed over, too
 
     Raises
     ------
@@ -127,7 +133,7 @@ def open_log(paths: str | Sequence[str], columns: Columns, without: Collection[s
     """
     found = find_files(paths)
     wanted = [file for file in found.files if file.relative not in without] if without else found.files
-    good, problems = read_footers(found.filesystem, wanted)
+    good, problems = read_footers(found.filesystem, among(wanted))
     schemas = [(file.relative, hive.with_keys(schema, file.path, columns.segments)) for file, schema in good]
     types, column_problems = _check_columns(schemas, columns)
     problems += column_problems

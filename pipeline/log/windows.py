@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from pipeline.arrow_columns import as_numpy, null_mask
 from pipeline.errors import InputRejectedError, examples, listing
 from pipeline.log.hive import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, open_parquet
-from pipeline.log.logs import DAY_INVALID, DAY_NULL, Log
+from pipeline.log.logs import DAY_INVALID, DAY_NULL, Columns, Log, open_log
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
@@ -126,6 +126,50 @@ class Window:
             for group in groups:
                 if group.first <= day <= group.last:
                     yield file, group
+
+
+def open_window(
+    paths: str | Sequence[str],
+    columns: Columns,
+    column: str,
+    length: int,
+    until: dt.date | None,
+    without: Collection[str] = (),
+) -> Window:
+    """Open a log as `open_log` does, and choose its last days as `choose_window` does.
+
+    Files whose hive folders say that they are of other days are not opened: of a log that has grown for years a window
+    has few.
+
+    Raises
+    ------
+    InputRejectedError
+        See there.
+    """
+    newest: list[int] = []
+
+    def recent(files: Sequence[LogFile]) -> Sequence[LogFile]:
+        days = [_hive_day(file.path, column) for file in files]
+        newest.append(max((day for day in days if day is not None), default=0))
+        last = newest[0] if until is None else day_number(until)
+        inside = range(last - length + 1, last + 1)
+        return [file for file, day in zip(files, days, strict=True) if day is None or day in inside]
+
+    try:
+        window = choose_window(open_log(paths, columns, without, recent), column, length, until)
+    except InputRejectedError:
+        # Said of all files, below: days are given, perhaps, that the log does not have.
+        window = None
+    # Files of the newest days may be without rows.
+    if window is not None and (until is not None or window.last >= newest[0]):
+        return window
+    return choose_window(open_log(paths, columns, without), column, length, until)
+
+
+def _hive_day(path: str, column: str) -> int | None:
+    """The day that a file's folders give; None where they give none."""
+    day = parse_day(hive_value(path, column) or "")
+    return None if day is None else day_number(day)
 
 
 def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> Window:
