@@ -150,6 +150,28 @@ def test_each_file_once_with_the_bytes_of_score(any_world):
     assert world.written() == world.expected()
 
 
+def test_once_again_and_again_leaves_what_one_follower_leaves(tmp_path):
+    worlds = []
+    for name in ("again", "goes-on"):
+        (tmp_path / name).mkdir()
+        worlds.append(World(tmp_path / name))
+    again, goes_on = worlds
+    follower = goes_on.follower()
+    follower.start()
+    for look in range(4):
+        for world in worlds:
+            for i in range(look + 1):
+                world.arrive(f"date=2026-11-{20 + look % 2}/{look}-{i}.parquet", at=look + 1.0)
+            if look == 2:
+                world.arrive("date=2026-11-20/0-0.parquet", rows=30, at=9.0)
+        again.take_all()
+        while follower.run(follower.listing(whole=True)) is not None:
+            pass
+    follower.holder.release()
+    assert again.written() == goes_on.written() == goes_on.expected()
+    assert _known(again) == _known(goes_on)
+
+
 # A kill after each write of a batch
 
 
@@ -447,8 +469,10 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     assert set(world.written()) == {"good.parquet", "poison.parquet"}
 
 
-@pytest.mark.parametrize("name", ["create", "replace"])
-def test_a_disk_that_is_full_in_each_step(world, name, monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "name"), [(Folder, "create"), (Folder, "replace"), (batches, "score_file")]
+)
+def test_a_disk_that_is_full_in_each_step(world, module, name, monkeypatch):
     monkeypatch.setattr(ledgers, "COMPACT_EVERY", 1)
     world.take_all()
     world.arrive("a.parquet")
@@ -458,7 +482,7 @@ def test_a_disk_that_is_full_in_each_step(world, name, monkeypatch):
 
     follower = world.follower()
     with monkeypatch.context() as patch:
-        patch.setattr(Folder, name, full)
+        patch.setattr(module, name, full)
         with pytest.raises(OSError, match="No space"):
             world.take_all(follower)
     _die(follower)
