@@ -25,7 +25,7 @@ from pipeline.errors import (
 from pipeline.execution import Executor
 from pipeline.files.output import Output
 from pipeline.follow.announcements import announce
-from pipeline.follow.arrivals import Limits, list_sources
+from pipeline.follow.arrivals import Limits, compare, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.holder import Holder
@@ -178,8 +178,9 @@ class Prepared:
         while (report := follower.run(change)) is not None:
             totals.add(report)
             told.tell()
-            taken = set(follower.ledger.files) | set(follower.ledger.waiting)
-            left = tuple(source for source in change.new if source.name not in taken)
+            ledger = follower.ledger
+            found = compare(change.new, ledger.files, whole=False)
+            left = tuple(source for source in found.new if source.name not in ledger.waiting)
             if len(left) == len(change.new):
                 break
             change = change._replace(new=left, gone=())

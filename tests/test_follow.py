@@ -734,6 +734,20 @@ def test_scores_that_the_table_has_not_seen_are_counted(place, call):
     assert (status["rows"], status["rows_below_range"], status["rows_above_range"]) == (6, 1, 2)
 
 
+def test_once_takes_all_that_was_there_however_many_batches_it_needs(place, call):
+    place.write_log()
+    call("fit").expect(0)
+    arriving = place.root / "arriving"
+    arriving.mkdir()
+    paths = {"log__path": arriving, "output__path": place.output}
+    for rows in (50, 60):
+        # New ones, then the same names with other contents.
+        for name in "abc":
+            pq.write_table(pa.table({"score": np.linspace(0, 1, rows)}), arriving / f"{name}.parquet")
+        done = call("follow", "follow.once=true", "follow.max_files=1", "--json", **paths).expect(0).json
+        assert (done["files"], done["batches"], done["rows"]) == (3, 3, 3 * rows)
+
+
 def test_what_cannot_be_followed_is_refused(place, stream):
     follow, arriving = stream
     _lands(arriving, "a.parquet")
