@@ -72,6 +72,28 @@ def _search(sums, start, target, density):
 
 
 @kernel
+def _mark_one(sums, density, j, target, bins, numerator, denominator, total, marked):
+    """Mark those of some points that one binning has an edge after, from its j-th target on.
+
+    Returns the number of its next target, and that target.
+    """
+    end = sums[sums.size - 1]
+    i = 0
+    while j < bins and target <= end:
+        i = _search(sums, i, target, density)
+        if sums[i] >= total:
+            break
+        marked[i] = True
+        j += 1
+        target = numerator * j / denominator
+        if target <= sums[i]:
+            j = first_target_beyond(sums[i], numerator, denominator)
+            target = numerator * j / denominator
+        i += 1
+    return j, target
+
+
+@kernel
 def mark_edges(weight, carry, bins, numerators, denominators, total):
     """Which points of a part some binning has an edge after.
 
@@ -105,20 +127,10 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
         for model in range(bins.size):
             if target[model] > end:
                 continue
-            i = 0
-            j = number[model]
-            t = target[model]
-            while j < bins[model] and t <= end:
-                i = _search(sums, i, t, density)
-                if sums[i] >= total:
-                    break
-                marked[start + i] = True
-                j += 1
-                t = numerators[model] * j / denominators[model]
-                if t <= sums[i]:
-                    j = first_target_beyond(sums[i], numerators[model], denominators[model])
-                    t = numerators[model] * j / denominators[model]
-                i += 1
+            j, t = _mark_one(
+                sums, density, number[model], target[model], bins[model], numerators[model], denominators[model], total,
+                marked[start:stop],
+            )  # fmt: skip
             number[model] = j
             target[model] = t if j < bins[model] else np.inf
         before = end
@@ -135,18 +147,7 @@ def mark_reached(sums, before, bins, numerators, denominators, total):
     for model in range(bins.size):
         j = first_target_beyond(before, numerators[model], denominators[model])
         t = numerators[model] * j / denominators[model]
-        i = 0
-        while j < bins[model] and t <= end:
-            i = _search(sums, i, t, density)
-            if sums[i] >= total:
-                break
-            marked[i] = True
-            j += 1
-            t = numerators[model] * j / denominators[model]
-            if t <= sums[i]:
-                j = first_target_beyond(sums[i], numerators[model], denominators[model])
-                t = numerators[model] * j / denominators[model]
-            i += 1
+        _mark_one(sums, density, j, t, bins[model], numerators[model], denominators[model], total, marked)
     return marked
 
 
