@@ -8,9 +8,8 @@ import numpy as np
 
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.copying import put
-from calibrators._kernels.double_double import add_pairs
 from calibrators._kernels.log_odds import log_of, probability_of
-from calibrators._kernels.pava import level_difference
+from calibrators._kernels.pava import add_block
 
 _ROUNDS = 100
 _HALVINGS = 40
@@ -50,7 +49,7 @@ def pool_within(
         at = edge_starts[parent[g]]
         end = edge_starts[parent[g] + 1]
         for i in range(starts[g], starts[g + 1]):
-            a, b = first[i], last[i]
+            a = first[i]
             if m == base or (at + 1 < end and edges[at + 1] <= a):
                 low, high = at, end  # edges[low] <= a < edges[high]
                 while high - low > 1:
@@ -61,20 +60,10 @@ def pool_within(
                         high = middle
                 at = low
                 start = m
-            w, wl, k, kl = weight[i], weight_low[i], positives[i], positives_low[i]
-            while m > start:
-                j = m - 1
-                if pooled[g] and (
-                    level_difference(out[4, j], out[5, j], out[2, j], out[3, j], k, kl, w, wl) < 0.0
-                ):
-                    break
-                m = j
-                a = out[0, j]
-                w, wl = add_pairs(out[2, j], out[3, j], w, wl)
-                k, kl = add_pairs(out[4, j], out[5, j], k, kl)
-            out[0, m], out[1, m], out[2, m], out[3, m], out[4, m], out[5, m] = a, b, w, wl, k, kl
-            stretch[m] = at
-            m += 1
+            m = add_block(
+                out, start, m, pooled[g], a, last[i], weight[i], weight_low[i], positives[i], positives_low[i]
+            )
+            stretch[m - 1] = at
         sizes[g] = m - base
     return out[:, :m].copy(), stretch[:m].copy(), sizes
 

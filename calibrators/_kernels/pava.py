@@ -287,6 +287,25 @@ def pool_ranked(rows, starts, distinct):
     return blocks, sizes
 
 
+@kernel(inline=True)
+def add_block(out, base, m, pooled, first, last, w, w_low, k, k_low):
+    """Put a block behind those from base to m, joined with those before it that do not stand lower.
+
+    out : float64 array, shape (6, n): the columns of `pool`. pooled : otherwise it is joined with all of them.
+    Returns how many blocks there are then.
+    """
+    while m > base:
+        j = m - 1
+        if pooled and level_difference(out[4, j], out[5, j], out[2, j], out[3, j], k, k_low, w, w_low) < 0.0:
+            break
+        m = j
+        first = out[0, j]
+        w, w_low = add_pairs(out[2, j], out[3, j], w, w_low)
+        k, k_low = add_pairs(out[4, j], out[5, j], k, k_low)
+    out[0, m], out[1, m], out[2, m], out[3, m], out[4, m], out[5, m] = first, last, w, w_low, k, k_low
+    return m + 1
+
+
 @kernel
 def pool_groups(first, last, weight, weight_low, positives, positives_low, starts):
     """`pool` of many groups of blocks, each for itself.
@@ -305,17 +324,17 @@ def pool_groups(first, last, weight, weight_low, positives, positives_low, start
     for g in range(groups):
         base = m
         for i in range(starts[g], starts[g + 1]):
-            a, b = first[i], last[i]
-            w, wl, k, kl = weight[i], weight_low[i], positives[i], positives_low[i]
-            while m > base:
-                j = m - 1
-                if level_difference(out[4, j], out[5, j], out[2, j], out[3, j], k, kl, w, wl) < 0.0:
-                    break
-                m = j
-                a = out[0, j]
-                w, wl = add_pairs(out[2, j], out[3, j], w, wl)
-                k, kl = add_pairs(out[4, j], out[5, j], k, kl)
-            out[0, m], out[1, m], out[2, m], out[3, m], out[4, m], out[5, m] = a, b, w, wl, k, kl
-            m += 1
+            m = add_block(
+                out,
+                base,
+                m,
+                True,
+                first[i],
+                last[i],
+                weight[i],
+                weight_low[i],
+                positives[i],
+                positives_low[i],
+            )
         sizes[g] = m - base
     return out[:, :m].copy(), sizes
