@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +16,10 @@ from calibrators._kernels import beta as kernel
 from calibrators.base import Calibrator
 from calibrators.binned_start import FEWEST_POINTS, binned_pass, solved
 from calibrators.calibration_map import CalibrationMap
-from calibrators.cumulative import Layout, bin_counts, counts_below_pass, layout_pass
+from calibrators.cumulative import Layout, layout_pass
 from calibrators.passes import Array, Pass, Passes, Points, blocks_of
 from calibrators.sigmoid import Scale, expit, whole_totals
-from calibrators.tabulate import most_knots, tabulate_sigmoid
+from calibrators.tabulate import check_max_error, most_knots, tabulated
 
 _CLIP = 2.0**-53
 _LOGS = -math.log(_CLIP)
@@ -95,8 +94,7 @@ class Beta(Calibrator):
 
     def check_parameters(self) -> None:
         """Raise ValueError if `max_error` is outside [1e-12, 0.1]."""
-        if not isinstance(self.max_error, Real) or not 1e-12 <= self.max_error <= 0.1:
-            raise ValueError(f"max_error: expected a number in [1e-12, 0.1], found {self.max_error!r}")
+        check_max_error(self.max_error)
 
     def _passes_for_all_rows(self) -> Passes:
         # Exactly: the odds of all rows are this map's times the rate.
@@ -119,9 +117,7 @@ class Beta(Calibrator):
         if fitted.a == 0.0 and fitted.b == 0.0:
             totals = np.array([layout.weight]), np.array([layout.positives])
             return CalibrationMap.from_bins(np.empty(0), expit(np.array([fitted.c])), *totals)
-        knots, levels = tabulate_sigmoid(fitted, float(self.max_error))
-        counts = yield counts_below_pass(layout, knots)
-        return CalibrationMap.from_knots(knots, levels, *bin_counts(layout, counts))
+        return (yield from tabulated(layout, fitted, float(self.max_error)))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Generator
 from dataclasses import replace
-from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,10 +14,10 @@ import numpy.typing as npt
 from calibrators.base import Calibrator
 from calibrators.binned_start import FEWEST_POINTS, binned_pass, solved
 from calibrators.calibration_map import CalibrationMap
-from calibrators.cumulative import Layout, bin_counts, counts_below_pass, layout_pass
+from calibrators.cumulative import Layout, layout_pass
 from calibrators.passes import Pass, Passes
 from calibrators.sigmoid import Evaluation, Scale, Sigmoid, evaluation_pass
-from calibrators.tabulate import most_knots, tabulate_sigmoid
+from calibrators.tabulate import check_max_error, most_knots, tabulated
 
 Array = npt.NDArray[np.float64]
 
@@ -102,8 +101,7 @@ class Platt(Calibrator):
         """Raise ValueError if `input` is unknown or `max_error` outside [1e-12, 0.1]."""
         if self.input not in ("score", "logit"):
             raise ValueError(f"input: expected 'score' or 'logit', found {self.input!r}")
-        if not isinstance(self.max_error, Real) or not 1e-12 <= self.max_error <= 0.1:
-            raise ValueError(f"max_error: expected a number in [1e-12, 0.1], found {self.max_error!r}")
+        check_max_error(self.max_error)
 
     def _passes_for_all_rows(self) -> Passes:
         # Exactly: the odds of all rows are the sigmoid's times the rate.
@@ -124,9 +122,7 @@ class Platt(Calibrator):
             totals = np.array([layout.weight]), np.array([layout.positives])
             level = fitted.sigmoid.probability(np.array([layout.last]))
             return CalibrationMap.from_bins(np.empty(0), level, *totals)
-        knots, levels = tabulate_sigmoid(fitted.sigmoid, float(self.max_error))
-        counts = yield counts_below_pass(layout, knots)
-        return CalibrationMap.from_knots(knots, levels, *bin_counts(layout, counts))
+        return (yield from tabulated(layout, fitted.sigmoid, float(self.max_error)))
 
     def _log_rate(self) -> float:
         return math.log(self.sampling_rate)

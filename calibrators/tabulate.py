@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Generator
+from numbers import Real
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from calibrators.calibration_map import CalibrationMap
+from calibrators.cumulative import Layout, bin_counts, counts_below_pass
+from calibrators.passes import Pass
 
 Array = npt.NDArray[np.float64]
 
@@ -34,6 +40,21 @@ class SigmoidOfScore(Protocol):
 
     def domain(self) -> tuple[float, float]:
         """The lowest and the highest score."""
+
+
+def check_max_error(max_error: Any) -> None:
+    """Raise ValueError if the largest error is no number in [1e-12, 0.1]."""
+    if not isinstance(max_error, Real) or not 1e-12 <= max_error <= 0.1:
+        raise ValueError(f"max_error: expected a number in [1e-12, 0.1], found {max_error!r}")
+
+
+def tabulated(
+    layout: Layout, sigmoid: SigmoidOfScore, max_error: float
+) -> Generator[Pass, Any, CalibrationMap]:
+    """The sigmoid's map, see `tabulate_sigmoid`, with the counts of points in each row: one pass."""
+    knots, levels = tabulate_sigmoid(sigmoid, max_error)
+    counts = yield counts_below_pass(layout, knots)
+    return CalibrationMap.from_knots(knots, levels, *bin_counts(layout, counts))
 
 
 def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, Array]:
