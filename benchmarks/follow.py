@@ -1,16 +1,17 @@
-"""`logcal follow`: files a second, what a batch costs beside its files, listing and starting with many known files.
+"""`logcal follow`: files a second, a backlog beside `score`, and how soon a file is scored that lands.
 
     python benchmarks/follow.py
-    python benchmarks/follow.py --files 10000 --known 100000 --peers
+    python benchmarks/follow.py --files 10000 --peers --backlog /tmp/logcal-bench/log100m
 
-One process, start included unless said otherwise. With `--peers` Spark Structured Streaming (file source and sink, the
-lookup by a broadcast join, `Trigger.AvailableNow`) takes the same files in the same run; it needs pyspark where
-SPARK_PYTHON points to, and Java.
+Whole processes, start included. With `--peers` Spark Structured Streaming (file source and sink, the lookup by a
+broadcast join, `Trigger.AvailableNow`) takes the same files in the same run; it needs pyspark where SPARK_PYTHON points
+to, and Java.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import statistics
@@ -21,17 +22,10 @@ import threading
 import time
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _measure import print_machine
-
-from pipeline.follow.arrivals import list_sources
-from pipeline.follow.ledger import Done, Known, Ledger
-
-LOGCAL = [sys.executable, "-m", "jobs"]
-ROOT = Path(__file__).parents[1]
+from _measure import Contender, logcal, measure, measure_interleaved, print_machine, print_table, warm
 
 SPARK = """
 import sys
@@ -56,142 +50,109 @@ def main() -> None:
     )
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--known", type=int, default=100_000)
-    parser.add_argument("--landings", type=int, default=30)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--landings", type=int, default=200)
+    parser.add_argument("--backlog", type=Path, help="a log to take as a backlog")
     parser.add_argument("--peers", action="store_true")
     arguments = parser.parse_args()
     print_machine()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="logcal-follow-") as folder:
         place = Path(folder)
-        table(place)
-        throughput(place, arguments.files, arguments.rows, peers=arguments.peers)
-        known_files(place, arguments.known)
-        latency(place, arguments.landings)
+        write(place / "log" / "part.parquet", 200_000, 0)
+        measure(logcal("fit", f"log.path={place}/log", *table(place)))
+        if arguments.files:
+            throughput(place, arguments.files, arguments.rows, arguments.runs, peers=arguments.peers)
+        if arguments.backlog:
+            backlog(place, arguments.backlog, arguments.runs)
+        if arguments.landings:
+            latency(place, arguments.landings)
 
 
-def table(place: Path) -> None:
-    """Publish a table."""
-    rng = np.random.default_rng(0)
-    score = rng.random(200_000)
-    (place / "log").mkdir()
-    labels = (rng.random(score.size) < score**2).astype(np.int8)
-    pq.write_table(pa.table({"score": score, "label": labels}), place / "log" / "part.parquet")
-    logcal(place, "fit", "log.path=log", "store.path=store", "store.table=t")
-
-
-def logcal(place: Path, job: str, *settings: str) -> float:
-    """Run a job; return its seconds."""
-    command = [*LOGCAL, job, *(part for setting in settings for part in ("--set", setting))]
-    started = time.perf_counter()
-    subprocess.run(command, cwd=place, env=environment(), check=True, capture_output=True)
-    return time.perf_counter() - started
-
-
-def environment() -> dict[str, str]:
-    """Of this tree."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+def table(place: Path) -> tuple[str, str]:
+    """The table to score with."""
+    return f"store.path={place}/store", "store.table=t"
 
 
 def write(path: Path, rows: int, seed: int) -> None:
     """A file lands."""
+    path.parent.mkdir(exist_ok=True)
+    rng = np.random.default_rng(seed)
+    score = rng.random(rows)
+    labels = (rng.random(rows) < score**2).astype(np.int8)
     hidden = path.with_name(f"_{path.name}")
-    pq.write_table(pa.table({"score": np.random.default_rng(seed).random(rows)}), hidden)
+    pq.write_table(pa.table({"score": score, "label": labels}), hidden)
     hidden.rename(path)
 
 
-def throughput(place: Path, files: int, rows: int, *, peers: bool) -> None:
+def contenders(place: Path, log: Path, refit: tuple[str, ...]) -> list[Contender]:
+    """Following a log, with a refit too, and scoring it."""
+    settings = (f"log.path={log}", *table(place))
+
+    def clear() -> None:
+        for name in ("scored", "scored.logcal", "batch", "batch.logcal", "spark", "checkpoint"):
+            shutil.rmtree(place / name, ignore_errors=True)
+
+    once = (*settings, f"output.path={place}/scored", "follow.once=true")
+    found = [Contender("logcal follow --once", logcal("follow", *once), clear)]
+    if refit:
+        found.append(Contender("... and refit the table", logcal("follow", *once, *refit), clear))
+    found.append(Contender("logcal score", logcal("score", *settings, f"output.path={place}/batch"), clear))
+    return found
+
+
+def throughput(place: Path, files: int, rows: int, runs: int, *, peers: bool) -> None:
     """Take many small files at once."""
     arriving = place / "arriving"
-    arriving.mkdir()
     for i in range(files):
         write(arriving / f"{i:06d}.parquet", rows, i)
-    settings = (
-        "log.path=arriving",
-        "store.path=store",
-        "store.table=t",
-        "output.path=scored",
-        "follow.once=true",
-    )
-    seconds = logcal(place, "follow", *settings)
-    print(
-        f"{files:,} files of {rows:,} rows: {seconds:.1f} s, {files / seconds:,.0f} files/s, start included"
-    )
-    batch = logcal(place, "score", *settings[:3], "output.path=batch")
-    print(f"  `score` of the same files: {batch:.1f} s")
+    print(f"{files:,} files of {rows:,} rows")
+    # Always due, and never found done before.
+    refit = ("refit.rows=1", "gate.max_change=null", "store.force=true")
+    found = contenders(place, arriving, refit)
     if peers:
         lookup = next(place.glob("store/t/versions/*/lookup.parquet"))
-        started = time.perf_counter()
-        subprocess.run(
-            [
-                os.environ.get("SPARK_PYTHON", sys.executable),
-                "-c",
-                SPARK,
-                str(arriving),
-                str(lookup),
-                "spark",
-                "ck",
-            ],
-            cwd=place,
-            check=True,
-            capture_output=True,
+        spark = [os.environ.get("SPARK_PYTHON", sys.executable), "-c", SPARK]
+        found.append(
+            Contender(
+                "Spark Structured Streaming",
+                [*spark, str(arriving), str(lookup), f"{place}/spark", f"{place}/checkpoint"],
+                found[0].before,
+            )
         )
-        spark = time.perf_counter() - started
-        print(f"  Spark Structured Streaming: {spark:.1f} s, {files / spark:,.0f} files/s")
-    for name in ("arriving", "scored", "scored.logcal", "batch", "spark", "ck"):
-        shutil.rmtree(place / name, ignore_errors=True)
+    results = measure_interleaved(found, runs)
+    print_table(results, against="logcal follow --once")
+    for name, all_runs in results.items():
+        print(f"  {name}: {files / statistics.median(m.seconds for m in all_runs):,.0f} files/s")
+    shutil.rmtree(arriving)
 
 
-def known_files(place: Path, known: int) -> None:
-    """What many known files cost a listing, a start and a batch."""
-    folder = place / "many"
-    days = [folder / f"date=2026-{month:02d}-{day:02d}" for month in range(1, 5) for day in range(1, 26)]
-    for day in days:
-        day.mkdir(parents=True)
-        for i in range(known // len(days)):
-            (day / f"{i:06d}.parquet").touch()
-    filesystem = fsspec.filesystem("file")
-    seconds = [_timed(lambda: list_sources(filesystem, str(folder))) for _ in range(5)]
-    print(f"listing {known:,} files: {statistics.median(seconds):.2f} s")
-    sources = list_sources(filesystem, str(folder))
-    ledger = Ledger(filesystem, str(place / "known"))
-    ledger.begin({})
-    batch = ledger.plan("v")
-    assert batch is not None
-    ledger.commit(batch, Done({s.name: Known(s.size, s.stamp, 1) for s in sources}))
-    ledger.compact()
-    again = Ledger(filesystem, str(place / "known"))
-    print(f"reading the ledger of {known:,} files: {_timed(again.load):.2f} s")
-    costs = []
-    for _ in range(50):
-        started = time.perf_counter()
-        batch = again.plan("v", sources[:10])
-        assert batch is not None
-        again.commit(batch, Done({s.name: Known(s.size, s.stamp, 1) for s in sources[:10]}))
-        costs.append(time.perf_counter() - started)
-    print(f"plan and done of a batch: {1000 * statistics.median(costs):.1f} ms")
-    shutil.rmtree(folder)
+def backlog(place: Path, log: Path, runs: int) -> None:
+    """Take a log that is there already, beside `score`."""
+    print(f"{log}: {warm(log) / 1e6:,.0f} MB")
+    print_table(measure_interleaved(contenders(place, log, ()), runs), against="logcal score")
 
 
 def latency(place: Path, landings: int) -> None:
     """From a rename to a visible scored file, with files of a million rows."""
     arriving = place / "live"
-    arriving.mkdir()
-    prepared = place / "prepared.parquet"
+    prepared = place / "prepared" / "million.parquet"
     write(prepared, 1_000_000, 1)
-    command = [*LOGCAL, "follow"]
-    for setting in (
-        "log.path=live",
-        "store.path=store",
-        "store.table=t",
-        "output.path=out",
+    arriving.mkdir()
+    command = logcal(
+        "follow",
+        f"log.path={arriving}",
+        *table(place),
+        f"output.path={place}/out",
         "follow.poll=500ms",
-    ):
-        command += ["--set", setting]
-    process = subprocess.Popen(command, cwd=place, env=environment(), stderr=subprocess.DEVNULL)
+    )
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     seconds = []
+    rng = np.random.default_rng(0)
     try:
         for i in range(landings):
             shutil.copy(prepared, arriving / "_next")
+            # So that files land at any moment between two looks.
+            time.sleep(rng.random() / 2)
             target = place / "out" / f"{i:04d}.parquet"
             started = time.perf_counter()
             (arriving / "_next").rename(arriving / target.name)
@@ -204,15 +165,9 @@ def latency(place: Path, landings: int) -> None:
     # The first waits for the process to start.
     late = sorted(seconds[1:])
     print(
-        f"1 M rows, from rename to visible, poll 0.5 s: median {statistics.median(late):.2f} s, "
-        f"longest of {len(late)} {late[-1]:.2f} s"
+        f"1 M rows, from rename to visible, poll 0.5 s, {len(late)} landings: median {statistics.median(late):.2f} s, "
+        f"p99 {late[math.ceil(0.99 * len(late)) - 1]:.2f} s, longest {late[-1]:.2f} s"
     )
-
-
-def _timed(function) -> float:
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

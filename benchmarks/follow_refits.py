@@ -1,0 +1,142 @@
+"""Refits of a stream that `logcal follow` leads: 30 closed days of 100,000 rows, and a day that is still open.
+
+    python benchmarks/follow_refits.py
+    python benchmarks/follow_refits.py --files 1440 --rows 1000
+
+In this process, as in the stream's own, whose libraries are there already. Processor seconds beside those of the clock.
+Also what it would cost to sort each file in the batch that scores it, and what refits would gain by that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from _measure import print_machine
+
+from jobs import fit
+from jobs.config import FitConfig
+from pipeline.execution import ThreadExecutor
+from pipeline.sort.score_table import SortPlan
+
+OPEN = "2026-01-31"
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--files", type=int, default=1440, help="of the open day")
+    parser.add_argument("--rows", type=int, default=1000, help="of each of them")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    print_machine()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder), arguments.files, arguments.rows, arguments.repeats)
+
+
+def measure(place: Path, files: int, rows: int, repeats: int) -> None:
+    """Refit when nothing of the open day is sorted, the last 60 files are not, the last one is not."""
+    log = place / "log"
+    for day in range(1, 31):
+        write(log / f"date=2026-01-{day:02d}" / "whole.parquet", 100_000, day)
+    for i in range(files):
+        write(log / f"date={OPEN}" / f"{i:06d}.parquet", rows, 100 + i)
+    closed = place / "closed"
+    refit(place, closed, until="2026-01-30")
+    print(f"30 closed days of 100,000 rows, {files:,} files of {rows:,} rows of an open day, threads")
+    names = sorted((log / f"date={OPEN}").iterdir())
+    for new in (files, 60, 1):
+        before = place / f"before-{new}"
+        shutil.copytree(closed, before)
+        if new < files:
+            without(names[files - new :], lambda: refit(place, before))  # noqa: B023
+        say(f"refit, {new:,} files of the open day are new", again(place, before, repeats))
+        parts = [part(before, path) for path in names[files - new :]]
+        say(f"sorting {new:,} of them by themselves, each", parts)
+        say(f"refit, {new:,} files were sorted by themselves", again(place, before, repeats))
+
+
+def again(place: Path, before: Path, repeats: int) -> list[tuple[float, float]]:
+    """Refits of copies of a store."""
+    seconds = []
+    for i in range(repeats):
+        store = place / f"store-{i}"
+        shutil.copytree(before, store)
+        seconds.append(timed(lambda: refit(place, store)))  # noqa: B023
+        shutil.rmtree(store)
+    return seconds
+
+
+def without(names: list[Path], do: Callable[[], None]) -> None:
+    """Do something while some files are not there."""
+    for path in names:
+        path.rename(path.with_name(f"_{path.name}"))
+    do()
+    for path in names:
+        path.with_name(f"_{path.name}").rename(path)
+
+
+def part(store: Path, path: Path) -> tuple[float, float]:
+    """Make a day table of one file; its seconds, without those of preparing it."""
+    prepared = fit.prepare(config_of(path, store))
+    days, window = prepared.days, prepared.window
+    files = {window.last: frozenset((f.path, f.size, f.stamp) for f in prepared.log.files)}
+    with tempfile.TemporaryDirectory() as scratch, days.in_use():
+        return timed(lambda: days._make(window, files, SortPlan(scratch), ThreadExecutor(1)))
+
+
+def refit(place: Path, store: Path, until: str | None = None) -> None:
+    """As a stream does it."""
+    fit.prepare(config_of(place / "log", store, until)).execute(ThreadExecutor(os.cpu_count() or 1))
+
+
+def config_of(log: Path, store: Path, until: str | None = None) -> FitConfig:
+    """Of a fit to the last 31 days."""
+    return FitConfig.model_validate(
+        {
+            "log": {"path": str(log)},
+            "store": {"path": str(store), "table": "t"},
+            "window": {"column": "date", "last": "31d", "until": until},
+            "gate": {"max_change": None},
+        }
+    )
+
+
+def write(path: Path, rows: int, seed: int) -> None:
+    """A file of a log."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    score = rng.random(rows)
+    labels = (rng.random(rows) < score**2).astype(np.int8)
+    pq.write_table(pa.table({"score": score, "label": labels}), path)
+
+
+def timed(function: Callable[[], None]) -> tuple[float, float]:
+    """Seconds, and processor seconds, of a call."""
+    started, used = time.perf_counter(), time.process_time()
+    function()
+    return time.perf_counter() - started, time.process_time() - used
+
+
+def say(what: str, seconds: list[tuple[float, float]]) -> None:
+    """The median of some measurements, and the least and the most."""
+    clock, processor = zip(*seconds, strict=True)
+    print(
+        f"{what}: {statistics.median(clock):.2f} s ({min(clock):.2f} to {max(clock):.2f}), "
+        f"{statistics.median(processor):.2f} processor s"
+    )
+
+
+if __name__ == "__main__":
+    main()
