@@ -62,6 +62,8 @@ def test_readme_commands_leave_what_readme_says(demo):
     assert (demo / "tables" / "income" / "CURRENT").read_text().strip() == versions[0]
 
 
+# Dask's, of pandas.
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
 @pytest.mark.parametrize("page", ["table-a-day", "judge", "rare-events", "clusters", "streaming"])
 def test_every_block_of_a_page_runs(demo, monkeypatch, page):
     monkeypatch.chdir(demo)
