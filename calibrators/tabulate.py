@@ -42,7 +42,7 @@ class SigmoidOfScore(Protocol):
         """The lowest and the highest score."""
 
 
-def check_max_error(max_error: Any) -> None:
+def check_max_error(max_error: float) -> None:
     """Raise ValueError if the largest error is no number in [1e-12, 0.1]."""
     if not isinstance(max_error, Real) or not 1e-12 <= max_error <= 0.1:
         raise ValueError(f"max_error: expected a number in [1e-12, 0.1], found {max_error!r}")
