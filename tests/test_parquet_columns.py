@@ -16,6 +16,7 @@ from pipeline._kernels import compact, distinct
 from pipeline.score.parquet import thrift
 from pipeline.score.parquet.append import append_columns
 from pipeline.score.parquet.footer import (
+    Footer,
     NewColumn,
     NotExtensibleError,
     created_by,
@@ -306,13 +307,13 @@ def test_encrypted_files():
     fields, _ = thrift.read_struct(footer)
     fields[8] = (thrift.STRUCT, thrift.struct({}))
     with pytest.raises(NotExtensibleError, match="found an encrypted one"):
-        extended_footer(thrift.struct(fields), [])
+        extended_footer(Footer.read(thrift.struct(fields)), [])
 
 
 def test_a_footer_that_does_not_parse():
     footer, _ = read_footer(io.BytesIO(numbered(2)))
     with pytest.raises(NotExtensibleError, match="does not read as Parquet's"):
-        extended_footer(footer[: len(footer) // 2], [])
+        Footer.read(footer[: len(footer) // 2])
 
 
 def test_a_source_that_shrinks_while_it_is_copied():

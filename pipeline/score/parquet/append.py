@@ -16,10 +16,10 @@ from fsspec.implementations.local import LocalFileSystem
 from pipeline.files.folders import beside
 from pipeline.score.parquet.footer import (
     MAGIC,
+    Footer,
     NewColumn,
     NotExtensibleError,
     extended_footer,
-    has_offset_index,
     read_footer,
 )
 from pipeline.score.parquet.pages import ChunkWriter
@@ -48,18 +48,19 @@ def append_columns(
     NotExtensibleError
         The source is encrypted or not Parquet.
     """
-    footer, start = read_footer(source)
+    encoded, start = read_footer(source)
     _copy(source, start, target)
     writer = ChunkWriter(target, start)
     columns = make_columns(writer)
-    if has_offset_index(footer):
+    footer = Footer.read(encoded)
+    if footer.has_offset_index():
         # Readers that use the offset indexes of some columns expect those of all.
         columns = [
             replace(column, indexes=[writer.write_offset_index(chunk) for chunk in column.chunks])
             for column in columns
         ]
     end = extended_footer(footer, columns)
-    _check(footer, end, columns)
+    _check(encoded, end, columns)
     target.write(end)
     return writer.position + len(end)
 

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import Any, BinaryIO
 
@@ -85,22 +86,47 @@ def read_footer(source: BinaryIO) -> tuple[bytes, int]:
     return source.read(length), start
 
 
-def has_offset_index(footer: bytes) -> bool:
-    """Whether the file says of a column where its pages are.
+@dataclass(frozen=True)
+class Footer:
+    """A footer that has been read.
 
-    Raises
-    ------
-    NotExtensibleError
-        The footer does not read as one.
+    Attributes
+    ----------
+    fields : of the file. row_groups : the fields of each
     """
-    try:
-        fields, _ = thrift.read_struct(footer)
-        for row_group in thrift.read_list(fields[4][1])[:1]:
-            group, _ = thrift.read_struct(row_group)
-            return any(4 in thrift.read_struct(chunk)[0] for chunk in thrift.read_list(group[1][1]))
-    except (LookupError, ValueError) as error:
-        raise _unreadable(error) from None
-    return False
+
+    fields: thrift.Fields
+    row_groups: list[thrift.Fields]
+
+    @classmethod
+    def read(cls, footer: bytes) -> Footer:
+        """Read a footer.
+
+        Raises
+        ------
+        NotExtensibleError
+            It does not read as one.
+        """
+        try:
+            fields, _ = thrift.read_struct(footer)
+            return cls(fields, thrift.read_structs(fields[4][1]))
+        except (LookupError, ValueError) as error:
+            raise _unreadable(error) from None
+
+    def has_offset_index(self) -> bool:
+        """Whether the file says of a column where its pages are.
+
+        Raises
+        ------
+        NotExtensibleError
+            The footer does not read as one.
+        """
+        try:
+            return any(
+                4 in chunk for group in self.row_groups[:1] for chunk in thrift.read_structs(group[1][1])
+            )
+        except (LookupError, ValueError) as error:
+            raise _unreadable(error) from None
 
 
 def _unreadable(error: Exception) -> NotExtensibleError:
@@ -113,15 +139,21 @@ def created_by(before: str) -> str:
     Readers look at the name and the version for errors of old writers, which the old columns still have: they stay,
     and we are named within what they take for the build.
     """
-    own = f"columns added by logcal version {metadata.version('logcal')}"
+    own = f"columns added by logcal version {_version()}"
     found = re.fullmatch(r"(.*?\s+version\s*[^(]*?)\s*(?:\(\s*build\s*([^)]*?)\s*\))?", before)
     if found is None:
-        return f"logcal version {metadata.version('logcal')}"
+        return f"logcal version {_version()}"
     builds = [build for build in (found[2], own) if build]
     return f"{found[1]} (build {'; '.join(builds)})"
 
 
-def extended_footer(footer: bytes, columns: Sequence[NewColumn]) -> bytes:
+@cache
+def _version() -> str:
+    """Ours: looked up once, since that reads a file."""
+    return metadata.version("logcal")
+
+
+def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
     """The footer of the same file with columns added after all others, and the tail that ends the file.
 
     Descriptions of the schema that Arrow, Spark and Avro leave in the key-value metadata are extended too, or
@@ -133,9 +165,9 @@ def extended_footer(footer: bytes, columns: Sequence[NewColumn]) -> bytes:
         The footer does not read as one.
     """
     try:
-        fields, _ = thrift.read_struct(footer)
+        fields = dict(footer.fields)
         fields[2] = (LIST, _extended_schema(fields[2][1], columns))
-        fields[4] = (LIST, _extended_row_groups(fields[4][1], columns))
+        fields[4] = (LIST, _extended_row_groups(footer.row_groups, columns))
         if 5 in fields:
             fields[5] = (LIST, _extended_metadata(fields[5][1], columns))
         before = thrift.read_binary(fields[6][1]).decode("utf-8", "replace") if 6 in fields else ""
@@ -160,10 +192,10 @@ def _extended_schema(elements: bytes, columns: Sequence[NewColumn]) -> bytes:
     return thrift.list_of(STRUCT, [thrift.struct(fields), *others, *new])
 
 
-def _extended_row_groups(row_groups: bytes, columns: Sequence[NewColumn]) -> bytes:
+def _extended_row_groups(row_groups: Sequence[thrift.Fields], columns: Sequence[NewColumn]) -> bytes:
     extended = []
-    for index, row_group in enumerate(thrift.read_list(row_groups)):
-        fields, _ = thrift.read_struct(row_group)
+    for index, row_group in enumerate(row_groups):
+        fields = dict(row_group)
         chunks = [column.chunks[index] for column in columns]
         encoded = [
             column.chunks[index].encode(column.name, column.indexes[index] if column.indexes else None)

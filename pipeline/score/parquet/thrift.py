@@ -21,6 +21,7 @@ _LARGE = 1 << 15
 """Bytes from which on values are walked over by compiled code: the walk here does a megabyte a second."""
 
 _LARGEST_BOOLEAN = 2
+_NUMBERS = (I32, I64, I16)
 _LONG_LIST = 15
 _FIXED_SIZES = {BYTE: 1, DOUBLE: 8, UUID: 16}
 
@@ -79,7 +80,7 @@ def skip(data: bytes, at: int, kind: int) -> int:
 
 
 def _walk(data: bytes, at: int, kind: int) -> int:
-    if kind in (I16, I32, I64):
+    if kind in _NUMBERS:
         while data[at] >= 0x80:
             at += 1
         return at + 1
@@ -114,7 +115,14 @@ def _skip_struct(data: bytes, at: int) -> int:
         if head < 0x10:
             _, at = read_varint(data, at)
         kind = head & 0x0F
-        if kind > _LARGEST_BOOLEAN:
+        # Most are numbers and short strings: a call for each would take most of the time.
+        if kind in _NUMBERS:
+            while data[at] >= 0x80:
+                at += 1
+            at += 1
+        elif kind == BINARY and data[at] < 0x80:
+            at += 1 + data[at]
+        elif kind > _LARGEST_BOOLEAN:
             at = _walk(data, at, kind)
 
 
@@ -189,6 +197,20 @@ def read_list(data: bytes, at: int = 0) -> list[bytes]:
         elements.append(data[at:end])
         at = end
     return elements
+
+
+def read_structs(data: bytes, at: int = 0) -> list[Fields]:
+    """The structs of a list, each read."""
+    if len(data) >= _LARGE:
+        return [read_struct(element)[0] for element in read_list(data, at)]
+    kind, count, at = _list_header(data, at)
+    if count and kind != STRUCT:
+        raise ValueError(f"expected a list of structs, found one of Thrift type {kind}")
+    found = []
+    for _ in range(count):
+        fields, at = read_struct(data, at)
+        found.append(fields)
+    return found
 
 
 def list_of(kind: int, elements: list[bytes]) -> bytes:
