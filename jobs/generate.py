@@ -81,8 +81,9 @@ def _check_memory(config: GenerateConfig, training: Training, facts: DataFacts |
         advice += ", learn from fewer rows or columns, or set generate.training=partial_fit"
     else:
         advice += " or lower generate.batch_rows"
+    rows = training.table.rows if facts is None else facts.rows
     raise InputRejectedError(
-        f"a task needs about {needed / 2**30:.2f} GiB for {training.table.rows:,} rows of "
+        f"a task needs about {needed / 2**30:.2f} GiB for {rows:,} rows of "
         f"{len(training.table.features)} features, found cluster.memory={config.cluster.memory} a worker: {advice}"
     )
 
@@ -208,7 +209,7 @@ class Prepared:
             "score": generated.shipped.score,
             "label": table.roles.label,
             "features": [feature._asdict() for feature in table.features],
-            "rows": table.rows,
+            "rows": facts.rows,
             "positives": facts.positives,
             "estimator": self.config.model_dump(mode="json")["estimator"],
             "seed": self.training.seed,
@@ -233,6 +234,7 @@ class Prepared:
             "data": {
                 "path": list(self.config.data.path),
                 "rows": table.rows,
+                **({"rows_waiting": facts.waiting} if facts.waiting else {}),
                 "positives": facts.positives,
                 **table.log.sources(),
             },
@@ -251,10 +253,16 @@ def _expected_repeats(config: GenerateConfig, rows: int) -> int:
     return int(-(-config.generate.target_rows // each))
 
 
+def _waiting(facts: dict[str, Any]) -> str:
+    count = facts["data"].get("rows_waiting")
+    return f" that have a label; {count:,} wait for theirs" if count else ""
+
+
 def _outcome(path: str, facts: dict[str, Any]) -> Outcome:
     classifier = facts["classifier"]
     summary = {
         "path": path,
+        **{key: facts["data"][key] for key in ("rows_waiting",) if key in facts["data"]},
         "log": f"{path}/log",
         "classifier": f"{path}/{FOLDER}",
         **{
@@ -269,7 +277,7 @@ def _outcome(path: str, facts: dict[str, Any]) -> Outcome:
     lines = [
         f"generated {facts['rows']:,} rows ({facts['positives']:,} positive) in {facts['repeats']} repeats{failed}",
         f"  {summary['log']}",
-        f"trained {classifier['estimator']['class']} on all {classifier['rows']:,} rows",
+        f"trained {classifier['estimator']['class']} on all {classifier['rows']:,} rows{_waiting(facts)}",
         f"  {summary['classifier']}",
     ]
     lines += [

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forked import Forks
 
 from pipeline.execution.tasks import GUARD
 
@@ -38,6 +39,7 @@ PATIENCE = float(os.environ.get("LOGCAL_TEST_PATIENCE", "60"))
 INLINE = "cluster.kind=inline"
 ANY_TABLE = "{min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"
 """A gate that lets any table pass: logs of tests are small."""
+FORKS = Forks()
 LOGCAL = str(Path(sysconfig.get_path("scripts")) / "logcal")
 
 
@@ -130,17 +132,20 @@ class Place:
         return [job, *(part for text in [*given, *pairs] for part in ("--set", text)), *flags]
 
     def run(self, *arguments: str, timeout: float = PATIENCE, within: Sequence[str] = ()) -> Result:
-        """Run `logcal ARGUMENTS`; `within`: a command that runs it."""
-        done = subprocess.run(
-            [*within, LOGCAL, *arguments],
-            cwd=self.root,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        """Run `logcal ARGUMENTS`, forked where that is the same; `within`: a command that runs it."""
+        if not within and FORKS.suits(arguments, self.environment):
+            done = FORKS.run(arguments, self.root, self.environment, timeout)
+        else:
+            done = subprocess.run(
+                [*within, LOGCAL, *arguments],
+                cwd=self.root,
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
         return Result(done.returncode, done.stdout, done.stderr)
 
     def job(self, job: str, *settings: str, within: Sequence[str] = (), **paths: Any) -> Result:
@@ -290,6 +295,13 @@ def start() -> Iterator[Any]:
     yield begin
     for one in running:
         one.kill()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> Iterator[None]:
+    """End what commands were forked from."""
+    yield
+    FORKS.stop()
 
 
 @pytest.fixture(scope="session")

@@ -280,6 +280,72 @@ def test_a_classifier_that_memorises_noise_shows_no_skill(tmp_path):
     assert roc_auc_score(table["label"].to_numpy(), shipped.scores(table)) == 1.0
 
 
+# Rows that wait for their label
+
+
+def waiting_rows(rows=90):
+    """Rows without a label, of which nothing else could be used either."""
+    table = people(rows, seed=9)
+    empty = {name: pa.nulls(rows, table.schema.field(name).type) for name in ("label", "group", "day", "id")}
+    empty["b"] = pa.array(np.full(rows, np.inf, np.float32))
+    for name, values in empty.items():
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    return table
+
+
+def made(folder):
+    """All that is made but what says from which files."""
+    found = {path.name: path.read_bytes() for path in folder.glob("*/*") if path.name != "classifier.json"}
+    metadata = json.loads((folder / "classifier" / "classifier.json").read_text())
+    return found, {name: value for name, value in metadata.items() if name != "run_id"}
+
+
+WAYS = {
+    "row": ["generate.stratified=true"],
+    "group": ["generate.split=group", "data.group=group"],
+    "time": ["generate.split=time", "data.time=day"],
+    "in pieces": [
+        "generate.training=partial_fit",
+        "generate.batch_rows=60",
+        "estimator.class=sklearn.linear_model.SGDClassifier",
+        "estimator.scaling=standard",
+    ],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_that_wait_for_their_label_are_as_if_they_were_not_there(tmp_path, way):
+    table = people()
+    both = pa.concat_tables([table, waiting_rows()], promote_options="permissive").unify_dictionaries()
+    ids = ["data.row_id=id"]
+    if way == "in pieces":
+        # Rows have no ids then but their places.
+        mixed, ids = both, []
+    else:
+        mixed = both.take(np.random.default_rng(1).permutation(both.num_rows))
+    for name, rows, files in (("without", table, 2), ("with", mixed, 3)):
+        data = write(rows, tmp_path / f"data-{name}", files, 50)
+        run(data, tmp_path / name, *WAYS[way], *ids)
+    assert made(tmp_path / "with") == made(tmp_path / "without")
+
+
+def test_rows_keep_their_places_and_parts_when_others_get_their_labels(tmp_path):
+    table = people()
+    hidden = np.random.default_rng(2).random(400) < 0.3
+    label = pa.array(table["label"].to_numpy(), mask=hidden)
+    fewer = table.set_column(table.schema.get_field_index("label"), "label", label)
+    now, then = (
+        run(write(rows, tmp_path / f"data-{i}", 3), tmp_path / f"out-{i}")[0]
+        for i, rows in enumerate((fewer, table))
+    )
+    for repeat in range(3):
+        scored = [
+            log.filter(pa.array(log["repeat"].to_numpy() == repeat))["row_id"].to_numpy()
+            for log in (now, then)
+        ]
+        assert np.array_equal(scored[0], scored[1][~hidden[scored[1]]])
+
+
 # What fails
 
 

@@ -1,5 +1,7 @@
 """`logcal generate` as a user runs it: any number of workers, the other jobs on its result, and bad input."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -105,6 +107,18 @@ def test_a_second_run_has_nothing_to_do(place):
     write(place, patients())
     generate(place, *SMALL).expect(0)
     generate(place, *SMALL).expect(99, "holds the result of this run already")
+
+
+def test_rows_without_a_label_wait_for_it(place, capsys):
+    columns = patients()
+    columns["label"] = pa.array(columns["label"], mask=np.arange(240) % 8 == 0)
+    write(place, columns)
+    assert call(place, *SMALL) == 0
+    said = capsys.readouterr().out
+    assert "on all 210 rows that have a label; 30 wait for theirs" in said
+    facts = json.loads((place.root / "generated" / "_logcal.json").read_text())
+    assert (facts["data"]["rows"], facts["data"]["rows_waiting"]) == (240, 30)
+    assert facts["classifier"]["rows"] == 210
 
 
 # Bad input
@@ -215,11 +229,17 @@ BAD = {
         3,
         ["expected labels of both classes", "240 rows", "label 1"],
     ),
-    "null labels": (
-        with_label(lambda z: pa.array(z, mask=np.arange(240) < 5)),
+    "labels that are all waited for": (
+        with_label(lambda z: pa.nulls(240, pa.int8())),
+        ["generate.split=group", "data.group=clinic"],
+        3,
+        ["expected at least 10 rows with a label", "found 0, and 240 that wait for theirs, which is null"],
+    ),
+    "one label among those that are known": (
+        with_label(lambda z: pa.array(z, mask=z == 1)),
         [],
         3,
-        ["expected labels, found 5 nulls"],
+        ["expected labels of both classes", "that all have label 0"],
     ),
     "feature of lists": (lists, [], 3, ["column 'tags'", "found list<", "data.exclude"]),
     "column of nulls": (nulls, [], 3, ["column 'empty'", "nulls alone", "data.exclude"]),

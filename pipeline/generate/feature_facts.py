@@ -44,7 +44,9 @@ class ColumnFacts(NamedTuple):
 
 
 class PieceFacts(NamedTuple):
-    """Of some rows: label codes, keys (None where positions serve), other labels, nulls by role, facts by feature."""
+    """Label codes of some rows; and of those of them that do not wait for their label: keys (None where positions
+    serve), other labels, nulls by role, facts by feature.
+    """
 
     label: npt.NDArray[np.uint8]
     row: Keys | None
@@ -61,12 +63,19 @@ class DataFacts:
 
     Attributes
     ----------
-    keys : of all rows, in their order
-    columns : facts by feature
+    keys : of all rows that have a label, in their order
+    columns : facts by feature, of these rows
+    waiting : the number of rows whose label is null: not known yet
     """
 
     keys: RowKeys
     columns: dict[str, ColumnFacts]
+    waiting: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that have a label."""
+        return self.keys.label.size
 
     @property
     def positives(self) -> int:
@@ -86,18 +95,22 @@ def fact_tasks(table: FeatureTable) -> list[tuple[Any, ...]]:
 def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
     """Look at all rows, and check what only they can tell.
 
+    Rows whose label is null wait for it: nothing else of them counts.
+
     Raises
     ------
     InputRejectedError
-        All problems at once: fewer than 10 rows; labels that are null, not 0 or 1, or all equal; a feature that is null
+        All problems at once: fewer than 10 rows; labels that are not 0 or 1, or all equal; a feature that is null
         throughout or has infinite numbers or too many categories; row ids that repeat; nulls among row ids, groups or
         times; a single group.
     """
     found: list[PieceFacts] = executor.run("check", piece_facts, fact_tasks(table))
-    label = np.concatenate([part.label for part in found])
+    all_labels = np.concatenate([part.label for part in found])
+    places = np.flatnonzero(all_labels != LABEL_NULL)
+    label, waiting = all_labels[places], all_labels.size - places.size
     columns = {f.name: _added([part.columns[f.name] for part in found]) for f in table.features}
     problems = [
-        *_label_problems(table, label, [text for part in found for text in part.others]),
+        *_label_problems(table, label, [text for part in found for text in part.others], waiting),
         *_feature_problems(table.features, columns, label.size),
     ]
     nulls = {role: sum(part.nulls.get(role, 0) for part in found) for role in ("row_id", "group", "time")}
@@ -108,12 +121,12 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
     ]
     row = _joined([part.row for part in found])
     if row is None:
-        row = np.arange(label.size, dtype=np.uint64)
+        row = places.astype(np.uint64)
     keys = RowKeys(row, label == 1, _joined([p.group for p in found]), _joined([p.time for p in found]))
     problems += _key_problems(table, keys)
     if problems:
         raise InputRejectedError(f"the data cannot be used.\n{listing(problems)}")
-    return DataFacts(keys, columns)
+    return DataFacts(keys, columns, waiting)
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -127,16 +140,15 @@ def _added(facts: list[ColumnFacts]) -> ColumnFacts:
     return total
 
 
-def _label_problems(table: FeatureTable, label: npt.NDArray[np.uint8], others: list[str]) -> list[str]:
+def _label_problems(
+    table: FeatureTable, label: npt.NDArray[np.uint8], others: list[str], waiting: int
+) -> list[str]:
     name = table.roles.label
     problems = []
     if label.size < FEWEST_ROWS:
-        problems.append(f"expected at least {FEWEST_ROWS} rows, found {label.size}")
-    nulls = int(np.count_nonzero(label == LABEL_NULL))
-    if nulls:
-        problems.append(
-            f"column '{name}' (data.label): expected labels, found {nulls:,} nulls: leave those rows out"
-        )
+        what = f"rows with a label (column '{name}', data.label)" if waiting else "rows"
+        beside = f", and {waiting:,} that wait for theirs, which is null" if waiting else ""
+        problems.append(f"expected at least {FEWEST_ROWS} {what}, found {label.size}{beside}")
     other = int(np.count_nonzero(label == LABEL_OTHER))
     if other:
         distinct = list(dict.fromkeys(others))
@@ -144,7 +156,7 @@ def _label_problems(table: FeatureTable, label: npt.NDArray[np.uint8], others: l
             f"column '{name}' (data.label): expected two classes, 0 and 1, found {other:,} rows with other labels, "
             f"such as {examples(distinct)}: name a column with one class against the rest"
         )
-    if label.size and label[0] < LABEL_NULL and np.all(label == label[0]):
+    if label.size and label[0] in (0, 1) and np.all(label == label[0]):
         problems.append(
             f"column '{name}' (data.label): expected labels of both classes, found {label.size:,} rows that all "
             f"have label {label[0]}"
@@ -156,7 +168,7 @@ def _feature_problems(features: Sequence[Feature], columns: dict[str, ColumnFact
     problems = []
     for name, kind in features:
         facts = columns[name]
-        if facts.nulls == rows:
+        if facts.nulls == rows and rows:
             problems.append(
                 f"column '{name}': expected values, found nulls alone: leave it out (data.exclude)"
             )
@@ -182,7 +194,7 @@ def _key_problems(table: FeatureTable, keys: RowKeys) -> list[str]:
                 f"column '{roles.row_id}' (data.row_id): expected a different value in each row, found {repeated:,} "
                 "that were there before: name another column, or none to count rows"
             )
-    if keys.group is not None and np.unique(keys.group).size < 2:
+    if keys.group is not None and np.unique(keys.group).size == 1:
         problems.append(
             f"column '{roles.group}' (data.group): expected at least two groups, found one: no part would be left "
             "to score; choose another column or generate.split=row"
@@ -207,7 +219,8 @@ def piece_facts(table: FeatureTable, piece: Piece) -> PieceFacts:
 def _batch_facts(table: FeatureTable, batch: pa.RecordBatch) -> PieceFacts:
     roles = table.roles
     assert roles.label is not None
-    label = label_codes(batch.column(roles.label))
+    codes = label_codes(batch.column(roles.label))
+    batch, label = labelled(batch, codes), codes[codes != LABEL_NULL]
     odd = np.flatnonzero(label == LABEL_OTHER)
     values = batch.column(roles.label).take(pa.array(odd)).unique() if odd.size else []
     named = {role: getattr(roles, role) for role in ("row_id", "group", "time")}
@@ -216,7 +229,7 @@ def _batch_facts(table: FeatureTable, batch: pa.RecordBatch) -> PieceFacts:
     if time is not None:
         nulls["time"] += int(np.count_nonzero(np.isnan(time)))
     return PieceFacts(
-        label,
+        codes,
         keys_of(batch, roles.row_id),
         keys_of(batch, roles.group),
         time,
@@ -234,6 +247,12 @@ def _column_facts(column: pa.Array, kind: str) -> ColumnFacts:
     return ColumnFacts(
         int(np.count_nonzero(np.isnan(values))), int(np.count_nonzero(np.isinf(values))), frozenset()
     )
+
+
+def labelled(batch: pa.RecordBatch, codes: npt.NDArray[np.uint8]) -> pa.RecordBatch:
+    """The rows of a batch that do not wait for their label, by the codes of its labels."""
+    there = codes != LABEL_NULL
+    return batch if there.all() else batch.filter(pa.array(there))
 
 
 def keys_of(batch: pa.RecordBatch | pa.Table, name: str | None) -> Keys | None:

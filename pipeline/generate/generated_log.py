@@ -235,7 +235,7 @@ def generate(
         rows are of one class, or have one score.
     """
     generated = GeneratedLog()
-    all_rows = facts.keys.label.size
+    all_rows = facts.rows
     tried, most = 0, MOST_TRIES * len(planned)
     while planned and tried < most:
         doomed = [RepeatFailure(p.fold.repeat, folds.seed, p.problem()) for p in planned if p.problem()]

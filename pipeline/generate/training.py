@@ -26,9 +26,9 @@ from pipeline.classifier.estimators import (
     scores_of,
 )
 from pipeline.classifier.features import FeatureTable, as_frame, read_batches
-from pipeline.generate.feature_facts import DataFacts, keys_of, plain, times_of
+from pipeline.generate.feature_facts import DataFacts, keys_of, labelled, plain, times_of
 from pipeline.generate.folds import SCORED, TRAINED, UNUSED, Fold, Parts, RowKeys, random_bits, random_state
-from pipeline.log.logs import BATCH_ROWS, label_codes
+from pipeline.log.logs import BATCH_ROWS, LABEL_NULL, label_codes
 
 SHIPPED = -1
 """In place of a repeat's number: the classifier that is trained on all rows."""
@@ -171,18 +171,20 @@ def _read_all(table: FeatureTable, fold: Fold | None) -> tuple[Rows, Parts]:
 
 
 def _batches(table: FeatureTable, fold: Fold | None) -> Iterator[tuple[pa.RecordBatch, Parts, pa.Array]]:
-    """All rows as they lie in the files, with their parts and their ids."""
+    """All rows that have a label, as they lie in the files, with their parts and their ids."""
     roles = table.roles
     for file in table.log.files:
         row = table.starts[file.path]
         for batch in read_batches(table, file.path):
-            places = np.arange(row, row + batch.num_rows)
+            codes = label_codes(batch.column(roles.label))
+            places = row + np.flatnonzero(codes != LABEL_NULL)
             row += batch.num_rows
+            batch = labelled(batch, codes)
             if fold is None:
                 parts = np.full(batch.num_rows, TRAINED, np.uint8)
             else:
                 keys = keys_of(batch, roles.row_id)
-                label = label_codes(batch.column(roles.label)) == 1
+                label = codes[codes != LABEL_NULL] == 1
                 group, time = keys_of(batch, roles.group), times_of(batch, roles.time)
                 parts = fold.parts(
                     RowKeys(places.view(np.uint64) if keys is None else keys, label, group, time)
@@ -279,11 +281,12 @@ def memory_needed(training: Training, facts: DataFacts | None) -> int:
     With partial_fit: the same for a batch, and the rows the preprocessing is fitted to.
     """
     table = training.table
+    rows = table.rows if facts is None else facts.rows
     numbers, categories = len(table.numbers), len(table.categories)
     width = numbers + categories
     if facts is not None:
         width = numbers + sum(len(facts.columns[name].categories) + 1 for name in table.categories)
     a_row = 8 * (4 * (numbers + categories) + 3 * width + len(table.roles.keep) + 3)
     if training.training == "in_memory":
-        return _PROCESS_BYTES + a_row * table.rows
-    return _PROCESS_BYTES + a_row * (training.batch_rows + BATCH_ROWS + min(PREPARATION_ROWS, table.rows))
+        return _PROCESS_BYTES + a_row * rows
+    return _PROCESS_BYTES + a_row * (training.batch_rows + BATCH_ROWS + min(PREPARATION_ROWS, rows))
