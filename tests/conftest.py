@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from forked import Forks
+from forked import FORKS
 
 from pipeline.execution.tasks import GUARD
 
@@ -39,7 +39,6 @@ PATIENCE = float(os.environ.get("LOGCAL_TEST_PATIENCE", "60"))
 INLINE = "cluster.kind=inline"
 ANY_TABLE = "{min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"
 """A gate that lets any table pass: logs of tests are small."""
-FORKS = Forks()
 LOGCAL = str(Path(sysconfig.get_path("scripts")) / "logcal")
 
 

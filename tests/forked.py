@@ -92,6 +92,10 @@ class Forks:
             return self._control
 
 
+FORKS = Forks()
+"""Of this process; ended with the session."""
+
+
 def _awaited(reply: socket.socket, timeout: float, command: list[str]) -> int:
     pid = int.from_bytes(reply.recv(8), "little")
     if not pid:
@@ -134,7 +138,7 @@ def _serve(control: socket.socket) -> tuple[list[str], int]:
                 continue
             message, descriptors, _, _ = socket.recv_fds(control, 1, 4)
             if not message:
-                sys.exit(0)
+                os._exit(0)
             loaded = os.memfd_create("loaded")
             pid = os.fork()
             if pid == 0:
