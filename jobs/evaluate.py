@@ -323,7 +323,7 @@ class Prepared:
         contents[RUN] = to_json(document).encode()
         with self.output.writing(self.identity, list(contents)) as staging:
             for name, content in contents.items():
-                staging.filesystem.pipe_file(staging.target(name), content)
+                staging.write(name, content)
             staging.files += list(contents)
             staging.facts = {
                 "table": self.config.store.table,

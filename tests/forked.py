@@ -44,7 +44,7 @@ class Forks:
 
     def suits(self, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether a command may be forked: it starts no processes, and no library is told otherwise than others."""
-        if arguments[0] in CLUSTERED and "cluster.kind=inline" not in arguments:
+        if arguments and arguments[0] in CLUSTERED and "cluster.kind=inline" not in arguments:
             return False
         self._start()
         told = environment.items() ^ self._environment.items()

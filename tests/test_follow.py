@@ -135,6 +135,20 @@ def any_world(tmp_path, request):
     fsspec.filesystem("memory").store.clear()
 
 
+def test_a_batch_is_done_when_its_files_are_on_the_disk(world, monkeypatch):
+    flushed, real = [], os.fsync
+
+    def fsync(descriptor):
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    world.arrive("date=2026-11-20/part-0.parquet")
+    monkeypatch.setattr(os, "fsync", fsync)
+    world.take_all()
+    done = max(i for i, path in enumerate(flushed) if path.parent.name == "done")
+    assert {"part-0.parquet", "date=2026-11-20"} <= {path.name for path in flushed[:done]}
+
+
 def test_each_file_once_with_the_bytes_of_score(any_world):
     world = any_world
     for i in range(7):

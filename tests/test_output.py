@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
@@ -350,3 +351,40 @@ def test_only_a_result_is_replaced(tmp_path):
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     with pytest.raises(ConfigError, match=r"expected a mounted folder with output\.mode=replace"):
         Output("memory://bucket/out", beside=True, replace=True).check("run")
+
+
+class _Disk:
+    """What is on the disk: of each file and folder what was last flushed, under the name that it had then."""
+
+    def __init__(self, monkeypatch):
+        self.flushed = []
+        self.real = os.fsync
+        monkeypatch.setattr(os, "fsync", self.fsync)
+
+    def fsync(self, descriptor):
+        self.flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        self.real(descriptor)
+
+    def before(self, last):
+        """The last parts of the names of what was flushed before something was."""
+        return set(self.flushed[: max(i for i, name in enumerate(self.flushed) if name.startswith(last))])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files have no names here")
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_manifest_is_written_when_all_else_is_on_the_disk(tmp_path, monkeypatch, replace):
+    path = str(tmp_path / "out")
+    if replace:
+        write_beside(path, "first", b"0", replace=True)
+    disk = _Disk(monkeypatch)
+    output = Output(path, beside=True, replace=replace)
+    with output.writing("run", NAMES) as staging:
+        for name in NAMES:
+            with open_target(staging.filesystem, staging.target(name)) as file:
+                file.write(b"2")
+        staging.files += NAMES
+    found = disk.before(".unfinished.json")
+    assert {"a.parquet", "b.parquet", "day=1"} <= found
+    assert any(name.startswith(".out.logcal-staging-") for name in found)
+    # And the folder's new name before what says that it is there.
+    assert tmp_path.name in disk.before(".manifest.json")

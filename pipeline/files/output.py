@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
 from pipeline.files.exchange import exchange
-from pipeline.files.folders import Folder, write_whole
+from pipeline.files.folders import Folder, sync_file, sync_folder, write_whole
 from pipeline.files.locks import make, remove, remove_abandoned, remove_dead
 from pipeline.files.secrets import redacted
 from pipeline.files.writable import check_free, check_writable
@@ -183,6 +183,7 @@ class Output:
             if self.beside is None:
                 staging.finish(run_id, staging.target(MANIFEST))
             _keep_only(folder, staging.files)
+            _sync(folder)
             with self._finishing(folder, staging.content(run_id)):
                 try:
                     self._place(folder, root)
@@ -202,6 +203,7 @@ class Output:
             exchange(folder, root)  # what was there is removed as the staging folder
         else:
             folder.rename(root)
+        sync_folder(root.parent)
 
     @contextmanager
     def _finishing(self, folder: Path, manifest: dict[str, Any]) -> Iterator[None]:
@@ -352,6 +354,14 @@ def _keep_only(folder: Path, files: Sequence[str]) -> None:
     for path in folder.rglob("*"):
         if path.is_file() and path not in wanted:
             path.unlink()
+
+
+def _sync(folder: Path) -> None:
+    """Have all files of a folder on the disk, and their names: what is said to be there must be there."""
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            sync_file(Path(inside, name))
+        sync_folder(Path(inside))
 
 
 def _as_logcal_error(error: OSError, setting: str, root: str) -> ConfigError | TemporaryError:

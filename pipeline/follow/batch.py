@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import InputRejectedError
+from pipeline.files.folders import sync_file, sync_folder
 from pipeline.follow.ledger import Known, Source
 from pipeline.log.log_files import LogFile, Seen, open_parquet, stamp_of
 from pipeline.score.scored_file import Scoring, score_file
@@ -135,6 +138,20 @@ def _unreadable(filesystem: Any, path: str, seen: Seen) -> str | None:
         return str(error)
 
 
+def keep(places: Places, files: Sequence[str]) -> None:
+    """Have scored files and their names on the disk, as far as they are still there."""
+    if not isinstance(places.target_filesystem, LocalFileSystem):
+        return
+    root = Path(places.target_root)
+    folders: set[Path] = set()
+    for path in (Path(places.target(name)) for name in files):
+        with suppress(FileNotFoundError):
+            sync_file(path)
+        folders.update(folder for folder in path.parents if folder == root or root in folder.parents)
+    for folder in folders:
+        sync_folder(folder)
+
+
 def _make_folder(filesystem: Any, path: str) -> None:
     if isinstance(filesystem, LocalFileSystem):
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -154,8 +171,6 @@ def sweep(places: Places, files: Sequence[Source]) -> None:
     """Remove what tasks that were killed left half-written beside the files of a batch."""
     if not isinstance(places.target_filesystem, LocalFileSystem):
         return
-    from pathlib import Path
-
     for folder in {places.target(file.name).rpartition("/")[0] for file in files}:
         for left in Path(folder).glob(".*.tmp"):
             left.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from pipeline.errors import CheckFailedError, InputRejectedError, TemporaryError
 from pipeline.execution import Executor
 from pipeline.follow import batch as tasks
 from pipeline.follow.arrivals import Change, Limits, compare, cut, list_sources, old_partitions
-from pipeline.follow.batch import CHANGED, GONE, UNREADABLE, Outcome, Places
+from pipeline.follow.batch import CHANGED, GONE, SCORED, UNREADABLE, Outcome, Places
 from pipeline.follow.holder import Holder
 from pipeline.follow.ledger import Batch, Done, Known, Ledger, Source
 from pipeline.score.scored_file import Scoring
@@ -232,6 +232,7 @@ class Follower:
             "rows": report.rows,
             "left": left,
         }
+        tasks.keep(self.places, [outcome.source.name for outcome in outcomes if outcome.kind == SCORED])
         if not self.ledger.commit(batch, done):
             raise TemporaryError(
                 f"{self.ledger.root}: another follower ended batch {batch.number}: it goes on, this one ends"

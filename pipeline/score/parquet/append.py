@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.files.folders import beside
+from pipeline.files.folders import begin_sync, beside
 from pipeline.score.parquet.footer import (
     MAGIC,
     Footer,
@@ -123,4 +123,5 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
     with beside(Path(path)) as temporary:
         with temporary.open("wb") as local:
             yield local
+            begin_sync(local)
         temporary.replace(path)
