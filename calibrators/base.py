@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy.typing as npt
 
@@ -20,6 +20,17 @@ from calibrators.passes import Array, Pass, Passes, Points, collapse
 
 _PART_BYTES = 8192
 """Of what each part says besides: sums as expansions, its ends."""
+
+
+class Line(NamedTuple):
+    """What a map's log-odds are, exactly: shift + slope * x.
+
+    of : x: 1 the score, 2 its log-odds, held in [2**-53, 1 - 2**-53]
+    """
+
+    of: int
+    shift: float
+    slope: float
 
 
 class Calibrator(Parameters, ABC):
@@ -48,6 +59,9 @@ class Calibrator(Parameters, ABC):
     sampling_rate: float = 1.0
     """The share of negatives that the observations are a sample of, over that of positives: the map is then for all
     rows. See `calibrators.sampling`. No parameter: it belongs to the data."""
+
+    line_: Line | None = None
+    """Instead of `calibration_map_`, where `in_lines` asked for it, and log-odds are a line."""
 
     calibration_map_: CalibrationMap
 
@@ -158,6 +172,13 @@ class Calibrator(Parameters, ABC):
 
     def for_segments(self) -> Calibrator:
         """The calibrator for segments of the observations that this one is fitted to: itself, as a rule."""
+        return self
+
+    def in_lines(self, *, falling: bool) -> Calibrator:
+        """A calibrator that says, where its map's log-odds are a line, only that: see `line_`. Itself, as a rule.
+
+        falling : also where the line falls
+        """
         return self
 
     def _passes_for_all_rows(self) -> Passes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Generator
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Line
 from calibrators.binned_start import FEWEST_POINTS, binned_pass, solved
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Layout, layout_pass
@@ -22,6 +23,7 @@ from calibrators.tabulate import check_max_error, most_knots, tabulated
 Array = npt.NDArray[np.float64]
 
 _MAX_EVALUATIONS = 100
+_FARTHEST = 1e6  # of shift and slope * score, beyond which their sum is less exact than a table
 _LAST_STEP = 1e-5  # change of the sigmoid's argument below which one more Newton step is exact
 _ONLY_STEP = 3e-7  # and below which this one is, to 1e-13
 
@@ -88,6 +90,7 @@ class Platt(Calibrator):
     intercept_: float
     log_loss_: float
     n_evaluations_: int
+    _lines: str | None = None
 
     def __init__(self, input: Literal["score", "logit"] = "score", max_error: float = 1e-9) -> None:  # noqa: A002
         self.input = input
@@ -118,11 +121,27 @@ class Platt(Calibrator):
         fitted = fitted._replace(sigmoid=replace(fitted.sigmoid, b=fitted.sigmoid.b + self._log_rate()))
         self.slope_, self.intercept_ = fitted.sigmoid.slope_and_intercept()
         self.log_loss_, self.n_evaluations_ = fitted.loss, fitted.evaluations
-        if fitted.sigmoid.a == 0.0:
+        self.line_ = self._line(fitted.sigmoid, layout)
+        if fitted.sigmoid.a == 0.0 or self.line_ is not None:
             totals = np.array([layout.weight]), np.array([layout.positives])
             level = fitted.sigmoid.probability(np.array([layout.last]))
             return CalibrationMap.from_bins(np.empty(0), level, *totals)
         return (yield from tabulated(layout, fitted.sigmoid, float(self.max_error)))
+
+    def in_lines(self, *, falling: bool) -> Calibrator:
+        """See `Calibrator.in_lines`: two numbers instead of some 30,000 rows."""
+        made = copy.copy(self)
+        made._lines = "any" if falling else "rising"
+        return made
+
+    def _line(self, sigmoid: Sigmoid, layout: Layout) -> Line | None:
+        """The line, where it was asked for, and says as much as the table would."""
+        if self._lines is None or (sigmoid.a < 0.0 and self._lines == "rising"):
+            return None
+        farthest = max(abs(layout.first[0]), abs(layout.last)) if self.input == "score" else 40.0
+        if abs(self.intercept_) + abs(self.slope_) * farthest > _FARTHEST:
+            return None
+        return Line(1 if self.input == "score" else 2, float(self.intercept_), float(self.slope_))
 
     def _log_rate(self) -> float:
         return math.log(self.sampling_rate)

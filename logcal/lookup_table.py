@@ -136,14 +136,15 @@ class SegmentedLookup:
 
     @cached_property
     def entries(self) -> dict[Key, int]:
-        """Of each key of any level that has no map of its own, the entry of `moves`."""
+        """Of each key of any level that has no map of its own, or a sigmoid, the entry of `moves`."""
         if self.moves is None:
             return {}
         keys = keys_of([self.segments.column(name) for name in self.columns])
         levels = self.segments.column(schema.SEGMENT_LEVEL).to_pylist()
         fitted = self.segments.column("fitted_level").to_pylist()
         found = enumerate(zip(keys, levels, fitted, strict=True), self.levels.size)
-        return {key[:n]: i for i, (key, n, of) in found if of < n}
+        sigmoid = np.zeros(0, np.int8) if self.moves.of is None else self.moves.of
+        return {key[:n]: i for i, (key, n, at) in found if at < n or sigmoid[i : i + 1].any()}
 
     def rows_of(self, key: Key) -> tuple[int, int]:
         """The rows of the map that a key's scores go through: its own, a parent's, or that of all rows."""
@@ -179,7 +180,7 @@ class SegmentedLookup:
     def apply(self, scores: Array, place: npt.NDArray[np.int32]) -> Array:
         """Probabilities, NaN for NaN. place : of each score the number of its map or entry, as `index` finds them."""
         if self.moves is not None:
-            return self.moves.apply(self._of_maps(scores, self.moves.map[place]), place)
+            return self.moves.apply(self._of_maps(scores, self.moves.map[place]), place, scores)
         return self._of_maps(scores, place)
 
     def _of_maps(self, scores: Array, place: npt.NDArray[np.integer[Any]]) -> Array:

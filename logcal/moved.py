@@ -1,4 +1,4 @@
-"""Maps that segments move by two numbers: logit p = shift + slope * logit q, q the map's probability.
+"""Maps that segments move by two numbers: logit p = shift + slope * logit q, q the map's probability; or sigmoids.
 
 The same to the last bit on every machine, compiled (`calibrators._kernels.log_odds`) or not: it is built from
 additions, multiplications and divisions, in one order.
@@ -30,6 +30,8 @@ _P = (
 )
 _UNDERFLOW = -746.0
 _HALF = 600
+_FARTHEST = 1000.0
+_MAP, _SCORE, _LOG_ODDS = range(3)
 
 
 class Moves(NamedTuple):
@@ -40,6 +42,8 @@ class Moves(NamedTuple):
     map : int32 array: the number of the map
     shift, slope : float64 arrays; 0 and 1 leave the map as it is
     low, high : float64 arrays, in (0, 1): what the map's probability is held in before it is moved
+    of : int8 array: the place in `logcal.schema.LOGIT_FROM` of what is moved: a map's log-odds, the score, or its own
+        log-odds; None: maps' alone
     """
 
     map: npt.NDArray[np.int32]
@@ -47,9 +51,31 @@ class Moves(NamedTuple):
     slope: Array
     low: Array
     high: Array
+    of: npt.NDArray[np.int8] | None = None
 
-    def apply(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
-        """Move probabilities of maps. entry : of each. NaN stays NaN."""
+    def apply(self, p: Array, entry: npt.NDArray[np.int32], scores: Array) -> Array:
+        """Move probabilities of maps. entry : of each. scores : that they are of. NaN stays NaN."""
+        out = self._of_maps(p, entry)
+        if self.of is not None:
+            some = np.flatnonzero(self.of[entry] != _MAP)
+            out[some] = self._of_scores(scores[some], entry[some])
+        return out
+
+    def _of_scores(self, scores: Array, entry: npt.NDArray[np.int32]) -> Array:
+        assert self.of is not None
+        x = scores.copy()
+        own = np.flatnonzero((self.of[entry] == _LOG_ODDS) & ~np.isnan(x))
+        q = np.maximum(self.low[entry[own]], np.minimum(self.high[entry[own]], x[own]))
+        x[own] = _log(q) - _log(1.0 - q)
+        shift, slope = self.shift[entry], self.slope[entry]
+        with np.errstate(over="ignore", invalid="ignore"):
+            eta = np.where(slope == 0.0, shift, shift + slope * x)
+        known = np.flatnonzero(~np.isnan(scores))
+        out = scores.copy()
+        out[known] = _logistic(np.clip(eta[known], -_FARTHEST, _FARTHEST))
+        return out
+
+    def _of_maps(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
         numbers = (self.shift, self.slope, self.low, self.high)
         if compiled(p.size):
             from calibrators._kernels import log_odds
@@ -65,27 +91,53 @@ class Moves(NamedTuple):
         out[moving] = _logistic(shift + slope * (_log(q) - _log(1.0 - q)))
         return out
 
-    def apply_one(self, p: float, entry: int) -> float:
+    def apply_one(self, p: float, entry: int, score: float) -> float:
         """The same of one probability, without arrays."""
         shift, slope = float(self.shift[entry]), float(self.slope[entry])
-        if (shift == 0.0 and slope == 1.0) or p != p:
+        kind = _MAP if self.of is None else int(self.of[entry])
+        if kind == _SCORE and p == p:
+            eta = shift if slope == 0.0 else shift + slope * score
+            return _logistic_of_one(max(-_FARTHEST, min(_FARTHEST, eta)))
+        if kind == _LOG_ODDS:
+            p = score
+        elif (shift == 0.0 and slope == 1.0) or p != p:
+            return p
+        if p != p:
             return p
         q = max(float(self.low[entry]), min(float(self.high[entry]), p))
-        eta = shift + slope * (_log_of_one(q) - _log_of_one(1.0 - q))
-        e = _exp_of_one(-abs(eta))
-        return (1.0 if eta >= 0.0 else e) / (1.0 + e)
+        return _logistic_of_one(shift + slope * (_log_of_one(q) - _log_of_one(1.0 - q)))
 
 
+_LAST_SHOWN = 20.0
 _STEP = 0.01
 """Of log-odds between the knots of a gap's curve: the line between two is within 2e-5 of it, relative to it."""
 
 
+def _sigmoid(moves: Moves, entry: int) -> CalibrationMap:
+    """A segment's sigmoid as a map: lines between probabilities that are a step of log-odds apart."""
+    shift, slope = float(moves.shift[entry]), float(moves.slope[entry])
+    if slope == 0.0:
+        return CalibrationMap.from_bins(np.empty(0), _logistic(np.array([shift])), np.zeros(1), np.zeros(1))
+    eta = np.arange(-_LAST_SHOWN, _LAST_SHOWN + _STEP, _STEP) * math.copysign(1.0, slope)
+    score = (eta - shift) / slope
+    if moves.of is not None and moves.of[entry] == _LOG_ODDS:
+        score = _logistic(score)
+    score, first = np.unique(score, return_index=True)
+    level = _logistic(eta[first])
+    if score.size < 2:
+        return CalibrationMap.from_bins(np.empty(0), level[:1], np.zeros(1), np.zeros(1))
+    nothing = np.zeros(score.size + 1)
+    return CalibrationMap.from_knots(score, level, nothing, nothing)
+
+
 def drawn(one: CalibrationMap, moves: Moves, entry: int) -> CalibrationMap:
     """A map that is moved, as a map: constant rows are moved, and each gap's curve becomes lines."""
-    slope, low, high = (float(column[entry]) for column in moves[2:])
+    if moves.of is not None and moves.of[entry] != _MAP:
+        return _sigmoid(moves, entry)
+    slope, low, high = (float(column[entry]) for column in (moves.slope, moves.low, moves.high))
 
     def moved(p: Array) -> Array:
-        return moves.apply(p, np.full(p.size, entry, np.int32))
+        return moves.apply(p, np.full(p.size, entry, np.int32), p)
 
     def logit(p: Array) -> Array:
         q = np.maximum(low, np.minimum(high, p))
@@ -147,6 +199,11 @@ def _logistic(x: Array) -> Array:
     e = _exp_of_negative(-np.abs(x))
     found: Array = np.where(x >= 0.0, 1.0, e) / (1.0 + e)
     return found
+
+
+def _logistic_of_one(x: float) -> float:
+    e = _exp_of_one(-abs(x))
+    return (1.0 if x >= 0.0 else e) / (1.0 + e)
 
 
 def _exp_of_negative(x: Array) -> Array:

@@ -30,6 +30,11 @@ _CACHED_TABLES = 2
 _PREFIX = schema.LOOKUP_METADATA_PREFIX
 _MAP = schema.LOOKUP_TABLE.names
 _NUMBERS = frozenset(schema.INTERVAL_TABLE.names)
+_SEGMENTS = dict(
+    zip(
+        schema.FORMAT_VERSIONS, (schema.segments, schema.moved_segments, schema.sigmoid_segments), strict=True
+    )
+)
 _JSON_KEYS = ("parameters", "data")
 
 
@@ -247,8 +252,8 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     beside = storage.beside(path, SEGMENTS_FILE)
     segments_content = _content(beside, "table of segments", "publish it again")
     segments = _rows(beside, _parquet(beside, segments_content))
-    moved = facts.format_version == schema.SECOND_FORMAT_VERSION
-    expected = _expected(segments.schema, names, schema.moved_segments if moved else schema.segments)
+    moved = facts.format_version != schema.FORMAT_VERSION
+    expected = _expected(segments.schema, names, _SEGMENTS[facts.format_version])
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(
             f"{beside}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
@@ -293,13 +298,15 @@ def _moves(
     numbers = [as_numpy(segments.column(n)) for n in ("logit_shift", "logit_slope", "prob_min", "prob_max")]
     fitted = as_numpy(segments.column("fitted_level")).astype(np.int64)
     shift, slope, low, high = numbers
+    of = _logit_from(beside, segments)
+    sigmoid = of != 0
     width, maps = len(keys), levels.size
     problem = None
     if not (
         np.all((own_levels >= 1) & (own_levels <= width)) and np.all((fitted >= 0) & (fitted <= own_levels))
     ):
         problem = "segments of other levels than there are columns"
-    elif not (all(np.isfinite(c).all() for c in numbers) and np.all(slope >= 0)):
+    elif not (all(np.isfinite(c).all() for c in numbers) and np.all((slope >= 0) | sigmoid)):
         problem = "numbers that are not finite, or slopes below 0"
     elif not np.all((low > 0) & (low <= high) & (high < 1)):
         problem = "probabilities that are not between 0 and 1"
@@ -315,7 +322,7 @@ def _moves(
                 np.ones(there.size, np.bool_),
             )
             place[rows] = index.find([column.take(as_column(maps + rows)) for column in keys[:depth]])[0]
-        if not np.array_equal(levels[place], fitted):
+        if not np.array_equal(levels[place][~sigmoid], fitted[~sigmoid]):
             problem = "segments of maps that are not there"
     if problem is not None:
         raise InputRejectedError(f"{beside}: expected a table of segments, found {problem}: publish it again")
@@ -326,8 +333,22 @@ def _moves(
         np.append(still + 1.0, slope),
         np.append(still + 0.5, low),
         np.append(still + 0.5, high),
+        np.append(still.astype(np.int8), of) if sigmoid.any() else None,
     )
-    return moves, np.where(fitted < own_levels, maps + np.arange(fitted.size), -1)
+    return moves, np.where((fitted < own_levels) | sigmoid, maps + np.arange(fitted.size), -1)
+
+
+def _logit_from(beside: str, segments: pa.Table) -> npt.NDArray[np.int8]:
+    """Of each segment the place of its `logit_from` among those that there are."""
+    if "logit_from" not in segments.column_names:
+        return np.zeros(segments.num_rows, np.int8)
+    places = {name: i for i, name in enumerate(schema.LOGIT_FROM)}
+    found = [places.get(name, -1) for name in segments.column("logit_from").to_pylist()]
+    if -1 in found:
+        raise InputRejectedError(
+            f"{beside}: expected logit_from among {', '.join(schema.LOGIT_FROM)}, found another: publish it again"
+        )
+    return np.array(found, np.int8)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -12,7 +12,10 @@ FORMAT_VERSION = "1"
 SECOND_FORMAT_VERSION = "2"
 """Of those whose segments move maps, or whose rows have intervals: readers of the first would pass over that."""
 
-FORMAT_VERSIONS = (FORMAT_VERSION, SECOND_FORMAT_VERSION)
+THIRD_FORMAT_VERSION = "3"
+"""Of those in which segments have sigmoids of the score instead of maps."""
+
+FORMAT_VERSIONS = (FORMAT_VERSION, SECOND_FORMAT_VERSION, THIRD_FORMAT_VERSION)
 
 
 def other_format(found: object) -> str:
@@ -20,7 +23,8 @@ def other_format(found: object) -> str:
     text = "none" if found is None else str(found)
     newer = text.isdecimal() and int(text) > int(FORMAT_VERSIONS[-1])
     advice = "a newer version of logcal wrote it: use that version" if newer else "publish it again"
-    return f"expected format_version {' or '.join(FORMAT_VERSIONS)}, found {text}: {advice}"
+    expected = f"{', '.join(FORMAT_VERSIONS[:-1])} or {FORMAT_VERSIONS[-1]}"
+    return f"expected format_version {expected}, found {text}: {advice}"
 
 
 LOOKUP_METADATA_PREFIX = "logcal."
@@ -92,3 +96,16 @@ def moved_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
     fields.insert(at, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False))
     names = ("logit_shift", "logit_slope", "prob_min", "prob_max")
     return pa.schema([*fields, *(pa.field(name, pa.float64(), nullable=False) for name in names)])
+
+
+LOGIT_FROM = ("map", "score", "log_odds")
+"""What of a score is moved: the log-odds of a map's probability, the score itself, or the score's own log-odds."""
+
+
+def sigmoid_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """The same where segments have sigmoids: logit_from says, of LOGIT_FROM, what shift and slope are applied to.
+
+    Of score a row's probability is sigma(logit_shift + logit_slope * score); of log_odds it is
+    sigma(logit_shift + logit_slope * logit(score held in [prob_min, prob_max])), and of map as in `moved_segments`.
+    """
+    return moved_segments(columns).append(pa.field("logit_from", pa.string(), nullable=False))

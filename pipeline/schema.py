@@ -12,7 +12,9 @@ import pyarrow as pa
 from calibrators.assessment import MEASURES
 from logcal.schema import (
     FORMAT_VERSION,
+    FORMAT_VERSIONS,
     INTERVAL_TABLE,
+    LOGIT_FROM,
     LOOKUP_METADATA_PREFIX,
     LOOKUP_TABLE,
     SECOND_FORMAT_VERSION,
@@ -20,11 +22,14 @@ from logcal.schema import (
     moved_segments,
     segmented_lookup,
     segments,
+    sigmoid_segments,
 )
 
 __all__ = [
     "FORMAT_VERSION",
+    "FORMAT_VERSIONS",
     "INTERVAL_TABLE",
+    "LOGIT_FROM",
     "LOOKUP_METADATA_PREFIX",
     "LOOKUP_TABLE",
     "QUARANTINE",
@@ -40,6 +45,7 @@ __all__ = [
     "segmented_lookup",
     "segmented_score_table",
     "segments",
+    "sigmoid_segments",
 ]
 
 SCORE_TABLE = pa.schema(

@@ -16,10 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 
 from calibrators import CalibrationMap
 from calibrators.assessment import MEASURES
+from calibrators.base import Line
 from calibrators.measures import assess
+from logcal.table import Table
 from pipeline.errors import InputRejectedError
 from pipeline.evaluate.chance import beyond_chance
 from pipeline.evaluate.segment_evaluation import evaluate_segments
@@ -92,8 +95,11 @@ def expected_maps(table: pa.Table, columns, weighted, rules, method="isotonic", 
                 found[key] = reason
                 continue
             weight = np.array([r["w"] for r in rows]) if weighted else None
-            fitted = make_calibrator(method, params or {}).fit(score, label, weight)
-            found[key] = fitted.calibration_map_
+            fitted = make_calibrator(method, params or {}).in_lines(falling=True).fit(score, label, weight)
+            found[key] = fitted.calibration_map_ if fitted.line_ is None else fitted.line_
+            if not key:  # of all rows there is a map in any case
+                fitted = make_calibrator(method, params or {}).fit(score, label, weight)
+                found[key] = fitted.calibration_map_
     return found
 
 
@@ -122,12 +128,19 @@ def assert_equal(found, expected):
     for level in found.levels:
         columns, start = level.maps.arrays(), 0
         assert level.keys == sorted(level.keys, key=segment_values.order)
-        for key, size, reason in zip(level.keys, level.maps.sizes, level.reasons, strict=True):
+        for i, (key, size, reason) in enumerate(
+            zip(level.keys, level.maps.sizes, level.reasons, strict=True)
+        ):
             seen.add(key)
             if isinstance(expected[key], str):
                 assert reason == expected[key], key
                 if key:
                     assert size == 0
+            elif isinstance(expected[key], Line):
+                assert (size, reason) == (0, None)
+                moves = level.moves
+                assert (moves.of[i], moves.shift[i], moves.slope[i]) == expected[key]
+                assert moves.fitted_level[i] == level.level
             else:
                 assert reason is None
                 for column, name in zip(columns, NAMES, strict=True):
@@ -482,7 +495,8 @@ def test_scoring_and_measuring_by_keys_of_folders(place):
         rows = pq.read_table(place.output / f"site={name}", partitioning=None)
         score, label = table["score"].to_numpy(), table["label"].to_numpy()
         alone = make_calibrator("platt", {}).fit(score, label)
-        np.testing.assert_array_equal(rows["probability"].to_numpy(), alone.predict(score))
+        # Two numbers instead of the table, which is within 1e-9 of them.
+        np.testing.assert_allclose(rows["probability"].to_numpy(), alone.predict(score), rtol=0, atol=1.01e-9)
     done = place.job("evaluate", "--json", output__path=place.root / "report")
     assert done.code == 0, done.stderr
     assert done.json["segments"]["count"] == 2
@@ -832,3 +846,69 @@ def test_a_heavy_score_takes_the_memory_of_its_segments_not_of_its_rows(tmp_path
         assert files_of(found[0], columns)[1:] == files_of(found[1], columns)[1:]
     assert highest[2] < 1.5 * highest[0], highest
     assert highest[3] > 3 * highest[1], highest
+
+
+@pytest.mark.parametrize(
+    ("method", "score", "of"), [("score", lambda s: 8 * s - 4, 1), ("logit", lambda s: s, 2)]
+)
+def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of):
+    rng = np.random.default_rng(4)
+    rows, segment = 6000, rng.integers(0, 4, 6000)
+    s = rng.random(rows)
+    # Segment 3 falls, and 2 is thin.
+    slope = np.array([4.0, 9.0, 4.0, -5.0])[segment]
+    label = rng.random(rows) < expit(slope * (s - 0.5))
+    kept = (segment != 2) | (rng.random(rows) < 0.02)
+    table = pa.table({"score": score(s), "label": label.astype(np.int8), "model": segment}).filter(
+        pa.array(kept)
+    )
+    rules = SegmentRules(100, 10)
+    for monotone in ("allow", "repair"):
+        folder = tmp_path / monotone
+        folder.mkdir()
+        path = write_log(folder / "log", table)
+        log = open_log(path, Columns("score", "label", None, ("model",)))
+        calibrator = make_calibrator("platt", {"input": method})
+        found = fit_segments(calibrator, log, SortPlan(folder), InlineExecutor(), rules, monotone)[0]
+        files, lookup, segments = files_of(found, ("model",))
+        (folder / "lookup.parquet").write_bytes(lookup)
+        (folder / "segments.parquet").write_bytes(segments)
+        assert files.format_version == "3"
+        assert len(segments) < 10_000
+        whole = found.levels[0].maps.sizes[0]
+        assert files.rows == whole + (0 if monotone == "allow" else found.levels[1].maps.sizes[3])
+        read = read_segmented_lookup(str(folder / "lookup.parquet"))
+        assert read.known == {(0,): "segment", (1,): "segment", (2,): "global", (3,): "segment"}
+        at = score(np.linspace(0.001, 0.999, 300))
+        application = Table(read)
+        for model in range(5):
+            mine = (table["model"].to_numpy() == model) | (model in (2, 4))
+            alone = make_calibrator("platt", {"input": method}).fit(
+                table["score"].to_numpy()[mine], table["label"].to_numpy()[mine]
+            )
+            got = application.predict(at, {"model": model})
+            one_by_one = [float(application.predict(x, {"model": model})) for x in at[::50].tolist()]
+            assert one_by_one == got[::50].tolist()
+            if model == 3 and monotone == "repair":
+                assert np.ptp(got) == 0
+                continue
+            np.testing.assert_allclose(got, alone.predict(at), rtol=0, atol=1.01e-9)
+            np.testing.assert_allclose(read.map_of((model,)).predict(at), got, rtol=1e-4)
+        assert np.isnan(application.predict(np.array([np.nan]), {"model": 0})).all()
+        ends = application.predict(np.array([-np.inf, np.inf, -1e300, 1e300]), {"model": 0})
+        assert ((ends >= 0) & (ends <= 1)).all()
+        moves = read.moves.of
+        assert sorted(moves.tolist()) == [0] * (moves.size - (3 if monotone == "allow" else 2)) + [of] * (
+            3 if monotone == "allow" else 2
+        )
+
+
+def test_sigmoids_of_far_scores_stay_tables(tmp_path):
+    rng = np.random.default_rng(4)
+    s = 1e9 + rng.random(500)
+    table = pa.table(
+        {"score": s, "label": (rng.random(500) < s - 1e9).astype(np.int8), "model": np.arange(500) % 2}
+    )
+    found = fit(tmp_path, table, ("model",), False, SegmentRules(10, 2), "platt")
+    assert min(found.levels[1].maps.sizes) > 1000
+    assert found.levels[1].moves is None

@@ -44,6 +44,8 @@ def place(make_place, tmp_path_factory):
     alone = ("segments.shrinkage=none", "segments.min_rows=300")
     place.job("fit", segments, *alone, store__table="seg").expect(0)
     place.job("fit", segments, store__table="moved").expect(0)
+    platt = ("calibrator.method=platt", "calibrator.params={max_error: 0.001}")
+    place.job("fit", segments, *alone, *platt, store__table="platt").expect(0)
     margins = {**columns, "score": 8 * np.asarray(columns["score"]) - 4}
     place.write_log(margins, name="margins")
     paths = {"log__path": place.root / "margins", "store__table": "margins"}
@@ -62,7 +64,7 @@ def place(make_place, tmp_path_factory):
     )
     (place.root / "new").mkdir()
     pq.write_table(new, place.root / "new" / "log.parquet")
-    for table in ("ads", "seg", "moved", "margins"):
+    for table in ("ads", "seg", "moved", "platt", "margins"):
         paths = {
             "log__path": place.root / "new",
             "store__table": table,
@@ -97,12 +99,12 @@ def new_log(place):
 
 
 BOTH = pytest.mark.parametrize("inline", [False, True], ids=["path", "inline"])
-TABLES = pytest.mark.parametrize("table", ["ads", "seg", "moved", "margins"])
+TABLES = pytest.mark.parametrize("table", ["ads", "seg", "moved", "platt", "margins"])
 
 
 def assert_same(found, wanted, table):
     """To the last bit; where exp and ln are the engine's own, within some units in the last place."""
-    if table not in ("moved", "margins"):
+    if table not in ("moved", "platt", "margins"):
         assert found == wanted
     assert [p is None for p in found] == [p is None for p in wanted]
     np.testing.assert_allclose(np.array(found, float), np.array(wanted, float), rtol=1e-13)
@@ -155,10 +157,10 @@ def test_the_recipe_in_python(place):
     segments = [(row["country"], row["model_id"]) for row in log]
     plain = names["calibrate"](scores, names["current"](place.store / "ads"))
     np.testing.assert_array_equal(plain, np.array(expected(place, "ads"), np.float64))
-    for table in ("seg", "moved"):
+    for table in ("seg", "moved", "platt"):
         lookup, moves = (names[name](place.store / table) for name in ("current", "moves"))
         found = names["calibrate_segments"](scores, segments, lookup, ["country", "model_id"], moves)
-        assert bool(moves) == (table == "moved")
+        assert bool(moves) == (table != "seg")
         assert_same(np.where(np.isnan(found), None, found).tolist(), expected(place, table), table)
 
 

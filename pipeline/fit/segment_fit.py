@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator
+from calibrators.base import Calibrator, Line
 from calibrators.calibration_map import CalibrationMap
 from calibrators.isotonic import Isotonic
 from calibrators.isotonic_groups import fit_groups
@@ -44,13 +44,14 @@ from pipeline.sort.segment_visits import (
     keep_keys,
     most_works,
 )
-from pipeline.sort.segments import Level, number_segments
+from pipeline.sort.segments import Codes, Level, number_segments
 from pipeline.table.segment_maps import (
     NOT_SUITED,
     ONE_SCORE,
     Fitted,
     LevelFit,
     Maps,
+    Moves,
     SegmentedFit,
     SegmentRules,
 )
@@ -133,6 +134,7 @@ def _visit(calibrator: Calibrator, monotone: str, *, pooled: bool) -> Visit[Fitt
     """What becomes of segments. pooled : whether the merge has pooled their rows."""
     if isinstance(calibrator, Isotonic) and pooled:
         return Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
+    calibrator = calibrator.in_lines(falling=monotone == "allow")
     return Visit(
         small=functools.partial(_fit_small, calibrator, monotone),
         first=calibrator.first_pass(),
@@ -235,7 +237,7 @@ def finish_segments(
         joined = _add_visits(graph, calibrator, first, numbered.wanted, log, plan, rules, monotone, pooled)
         visited = executor.compute(graph, joined)
     found = numbered.segments.levels
-    levels, results = [whole], []
+    levels, results, lines = [whole], [], []
     for level, reasons, done in zip(
         found,
         numbered.reasons,
@@ -244,6 +246,9 @@ def finish_segments(
     ):
         levels.append(_level_fit(level, done, list(reasons)))
         results += [result for _, result in done]
+        lines.append(_lines_of(len(level.keys), done))
+    if any(line is not None for own in lines for line in own):
+        _say_as_moves(levels, lines, [level.of for level in found])
     monotone_first = identity or _map_of(whole).monotone
     fitted = SegmentedFit(
         tuple(levels),
@@ -317,6 +322,41 @@ def _collect(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]], reaso
     return maps
 
 
+def _lines_of(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]]) -> list[Line | None]:
+    """Of each segment of a level its line, where it has one."""
+    found: list[Line | None] = [None] * count
+    for codes, result in done:
+        for code, line in zip(codes.tolist(), result.lines, strict=False):
+            found[code] = line
+    return found
+
+
+def _say_as_moves(levels: list[LevelFit], lines: list[list[Line | None]], of: list[Codes]) -> None:
+    """Say of all segments what they go through, where some have lines instead of maps.
+
+    of : of each level, the segments of the most columns by their segment of that level
+    """
+    above = Moves(np.zeros(1, np.int32), np.zeros(1), np.ones(1), *_HELD, np.zeros(1, np.int8))
+    places = np.zeros_like(of[0])
+    for level, own, own_places in zip(levels[1:], lines, of, strict=True):
+        parent = np.zeros(len(own), np.int64)
+        parent[own_places] = places
+        assert above.of is not None
+        fitted, kind = above.fitted_level[parent], above.of[parent]
+        shift, slope = above.shift[parent], above.slope[parent]
+        for i, (line, reason) in enumerate(zip(own, level.reasons, strict=True)):
+            if reason is None:
+                kind[i], shift[i], slope[i] = line or (0, 0.0, 1.0)
+                fitted[i] = level.level
+        low, high = (np.full(len(own), end[0]) for end in _HELD)
+        level.moves = above = Moves(fitted, shift, slope, low, high, kind)
+        places = own_places
+
+
+_HELD = (np.array([2.0**-53]), np.array([1.0 - 2.0**-53]))
+"""What a score is held in whose log-odds are taken."""
+
+
 def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitted:
     """Fit segments whose points are in memory."""
     found = []
@@ -342,19 +382,24 @@ def _fit_large(calibrator: Calibrator, monotone: str, points: int, run: Callable
     return _fitted([_fit_one(calibrator, monotone, points, run)])
 
 
-def _fitted(found: list[tuple[CalibrationMap | str, float]]) -> Fitted:
+def _fitted(found: list[tuple[CalibrationMap | Line | str, float]]) -> Fitted:
     maps = Maps()
     for one, _ in found:
-        maps.add(None if isinstance(one, str) else one)
+        maps.add(one if isinstance(one, CalibrationMap) else None)
     reasons = [one if isinstance(one, str) else None for one, _ in found]
-    monotone = all(isinstance(one, str) or one.monotone for one, _ in found)
-    return Fitted(maps.packed(), reasons, monotone, max(repair for _, repair in found))
+    lines = [one if isinstance(one, Line) else None for one, _ in found]
+    monotone = all(one.monotone if isinstance(one, CalibrationMap) else _rises(one) for one, _ in found)
+    return Fitted(maps.packed(), reasons, monotone, max(repair for _, repair in found), lines)
+
+
+def _rises(one: Line | str) -> bool:
+    return isinstance(one, str) or one.slope >= 0
 
 
 def _fit_one(
     calibrator: Calibrator, monotone: str, points: int, run: Callable[[Pass], Any]
-) -> tuple[CalibrationMap | str, float]:
-    """A segment's map and how far it was repaired; or why it has none."""
+) -> tuple[CalibrationMap | Line | str, float]:
+    """A segment's map, or line, and how far it was repaired; or why it has none."""
     if points == 1:
         return ONE_SCORE, 0.0
     # Fitting changes it, and other tasks have it too.
@@ -363,4 +408,6 @@ def _fit_one(
         calibrator.fit_passes(run)
     except ValueError:
         return NOT_SUITED, 0.0
+    if calibrator.line_ is not None:
+        return calibrator.line_, 0.0
     return keep_monotone(calibrator.calibration_map_, monotone)

@@ -145,7 +145,8 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
 class _Maps:
     """The maps of a table, one after the other; one without segments has one.
 
-    A place is a map's number, or where segments move maps that of an entry of `SegmentedLookup.moves`.
+    A place is a map's number, or where segments move maps that of an entry of `SegmentedLookup.moves`. Rows of a
+    segment with a sigmoid are taken to lie as those of the map above it.
     """
 
     maps: dict[str, Array]
@@ -201,7 +202,7 @@ class _Maps:
         row = self.rows_at(scores, place)
         p = line(scores, *(self.maps[name][row] for name in ("prob_lo", "slope", "anchor")))
         moves = None if self.lookup is None else self.lookup.moves
-        return p if moves is None else moves.apply(p, place.astype(np.int32))
+        return p if moves is None else moves.apply(p, place.astype(np.int32), scores)
 
 
 _COLUMNS = tuple(CalibrationMap.__dataclass_fields__)

@@ -26,7 +26,7 @@ from pipeline.arrow_columns import as_column, as_numpy, column_of
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Encoder, Integers, Key
 from pipeline.table import lookup_table
-from pipeline.table.segment_maps import GLOBAL, MOVED, OWN, PARENT, Moves
+from pipeline.table.segment_maps import GLOBAL, IDENTITY, MOVED, OWN, PARENT, Moves
 
 if TYPE_CHECKING:
     from pipeline.table.segment_maps import LevelFit, SegmentedFit
@@ -45,7 +45,7 @@ __all__ = [
 _MAP = schema.LOOKUP_TABLE.names
 RESERVED = frozenset(
     name
-    for columns in (schema.segmented_lookup, schema.moved_segments, schema.evaluated_segments)
+    for columns in (schema.segmented_lookup, schema.sigmoid_segments, schema.evaluated_segments)
     for name in columns([]).names
 )
 """Names that a segment column cannot have, since the tables' own columns have them."""
@@ -90,10 +90,11 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     keys = [key + (None,) * (len(columns) - level.level) for level in fit.levels for key in level.keys]
     rows = np.array([size for level in fit.levels for size in level.maps.sizes])
     table = _maps_table(fit, columns, keys, rows)
-    moved = bool(fit.variances)
+    moves = [level.moves for level in fit.levels if level.moves is not None]
+    moved, sigmoids = bool(moves), any(one.of is not None for one in moves)
     segments, sources, reasons = (_moves_table if moved else _segments_table)(fit, columns)
     maps = {name: as_numpy(table.column(name)) for name in _MAP}
-    version = schema.SECOND_FORMAT_VERSION if moved else schema.FORMAT_VERSION
+    version = schema.FORMAT_VERSIONS[2 if sigmoids else 1 if moved else 0]
     content = segmented_fingerprint(facts, fit.types, keys, rows.tolist(), maps, segments, version)
     buffer = io.BytesIO()
     pq.write_table(segments, buffer, compression="zstd")
@@ -138,12 +139,15 @@ def _moves_table(
     """The same of segments that move maps; counts are of those of all columns."""
     levels = fit.levels[1:]
     keys = [key + (None,) * (len(columns) - level.level) for level in levels for key in level.keys]
-    kinds = [kind for level in levels for kind in _kinds(level)]
+    kinds = [kind for level in levels for kind in _kinds(level, identity=fit.identity)]
     own = fit.levels[-1]
     last = kinds[len(kinds) - len(own.keys) :]
     sources, reasons = _count(last), _count([r for r in own.reasons if r is not None])
     moves = [level.moves for level in levels if level.moves is not None]
-    numbers = [np.concatenate([getattr(one, name) for one in moves]) for name in Moves._fields]
+    numbers = [np.concatenate([getattr(one, name) for one in moves]) for name in Moves._fields[:-1]]
+    sigmoids = [one.of for one in moves if one.of is not None]
+    made = schema.sigmoid_segments if sigmoids else schema.moved_segments
+    more = [[schema.LOGIT_FROM[of] for of in np.concatenate(sigmoids).tolist()]] if sigmoids else []
     table = pa.Table.from_arrays(
         [
             *segment_values.arrays(keys, fit.types),
@@ -154,19 +158,23 @@ def _moves_table(
             as_column(numbers[0]),
             column_of([reason for level in levels for reason in level.reasons], pa.string()),
             *(as_column(column) for column in numbers[1:]),
+            *(column_of(column, pa.string()) for column in more),
         ],
-        schema=schema.moved_segments(zip(columns, fit.types, strict=True)),
+        schema=made(zip(columns, fit.types, strict=True)),
     )
     return table, sources, reasons
 
 
-def _kinds(level: LevelFit) -> list[str]:
+def _kinds(level: LevelFit, *, identity: bool) -> list[str]:
     """What each segment's map was fitted to."""
     moves = level.moves
     assert moves is not None
-    moved = ((moves.shift != 0) | (moves.slope != 1)).tolist()
-    found = zip(level.maps.sizes, moved, moves.fitted_level.tolist(), strict=True)
-    return [OWN if size else MOVED if own else PARENT if at else GLOBAL for size, own, at in found]
+    moved = (moves.shift != 0) | (moves.slope != 1)
+    if moves.of is not None:
+        moved &= moves.of == 0
+    last = IDENTITY if identity else GLOBAL
+    found = zip(level.reasons, moved.tolist(), moves.fitted_level.tolist(), strict=True)
+    return [OWN if why is None else MOVED if own else PARENT if at else last for why, own, at in found]
 
 
 def _count(names: list[str]) -> dict[str, int]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.base import Line
 from calibrators.calibration_map import CalibrationMap
 from calibrators.passes import Array
 from pipeline.log.segment_values import Key
@@ -61,6 +62,7 @@ class Moves(NamedTuple):
     fitted_level : int32 array: of the map, which is that of so many leading columns of the segment's key
     shift, slope : float64 arrays, finite, slope >= 0; 0 and 1 where the map is the segment's own, or is left as it is
     low, high : float64 arrays, in (0, 1): what the map's p is held in before
+    of : places in `logcal.schema.LOGIT_FROM`: what is moved where it is not a map's p; None: maps' alone
     """
 
     fitted_level: npt.NDArray[np.int32]
@@ -68,6 +70,7 @@ class Moves(NamedTuple):
     slope: Array
     low: Array
     high: Array
+    of: npt.NDArray[np.int8] | None = None
 
 
 @dataclass
@@ -103,12 +106,14 @@ class Fitted(NamedTuple):
     """What a task made of some segments, by position.
 
     maps, reasons : a map or a reason each. monotone : whether every map is. repair : largest change it made.
+    lines : instead of a map, what a segment's log-odds are a line of: of, shift, slope; None where it has a map
     """
 
     maps: Maps
     reasons: list[str | None]
     monotone: bool
     repair: float
+    lines: list[Line | None] = []  # noqa: RUF012 it is never changed
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.passes import Array
-from logcal import storage
+from logcal import schema, storage
 from logcal.lookup_table import Key, LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
 from pipeline.errors import ConfigError
@@ -108,7 +108,8 @@ def query(
     where = d.parquet.format(path=path.replace("'", "''"))
     if isinstance(table, SegmentedLookup) and moving:
         beside = d.parquet.format(path=storage.beside(path, SEGMENTS_FILE).replace("'", "''"))
-        return _moved_join(d, table.columns, where, beside, rows) + d.end
+        sigmoids = table.moves is not None and table.moves.of is not None
+        return _moved_join(d, table.columns, where, beside, rows, sigmoids=sigmoids) + d.end
     if isinstance(table, SegmentedLookup):
         return _keyed_join(d, table.columns, where, rows) + d.end
     return _join(d, where, rows, _ENDS if table.interval is not None else "") + d.end
@@ -118,6 +119,11 @@ def _transformed(d: Dialect, transform: str, score: str) -> str:
     value = f"CAST(t.{_quoted(d, score)} AS {d.double})"
     if transform == "none":
         return value
+    return _sigmoid(d, value)
+
+
+def _sigmoid(d: Dialect, value: str) -> str:
+    """Of any number; NaN of NaN."""
     one = f"1.0E0{d.suffix}"
     sigmoid = f"{one} / ({one} + exp(-{value}))"
     if not d.exp_fails or d.nan is None:
@@ -199,8 +205,13 @@ def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str) -> st
 _MOVES = ("logit_shift", "logit_slope", "prob_min", "prob_max")
 
 
-def _moved_join(d: Dialect, columns: Sequence[str], where: str, beside: str, rows: str) -> str:
-    """Of a table whose segments move maps: each row's numbers are those of the most columns that there are."""
+def _moved_join(
+    d: Dialect, columns: Sequence[str], where: str, beside: str, rows: str, *, sigmoids: bool = False
+) -> str:
+    """Of a table whose segments move maps: each row's numbers are those of the most columns that there are.
+
+    sigmoids : whether some have sigmoids of the score instead
+    """
     levels = range(len(columns), 0, -1)
 
     def kinds(of: str, level: str) -> str:
@@ -208,10 +219,14 @@ def _moved_join(d: Dialect, columns: Sequence[str], where: str, beside: str, row
         return f"CASE {of}.{level} {cases} ELSE '0' END"
 
     one, zero = f"1.0E0{d.suffix}", f"0.0E0{d.suffix}"
-    moves = ", ".join(f"p.{name}" for name in _MOVES)
+    names = (*_MOVES, "logit_from") if sigmoids else _MOVES
+    moves = ", ".join(f"p.{name}" for name in names)
     lookup = f"SELECT p.*, {kinds('p', 'segment_level')} AS {_MAP} FROM {where} AS p"
+    # A sigmoid needs no map; the one of all rows is there for whatever.
+    fitted = kinds("p", "fitted_level")
+    fitted = f"CASE WHEN p.logit_from = 'map' THEN {fitted} ELSE '0' END" if sigmoids else fitted
     known = (
-        f"SELECT {kinds('p', 'segment_level')} AS calibration_segment, {kinds('p', 'fitted_level')} AS {_MAP}, {moves} "
+        f"SELECT {kinds('p', 'segment_level')} AS calibration_segment, {fitted} AS {_MAP}, {moves} "
         f"FROM {beside} AS p"
     )
     keys = ", ".join(f"{_key(d, columns[:level], 'k')} AS key{level}" for level in levels)
@@ -219,27 +234,46 @@ def _moved_join(d: Dialect, columns: Sequence[str], where: str, beside: str, row
     def chosen(name: str, otherwise: str) -> str:
         return f"coalesce({', '.join(f'm{level}.{name}' for level in levels)}, {otherwise}) AS {name}"
 
-    otherwise = {"logit_shift": zero, "logit_slope": one, "prob_min": zero, "prob_max": one}
-    picked = ", ".join([chosen(_MAP, "'0'"), *(chosen(name, otherwise[name]) for name in _MOVES)])
+    otherwise = {
+        "logit_shift": zero,
+        "logit_slope": one,
+        "prob_min": zero,
+        "prob_max": one,
+        "logit_from": "'map'",
+    }
+    picked = ", ".join([chosen(_MAP, "'0'"), *(chosen(name, otherwise[name]) for name in names)])
     joins = "\n    ".join(
         f"LEFT JOIN known AS m{level} ON r.key{level} = m{level}.calibration_segment" for level in levels
     )
     kind = "ASOF LEFT JOIN" if d.asof else "LEFT JOIN"
-    moved = _moved(d, "a.logit_shift", "a.logit_slope", "a.prob_min", "a.prob_max")
+    numbers = ("a.logit_shift", "a.logit_slope", "a.prob_min", "a.prob_max")
+    moved = _moved(d, *numbers)
+    of_scores = "".join(
+        f"WHEN a.logit_from = '{kind}' THEN {_of_score(d, kind, *numbers)} "
+        for kind in schema.LOGIT_FROM[1:]
+        if sigmoids
+    )
     return (
         f"WITH lookup AS ({lookup}),\nknown AS ({known}),\n"
         f"keyed AS (SELECT k.*, {keys} FROM {rows} AS k),\n"
         f"rows_of_maps AS (\n  SELECT r.*, {picked}\n  FROM keyed AS r\n    {joins}\n),\n"
         f"applied AS (\n  SELECT s.*, {_guarded(d, _LINE)} AS {_MAPPED}\n  FROM rows_of_maps AS s\n  {kind} lookup "
         f"AS l\n    ON s.{_MAP} = l.{_MAP} AND {_within(d)}\n)\n"
-        f"SELECT a.*,\n  CASE WHEN a.{_MAPPED} IS NULL THEN NULL WHEN a.logit_shift = 0 AND a.logit_slope = 1 "
-        f"THEN a.{_MAPPED} ELSE {moved} END AS probability\nFROM applied AS a"
+        f"SELECT a.*,\n  CASE WHEN a.{_MAPPED} IS NULL THEN NULL {of_scores}WHEN a.logit_shift = 0 AND "
+        f"a.logit_slope = 1 THEN a.{_MAPPED} ELSE {moved} END AS probability\nFROM applied AS a"
     )
 
 
-def _moved(d: Dialect, shift: str, slope: str, low: str, high: str) -> str:
+def _of_score(d: Dialect, kind: str, shift: str, slope: str, low: str, high: str) -> str:
+    """A sigmoid of the score. kind : of `schema.LOGIT_FROM`."""
+    if kind == "log_odds":
+        return _moved(d, shift, slope, low, high, q=f"a.{_SCORE}")
+    return _sigmoid(d, f"({shift} + {slope} * a.{_SCORE})")
+
+
+def _moved(d: Dialect, shift: str, slope: str, low: str, high: str, q: str = f"a.{_MAPPED}") -> str:
     """The probability of the map, moved."""
-    one, q = f"1.0E0{d.suffix}", f"a.{_MAPPED}"
+    one = f"1.0E0{d.suffix}"
     held = f"(CASE WHEN {q} < {low} THEN {low} WHEN {q} > {high} THEN {high} ELSE {q} END)"
     return f"{one} / ({one} + exp(-({shift} + {slope} * (ln{held} - ln({one} - {held})))))"
 
@@ -251,9 +285,15 @@ def _moved_inline(d: Dialect, table: SegmentedLookup, rows: str) -> str:
     cases = []
     for key in sorted({*table.bounds, *table.entries} - {()}, key=lambda key: (-len(key), str(key))):
         entry = table.entry_of(key)
-        numbers = [] if entry is None else [float(column[entry]) for column in moves[1:]]
-        still = not numbers or numbers[:2] == [0.0, 1.0]
-        value = f"a.{_MAPPED}" if still else _moved(d, *(_number(d, number) for number in numbers))
+        numbers = [] if entry is None else [float(column[entry]) for column in moves[1:5]]
+        kind = 0 if entry is None or moves.of is None else int(moves.of[entry])
+        still = not kind and (not numbers or numbers[:2] == [0.0, 1.0])
+        texts = [_number(d, number) for number in numbers]
+        value = f"a.{_MAPPED}"
+        if kind:
+            value = _of_score(d, schema.LOGIT_FROM[kind], *texts)
+        elif not still:
+            value = _moved(d, *texts)
         cases.append(f"WHEN {_matches(d, table.columns, key, 'a')} THEN {value}")
     applied = f"SELECT s.*, {_guarded(d, _expression(d, table))} AS {_MAPPED} FROM {rows} AS s"
     return (
