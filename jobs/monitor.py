@@ -25,6 +25,7 @@ from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
 from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
 from pipeline.monitor.history import FOLDER, History
+from pipeline.sort.day_tables import DayTables, add_up_days
 from pipeline.sort.score_table import SortPlan, add_merge, scratch_bytes
 from pipeline.sort.window_sort import add_window, sort_window
 from pipeline.table.lookup_table import read_lookup_table
@@ -205,15 +206,37 @@ class Prepared:
             quarantine=config.log.on_bad_rows == "quarantine", max_fraction=config.log.max_bad_fraction
         )
         segmented = bool(self.log.columns.segments)
+        watch = Watch(
+            self.version.lookup_path, config.monitor.tolerance, config.log.sampling_rate, segmented=segmented
+        )
         with scratch_folder(config.scratch) as scratch:
-            plan = SortPlan(scratch, transform=self.transform, rules=rules)
+            # Scores as the table's fit has read them, whether its day tables are there or not.
+            plan = SortPlan(scratch, transform=self.transform, grid=self._grid, rules=rules)
             plan = plan.within(config.cluster.memory_bytes, window.log.rows)
-            if segmented:
-                plan = replace(plan, lookup=self.version.lookup_path, write=f"{scratch}/table")
+            for days in self._day_tables:
+                with days.in_use():
+                    tables = days.there(window)
+                    if tables is not None:
+                        total = add_up_days(tables, plan, executor)
+                        return day_evidence(window.log, plan, executor, total, watch)
             total = sort_window(window, plan, executor)
-            lookup = None if segmented else self.version.lookup_path
-            watch = Watch(lookup, config.monitor.tolerance, config.log.sampling_rate)
             return day_evidence(window.log, plan, executor, total, watch)
+
+    @property
+    def _grid(self) -> str:
+        """What the table's fit rounded scores to."""
+        grid: str = self.version.manifest["config"].get("score_table", {}).get("grid", "none")
+        return grid
+
+    @property
+    def _day_tables(self) -> list[DayTables]:
+        """Those that fits of the table may have kept of the log's days: unusable rows are kept there, or not."""
+        if self.config.log.weight is not None or not self.store.folder.matching("days"):
+            return []
+        rows = self.config.log.model_dump(include={"score", "label", "weight"})
+        rows |= {"score_transform": self.transform, "segments": list(self.log.columns.segments)}
+        rows |= {"grid": self._grid, "column": self.window.column}
+        return [DayTables(self.store, {**rows, "keep_bad": kept}) for kept in (False, True)]
 
     def _moved(self, found: DayEvidence) -> tuple[float | None, float | None]:
         """PSI and KS of the day's scores against those that the table was fitted to."""

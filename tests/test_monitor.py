@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import logcal
 from calibrators.drift import DriftState, evidence_pass
 from calibrators.passes import collapse
 from jobs import fit, monitor
@@ -164,3 +165,59 @@ def test_a_sampled_log_is_watched_at_its_own_odds(place):
         look(place)
     next((place / "store/t/monitor").glob("*.json")).unlink()
     assert not look(place, "log.negative_sampling_rate=0.1").summary["alarm"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("score_table.grid=1e-2",),
+        ("log.segment=part",),
+        ("log.segment=part", "log.negative_sampling_rate=0.5"),
+    ],
+)
+def test_days_that_a_fit_has_kept_are_read_there(place, settings, monkeypatch):
+    publish(place, *settings)
+    write_day(place / "log", 10, parts=2)
+    write_day(place / "log", 11, parts=2)
+    rates = [one for one in settings if "rate" in one]
+    look(place, *rates)
+    history = place / "store" / "t" / "monitor"
+    [anew] = [path.read_text() for path in history.glob("*.json")]
+    for path in history.glob("*.json"):
+        path.unlink()
+    # Another fit keeps the days sorted, and publishes nothing that is looked at.
+    kept = [
+        f"log.path={place / 'log'}",
+        "window.column=date",
+        "window.last=5d",
+        "store.publish=candidate",
+        *settings,
+    ]
+    publish(place, *kept)
+    monkeypatch.setattr(monitor, "sort_window", None)
+    look(place, *rates)
+    [found] = [path.read_text() for path in history.glob("*.json")]
+    assert found == anew
+    # A file that came since is in no day table.
+    monkeypatch.undo()
+    write_day(place / "log", 12, parts=2)
+    look(place, *rates)
+
+
+def test_segments_say_what_their_rows_say(place):
+    publish(place, "log.segment=part")
+    score, label = write_day(place / "log", 10, parts=2)
+    summary = look(place).summary
+    [path] = (place / "store" / "t" / "monitor").glob("*.json")
+    segments = json.loads(path.read_text())["segments"]
+    table = logcal.load(str(place / "store"), "t")
+    part = np.arange(score.size) % 2
+    p = table.predict(score, {"part": part})
+    request = evidence_pass(None)
+    for value, state in zip((0, 1), segments, strict=True):
+        mine = part == value
+        alone = request.combine([request.chunk(collapse(p[mine], label[mine]))])
+        assert DriftState().after(alone).logs == pytest.approx(tuple(state["logs"]), rel=1e-12)
+    whole = request.combine([request.chunk(collapse(p, label))])
+    assert DriftState().after(whole).log_e == pytest.approx(summary["log_e"], rel=1e-12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,17 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.drift import Evidence, evidence_pass
-from calibrators.measures import run_passes
 from calibrators.passes import Array, Pass, Points
 from calibrators.sampling import OddsDivided
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
-from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
-from pipeline.sort.segment_visits import Visit, cut_levels, visit_segments
-from pipeline.sort.segments import number_segments
+from pipeline.sort.segment_predictions import visit_predictions
+from pipeline.sort.segment_rows import SegmentRows
 from pipeline.table.lookup_table import cached_lookup_table
+from pipeline.table.predictor import Predictor
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,18 @@ class TableMap:
 class Watch:
     """What is watched, and how.
 
-    lookup : path of the lookup table; None where the scores that are read are probabilities already (segments).
+    lookup : path of the lookup table. segmented : whether it has segments: points then have predictions for scores.
     tolerance : factor up to which odds may be wrong. sampling_rate : see `calibrators.sampling`.
     """
 
-    lookup: str | None
+    lookup: str
     tolerance: float
     sampling_rate: float = 1.0
+    segmented: bool = False
 
     def request(self) -> Pass:
         """The pass over a day's score table."""
-        predict = None if self.lookup is None else TableMap(self.lookup)
+        predict = None if self.segmented else TableMap(self.lookup)
         if self.sampling_rate == 1.0:
             return evidence_pass(predict, self.tolerance)
         return evidence_pass(OddsDivided(1 / self.sampling_rate, predict), self.tolerance)
@@ -71,24 +71,21 @@ class DayEvidence(NamedTuple):
 def day_evidence(
     log: Log, plan: SortPlan, executor: Executor, total: RunReceipt, watch: Watch
 ) -> DayEvidence:
-    """The evidence of a day whose rows are sorted: those of its scores, or with segments of its probabilities."""
+    """The evidence of a day whose rows are sorted by their scores; with segments each row goes through its own map."""
     if not log.columns.segments:
         request = _with_scores(watch)
         table, (whole, scores) = build_score_table(log, plan, executor, request, total)
         return DayEvidence(table, whole, scores, {})
-    segments = number_segments(total.runs, plan.scratch)
-    level = segments.levels[-1]
-    everyone = np.ones(len(level.keys), np.bool_)
-    cutting = cut_levels(segments, [(level, everyone)], plan.scratch, pooled=False, weighted=False)
+    rows = SegmentRows.of(log, plan, executor, total, log.columns.segments)
     request = watch.request()
-    table, whole = build_score_table(log, plan, executor, request, total, cutting)
-    visit = Visit(small=partial(_small, watch), first=request, large=partial(_large, watch))
-    found: dict[tuple[Any, ...], Evidence] = {}
-    [files] = table.exchanged
-    for codes, evidence in visit_segments(files, executor, visit, everyone, plan.bucket_bytes):
-        for code, own in zip(codes.tolist(), evidence, strict=True):
-            found[level.keys[code]] = own
-    return DayEvidence(table, whole, None, found)
+    predictor = Predictor(watch.lookup, log.columns.segments)
+    by_segment: dict[int, list[Any]] = {}
+    for place, state in visit_predictions(rows, predictor, executor, request.chunk):
+        by_segment.setdefault(place, []).append(state)
+    # Sums are exact, whatever rows they are of.
+    whole = request.combine([state for own in by_segment.values() for state in own])
+    found = {rows.level.keys[place]: request.combine(own) for place, own in sorted(by_segment.items())}
+    return DayEvidence(rows.table, whole, None, found)
 
 
 def _with_scores(watch: Watch) -> Pass:
@@ -96,8 +93,7 @@ def _with_scores(watch: Watch) -> Pass:
     return Pass(partial(_evidence_and_scores, request.chunk, watch.lookup), partial(_both, request.combine))
 
 
-def _evidence_and_scores(chunk: Any, lookup: str | None, points: Points) -> tuple[Any, Array]:
-    assert lookup is not None
+def _evidence_and_scores(chunk: Any, lookup: str, points: Points) -> tuple[Any, Array]:
     edges = cached_lookup_table(lookup).map.score_hi
     rows = np.searchsorted(edges[:-1], points.score, side="right")
     counts: Array = np.bincount(rows, points.weight, edges.size).astype(np.float64)
@@ -107,19 +103,3 @@ def _evidence_and_scores(chunk: Any, lookup: str | None, points: Points) -> tupl
 def _both(combine: Any, parts: Sequence[tuple[Any, Array]]) -> tuple[Evidence, Array]:
     scores: Array = np.sum([rows for _, rows in parts], axis=0, dtype=np.float64)
     return combine([evidence for evidence, _ in parts]), scores
-
-
-def _passes(watch: Watch) -> Generator[Pass, Any, Evidence]:
-    return (yield watch.request())
-
-
-def _small(watch: Watch, segments: Slices) -> list[Evidence]:
-    return [run_passes(_passes(watch), partial(_run, points)) for points in segments.points()]
-
-
-def _run(points: Points, request: Pass) -> Any:
-    return request.combine([request.chunk(points)])
-
-
-def _large(watch: Watch, points: int, run: Callable[[Pass], Any]) -> list[Evidence]:
-    return [run_passes(_passes(watch), run)]

@@ -36,7 +36,7 @@ from pipeline.sort.day_files import FACTS, FileId, Kept, drop_unused, finish_day
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_up
 from pipeline.sort.window_runs import add_days, add_up_day, check_window
-from pipeline.table.store import TableStore
+from pipeline.table.published import PublishedTable
 
 FORMAT = 5
 MOST_PARTS = 64
@@ -93,7 +93,7 @@ class DayTables:
     settings : what the day of a row, its score, and whether it can be used, depend on; JSON values
     """
 
-    def __init__(self, store: TableStore, settings: dict[str, Any]) -> None:
+    def __init__(self, store: PublishedTable, settings: dict[str, Any]) -> None:
         self.folder = store.folder / "days"
         self.settings = settings
 
@@ -141,6 +141,17 @@ class DayTables:
     def _digest(self, files: frozenset[FileId]) -> str:
         content = {"format": FORMAT, "settings": self.settings, "files": sorted(files)}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def there(self, window: Window) -> list[DayTable] | None:
+        """A window's day tables, where all of its rows are in some already; otherwise None. Call it `in_use`."""
+        covers = self.covers(window)
+        if not covers or any(cover.missing for cover in covers.values()):
+            return None
+        return [
+            DayTable(day, name, 0, kept)
+            for day, cover in covers.items()
+            for name, kept in sorted(cover.there.items())
+        ]
 
     def unsorted(self, window: Window) -> dict[int, frozenset[FileId]]:
         """The days that a fit would sort rows of, and of which files, as far as can be seen now."""

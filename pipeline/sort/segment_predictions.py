@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,9 @@ def in_words(worse: Sequence[Mapping[str, Any]]) -> str:
         difference = one["log_loss_difference"]
         found.append(f"{name} ({'infinite' if difference is None else format(difference, '+.2g')})")
     return "; ".join(found)
+
+
+R = TypeVar("R")
 
 
 class _Predicting(NamedTuple):
@@ -158,6 +161,33 @@ def _compare(
 def _difference(place: int, parts: list[Array]) -> SegmentDifference:
     one = comparison_of(parts)
     return SegmentDifference(place, one.weight, one.log_loss)
+
+
+def visit_predictions(
+    rows: SegmentRows, predictor: Predictor, executor: Executor, function: Callable[[Points], R]
+) -> list[tuple[int, R]]:
+    """What a function makes of each segment's points, in the order of its scores, with predictions instead of these.
+
+    function : picklable. A segment that is larger than a task comes in several pieces.
+
+    Returns
+    -------
+    pairs of a segment's place among the level's and a result
+    """
+    found = rows.map(executor, partial(_visit, _predicting(rows, predictor, "visit"), function))
+    return [pair for pairs in found for pair in pairs]
+
+
+def _visit(
+    predicting: _Predicting, function: Callable[[Points], R], index: int, codes: Integers, slices: Slices
+) -> list[tuple[int, R]]:
+    p = predicting.of(codes, slices)
+    _, weight, positives = slices.columns
+    spans = [slice(*span) for span in pairwise(slices.starts.tolist())]
+    return [
+        (code, function(Points(p[own], weight[own], positives[own])))
+        for code, own in zip(codes.tolist(), spans, strict=True)
+    ]
 
 
 def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, executor: Executor) -> ScoreTable:
