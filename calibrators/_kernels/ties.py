@@ -182,6 +182,18 @@ def sum_signed(score, signed):
 
 
 @kernel
+def _next_tie(score, start):
+    """The first place from `start` on whose score the next one has, too; the end where there is none.
+
+    A loop of its own: among what ties need it takes four times as long, and most scores are of one row.
+    """
+    for i in range(start, score.size - 1):
+        if score[i] == score[i + 1]:
+            return i
+    return score.size
+
+
+@kernel
 def fold_signed(score, signed, shortest):
     """Take ties of at least `shortest` rows out of weighted rows sorted by score, in place, without rounding.
 
@@ -199,6 +211,14 @@ def fold_signed(score, signed, shortest):
     k = np.empty(MAX_COMPONENTS)
     m = n = i = 0
     while i < score.size:
+        start = i
+        i = _next_tie(score, i)
+        for j in range(start if n < start else i, i):
+            score[n + j - start] = score[j]
+            signed[n + j - start] = signed[j]
+        n += i - start
+        if i == score.size:
+            break
         s = score[i]
         start = i
         while i < score.size and score[i] == s:
