@@ -3,6 +3,8 @@
 `make chaos` does it at every write, for as long as it is told.
 """
 
+import os
+import posix
 from collections import Counter
 from importlib import import_module
 
@@ -18,6 +20,12 @@ pytestmark = pytest.mark.skipif(not possible(), reason="processes cannot be trac
 
 FEW = [name for name in SCENARIOS if name not in ("reproduce", "compare", "tables diff")]
 """Of the others a run takes long, or nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _flushes(monkeypatch):
+    """Flushing to the disk is something that fails, too; elsewhere tests leave it out."""
+    monkeypatch.setattr(os, "fsync", posix.fsync)
 
 
 @pytest.fixture(scope="module")

@@ -29,14 +29,20 @@ X, Y = make_classification(n_samples=600, n_features=8, flip_y=0.2, random_state
 
 
 @parametrize_with_checks(
+    [CalibratedClassifier(), CalibratedClassifier(GaussianNB(), HistogramBinning(), cv=2, ensemble=False)]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
     [
-        CalibratedClassifier(),
         CalibratedClassifier(LogisticRegression(), Platt(max_error=1e-6), cv=3),
-        CalibratedClassifier(GaussianNB(), HistogramBinning(), cv=2, ensemble=False),
         CalibratedClassifier(LinearSVC(random_state=0), ABB(), cv=2),
     ]
 )
-def test_scikit_learn_checks(estimator, check):
+def test_scikit_learn_checks_of_more(estimator, check):
     check(estimator)
 
 

@@ -826,7 +826,7 @@ def test_memory_does_not_grow_with_batches(world):
     run(110)  # past a compaction
     tracemalloc.start()
     grown = []
-    for _ in range(3):
+    for _ in range(2):
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         run(100)

@@ -33,11 +33,23 @@ def assert_ended(place, running, code, before):
     assert left <= {"dask-scratch-space"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("kind", "whom"), [(LOCAL, "command"), (LOCAL, "group"), ("cluster.kind=threads", "command")]
+    ("kind", "whom", "number"),
+    [
+        (LOCAL, "command", signal.SIGTERM),
+        (LOCAL, "group", signal.SIGINT),
+        ("cluster.kind=threads", "command", signal.SIGINT),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (
+                (LOCAL, "command", signal.SIGINT),
+                (LOCAL, "group", signal.SIGTERM),
+                ("cluster.kind=threads", "command", signal.SIGTERM),
+            )
+        ),
+    ],
 )
-def test_a_signal_during_the_sort(place, start, kind, number, whom):
+def test_a_signal_during_the_sort(place, start, kind, whom, number):
     place.write_long_log(files=20)
     before = without_stderr(place.tree())
     running = start(place, "fit", kind, "cluster.workers=2")
