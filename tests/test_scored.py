@@ -300,7 +300,7 @@ def test_a_repeated_task_writes_the_same_file(tmp_path, scoring):
     )
     first = score_file(*task)
     content = (tmp_path / "b").read_bytes()
-    assert score_file(*task) == first == (0, 0, 0, 0, math.inf, -math.inf, len(content))
+    assert score_file(*task) == first == (500, 0, 0, 0, 0, math.inf, -math.inf, len(content))
     assert (tmp_path / "b").read_bytes() == content
 
 

@@ -79,17 +79,17 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
         return Outcome(file, GONE)
     if found != file:
         return Outcome(file, CHANGED)
-    unreadable = _unreadable(places.filesystem, path, Seen(file.size, file.stamp))
-    if unreadable is not None:
-        return Outcome(file, UNREADABLE, reason=unreadable)
     target = places.target(file.name)
     _make_folder(places.target_filesystem, target)
     # Scored under another name first: what changes while it is read must not be seen.
     try:
         known = _scored(places, file, target, scoring)
     except InputRejectedError as error:
+        unreadable = _unreadable(places.filesystem, path, Seen(file.size, file.stamp))
         if _seen(places, path) != file:
             return Outcome(file, CHANGED)
+        if unreadable is not None:
+            return Outcome(file, UNREADABLE, reason=unreadable)
         return Outcome(file, REFUSED, Known(file.size, file.stamp, reason=str(error)))
     except FileNotFoundError:
         return Outcome(file, GONE)
@@ -101,13 +101,11 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
 
 def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Known:
     own = LogFile(places.source(file.name), file.name, file.size, file.stamp)
-    with open_parquet(places.filesystem, own.path, own.seen) as parquet:
-        rows = parquet.metadata.num_rows
     counts = score_file(places.filesystem, own, places.target_filesystem, target, scoring)
     return Known(
         file.size,
         file.stamp,
-        rows,
+        counts.rows,
         counts.null,
         counts.unseen,
         counts.size,

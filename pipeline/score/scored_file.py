@@ -108,12 +108,13 @@ class Scoring:
 class FileCounts(NamedTuple):
     """What is counted of one file.
 
-    null : rows without a probability. unseen : rows of segments that the table does not know.
+    rows : all rows. null : rows without a probability. unseen : rows of segments that the table does not know.
     below, above : rows outside the table's calibration range.
     lowest, highest : the file's extreme scores, after the transform.
     size : bytes written.
     """
 
+    rows: int
     null: int
     unseen: int
     below: int
@@ -150,9 +151,10 @@ def score_file(
             _check_file(path, parquet, scoring)
             file = _open_file(path, parquet, scoring)
             written = append_columns(source, copy, file.write_columns)
+            rows = parquet.metadata.num_rows
         out = file.range
         return FileCounts(
-            file.null_rows, file.unseen_rows, out.below, out.above, out.lowest, out.highest, written
+            rows, file.null_rows, file.unseen_rows, out.below, out.above, out.lowest, out.highest, written
         )
     except MemoryError:
         raise
