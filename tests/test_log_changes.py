@@ -67,6 +67,19 @@ def test_a_change_between_plan_and_read(log, change):
         list(read_rows(log.filesystem, whole(log), BOTH))
 
 
+@pytest.mark.parametrize("change", [truncate, swap])
+def test_a_change_is_seen_where_pyarrow_does_not_know_the_number_of_a_file(log, change, monkeypatch):
+    class Former(pa.OSFile):
+        def fileno(self):
+            raise AttributeError("'pyarrow.lib.OSFile' object has no attribute 'handle'")
+
+    monkeypatch.setattr(log_files.pa, "OSFile", Former)
+    assert sum(rows.score.size for rows in read_rows(log.filesystem, whole(log), BOTH)) == ROWS
+    change(log.files[0].path)
+    with pytest.raises(InputRejectedError, match="found it changed"):
+        list(read_rows(log.filesystem, whole(log), BOTH))
+
+
 def test_a_file_that_is_gone(log):
     remove(log.files[0].path)
     with pytest.raises(InputRejectedError, match=r"a\.parquet: expected the file that was there"):

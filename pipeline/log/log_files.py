@@ -315,7 +315,7 @@ def open_parquet(
     with ExitStack() as stack:
         with reading(path):
             source = stack.enter_context(_source(filesystem, path))
-            stack.enter_context(watched(filesystem, path, source, seen))
+            stack.enter_context(watched(filesystem, path, _with_number(stack, path, source), seen))
             parquet = stack.enter_context(
                 pq.ParquetFile(
                     source, buffer_size=_READ_BYTES, read_dictionary=list(coded) or None, **options
@@ -361,6 +361,20 @@ def _source(filesystem: Any, path: str) -> Any:
         # Bytes, since a name need not be UTF-8.
         return pa.OSFile(os.fsencode(path))
     return closing(filesystem.open(path, "rb"))
+
+
+def _with_number(stack: ExitStack, path: str, source: Any) -> Any:
+    """The file, or the same one open once more, so that its number is to be had.
+
+    PyArrow before 25 does not know those of its own. A file that took the name in between is seen as a change.
+    """
+    if not isinstance(source, pa.OSFile):
+        return source
+    try:
+        source.fileno()
+    except AttributeError:
+        return stack.enter_context(Path(path).open("rb", buffering=0))
+    return source
 
 
 @contextmanager
