@@ -160,6 +160,9 @@ class ABB(_BayesianBinning):
     Prior, likelihood and levels are those of `SBB`. Each distinct score has the mean level of its bin over all
     2**(m - 1) binnings; between scores the map steps at the midpoint of the gap. It need not be monotone.
 
+    Best where the truth has steps, is told by few scores or falls somewhere, from 20 positives on; in simulations 1.3
+    times the excess loss of the best method in the median, 5.3 times at most (docs/methods.md).
+
     Parameters
     ----------
     expected_cuts : float > 0, finite, default 10

@@ -37,6 +37,9 @@ class Beta(Calibrator):
     c = 0), unlike a sigmoid of the score. A parameter of the two that would be negative is 0, and the others are fitted
     again. The map is that function made piecewise linear. Monotone. Scores are clipped to [2**-53, 1 - 2**-53].
 
+    Best where log-odds are near a line in log s and log(1 - s), up to 200,000 observations with 1 % positives; in
+    simulations up to 1,300 times the excess loss of the best method elsewhere (docs/methods.md).
+
     Parameters
     ----------
     max_error : float in [1e-12, 0.1], default 1e-9

@@ -66,6 +66,9 @@ class ENIR(Calibrator):
     the finest model, linear in the gaps between blocks. It need not be monotone. Weights count as repeated rows,
     ties as one point; scores may be any finite numbers (except with `reference="authors"`).
 
+    Best where the truth falls somewhere and positives are many; in simulations 2.8 times the excess loss of the best
+    method in the median (docs/methods.md).
+
     Parameters
     ----------
     criterion : {"bic", "aic", "aicc"}, default "bic"

@@ -18,6 +18,10 @@ class Isotonic(Calibrator):
     `sklearn.isotonic.IsotonicRegression(out_of_bounds="clip")` predicts; unlike it, scores closer than 1e-6
     are never merged. Ties are one point. Non-decreasing. O(m) after the sort.
 
+    Best where nothing is known of the truth but that it rises: in simulations 1.6 times the excess loss of the best
+    method in the median, 11 times at most (docs/methods.md); with `strict` better where the truth is smooth, worse
+    where it jumps.
+
     Parameters
     ----------
     strict : bool, default False

@@ -36,6 +36,9 @@ class Platt(Calibrator):
     made piecewise linear, and `predict` is that map. Monotone; constant when all scores or
     all labels are equal.
 
+    Best where the truth is a sigmoid, told by 20 to 600 positives; in simulations up to 1,900 times the excess loss of
+    the best method elsewhere (docs/methods.md).
+
     Parameters
     ----------
     input : {'score', 'logit'}, default 'score'

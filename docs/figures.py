@@ -16,6 +16,7 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pyarrow.parquet as pq
+import statistics_figures
 
 import logcal
 from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
@@ -105,6 +106,9 @@ def main() -> None:
     }  # fmt: skip
     found = cross_validate(collapse(*fitted), methods)
     draw("compare", (7, 3), lambda f, c: compare(f, c, found))
+    draw("interval", (7, 4), statistics_figures.interval)
+    draw("drift", (7, 3.6), statistics_figures.drift)
+    draw("peers", (10.5, 5.6), statistics_figures.peers)
 
 
 if __name__ == "__main__":

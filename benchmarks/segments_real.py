@@ -1,0 +1,112 @@
+"""How much the curve of the rows above should count in a segment's own map: measured on real sets.
+
+    python benchmarks/segments_real.py FOLDER           # of Parquet files with a column `label`: adult, covtype, ...
+
+A classifier of a few columns is trained on a third of the rows and calibrated on another third; what is measured is the
+log loss of the last third less that of one map for all rows, 1e-5 nats, mean over draws and its standard error. The
+segments are the values of a column that the classifier does not see, numbers in tenths of the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from _measure import print_machine
+from segments_shrinkage import ours
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from calibrators import partial_pooling
+
+MOST_ROWS = 60_000
+
+
+def sets(folder: Path, chosen: dict[str, str]):
+    """Name, frame and segment column of each set that is there."""
+    for name, column in chosen.items():
+        path = folder / f"{name}.parquet"
+        if path.exists():
+            frame = pq.read_table(path).to_pandas()
+            yield name, frame.sample(min(len(frame), MOST_ROWS), random_state=0), column
+
+
+def segments_of(values: pd.Series) -> np.ndarray:
+    """Whole numbers: of tenths of the rows, or of values."""
+    if values.nunique() > 50 and pd.api.types.is_numeric_dtype(values):
+        return pd.qcut(values, 10, labels=False, duplicates="drop").fillna(-1).to_numpy(np.int64)
+    return pd.factorize(values)[0].astype(np.int64)
+
+
+def classifier():
+    """Linear in a few columns, so that segments differ."""
+    numbers = make_pipeline(SimpleImputer(), StandardScaler())
+    texts = OneHotEncoder(handle_unknown="ignore", max_categories=20)
+    kinds = make_column_selector(dtype_include=np.number), make_column_selector(dtype_exclude=np.number)
+    return make_pipeline(
+        make_column_transformer((numbers, kinds[0]), (texts, kinds[1])), LogisticRegression(max_iter=200)
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Measure as the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--lean", nargs="*", type=float, default=[30, 100, 300, 1000, 3000])
+    parser.add_argument(
+        "--segments",
+        nargs="*",
+        default=["adult:occupation", "covtype:Elevation", "contraceptive:wife_age"],
+    )
+    given = parser.parse_args(arguments)
+    print_machine()
+    names = ["none", "moved", *(f"M = {lean:g}" for lean in given.lean)]
+    print(f"| set | {' | '.join(names)} |\n|---|{'---|' * len(names)}", flush=True)
+    chosen = dict(one.split(":") for one in given.segments)
+    for name, frame, column in sets(given.folder, chosen):
+        label = frame.pop("label").to_numpy().astype(np.int8)
+        segment = segments_of(frame.pop(column))
+        few = frame[frame.columns[:6]]
+        found: dict[str, list[float]] = {one: [] for one in names}
+        for draw in range(given.draws):
+            part = np.random.default_rng(draw).permutation(len(label)) % 3
+            score = classifier().fit(few[part == 0], label[part == 0]).decision_function(few)
+            folder = Path(tempfile.mkdtemp(prefix="logcal-real-"))
+            (folder / "log").mkdir()
+            fitted, held = part == 1, part == 2
+            table = pa.table({"score": score[fitted], "label": label[fitted], "s": segment[fitted]})
+            pq.write_table(table, folder / "log" / "part-0.parquet")
+            rows = (score[held], {"s": segment[held]})
+
+            def loss(
+                place, columns, *settings, lean=partial_pooling.LEAN, rows=rows, y=label[held], at=folder
+            ):
+                partial_pooling.own_maps.__defaults__ = (lean,)
+                p = np.clip(ours(at, place, columns, settings, rows)[2], 1e-6, 1 - 1e-6)
+                return -1e5 * float(np.mean(np.where(y == 1, np.log(p), np.log1p(-p))))
+
+            one = loss("one", ())
+            found["none"].append(loss("none", ("s",), "segments.shrinkage=none") - one)
+            found["moved"].append(loss("moved", ("s",), f"segments.min_positives={len(label)}") - one)
+            for lean in given.lean:
+                found[f"M = {lean:g}"].append(loss(f"m{lean:g}", ("s",), lean=lean) - one)
+            shutil.rmtree(folder)
+        cells = [f"{np.mean(v):.0f} ± {np.std(v, ddof=1) / np.sqrt(len(v)):.0f}" for v in found.values()]
+        print(f"| {name}, {column} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
