@@ -264,7 +264,9 @@ class _DoublePages:
         self._limit = limit
         self._used = 0
         self._dictionary = np.empty(limit, np.uint64)
-        self._slots = np.full(1 << _SLOT_BITS, -1, np.int32)
+        # Four times as many as there may be values, where these are few: small files are many.
+        self._slot_bits = min(_SLOT_BITS, (4 * limit + 1).bit_length())
+        self._slots = np.full(1 << self._slot_bits, -1, np.int32)
         self._held: list[tuple[bytes, int, npt.NDArray[np.uint16]]] | None = []
         self._written = 0
 
@@ -279,7 +281,7 @@ class _DoublePages:
             used = distinct.encode(
                 present.view(np.uint64),
                 self._slots,
-                np.uint64(64 - _SLOT_BITS),
+                np.uint64(64 - self._slot_bits),
                 self._dictionary,
                 self._used,
                 self._limit,
