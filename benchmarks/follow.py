@@ -133,7 +133,10 @@ def throughput(place: Path, files: int, rows: int, runs: int, *, peers: bool) ->
 def backlog(place: Path, log: Path, runs: int) -> None:
     """Take a log that is there already, beside `score`."""
     print(f"{log}: {warm(log) / 1e6:,.0f} MB")
-    print_table(measure_interleaved(contenders(place, log, ()), runs), against="logcal score")
+    results = measure_interleaved(contenders(place, log, ()), runs)
+    print_table(results, against="logcal score")
+    for name, all_runs in results.items():
+        print(f"  {name}: {statistics.median(m.cpu_seconds for m in all_runs):.1f} processor s")
 
 
 def latency(place: Path, landings: int) -> None:
