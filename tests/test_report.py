@@ -262,3 +262,22 @@ def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
     words = Page(render_report(sampled, fitted, {})).words
     assert "Bins of equal width." in words
     assert "MCB" not in words
+
+
+def test_points_say_their_numbers(case):
+    evaluation, fitted = case
+    svg = ET.fromstring(
+        re.search(
+            r'<svg [^>]*aria-label="[^"]*after calibration[^"]*logit axes.*?</svg>',
+            render_report(evaluation, fitted, {}),
+            re.DOTALL,
+        )[0]
+    )
+    said = [circle[0].text for circle in svg.iter("{http://www.w3.org/2000/svg}circle")]
+    groups = evaluation.after.by_frequency
+    assert len(said) == len(groups)
+    assert said[0].startswith(f"{groups[0].weight:,.0f} in this group: predicted ")
+    width, height = map(float, svg.get("viewBox").split()[2:])
+    for circle in svg.iter("{http://www.w3.org/2000/svg}circle"):
+        assert 0 < float(circle.get("cx")) < width
+        assert 0 < float(circle.get("cy")) < height

@@ -9,7 +9,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logcal.displays.drawing import BLUE, MUTED, ORANGE, OTHERS
 
@@ -59,8 +59,21 @@ def grid(axes: Axes, which: Any) -> None:
     axes.tick_params(axis="x", pad=7)
 
 
-def render(draw: Callable[[Figure], None], size: tuple[float, float], name: str, alt: str) -> str:
-    """Draw on a figure of a size in inches and return its SVG element, scalable and labelled."""
+class Tip(NamedTuple):
+    """What a page says of a point of a figure while the mouse is over it. x, y : as the axes have them."""
+
+    x: float
+    y: float
+    text: str
+
+
+def render(
+    draw: Callable[[Figure], Sequence[Tip] | None], size: tuple[float, float], name: str, alt: str
+) -> str:
+    """Draw on a figure of a size in inches and return its SVG element, scalable and labelled.
+
+    draw : may return what is to be said of points of its first axes
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -69,10 +82,10 @@ def render(draw: Callable[[Figure], None], size: tuple[float, float], name: str,
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
-        figure = Figure(figsize=size)
+        figure = Figure(figsize=size, dpi=_DPI)
         FigureCanvasSVG(figure)
         figure.subplots_adjust(**_margins(*size))
-        draw(figure)
+        tips = draw(figure) or ()
         for axes in figure.axes:
             for line in axes.get_lines():
                 line.set_gid(None)  # a page has one element of an id
@@ -82,7 +95,21 @@ def render(draw: Callable[[Figure], None], size: tuple[float, float], name: str,
         figure.savefig(
             buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
-    return _inline(buffer.getvalue(), name, alt)
+        circles = [_circle(figure, tip) for tip in tips]
+    return _inline(buffer.getvalue(), name, alt).replace("</svg>", f"{''.join(circles)}</svg>")
+
+
+_DPI = 72
+"""An SVG's unit is a point."""
+
+
+def _circle(figure: Figure, tip: Tip) -> str:
+    """A circle that cannot be seen, around a point: browsers show its title."""
+    from markupsafe import escape
+
+    x, y = figure.axes[0].transData.transform((tip.x, tip.y))
+    y = figure.bbox.height - y
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="transparent"><title>{escape(tip.text)}</title></circle>'
 
 
 def day_axis(axes: Axes, days: Sequence[str]) -> None:

@@ -21,7 +21,8 @@ from logcal.displays.drawing import (
     percent_ticks,
 )
 from logcal.displays.view import score_label, score_unit
-from pipeline.evaluate.figures import grid, render
+from pipeline.evaluate.figures import Tip, grid, render
+from pipeline.evaluate.numbers import interval_text, number_text, share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +63,7 @@ def _display(found: Decomposition, side: Assessment) -> ReliabilityDisplay:
 def group_diagram(groups: Sequence[ReliabilityBin], color: str, *, name: str, alt: str) -> str:
     """Observed frequency of groups, with its interval, against mean prediction."""
 
-    def draw(figure: Figure) -> None:
+    def draw(figure: Figure) -> list[Tip]:
         axes = _square(figure, "Predicted probability", "Observed frequency")
         draw_reference(axes)
         x, y, low, high, size = _columns(groups)
@@ -72,6 +73,7 @@ def group_diagram(groups: Sequence[ReliabilityBin], color: str, *, name: str, al
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         axes.set_xticks(*percent_ticks())
         axes.set_yticks(*percent_ticks())
+        return _tips(groups, x, y)
 
     return render(draw, (4.6, 4.3), name, alt)
 
@@ -90,7 +92,7 @@ def logit_diagram(
     curve : without bins, with its band; None: not known
     """
 
-    def draw(figure: Figure) -> None:
+    def draw(figure: Figure) -> list[Tip]:
         axes = _square(figure, "Predicted probability (logit axis)", "Observed frequency (logit axis)")
         a, b = logit(limits[0]), logit(limits[1])
         draw_reference(axes, a, b)
@@ -112,6 +114,7 @@ def logit_diagram(
         axes.set(xlim=(a, b), ylim=(a, b))
         axes.set_xticks(*logit_ticks(limits, percent))
         axes.set_yticks(*logit_ticks(limits, percent))
+        return _tips(groups, x, y)
 
     return render(draw, (4.6, 4.3), name, alt)
 
@@ -121,6 +124,23 @@ def _draw_curve(axes: Axes, curve: Reliability, color: str, scale: Callable[[lis
         low, high = scale(curve.low), scale(curve.high)
         axes.fill_between(scale(curve.at), low, high, color=color, alpha=0.15, lw=0)
     axes.plot(scale(curve.predicted), scale(curve.observed), color=color, lw=1.4)
+
+
+def _tips(groups: Sequence[ReliabilityBin], x: Array, y: Array) -> list[Tip]:
+    """What is said of each group."""
+    filled = [group for group in groups if group.frequency is not None]
+    return [Tip(a, b, _told(group)) for a, b, group in zip(x.tolist(), y.tolist(), filled, strict=True)]
+
+
+def _told(group: ReliabilityBin) -> str:
+    assert group.mean_prediction is not None
+    assert group.frequency is not None
+    assert group.interval_low is not None
+    assert group.interval_high is not None
+    return (
+        f"{number_text(group.weight)} in this group: predicted {share_text(group.mean_prediction)}, observed "
+        f"{share_text(group.frequency)} ({interval_text(group.interval_low, group.interval_high)})"
+    )
 
 
 def logit_limits(sides: Sequence[Assessment]) -> tuple[float, float]:
