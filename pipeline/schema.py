@@ -36,6 +36,7 @@ __all__ = [
     "REASONS",
     "SCORE_TABLE",
     "SECOND_FORMAT_VERSION",
+    "SEGMENT_CERTAINTY",
     "SEGMENT_DIFFERENCES",
     "SEGMENT_LEVEL",
     "SEGMENT_MEASURES",
@@ -74,6 +75,10 @@ SEGMENT_DIFFERENCES = ("log_loss_difference", "log_loss_difference_error")
 """What is measured of each segment where a table is compared with something else: below 0 the table is better."""
 
 
+SEGMENT_CERTAINTY = ("auc_error", "spiegelhalter_z", "score_test_p", "chance_error", "debiased_squared_error")
+"""How sure a segment's measures after calibration are."""
+
+
 def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]], *, compared: bool = True) -> pa.Schema:
     """One row a segment of an evaluated log, sorted (null first)."""
     measures = [f"{name}_{side}" for name in SEGMENT_MEASURES for side in ("before", "after")]
@@ -85,6 +90,7 @@ def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]], *, compared: 
             pa.field("fitted_on", pa.string(), nullable=False),  # as in `segments`, or unseen
             # Null where a measure does not exist.
             *(pa.field(name, pa.float64()) for name in measures),
+            *(pa.field(f"{name}_after", pa.float64()) for name in SEGMENT_CERTAINTY),
             *(pa.field(name, pa.float64()) for name in (SEGMENT_DIFFERENCES if compared else ())),
         ]
     )

@@ -21,6 +21,8 @@ from scipy.special import expit
 from calibrators import CalibrationMap
 from calibrators.assessment import MEASURES
 from calibrators.base import Line
+from calibrators.certainty import error_bars
+from calibrators.decomposition import chance_error, debiased_squared_error
 from calibrators.measures import assess
 from logcal.table import Table
 from pipeline.errors import InputRejectedError
@@ -651,6 +653,16 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, mo
                 )
             assert row[f"mean_prediction_{side}"] == pytest.approx(wanted.mean_prediction, rel=1e-12)
             assert 0 <= row[f"beyond_chance_{side}"] <= row[f"ece_frequency_{side}"]
+        bars = error_bars([r[4] for r in own], weight, [r[2] for r in own] * weight)
+        for name in ("auc_error", "spiegelhalter_z", "score_test_p"):
+            value = getattr(bars, name)
+            assert row[f"{name}_after"] == (None if value is None else pytest.approx(value, rel=1e-9))
+        if not weighted:  # weights such as these leave groups of 1 or 2.5 rows, which rounding decides of
+            debiased = debiased_squared_error(wanted.by_frequency)
+            assert row["chance_error_after"] == pytest.approx(chance_error(wanted.by_frequency))
+            assert row["debiased_squared_error_after"] == (
+                None if debiased is None else pytest.approx(debiased, rel=1e-9)
+            )
         assert row["rows"] == len(own)
         assert row["rows_positive"] == sum(r[2] for r in own)
         assert row["fitted_on"] == lookup.known.get(key, "unseen")

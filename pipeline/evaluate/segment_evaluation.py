@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from calibrators._kernels.accumulators import expansion_of
 from calibrators.assessment import MEASURES, Assessment
-from calibrators.measures import assessment_passes, run_passes
+from calibrators.decomposition import chance_error, debiased_squared_error
+from calibrators.error_bars import ErrorBars, error_bar_passes
+from calibrators.measures import assessment_passes, run_passes, side_by_side
 from calibrators.passes import Array, Pass, Points
 from calibrators.sampling import weighing_negatives
 from pipeline import schema
@@ -55,7 +57,10 @@ PICTURED = 6
 UNSEEN = "unseen"
 """What a segment is fitted on that the table does not know: its rows go through a parent's map, or that of all rows."""
 
-_FIELDS = (*MEASURES, "mean_prediction", "weight", "positives", "gap", "variance", "largest")
+_FIELDS = (
+    *(*MEASURES, "mean_prediction", "weight", "positives", "gap", "variance", "largest"),
+    *schema.SEGMENT_CERTAINTY,
+)
 
 
 @dataclass(frozen=True)
@@ -128,9 +133,9 @@ def add_sides(
 
     names : of the segment columns. Returns references.
     """
-    visit = _visit(bins, _weighted(log, known), sampling_rate)
     sides = []
     for plan, suffix, tests in zip(plans, ("", "-again"), (False, True), strict=True):
+        visit = _visit(bins, _weighted(log, known), sampling_rate, tests=tests)
         with graph.named(suffix):
             begin = partial(_begin, Sizes(bins, sampling_rate=sampling_rate), tests)
             side = _add_side(graph, log, plan, add(graph, plan), names, known, visit, begin)
@@ -142,9 +147,9 @@ def _weighted(log: Log, known: Known | None) -> bool:
     return log.columns.weight is not None if known is None else known.weighted
 
 
-def _visit(bins: int, weighted: bool, sampling_rate: float) -> Visit[Array]:
+def _visit(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) -> Visit[Array]:
     # No total weight is 0: weights, where a log has them, are not taken for counts.
-    passes = partial(_passes, bins, 0 if weighted or sampling_rate != 1 else None, sampling_rate)
+    passes = partial(_passes, bins, 0 if weighted or sampling_rate != 1 else None, sampling_rate, tests)
     return Visit(partial(_measure_small, passes), next(passes()), partial(_measure_large, passes))
 
 
@@ -152,7 +157,7 @@ def _everyone(rows: SegmentRows) -> list[Any]:
     return [np.ones(len(rows.level.keys), np.bool_)]
 
 
-def _side(found: _AddedSide, executor: Executor, visit: Visit[Array]) -> Side:
+def _side(found: _AddedSide, visit: Visit[Array], executor: Executor) -> Side:
     values = np.empty((len(found.rows.level.keys), len(_FIELDS)))
     [done] = finish_visits(found.visited, 1, executor, visit)
     for codes, measured in done:
@@ -161,11 +166,20 @@ def _side(found: _AddedSide, executor: Executor, visit: Visit[Array]) -> Side:
 
 
 def _passes(
-    bins: int, rows: int | None, sampling_rate: float, parts: Sequence[tuple[float, Array]] = ()
+    bins: int,
+    rows: int | None,
+    sampling_rate: float,
+    tests: bool,
+    parts: Sequence[tuple[float, Array]] = (),
 ) -> Any:
+    """Passes to an assessment, and with `tests` its error bars, in one tuple."""
     if sampling_rate == 1.0:
-        return assessment_passes(bins=bins, histogram_bins=1, rows=rows, parts=parts)
-    return weighing_negatives(assessment_passes(bins=bins, histogram_bins=1, rows=rows), sampling_rate)
+        measured: Any = assessment_passes(bins=bins, histogram_bins=1, rows=rows, parts=parts)
+    else:
+        measured = weighing_negatives(
+            assessment_passes(bins=bins, histogram_bins=1, rows=rows), sampling_rate
+        )
+    return side_by_side(measured, *([error_bar_passes(rate=sampling_rate)] if tests else []))
 
 
 def _measure_small(passes: Callable[..., Any], segments: Slices) -> Array:
@@ -175,7 +189,7 @@ def _measure_small(passes: Callable[..., Any], segments: Slices) -> Array:
 def _measure_points(passes: Callable[..., Any], points: Points) -> list[float]:
     # The weight is known: one pass may be enough.
     parts = [(float(points.score[0]), expansion_of(points.weight))]
-    return _numbers(run_passes(passes(parts=parts), partial(_run, points)))
+    return _numbers(*run_passes(passes(parts=parts), partial(_run, points)))
 
 
 def _run(points: Points, request: Pass) -> Any:
@@ -183,10 +197,10 @@ def _run(points: Points, request: Pass) -> Any:
 
 
 def _measure_large(passes: Callable[[], Any], points: int, run: Callable[[Pass], Any]) -> Array:
-    return np.array([_numbers(run_passes(passes(), run))])
+    return np.array([_numbers(*run_passes(passes(), run))])
 
 
-def _numbers(found: Assessment) -> list[float]:
+def _numbers(found: Assessment, bars: ErrorBars | None = None) -> list[float]:
     """An assessment in the order of `_FIELDS`."""
     measures = [getattr(found.measures, name) for name in MEASURES]
     groups = [
@@ -196,12 +210,17 @@ def _numbers(found: Assessment) -> list[float]:
     ]
     values = [*measures, found.mean_prediction, found.weight, found.positives]
     numbers = [math.nan if value is None else value for value in values]
+    certain = [None if bars is None else getattr(bars, name) for name in schema.SEGMENT_CERTAINTY[:3]]
+    if groups and bars is not None:
+        certain += [chance_error(found.by_frequency), debiased_squared_error(found.by_frequency)]
+    certain += [None] * (len(schema.SEGMENT_CERTAINTY) - len(certain))
+    sure = [math.nan if value is None else value for value in certain]
     if not groups:
-        return [*numbers, math.nan, math.nan, math.nan]
+        return [*numbers, math.nan, math.nan, math.nan, *sure]
     gap = math.fsum(weight * abs(frequency - p) for weight, frequency, p, _ in groups)
     # The variance within a group is largest if all its probabilities are the mean.
     variance = math.fsum(weight * row * p * (1 - p) for weight, _, p, row in groups)
-    return [*numbers, gap, variance, max(row for *_, row in groups)]
+    return [*numbers, gap, variance, max(row for *_, row in groups), *sure]
 
 
 @dataclass(frozen=True)
@@ -237,7 +256,8 @@ class SegmentedEvaluation:
                 values = own[side].get(name)
                 if values is None:
                     values = getattr(self, side).column(name)
-                columns.append(column_of([None if np.isnan(v) else v for v in values.tolist()], pa.float64()))
+                columns.append(_nullable(values))
+        columns += [_nullable(self.after.column(name)) for name in schema.SEGMENT_CERTAINTY]
         if compared is not None:
             columns += self._differences(compared)
         fields = zip(self.columns, level.types, strict=True)
@@ -299,6 +319,10 @@ class SegmentedEvaluation:
         }
 
 
+def _nullable(values: Array) -> pa.Array:
+    return column_of([None if np.isnan(v) else v for v in values.tolist()], pa.float64())
+
+
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
@@ -329,9 +353,9 @@ def evaluate_segments(
     graph = Graph()
     add = add or partial(_add_sort, log)
     sides = add_sides(graph, log, lookup.columns, plans, bins, add, sampling_rate, known)
-    visit = _visit(bins, _weighted(log, known), sampling_rate)
+    visits = [_visit(bins, _weighted(log, known), sampling_rate, tests=tests) for tests in (False, True)]
     found = executor.compute(graph, graph.task("sides", list, sides))
-    before, after = (_side(one, executor, visit) for one in found)
+    before, after = (_side(*pair, executor) for pair in zip(found, visits, strict=True))
     run, run_after = (
         answering(one.answer, partial(side.table.run, executor=executor, stage="measure"))
         for one, side in zip(found, (before, after), strict=True)
