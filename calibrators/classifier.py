@@ -333,9 +333,7 @@ def _check_target(y: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _check_weight(sample_weight: npt.ArrayLike, X: Any, target: npt.NDArray[Any]) -> Array:
-    weight: Array = _check_sample_weight(
-        sample_weight, X, ensure_non_negative=True, allow_all_zero_weights=False
-    )
+    weight: Array = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
     if np.unique(target[weight > 0]).size != 2:
         raise ValueError("sample_weight: expected weights > 0 in both classes, found one class without")
     return weight
