@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 CLUSTERED = ("fit", "score", "evaluate", "generate", "compare", "reproduce", "follow", "monitor")
 """Commands that start processes, unless they are told to work inline: these are run as a user runs them."""
-OWN = ("AWS_", "COLUMNS", "PYTEST_", "TMPDIR")
+OWN = ("AWS_", "COLUMNS", "MINE", "NO_PROXY", "no_proxy", "PYTEST_", "TMPDIR")
 """How the names of variables begin that nothing reads before a command does, beside what it imports."""
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from chaos.tracing import Ended, forked
+from chaos.tracing import PATIENCE, Ended, forked
 
 ANY_TABLE = "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"
 _NUMBERS = "\\w*seconds|process|peak_memory_bytes|inode|at|until|days_sorted|days_reused|rows_sorted"
@@ -277,8 +277,7 @@ def _sets(place: Place) -> None:
     from jobs.reproduce import SHIPPED
 
     (place.root / "sets").mkdir()
-    for name in ("heart", "balance"):
-        shutil.copy(SHIPPED / f"{name}.parquet", place.root / "sets")
+    shutil.copy(SHIPPED / "heart.parquet", place.root / "sets")
 
 
 SCENARIOS = {
@@ -341,7 +340,7 @@ SCENARIOS = {
                     "cluster.kind=inline",
                     "data.path=sets",
                     "output.path=reproduced",
-                    "reproduce.max_rows=150",
+                    "reproduce.max_rows=100",
                     "reproduce.experiments=[real]",
                     "reproduce.runs=1",
                     "reproduce.folds=2",
@@ -427,7 +426,7 @@ class Stage:
         shutil.rmtree(self.place.root)
         shutil.copytree(self._start, self.place.root, symlinks=True)
 
-    def run(self, seconds: float = 60) -> Ended:
+    def run(self, seconds: float = PATIENCE) -> Ended:
         """Run the command, undisturbed."""
         return forked(self.command, seconds)
 

@@ -36,6 +36,8 @@ _BY_NAME = {
     264: [(0, 1), (2, 3)], 265: [(0, 1), (2, 3)], 266: [(1, 2)], 316: [(0, 1), (2, 3)],
 }  # fmt: skip
 """The arguments that are paths, each with that of the folder which it is relative to."""
+PATIENCE = float(os.environ.get("LOGCAL_TEST_PATIENCE", "60"))
+"""Seconds after which a process is taken to hang; more on a machine that is busy."""
 REMOVING = frozenset(("unlink", "rmdir"))
 _CREATES = os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
@@ -128,7 +130,7 @@ def possible() -> bool:
         return False
 
 
-def forked(action: Callable[[], int], seconds: float = 60) -> Ended:
+def forked(action: Callable[[], int], seconds: float = PATIENCE) -> Ended:
     """Carry out an action in a forked process; what takes too long ends by SIGALRM."""
     return started(action, seconds).wait()
 
@@ -146,7 +148,7 @@ class Process:
         return Ended(os.waitstatus_to_exitcode(status), said=_text_of(self.said))
 
 
-def started(action: Callable[[], int], seconds: float = 60) -> Process:
+def started(action: Callable[[], int], seconds: float = PATIENCE) -> Process:
     """Carry out an action in a forked process; what takes too long ends by SIGALRM."""
     said = os.memfd_create("said")
     pid, go = _fork(action, seconds, said, watched=False)
@@ -158,7 +160,7 @@ def traced(
     action: Callable[[], int],
     below: Path,
     decide: Callable[[Call], Decision] = lambda call: None,
-    seconds: float = 60,
+    seconds: float = PATIENCE,
 ) -> Ended:
     """Carry out an action in a forked process, which stops before each call that changes files below a folder.
 
