@@ -157,6 +157,8 @@ def test_it_needs_numpy_and_arrow_alone(published):
         "jobs",
         "yaml",
     }
+    if int(pa.__version__.partition(".")[0]) < 26:
+        others.discard("pandas")  # PyArrow 20 imports it to make arrays
     assert loaded & others == set()
 
 
