@@ -54,11 +54,21 @@ def contents(folder):
     return {path.relative_to(folder): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def test_a_run_is_reported_resumed_and_repeated(tmp_path, data):
+def test_a_run_is_reported_resumed_and_repeated(tmp_path, data, monkeypatch):
+    written, write = [], pq.write_table
+
+    def recorded(table, path, **options):
+        written.append(path)
+        write(table, path, **options)
+
+    monkeypatch.setattr(pq, "write_table", recorded)
     settings = ("reproduce.experiments=[real]", "reproduce.runs=1", "reproduce.folds=2")
     assert prepared(tmp_path, data, *settings).plan.facts["done"] == 0
     first = run(tmp_path, data, *settings)
     assert first["tasks"] == 6
+    # What a killed run leaves of these has a name that nobody reads.
+    assert written
+    assert all(path.name.startswith(".") and path.suffix == ".tmp" for path in written)
     assert first["tasks_done_before"] == 0
     assert "adult" in first["missing_sets"]
     output = tmp_path / "output"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.execution import Executor
+from pipeline.files.folders import beside
 
 METHODS = ("platt", "histogram", "isotonic", "abb", "bbq", "enir", "sbb", "auto")
 REPEATS = 5
@@ -73,9 +73,9 @@ def _time(method: str, n: int, seed: int, folder: str) -> None:
     predicted = np.min(predictions[1:], axis=0)[1].item()
     found = {"method": method, "n": n, "fit": processor, "elapsed": elapsed, "predict": predicted}
     target = _path(Path(folder), method, n)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    partial.write_text(json.dumps(found))
-    partial.replace(target)
+    with beside(target) as partial:
+        partial.write_text(json.dumps(found))
+        partial.replace(target)
 
 
 def _clocks() -> np.ndarray:

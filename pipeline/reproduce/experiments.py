@@ -7,7 +7,6 @@ does not do it again.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.execution import Executor
+from pipeline.files.folders import beside
 from pipeline.generate.folds import text_key
 from pipeline.reproduce import experiment_data as sets
 from pipeline.reproduce.experiment_classifiers import Classifier, Scores
@@ -204,12 +204,9 @@ def run_task(task: Task, data: str, results: str) -> None:
         rows = list(EXPERIMENTS[task.experiment][1](task, Path(data)))
     table = pa.Table.from_pylist(rows, SCHEMA).replace_schema_metadata({_KEY: task.key})
     target = Path(results) / task.path
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
+    with beside(target) as partial:
         pq.write_table(table, partial, compression="zstd")
         partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_results(tasks: list[Task], results: Path) -> pa.Table:

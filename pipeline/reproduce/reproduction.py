@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.evaluate.page import render_page
+from pipeline.files.folders import beside
 from pipeline.reproduce import beyond_tables, reproduction_tables
 from pipeline.reproduce.experiment_methods import NAMES as METHODS
 from pipeline.reproduce.experiments import LARGE, Settings
@@ -62,12 +62,9 @@ def _writer(content: bytes) -> Callable[[Path], Any]:
 
 
 def _write(target: Path, write: Callable[[Path], Any]) -> None:
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
+    with beside(target) as partial:
         write(partial)
         partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _contents(results: pa.Table, times: list[dict[str, Any]]) -> tuple[list[Table], dict[str, bytes]]:
