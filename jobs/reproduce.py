@@ -13,6 +13,7 @@ from jobs.config_reproduce import ReproduceConfig
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor
+from pipeline.files.folders import write_whole
 from pipeline.files.writable import check_writable
 from pipeline.reproduce.experiment_times import METHODS, run_times
 from pipeline.reproduce.experiments import (
@@ -129,7 +130,7 @@ class Prepared:
     def execute(self, executor: Executor) -> Outcome:
         """Do what is still to be done; write the report."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / MARKER).write_text(json.dumps({"made by": "logcal reproduce"}))
+        write_whole(self.folder / MARKER, json.dumps({"made by": "logcal reproduce"}).encode())
         results = self.folder / RESULTS
         count = run_tasks(list(self.tasks), self.data, results, executor)
         times = []
