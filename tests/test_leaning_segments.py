@@ -275,11 +275,11 @@ def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
     )
     entry = rng.integers(0, n, p.size).astype(np.int32)
     monkeypatch.setattr("logcal.moved.compiled", lambda _: True)
-    compiled = moves.apply(p, entry)
+    compiled = moves.apply(p, entry, p)
     monkeypatch.setattr("logcal.moved.compiled", lambda _: False)
-    np.testing.assert_array_equal(moves.apply(p, entry), compiled)
+    np.testing.assert_array_equal(moves.apply(p, entry, p), compiled)
     np.testing.assert_array_equal(
-        [moves.apply_one(v, e) for v, e in zip(p.tolist(), entry.tolist(), strict=True)], compiled
+        [moves.apply_one(v, e, v) for v, e in zip(p.tolist(), entry.tolist(), strict=True)], compiled
     )
     held = np.clip(p, 1e-200, 1 - 1e-12)
     still = (moves.shift == 0) & (moves.slope == 1)
@@ -297,7 +297,7 @@ def test_a_moved_map_is_drawn_within_its_error(tmp_path):
     assert one.problem() is None
     score = np.random.default_rng(0).random(5000) * 1.1 - 0.05
     exact = loaded.moves.apply(
-        loaded.own_map(key).predict(score), np.full(score.size, loaded.entry_of(key), np.int32)
+        loaded.own_map(key).predict(score), np.full(score.size, loaded.entry_of(key), np.int32), score
     )
     np.testing.assert_allclose(one.predict(score), exact, rtol=2e-5)
     assert one.weight.sum() == loaded.own_map(key).weight.sum()

@@ -22,11 +22,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrators import CalibrationMap
+from calibrators.base import Line
 from calibrators.passes import collapse
 from jobs import fit
 from jobs.cluster import starting_executor
 from jobs.config import FitConfig
 from jobs.config_cluster import ClusterConfig
+from logcal.schema import LOGIT_FROM
 from pipeline.execution import InlineExecutor, ThreadExecutor
 from pipeline.files.folders import Folder
 from pipeline.fit.calibration import METHODS, make_calibrator
@@ -164,8 +166,8 @@ def rows_in_memory(asked: Asked) -> Memory:
 
 
 @functools.cache
-def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap]]:
-    """The maps of all levels, in order."""
+def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap | Line]]:
+    """The maps of all levels, in order; of a segment whose map is a sigmoid, its two numbers."""
     rows = rows_in_memory(asked)
     calibrator = make_calibrator(asked.method, PARAMETERS.get(asked.method, {}))
     found = []
@@ -178,9 +180,10 @@ def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap]]:
             if np.unique(rows.score[at]).size == 1:
                 continue
             weight = rows.weight[at] if asked.weighted else None
-            found.append((key, calibrator.fit(rows.score[at], rows.label[at], weight).calibration_map_))
+            calibrator.fit(rows.score[at], rows.label[at], weight)
+            found.append((key, calibrator.line_ or calibrator.calibration_map_))
             if not key:
-                calibrator = calibrator.for_segments()
+                calibrator = calibrator.for_segments().in_lines(falling=True)
     return found
 
 
@@ -216,7 +219,8 @@ def check(case: Case, root: Path, logs: Path, executor) -> None:
     prepared = fit.prepare(FitConfig.model_validate(config))
     made = prepared.execute(executor(case.kind)).summary
     asked = Asked(*(getattr(case, name) for name in Asked._fields))
-    rows, expected = rows_in_memory(asked), expected_maps(asked)
+    rows, found = rows_in_memory(asked), expected_maps(asked)
+    expected = [(key, one) for key, one in found if isinstance(one, CalibrationMap)]
     version = Folder.at(made["lookup_path"].rpartition("/")[0])
     lookup = pq.read_table(pa.BufferReader(version.read("lookup.parquet")))
     for name in NAMES:
@@ -227,6 +231,7 @@ def check(case: Case, root: Path, logs: Path, executor) -> None:
     for i, name in enumerate(case.columns):
         values = pa.array([key[i] if i < len(key) else None for key in keys], lookup.schema.field(name).type)
         assert lookup[name].combine_chunks().equals(values.take(pa.array(of_row)).cast(values.type))
+    check_lines(version, case, {key: one for key, one in found if isinstance(one, Line)})
     gathered = version.read_json("manifest.json")["gathered"]
     assert 0 < gathered["bytes"] <= gathered["at_most_bytes"]
     assert made["rows_used"] == rows.score.size
@@ -239,6 +244,21 @@ def check(case: Case, root: Path, logs: Path, executor) -> None:
     assert Folder.at(place).names() == ["store"] if case.kind == "store" else not os.listdir(root / "scratch")  # noqa: PTH208
     if case.kind == "store":
         Folder.at(place).remove("store")
+
+
+def check_lines(version: Folder, case: Case, lines: dict[tuple, Line]) -> None:
+    """Segments with sigmoids have their numbers in the table beside."""
+    if not lines:
+        return
+    table = pq.read_table(pa.BufferReader(version.read("segments.parquet")))
+    found = {}
+    for row in table.to_pylist():
+        level = row["segment_level"]
+        if row["fitted_level"] == level and row["logit_from"] != "map":
+            of = LOGIT_FROM.index(row["logit_from"])
+            key = tuple(row[name] for name in case.columns[:level])
+            found[key] = Line(of, row["logit_shift"], row["logit_slope"])
+    assert found == lines
 
 
 def check_kept(folder: Folder, rows: Memory) -> None:
