@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from dataclasses import dataclass
@@ -153,6 +154,9 @@ class Prepared:
         try:
             announce(self.store.folder, self.ledger)
         except OSError as error:
+            if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
+                # What may pass, such as a full disk, is tried again by running again.
+                raise
             log.warning(
                 "%s: no note of this stream can be left (%s): who removes versions of '%s' does not know of it",
                 self.store.root,
