@@ -117,7 +117,8 @@ def test_a_class_that_cannot_be(settings, error, message):
 
 
 def test_a_class_by_its_path_is_scaled():
-    arguments = {"n_workers": 0, "processes": False, "dashboard_address": ":0", "memory_limit": "1GiB"}
+    # The memory is that of this process, which may have much from other tests: beyond its limit a worker pauses.
+    arguments = {"n_workers": 0, "processes": False, "dashboard_address": ":0", "memory_limit": "16GiB"}
     config = ClusterConfig(kind="distributed.LocalCluster", arguments=arguments, workers=2, memory="256MiB")
     with starting_executor(config) as executor:
         cluster = executor().client.cluster

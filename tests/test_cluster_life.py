@@ -158,7 +158,7 @@ class Managed(SpecCluster):
         from distributed import Scheduler
 
         scheduler = {"cls": Scheduler, "options": {"dashboard_address": ":0", "host": "127.0.0.1", "port": 0}}
-        options = {"nthreads": 1, "memory_limit": "1GiB", "dashboard": False} if kind is not Refused else {}
+        options = {"nthreads": 1, "memory_limit": "16GiB", "dashboard": False} if kind is not Refused else {}
         super().__init__(scheduler=scheduler, worker={"cls": kind, "options": options})
 
 
