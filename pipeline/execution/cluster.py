@@ -28,7 +28,7 @@ _STOP = 8.0
 _ANSWER = 2.0
 """Seconds to wait for workers to say how many tasks they still run, before they are asked again."""
 
-_POLL = 0.02
+_POLL = 0.005
 """Seconds between looks at whether results have come."""
 
 _LARGE_GRAPH_KEY = "distributed.admin.large-graph-warning-threshold"
@@ -171,29 +171,21 @@ class DaskExecutor(Executor):
         """Futures with their results, as they come, until there are no more in `left`."""
         from distributed import KilledWorker, as_completed
 
-        arriving = as_completed(list(left), raise_errors=False)
+        arriving = as_completed(list(left), with_results=True, raise_errors=False)
         looking = _Looking(self, graph)
         total, looked = len(left), time.monotonic()
-        finished: list[Future] = []
-        asked: tuple[list[Future], Answer[list[Any]]] | None = None
         while left:
-            for future in arriving.next_batch(block=False):
+            arrived = arriving.next_batch(block=False)
+            for future, result in arrived:
+                if isinstance(result, Failure):
+                    raise result.error
                 if future.status == "error":
-                    error = future.exception()
+                    error = result[1] if isinstance(result, tuple) else result
                     raise _killed(graph, error) if isinstance(error, KilledWorker) else error
                 if future.status == "finished":
-                    finished.append(future)
-            if asked is None and finished:
-                # Many at a time: asked for one by one, results cost as much as small tasks do.
-                asked = finished, self._asynchronously(self.client._gather(finished))
-                finished = []
-            if asked is not None and asked[1].done():
-                for future, result in zip(asked[0], self._gathered(graph, *asked, progress), strict=True):
-                    if isinstance(result, Failure):
-                        raise result.error
                     yield future, result
-                asked = None
-            time.sleep(_POLL)
+            if not arrived:
+                time.sleep(_POLL)
             if time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
                 seen = looking()
@@ -204,21 +196,6 @@ class DaskExecutor(Executor):
                 # Results that were under way when the scheduler went never arrive, and never fail.
                 if any(future.cancelled() for future in left):
                     raise self._gone(graph, progress)
-
-    def _gathered(
-        self, graph: Graph, futures: list[Future], answer: Answer[list[Any]], progress: Progress
-    ) -> list[Any]:
-        """Results that have come. Of a worker that was lost meanwhile the tasks run again, and may fail now."""
-        from distributed import KilledWorker
-
-        try:
-            return answer.result()
-        except KilledWorker as error:
-            raise _killed(graph, error) from None
-        except Exception:
-            if any(future.cancelled() for future in futures):
-                raise self._gone(graph, progress) from None
-            raise
 
     def _await(self, graph: Graph, future: Future, progress: Progress) -> None:
         """Wait until the future is done, looking at the scheduler meanwhile."""
