@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.parameters import Parameters
-from calibrators.passes import Array, Pass, Passes, Points, collapse
+from calibrators.passes import Array, Pass, Passes, Points, collapse, run_passes
 
 _PART_BYTES = 8192
 """Of what each part says besides: sums as expansions, its ends."""
@@ -98,13 +98,7 @@ class Calibrator(Parameters, ABC):
     def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
         """Fit with passes that `run` carries out over the parts of a score table."""
         self.check_parameters()
-        passes = self._passes_for_all_rows()
-        try:
-            request = next(passes)
-            while True:
-                request = passes.send(run(request))
-        except StopIteration as stop:
-            self.calibration_map_ = stop.value
+        self.calibration_map_ = run_passes(self._passes_for_all_rows(), run)
         self.n_observations_ = float(self.calibration_map_.weight.sum())
         return self
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import bin_moments as kernel
 from calibrators.cumulative import Layout
-from calibrators.passes import Pass, Points, blocks_of
+from calibrators.passes import Pass, Points, blocks_of, run_in_memory
 from calibrators.sigmoid import Scale
 
 _BINS = 1 << 15
@@ -69,10 +69,5 @@ def solved(passes: Generator[Pass, Any, T], points: Points) -> T:
     """What a generator of passes returns for points in memory; that it found no optimum is not said."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            request = next(passes)
-            while True:
-                request = passes.send(request.combine([request.chunk(points)]))
-        except StopIteration as stop:
-            found: T = stop.value
-            return found
+        found: T = run_in_memory(passes, points)
+    return found

@@ -13,8 +13,8 @@ from calibrators.assessment import Assessment
 from calibrators.comparison import Comparison, comparison_of, pair_sums
 from calibrators.decomposition import Decomposition, debiased_squared_error, decompose
 from calibrators.error_bars import ErrorBars, assurance_passes
-from calibrators.measures import assessment_passes, check_predictions, run_passes, side_by_side
-from calibrators.passes import Array, Blocks, Pass
+from calibrators.measures import assessment_passes, check_predictions, side_by_side
+from calibrators.passes import Array, Blocks, Pass, run_in_memory
 from calibrators.spread import Agreement, Spread, agreement
 
 
@@ -129,5 +129,5 @@ def _assured(
 ) -> tuple[Assessment, ErrorBars, tuple[Any, Any, Any]]:
     points, _ = check_predictions(probability, weight, positives)
     passes: Generator[Pass, Any, Any] = side_by_side(assessment_passes(), assurance_passes(None))
-    found, assured = run_passes(passes, lambda request: request.combine([request.chunk(points)]))
+    found, assured = run_in_memory(passes, points)
     return found, assured[0], assured

@@ -16,8 +16,8 @@ from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap
 from calibrators.cumulative import Layout, layout_pass
 from calibrators.folded import FoldedPoints
-from calibrators.measures import Assessment, assessment_passes, run_passes, side_by_side
-from calibrators.passes import Array, Pass, Points
+from calibrators.measures import Assessment, assessment_passes, side_by_side
+from calibrators.passes import Array, Pass, Points, run_in_memory
 from calibrators.sampling import weighing_negatives
 
 RAW = "before"
@@ -163,7 +163,7 @@ def cross_validate(
 ) -> CrossValidation:
     """`cross_validation_passes` over points in memory."""
     passes = cross_validation_passes(calibrators, folds=folds, seed=seed, rate=rate)
-    found: CrossValidation = run_passes(passes, lambda request: request.combine([request.chunk(points)]))
+    found: CrossValidation = run_in_memory(passes, points)
     return found
 
 
@@ -190,9 +190,7 @@ def _of_map(calibration_map: CalibrationMap | None) -> Generator[Pass, Any, Asse
 def _gathered(calibration_map: CalibrationMap) -> Generator[Pass, Any, Assessment]:
     """Measures of a map that decreases somewhere: its probabilities are sorted where they have come together."""
     points: Points = yield Pass(partial(_by_probability, calibration_map), _joined)
-    found: Assessment = run_passes(
-        assessment_passes(), lambda request: request.combine([request.chunk(points)])
-    )
+    found: Assessment = run_in_memory(assessment_passes(), points)
     return found
 
 

@@ -26,7 +26,7 @@ from calibrators.assessment import (
     wilson_interval,
 )
 from calibrators.exact_totals import NOTHING, Predict, Sums, Totals
-from calibrators.passes import Array, Pass, Points
+from calibrators.passes import Array, Pass, Points, run_in_memory, run_passes
 
 if TYPE_CHECKING:
     from calibrators.certainty import Certainty, certainty, compare, error_bars
@@ -139,7 +139,7 @@ def assess(
     """
     points, _ = check_predictions(probability, weight, positives)
     passes = assessment_passes(bins=bins, histogram_bins=histogram_bins, rows=rows)
-    found: Assessment = run_passes(passes, lambda request: request.combine([request.chunk(points)]))
+    found: Assessment = run_in_memory(passes, points)
     return found
 
 
@@ -169,16 +169,6 @@ def check_predictions(
         return Points(*(np.ascontiguousarray(column) for column in (p, w, k))), np.arange(p.size)
     order = np.argsort(p)
     return Points(p[order], w[order], k[order]), order
-
-
-def run_passes(passes: Generator[Pass, Any, Any], run: Callable[[Pass], Any]) -> Any:
-    """Carry out passes one after the other with `run`; return what they return."""
-    try:
-        request = next(passes)
-        while True:
-            request = passes.send(run(request))
-    except StopIteration as stop:
-        return stop.value
 
 
 def side_by_side(*several: Generator[Pass, Any, Any]) -> Generator[Pass, Any, tuple[Any, ...]]:

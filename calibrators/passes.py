@@ -97,6 +97,21 @@ class Pass:
 Passes = Generator[Pass, Any, CalibrationMap]
 
 
+def run_passes(passes: Generator[Pass, Any, Any], run: Callable[[Pass], Any]) -> Any:
+    """Carry out passes one after the other with `run`; return what they return."""
+    try:
+        request = next(passes)
+        while True:
+            request = passes.send(run(request))
+    except StopIteration as stop:
+        return stop.value
+
+
+def run_in_memory(passes: Generator[Pass, Any, Any], points: Points) -> Any:
+    """What passes come to over points that are in memory: one part."""
+    return run_passes(passes, lambda request: request.combine([request.chunk(points)]))
+
+
 def collapse(
     scores: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
 ) -> Points:
