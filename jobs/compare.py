@@ -13,6 +13,7 @@ from calibrators.base import Calibrator
 from calibrators.cross_validation import CrossValidation, cross_validation_passes
 from calibrators.measures import run_passes
 from jobs.config_compare import CompareConfig
+from jobs.log_columns import columns_of
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import (
@@ -26,7 +27,7 @@ from pipeline.files.json_text import to_json
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.fit.calibration import check_table, make_calibrator
-from pipeline.log.logs import Columns, Log, cut, open_log
+from pipeline.log.logs import Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.sort.score_table import (
     ScoreTable,
@@ -47,7 +48,7 @@ _OF_GENERATED_LOGS = ("dg", "dgg")
 def prepare(config: CompareConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     calibrators = _calibrators(config)
-    columns = Columns(config.log.score, config.log.label, config.log.weight, sampling=config.log.sampling)
+    columns = columns_of(config.log, ())
     log = open_log(config.log.path, columns)
     settings = config.model_dump(
         mode="json",

@@ -13,6 +13,7 @@ from calibrators.calibration_map import CalibrationMap, Interval
 from jobs.config import EvaluateConfig
 from jobs.judging import check_earlier, check_in_sample, check_required, find_against, unmet
 from jobs.limits import check_transform
+from jobs.log_columns import columns_of
 from jobs.present import (
     as_parquet,
     comparison_facts,
@@ -118,9 +119,7 @@ def _read(version: Version) -> tuple[LookupTable, SegmentedLookup | None]:
 
 def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, ...]) -> Log:
     """The log. columns, others : the segment columns of the table, and of what it is compared with."""
-    own = Columns(
-        config.log.score, config.log.label, config.log.weight, columns, sampling=config.log.sampling
-    )
+    own = columns_of(config.log, columns)
     log = open_log(config.log.path, own)
     more = tuple(name for name in others if name not in columns)
     if more:

@@ -14,6 +14,7 @@ from calibrators.intervals import NONE, VENN_ABERS
 from jobs.config import FitConfig
 from jobs.gate import change_of, held_out_line, judge, judge_held_out
 from jobs.hold_out import TRIAL, Trial, Trials, can_compare, check_holdout
+from jobs.log_columns import columns_of
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.run import Outcome, Plan
 from jobs.windows import open_dated
@@ -27,7 +28,7 @@ from pipeline.files.writable import check_free, check_writable, size
 from pipeline.fit.calibration import needs_table
 from pipeline.fit.recipe import Content, Recipe
 from pipeline.fit.segment_fit import leans
-from pipeline.log.logs import Columns, Log, cut
+from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
 from pipeline.schema import SCORE_TABLE
@@ -54,13 +55,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     without : names of files of the log that are passed over, see `open_log`
     """
     calibrator = recipe_of(config).calibrator()
-    columns = Columns(
-        config.log.score,
-        config.log.label,
-        config.log.weight,
-        config.log.segment,
-        sampling=config.log.sampling,
-    )
+    columns = columns_of(config.log, config.log.segment)
     _check_segments(config)
     _warn_of_rules(config)
     _check_interval(config)

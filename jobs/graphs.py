@@ -13,6 +13,7 @@ from jobs.config import FitConfig
 from jobs.config_files import Values, read_values
 from jobs.config_loading import load_values
 from jobs.fit import recipe_of
+from jobs.log_columns import columns_of
 from jobs.windows import open_dated
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
@@ -24,7 +25,7 @@ from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.turns import LOCKS
 from pipeline.fit.calibration import needs_table
 from pipeline.fit.recipe import Recipe
-from pipeline.log.logs import Columns, Log
+from pipeline.log.logs import Log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort.decay import with_weights
 from pipeline.sort.runs import RunReceipt
@@ -98,13 +99,7 @@ def draw(prepared: Any, path: str) -> None:
 def _fit(config: FitConfig) -> Delayed:
     recipe = recipe_of(config)
     calibrator = recipe.calibrator()
-    columns = Columns(
-        config.log.score,
-        config.log.label,
-        config.log.weight,
-        config.log.segment,
-        sampling=config.log.sampling,
-    )
+    columns = columns_of(config.log, config.log.segment)
     log, window = open_dated(config.window, config.log.path, columns)
     check_space(config.scratch, scratch_bytes(log, write=needs_table(calibrator, columns.weight is not None)))
     held = ExitStack()
