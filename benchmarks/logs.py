@@ -114,7 +114,7 @@ def _contender(
     job: str, name: str, command: str, log: Path, settings: tuple[str, ...], folder: Path
 ) -> Contender | None:
     """A job on a log; None where this version refuses it. The table that it uses is fitted here."""
-    place = folder / name.replace(", ", "-").replace("/", "-")
+    place = folder / job / name.replace(", ", "-").replace("/", "-")
     common = (f"log.path={log}", "store.table=bench", "cluster.workers=2", *settings)
     store = f"store.path={place / 'store'}"
     output = place / "output"
