@@ -21,16 +21,10 @@ from pipeline.execution.cluster import look, resubmit
 from pipeline.files.blobs import receipts_in
 
 
-def begin(place, start, dask, *settings):
-    """A long fit on a cluster, amid its sort."""
-    place.write_long_log(files=20)
-    running = start(place, "fit", *dask.settings, *settings)
-    running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run")
-    return running
-
-
 def test_no_worker_is_left(place, start, dask):
-    running = begin(place, start, dask, "cluster.timeout=2")
+    place.write_long_log(files=20)
+    running = start(place, "fit", *dask.settings, "cluster.timeout=2")
+    running.await_that(lambda: list(place.scratch.glob("logcal-scratch-*/run-*")), "a sorted run")
     dask.worker.kill()
     running.result().expect(75, "no worker came within 2 s (cluster.timeout)")
     assert list(place.scratch.iterdir()) == []
@@ -38,7 +32,15 @@ def test_no_worker_is_left(place, start, dask):
 
 
 def test_a_misfit_is_sent_away_and_a_late_worker_ends_what_a_dead_one_began(place, start, dask):
-    running = begin(place, start, dask, "cluster.timeout=60")
+    """Day tables are kept for later fits: what the dead worker left half done is in none of them."""
+    place.write_long_log(files=20)
+    for i, path in enumerate(sorted(place.log.iterdir())):
+        folder = place.log / f"date=2026-01-{i // 5 + 1:02d}"
+        folder.mkdir(exist_ok=True)
+        path.rename(folder / path.name)
+    window = ("window.column=date", "window.last=4d")
+    running = start(place, "fit", *dask.settings, *window, "cluster.timeout=60")
+    running.await_that(lambda: list(place.store.glob("ads/days/*/run-*")), "a sorted run of a day")
     small = dask.begin_worker(memory="512MiB")
     running.await_line("a worker came that is not used: cluster.memory: expected workers with at least 1GiB")
     small.wait(timeout=30)
@@ -48,6 +50,8 @@ def test_a_misfit_is_sent_away_and_a_late_worker_ends_what_a_dead_one_began(plac
     place.job("fit", "cluster.kind=threads", store__path=place.root / "other").expect(0)
     (lookup,) = (place.root / "other").rglob("lookup.parquet")
     assert lookup.read_bytes() == place.lookup()
+    again = place.job("fit", *window, "calibrator.method=histogram", "--dry-run").expect(0)
+    assert "keep 0 of 4 days sorted in the store" in again.stdout
 
 
 def test_two_jobs_at_once_on_one_scheduler(place, start, dask):

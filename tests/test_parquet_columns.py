@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline._kernels import compact, distinct
-from pipeline.score.parquet import thrift
+from pipeline.log import thrift
 from pipeline.score.parquet.append import append_columns
 from pipeline.score.parquet.footer import (
     Footer,

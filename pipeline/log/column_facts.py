@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.errors import InputRejectedError, listing
+from pipeline.log.chunks import CheckedFooter, bounds_of
 from pipeline.log.log_files import LogFile, find_files, open_parquet
 from pipeline.log.logs import read_footers
 from pipeline.log.windows import parse_day
@@ -217,34 +217,32 @@ def _may_be_segment(column: ColumnFacts) -> bool:
 # Footers.
 
 
-def _footer(filesystem: Any, file: LogFile) -> pq.FileMetaData:
+def _footer(filesystem: Any, file: LogFile) -> CheckedFooter:
     with open_parquet(filesystem, file.path, file.seen) as parquet:
-        return parquet.metadata
+        return CheckedFooter(parquet.metadata, file.path)
 
 
-def _column(column: pa.Field, footers: Sequence[pq.FileMetaData]) -> ColumnFacts:
+def _column(column: pa.Field, footers: Sequence[CheckedFooter]) -> ColumnFacts:
     kind = _kind(column.type)
     if kind == OTHER:
         return ColumnFacts(column.name, str(column.type), kind)
-    chunks = [chunk for footer in footers for chunk in _chunks(footer, column.name)]
+    chunks = [chunk for footer in footers if footer.has(column.name) for chunk in footer.chunks(column.name)]
     statistics = [chunk.statistics for chunk in chunks if chunk.is_stats_set]
     known = statistics and len(statistics) == len(chunks)
-    bounded = [s for s in statistics if s.has_min_max] if known else []
     # A row group of nulls alone has no bounds, and needs none.
-    complete = bounded and all(s.has_min_max or s.num_values == 0 for s in statistics)
-    low, high = (min(s.min for s in bounded), max(s.max for s in bounded)) if complete else (None, None)
+    bounds = (
+        [bounds_of(s) if s.has_min_max else None for s in statistics if s.has_min_max or s.num_values]
+        if known
+        else []
+    )
+    found = [pair for pair in bounds if pair is not None]
+    complete = found and len(found) == len(bounds)
+    low, high = (min(low for low, _ in found), max(high for _, high in found)) if complete else (None, None)
     nulls = (
         sum(s.null_count for s in statistics) if known and all(s.has_null_count for s in statistics) else None
     )
     few = _few_values(kind, chunks, low, high)
     return ColumnFacts(column.name, str(column.type), kind, low, high, nulls, few)
-
-
-def _chunks(footer: pq.FileMetaData, name: str) -> list[Any]:
-    leaf = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == name), None)
-    if leaf is None:
-        return []
-    return [footer.row_group(i).column(leaf) for i in range(footer.num_row_groups)]
 
 
 def _few_values(kind: str, chunks: Sequence[Any], low: Any, high: Any) -> bool | None:

@@ -21,11 +21,13 @@ import pyarrow as pa
 
 from pipeline.arrow_columns import as_numpy, null_mask
 from pipeline.errors import InputRejectedError, examples, listing
+from pipeline.log.chunks import CheckedFooter, bounds_of
 from pipeline.log.hive import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, open_parquet
 from pipeline.log.logs import DAY_INVALID, DAY_NULL, Columns, Log, open_log
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
+_FIRST, _LAST = (day.toordinal() - _EPOCH for day in (dt.date.min, dt.date.max))
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
 _PLAIN = re.compile(r"(\d{4})(\d\d)(\d\d)")
 _UNITS_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
@@ -245,7 +247,7 @@ def _dated_file(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
 
 def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str:
     with open_parquet(filesystem, file.path, file.seen) as parquet:
-        footer, schema = parquet.metadata, parquet.schema_arrow
+        footer, schema = CheckedFooter(parquet.metadata, file.path), parquet.schema_arrow
     if column not in schema.names:
         return (
             f"{file.path}: expected a column '{column}' or folders named {column}=..., found neither; its columns are "
@@ -254,13 +256,16 @@ def _from_footer(filesystem: Any, file: LogFile, column: str) -> DatedFile | str
     kind = schema.field(column).type
     if not usable(kind):
         return f"{file.path}: expected {_KINDS} in column '{column}', found {kind}"
-    leaf = next(i for i in range(footer.num_columns) if footer.schema.column(i).path == column)
-    logical = footer.schema.column(leaf).logical_type
+    try:
+        chunks = footer.chunks(column)
+    except InputRejectedError as error:
+        return str(error)
+    logical = footer.logical_type(column)
     groups: list[GroupDays | None] = []
     start = 0
     for index, rows in enumerate(file.row_groups):
         if rows:
-            group = _group_days(footer.row_group(index).column(leaf), kind, logical, index, start, rows)
+            group = _group_days(chunks[index], kind, logical, index, start, rows)
             if isinstance(group, str):
                 return f"{file.path}: {group}"
             groups.append(group)
@@ -297,8 +302,13 @@ def _group_days(
     if pa.types.is_temporal(kind):
         unit = 1 if stored["Type"] == "Date" else _STORED_UNITS[stored["timeUnit"]]
         first, last = statistics.min_raw // unit, statistics.max_raw // unit
+        if not _FIRST <= first <= last <= _LAST:
+            return f"expected dates of the years 1 to 9999, found {first:,} to {last:,} days since 1970-01-01"
         return GroupDays(index, start, rows, first, last, mixed=nulls or first < last)
-    ends = [_text(statistics.min), _text(statistics.max)]
+    bounds = bounds_of(statistics)
+    if bounds is None:
+        return "expected dates in the column's statistics in the footer, found what is no text: write the file again"
+    ends = [_text(bound) for bound in bounds]
     days = [parse_day(text) for text in ends]
     if days[0] is None or days[1] is None:
         return f"expected dates such as 2026-01-31 or 20260131, found {ends[0]} to {ends[1]}"

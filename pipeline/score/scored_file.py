@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from calibrators.calibration_map import CalibrationMap, Interval
 from logcal.transforms import apply_transform
 from pipeline.errors import ConfigError, InputRejectedError, examples
+from pipeline.log.chunks import CheckedFooter
 from pipeline.log.hive import hive_value, with_values
 from pipeline.log.log_files import LogFile, open_bytes, open_parquet, read_batches, reason
 from pipeline.log.logs import numbers
@@ -237,7 +239,7 @@ class _File:
 
     def _write_calibrated(self, writer: ChunkWriter, index: int) -> list[Chunk]:
         group = self.parquet.metadata.row_group(index)
-        codec = self._codec(group, self.scoring.score)
+        codec = self._codecs[index]
         chunk = writer.write_doubles(self._probabilities(index), group.num_rows, codec)
         self.null_rows += chunk.nulls
         ends = self._write_interval(
@@ -260,7 +262,7 @@ class _File:
         classifying = self.scoring.classifying
         assert classifying is not None
         group = self.parquet.metadata.row_group(index)
-        rows, codec = group.num_rows, self._codec(group, classifying.classifier.features[0].name)
+        rows, codec = group.num_rows, self._codecs[index]
         scores = self._classified(index, classifying.classifier)
         pages = [scores[start : start + PAGE_ROWS] for start in range(0, rows, PAGE_ROWS)]
         score = writer.write_doubles(pages, rows, codec)
@@ -280,13 +282,13 @@ class _File:
     def _version(self) -> bytes:
         return self.facts.version.encode()
 
-    def _codec(self, group: pq.RowGroupMetaData, name: str) -> int:
-        """A column's codec, which the new columns take over."""
-        for index in range(group.num_columns):
-            column = group.column(index)
-            if column.path_in_schema == name:
-                return codec_number(column.compression)
-        raise NotExtensibleError(f"its footer has no chunk of the column {name}")
+    @cached_property
+    def _codecs(self) -> list[int]:
+        """Of each row group, the codec of a column that is there, which the new columns take over."""
+        classifying = self.scoring.classifying
+        name = self.scoring.score if classifying is None else classifying.classifier.features[0].name
+        chunks = CheckedFooter(self.parquet.metadata, self.path).chunks(name)
+        return [codec_number(chunk.compression) for chunk in chunks]
 
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         return read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)

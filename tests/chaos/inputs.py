@@ -11,13 +11,13 @@ import numpy as np
 
 from chaos.fuzzed_configurations import ALLOWED
 from chaos.fuzzed_configurations import trial as configuration_trial
-from chaos.mutated_parquet import WRITERS
+from chaos.mutated_parquet import WRITERS, contradicting, mutated
 from chaos.mutated_parquet import trial as file_trial
 from chaos.tracing import forked
 from chaos.trials import Trial
 
 _BATCH = 100
-_KINDS = ("read", "window", "score")
+_KINDS = ("read", "window", "score", "facts")
 _NO_NETWORK = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "NO_PROXY": "*",
@@ -52,7 +52,9 @@ def files(count: int, seed: int, folder: Path) -> Iterator[Trial]:
 
     def one(i: int) -> str:
         kind, writer, number = chosen[i]
-        return file_trial(kind, writer, number, folder, lookup, contents[writer])
+        # Half of them with bytes changed, half with a footer that decodes and contradicts itself.
+        change = (mutated, contradicting)[number % 2]
+        return file_trial(kind, writer, number, folder, lookup, contents[writer], change)
 
     def name(i: int) -> str:
         return f"{chosen[i][1]}, {chosen[i][0]}, seed {chosen[i][2]}"

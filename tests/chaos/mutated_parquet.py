@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.log import thrift
+
 ROWS = 300
 
 
@@ -95,18 +97,80 @@ def mutated(content: bytes, seed: int) -> bytes:
     return bytes(data)
 
 
-def trial(kind: str, writer: str, seed: int, folder: Path, lookup: str, content: bytes | None = None) -> str:
-    """Read, window or score one mutated file: 'answer', or the refusal's exit code; what is neither is raised.
+def contradicting(content: bytes, seed: int) -> bytes:
+    """A file whose footer decodes and says something else of a column's chunk: another number, a bound of another size,
+    more or fewer counts, or nothing."""
+    random = np.random.default_rng(seed)
 
-    content : what the writer writes, if that is known
+    def change(groups: list[thrift.Fields]) -> None:
+        group = groups[random.integers(len(groups))]
+        chunks = thrift.read_list(group[1][1])
+        place = int(random.integers(len(chunks)))
+        if random.random() < 0.05:
+            del chunks[place]
+        else:
+            chunks[place] = _changed_struct(chunks[place], random)
+        group[1] = (thrift.LIST, thrift.list_of(thrift.STRUCT, chunks))
+
+    return with_row_groups(content, change)
+
+
+def with_row_groups(content: bytes, change: Callable[[list[thrift.Fields]], None]) -> bytes:
+    """A file whose footer says something else of its row groups."""
+    size = int.from_bytes(content[-8:-4], "little")
+    footer, _ = thrift.read_struct(content[-8 - size : -8])
+    groups = thrift.read_structs(footer[4][1])
+    change(groups)
+    footer[4] = (thrift.LIST, thrift.list_of(thrift.STRUCT, [thrift.struct(fields) for fields in groups]))
+    new = thrift.struct(footer)
+    return content[: -8 - size] + new + len(new).to_bytes(4, "little") + content[-4:]
+
+
+def _changed_struct(encoded: bytes, random: np.random.Generator) -> bytes:
+    """One field of a struct, or of the structs in it, is another one."""
+    fields, _ = thrift.read_struct(encoded)
+    number = list(fields)[random.integers(len(fields))]
+    inner = [n for n, (kind, _) in fields.items() if kind == thrift.STRUCT]
+    if inner and random.random() < 0.8:
+        number = inner[random.integers(len(inner))]
+    kind, value = fields[number]
+    if random.random() < 0.1:
+        del fields[number]
+    elif kind == thrift.STRUCT:
+        fields[number] = (kind, _changed_struct(value, random))
+    elif kind == thrift.BINARY:
+        fields[number] = (kind, thrift.binary(random.bytes(random.integers(0, 20))))
+    elif kind == thrift.LIST:
+        elements = thrift.read_list(value)
+        count = int(random.integers(0, len(elements) + 3))
+        fields[number] = (kind, thrift.list_of(value[0] & 0x0F, [*elements, *elements[:1] * 3][:count]))
+    elif kind in (thrift.I16, thrift.I32, thrift.I64):
+        low, high = [(0, 10), (-(2**31), 2**31)][random.integers(2)]
+        fields[number] = (kind, thrift.integer(int(random.integers(low, high))))
+    return thrift.struct(fields)
+
+
+def trial(
+    kind: str,
+    writer: str,
+    seed: int,
+    folder: Path,
+    lookup: str,
+    content: bytes | None = None,
+    change: Callable[[bytes, int], bytes] = mutated,
+) -> str:
+    """Look at, read, window or score a file: 'answer', or the refusal's exit code; what is neither is raised.
+
+    content : what the writer writes, if that is known. change : what is done to it
     """
     from pipeline.errors import LogcalError
+    from pipeline.log.column_facts import log_facts
     from pipeline.log.logs import Columns, cut, open_log, read_rows
     from pipeline.log.windows import choose_window
     from pipeline.score.scored_file import Scoring, score_file
 
     path = folder / "mutated.parquet"
-    path.write_bytes(mutated(content or WRITERS[writer](), seed))
+    path.write_bytes(change(content or WRITERS[writer](), seed))
     try:
         if kind == "read":
             log = open_log(str(path), Columns("score", "label", "w", ("s",)))
@@ -115,6 +179,8 @@ def trial(kind: str, writer: str, seed: int, folder: Path, lookup: str, content:
                 r.score.size for piece in pieces for r in read_rows(log.filesystem, piece, log.columns)
             )
             assert found == log.rows
+        elif kind == "facts":
+            log_facts(str(path))
         elif kind == "window":
             choose_window(open_log(str(path), Columns("score", "label")), "day", 2, None)
         else:

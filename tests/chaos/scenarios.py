@@ -30,6 +30,7 @@ _RECORD = re.compile(r"\d{8}T\d{6}-")
 _NOWHERE = open(os.devnull, "w")  # noqa: PTH123, SIM115 - handlers of log lines keep it
 _OWN = ("days", "index.json", "unfinished.json")
 """Kept days, which run made which version, what is being written: for logcal alone, which makes it anew or ends it."""
+_TRIED = 8
 HIDDEN = ("scratch", "temporary")
 """Folders of a place that nobody reads."""
 
@@ -146,6 +147,9 @@ class Place:
 def _may_stay(path: Path) -> bool:
     if path.name.startswith(".new-"):
         return not any(path.iterdir())
+    if path.parent.name == "temporary" and len(path.name) == _TRIED and path.is_file():
+        # By such a file Python's tempfile tries whether a folder can be written to.
+        return path.read_bytes() in (b"", b"bl", b"blat")
     return path.name.endswith(".tmp") and path.is_file() and path.stat().st_size < 1 << 16
 
 

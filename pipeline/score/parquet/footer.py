@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from pipeline.score.parquet import thrift
+from pipeline.log import thrift
+from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk
-from pipeline.score.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8

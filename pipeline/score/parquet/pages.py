@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline._kernels import distinct
-from pipeline.score.parquet import thrift
-from pipeline.score.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
+from pipeline.log import thrift
+from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
 
 Array = npt.NDArray[np.float64]
 

@@ -1,0 +1,155 @@
+"""What a file's footer says of a column's chunks, once it is known to be fit to be asked.
+
+Arrow's accessors (`RowGroupMetaData.column`, `ColumnChunkMetaData.statistics`) end the process where a damaged footer
+contradicts itself: the C++ below them raises what nobody catches. So whatever they could stumble over is looked for
+before, in the footer's own bytes. Source: the Apache Parquet format's parquet.thrift.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import InputRejectedError
+from pipeline.log import thrift
+
+_KINDS = {
+    "BOOLEAN": 0, "INT32": 1, "INT64": 2, "INT96": 3, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6,
+    "FIXED_LEN_BYTE_ARRAY": 7,
+}  # fmt: skip
+"""Parquet's numbers of physical types."""
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+"""Bytes of a value."""
+_LAST_CODEC = 7
+
+_BEFORE, _AFTER = 4, 8
+"""Bytes around a footer that is a file of its own."""
+
+# Fields, by the names that parquet.thrift gives them.
+_ROW_GROUPS = 4
+_COLUMNS = 1
+_COLUMNS_FIRST = bytes([_COLUMNS << 4 | thrift.LIST])
+_META_DATA, _CRYPTO_METADATA = 3, 8
+_TYPE, _PATH, _CODEC, _STATISTICS, _SIZE_STATISTICS = 1, 3, 4, 12, 16
+_BOUNDS = {1: "max", 2: "min", 5: "max_value", 6: "min_value"}
+_UNENCODED_BYTES = 1
+_LEVELS = {2: "max_repetition_level", 3: "max_definition_level"}
+
+
+class CheckedFooter:
+    """A footer whose chunks are looked at before Arrow is asked for them.
+
+    Parameters
+    ----------
+    footer : as Arrow has read it
+    path : of the file, for messages
+    """
+
+    def __init__(self, footer: pq.FileMetaData, path: str) -> None:
+        self.footer = footer
+        self.path = path
+        self._places = {footer.schema.column(i).path: i for i in reversed(range(footer.num_columns))}
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a column at the top level."""
+        return name in self._places
+
+    def logical_type(self, name: str) -> Any:
+        """What the values of a column stand for."""
+        return self.footer.schema.column(self._places[name]).logical_type
+
+    def chunks(self, name: str) -> list[pq.ColumnChunkMetaData]:
+        """The chunks of a column, one a row group.
+
+        Raises
+        ------
+        InputRejectedError
+            The footer contradicts itself or has no such column, or the column is encrypted.
+        """
+        place = self._places.get(name)
+        if place is None:
+            raise InputRejectedError(
+                f"{self.path}: expected a footer that describes column '{name}', found none"
+            )
+        column, count = self.footer.schema.column(place), self.footer.num_columns
+        for index, chunks in enumerate(self._encoded):
+            problem = (
+                _problem(chunks[place], column)
+                if len(chunks) == count
+                else f"{len(chunks)} chunks for {count}"
+            )
+            if problem is not None:
+                raise InputRejectedError(
+                    f"{self.path}: expected a footer that describes column '{name}', found {problem} in row group "
+                    f"{index}: write the file again"
+                )
+        return [self.footer.row_group(i).column(place) for i in range(self.footer.num_row_groups)]
+
+    @cached_property
+    def _encoded(self) -> list[list[bytes]]:
+        """The encoded chunks of each row group."""
+        sink = pa.BufferOutputStream()
+        self.footer.write_metadata_file(sink)
+        fields, _ = thrift.read_struct(sink.getvalue().to_pybytes()[_BEFORE:-_AFTER])
+        return [_columns(group) for group in thrift.read_list(fields[_ROW_GROUPS][1], large=0)]
+
+
+def _columns(group: bytes) -> list[bytes]:
+    """The encoded chunks of an encoded row group, of which they nearly always are the first field."""
+    if group[:1] == _COLUMNS_FIRST:
+        return thrift.read_list(group, 1, large=0)
+    return thrift.read_list(thrift.read_struct(group)[0][_COLUMNS][1])
+
+
+def bounds_of(statistics: pq.Statistics) -> tuple[Any, Any] | None:
+    """The smallest and the largest value that statistics have; None where they are no values of the column's type."""
+    try:
+        return statistics.min, statistics.max
+    except (ValueError, OverflowError):  # bytes that are no text, days that no calendar has
+        return None
+
+
+def _problem(encoded: bytes, column: Any) -> str | None:
+    """What is wrong with a chunk's description, as far as Arrow would not say so."""
+    chunk, _ = thrift.read_struct(encoded)
+    if _CRYPTO_METADATA in chunk:
+        return "an encrypted chunk"
+    if _META_DATA not in chunk:
+        return "nothing of its chunk"
+    facts, _ = thrift.read_struct(chunk[_META_DATA][1])
+    if thrift.read_integer(facts[_TYPE][1]) != _KINDS.get(column.physical_type):
+        return f"a chunk of another type than {column.physical_type}"
+    codec = thrift.read_integer(facts[_CODEC][1])
+    if not 0 <= codec <= _LAST_CODEC:
+        return f"a chunk of an unknown codec, {codec}"
+    named = ".".join(os.fsdecode(thrift.read_binary(part)) for part in thrift.read_list(facts[_PATH][1]))
+    if named != column.path:
+        return f"a chunk of '{named}'"
+    if _STATISTICS in facts:
+        bounds, _ = thrift.read_struct(facts[_STATISTICS][1])
+        width = (
+            column.length
+            if column.physical_type == "FIXED_LEN_BYTE_ARRAY"
+            else _WIDTHS.get(column.physical_type)
+        )
+        for number in _BOUNDS.keys() & bounds.keys():
+            size = len(thrift.read_binary(bounds[number][1]))
+            if width is not None and size < width:
+                return f"a {_BOUNDS[number]} of {size} bytes instead of {width}"
+    if _SIZE_STATISTICS in facts:
+        return _problem_of_sizes(thrift.read_struct(facts[_SIZE_STATISTICS][1])[0], column)
+    return None
+
+
+def _problem_of_sizes(sizes: thrift.Fields, column: Any) -> str | None:
+    if _UNENCODED_BYTES in sizes and column.physical_type != "BYTE_ARRAY":
+        return f"a size of texts for {column.physical_type}"
+    for number, level in _LEVELS.items():
+        counts = len(thrift.read_list(sizes[number][1])) if number in sizes else 0
+        if counts not in (0, getattr(column, level) + 1):
+            return f"{counts} counts of levels instead of {getattr(column, level) + 1}"
+    return None
