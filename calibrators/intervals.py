@@ -1,12 +1,14 @@
 """An interval for each row of a calibration map: a band around the true probabilities, or Venn-Abers predictions.
 
-Both look at observations as rows: each has weight 1, and they are independent.
+Both count observations, which are independent: one of weight 2 is the observation twice. Weights that are no whole
+numbers are counts all the same: sampling weights add up to Kish's effective size by then (`calibrators.sampling`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.cumulative import bin_counts, cuts_pass, layout_pass
 from calibrators.passes import Array, Pass, Place, Points
 from calibrators.pooling import pool_points
 from calibrators.sampling import odds_divided
@@ -41,7 +44,7 @@ class Cells(NamedTuple):
     """Neighbouring cells of observations.
 
     last : float64 array, shape (cells,): the last score of each
-    rows, positives : float64 arrays, shape (cells,): whole numbers
+    rows, positives : float64 arrays, shape (cells,): the sums of their weights
     """
 
     last: Array
@@ -60,7 +63,7 @@ class _CellsInPart(NamedTuple):
     total_positives: float
 
 
-def ranks(rows: int) -> Array:
+def ranks(rows: float) -> Array:
     """Where cells end: j N / 256, and powers of two and what is left of N by them below N / 256; past ties."""
     inner = rows * np.arange(1, _GRID) / _GRID
     powers = 2.0 ** np.arange(max(0, int(np.ceil(np.log2(max(rows / _GRID, 1.0))))))
@@ -79,9 +82,14 @@ def with_cells(request: Pass) -> Pass:
     )
 
 
-def cells_pass(rows: int) -> Pass:
-    """The pass that yields the cells of so many observations, over one part."""
-    return Pass(chunk=partial(_cells_in_part, place=Place(0, rows)), combine=_joined)
+def cell_passes() -> Generator[Pass, Any, Cells]:
+    """Yield the two passes over observations of any weights, in any parts, receive their results, return the cells.
+
+    What `with_cells` yields in one pass, where what lies before a part is known.
+    """
+    layout = yield layout_pass()
+    cuts = yield cuts_pass(layout, ranks(layout.weight))
+    return Cells(np.append(cuts.below, layout.last), *bin_counts(layout, cuts.counts))
 
 
 def _alone(chunk: Callable[[Points], Any], points: Points) -> tuple[Any, None]:
@@ -153,7 +161,9 @@ def band(one: CalibrationMap, cells: Cells, alpha: float = ALPHA) -> Interval | 
     Notes
     -----
     Exact for independent rows: Clopper and Pearson's bounds of the mean of each of J stretches of 1, 2, 4, ... cells,
-    at alpha / (2 J) a side.
+    at alpha / (2 J) a side. Sums of weights are counts to them. Of rows of weights w <= 1, as decay gives them, the
+    bounds are on the safe side: the moment generating function of w times a label lies below that of a label to the
+    power of w. Sampling weights are divided by the largest before: see `lightened`.
     """
     lower, upper = cell_bounds(cells, alpha)
     if np.any(lower > upper[1:]):
@@ -163,6 +173,17 @@ def band(one: CalibrationMap, cells: Cells, alpha: float = ALPHA) -> Interval | 
     first = np.searchsorted(cells.last, one.score_lo)
     last = np.searchsorted(cells.last, before_end)
     return Interval(lower[first], upper[last + 1])
+
+
+def lightened(cells: Cells, heaviest: float) -> Cells:
+    """Cells of sampling weights, of which the largest is to count as one row: for a band that is on the safe side.
+
+    Kish's effective size has the right variance, and not the tail of few heavy rows: of log-normal weights with
+    sigma = 1 and 2 % positives its band holds in three tables of four. heaviest : the largest weight; below 1 as 1
+    """
+    if heaviest <= 1.0:
+        return cells
+    return Cells(cells.last, cells.rows / heaviest, cells.positives / heaviest)
 
 
 def cell_bounds(cells: Cells, alpha: float = ALPHA) -> tuple[Array, Array]:
@@ -202,22 +223,24 @@ def cell_bounds(cells: Cells, alpha: float = ALPHA) -> tuple[Array, Array]:
 # Venn-Abers
 
 
+Count = int | Fraction
+
+Block = tuple[Count, Count]
+"""Rows, and those with label 1: sums of weights, as exactly as they are known, so that parts leave no trace."""
+
+
 class _Piece(NamedTuple):
     """What a part has of a stretch of points: its first and its last, and the isotonic blocks without either."""
 
     stretch: int
-    first: tuple[int, int]
-    behind_first: list[tuple[int, int]]
-    before_last: list[tuple[int, int]]
-    last: tuple[int, int]
+    first: Block
+    behind_first: list[Block]
+    before_last: list[Block]
+    last: Block
 
     @property
-    def whole(self) -> list[tuple[int, int]]:
+    def whole(self) -> list[Block]:
         return [self.first, *self.behind_first]
-
-
-Block = tuple[int, int]
-"""Rows, and those with label 1."""
 
 
 def venn_abers_pass(one: CalibrationMap) -> Pass:
@@ -236,7 +259,7 @@ def _pieces(edges: Array, points: Points) -> list[_Piece]:
     found = []
     for a, b in zip(begin[:-1].tolist(), begin[1:].tolist(), strict=True):
         own = Points(*(column[a:b] for column in points))
-        ends = [(int(own.weight[i]), int(own.positives[i])) for i in (0, -1)]
+        ends = [(_count(own.weight[i]), _count(own.positives[i])) for i in (0, -1)]
         rest, front = (_blocks(Points(*(c[part] for c in own))) for part in (slice(1, None), slice(None, -1)))
         found.append(_Piece(int(stretch[a]), ends[0], rest, front, ends[1]))
     return found
@@ -246,7 +269,15 @@ def _blocks(points: Points) -> list[Block]:
     if not points.score.size:
         return []
     blocks = pool_points(points)
-    return list(zip(blocks.weight.astype(int).tolist(), blocks.positives.astype(int).tolist(), strict=True))
+    sums = zip(*(column.tolist() for column in blocks[2:]), strict=True)
+    return [(_count(w, w_low), _count(k, k_low)) for w, w_low, k, k_low in sums]
+
+
+def _count(high: float, low: float = 0.0) -> Count:
+    """A sum that is a double-double; a whole one as such, which is quicker."""
+    if low == 0.0 and high == (whole := int(high)):
+        return whole
+    return Fraction(high) + Fraction(low)
 
 
 def _venn_abers(one: CalibrationMap, flat: Any, rows: int, parts: list[list[_Piece]]) -> Interval:
@@ -309,18 +340,16 @@ def _level(left: Sequence[list[Block]], point: Block, label: int, right: Sequenc
             w, k = w + after[0], k + after[1]
             after = next(above, None)
         else:
-            return k / w
+            return float(k / w)
 
 
-def interval_passes(kind: str, one: CalibrationMap, rows: int) -> Generator[Pass, Any, Interval | None]:
-    """Yield the passes over observations in one part, receive their results, return the map's interval.
+def interval_passes(
+    kind: str, one: CalibrationMap, heaviest: float = 1.0
+) -> Generator[Pass, Any, Interval | None]:
+    """Yield the passes over a map's observations, receive their results, return the interval of each of its rows.
 
-    Parameters
-    ----------
-    kind : 'band' or 'venn_abers'
-    one : the map, of the observations as they are
-    rows : how many there are
+    kind : 'band' or 'venn_abers'. None where there is no band: see `band`. heaviest : see `lightened`
     """
     if kind == VENN_ABERS:
         return (yield venn_abers_pass(one))
-    return band(one, (yield cells_pass(rows)))
+    return band(one, lightened((yield from cell_passes()), heaviest))

@@ -62,8 +62,8 @@ class CalibratorConfig(Section):
         "none",
         description="An interval for each row of the table, in prob_lower and prob_upper. band: the true probability "
         "lies within it, at all scores at once with 95 % confidence, if it never decreases with the score. venn_abers: "
-        "the multiprobabilities of Venn-Abers prediction, of isotonic alone; no confidence interval. Both for logs "
-        "without weights and segments.",
+        "the multiprobabilities of Venn-Abers prediction, of isotonic alone; no confidence interval. With segments "
+        "those of each map are of the rows that it is fitted to (segments.shrinkage: none).",
     )
 
 

@@ -114,7 +114,7 @@ def _read(version: Version) -> tuple[LookupTable, SegmentedLookup | None]:
     if not segments_of(version):
         return read_lookup_table(version.lookup_path), None
     segmented = read_segmented_lookup(version.lookup_path)
-    return LookupTable(segmented.whole, segmented.facts), segmented
+    return LookupTable(segmented.whole, segmented.facts, segmented.whole_interval), segmented
 
 
 def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, ...]) -> Log:

@@ -58,7 +58,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     columns = columns_of(config.log, config.log.segment)
     _check_segments(config)
     _warn_of_rules(config)
-    _check_interval(config)
+    check_interval(config)
     check_holdout(config)
     log, window = open_dated(config.window, config.log.path, columns, without)
     store = TableStore(config.store.path, config.store.table)
@@ -100,7 +100,9 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
         check_place(quarantine, identity)
     days = None if window is None else _day_tables(config, store, window)
     held_out = config.gate.holdout is not None
-    write = held_out or config.score_table.keep or needs_table(calibrator, config.log.weight is not None)
+    weighted = config.log.weight is not None or config.window.half_life is not None
+    more = needs_table(calibrator, weighted, config.calibrator.interval)
+    write = held_out or config.score_table.keep or more
     needed = scratch_bytes(log, write=write)
     if days is not None:
         needed -= scratch_bytes(log, write=False)
@@ -155,21 +157,17 @@ def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTabl
     return days
 
 
-def _check_interval(config: FitConfig) -> None:
-    """What an interval does not go with."""
+def check_interval(config: FitConfig) -> None:
+    """Raise ConfigError for what an interval does not go with."""
     kind = config.calibrator.interval
     if kind == NONE:
         return
-    weights = "log.weight" if config.log.weight is not None else "window.half_life"
-    if config.log.weight is not None or config.window.half_life is not None:
+    if config.log.segment and recipe_of(config).rules.lean:
         raise ConfigError(
-            f"calibrator.interval: expected rows that all count alike, found {weights}: how sure a frequency is "
-            "depends on how many rows there were, which weights do not say; leave out one of them"
-        )
-    if config.log.segment:
-        raise ConfigError(
-            "calibrator.interval: expected a log without segments, found log.segment: segments borrow strength from "
-            "each other's rows, which no interval of independent rows describes; leave out one of them"
+            "calibrator.interval: expected segments that borrow no strength, found segments.shrinkage=auto: the "
+            "probabilities of a segment are then made of other segments' rows, too, which no interval of its own rows "
+            "describes, and most segments have no rows in the table; set segments.shrinkage=none for an interval of "
+            "each map, made of the rows that it is fitted to"
         )
     if kind == VENN_ABERS and not leans(config.calibrator.method, config.calibrator.params):
         raise ConfigError(
@@ -273,7 +271,7 @@ class Prepared:
                 days, log = graph.layer("weigh", list, [(day,) for day in days]), with_weights(log)
             total = graph.task("check", list, days)
         merged = recipe.add_fit(graph, log, plan, total)
-        if needs_table(recipe.calibrator(), log.columns.weight is not None):
+        if needs_table(recipe.calibrator(), log.columns.weight is not None, recipe.interval):
             parts = [(merged, i) for i in range(most_parts(log, plan, total))]
             graph.task("combine-pass", list, graph.layer("pass", list, parts))
         return graph

@@ -13,7 +13,7 @@ from jobs.config_follow import FollowConfig
 from jobs.refit import Refits
 from jobs.refit import check as check_refits
 from jobs.run import Outcome, Plan
-from jobs.score import classifying_of
+from jobs.score import check_interval, classifying_of
 from jobs.stream_report import Standing, Telling, Totals, backlog_of
 from pipeline.errors import (
     CheckFailedError,
@@ -227,6 +227,7 @@ class Prepared:
         config = self.config
         version = self.store.version(name)
         self.store.verify(version)
+        check_interval(config.output.interval, version)
         return Scoring(
             config.log.score,
             version.lookup_path,

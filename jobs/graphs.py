@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.config import FitConfig
 from jobs.config_files import Values, read_values
 from jobs.config_loading import load_values
-from jobs.fit import recipe_of
+from jobs.fit import check_interval, recipe_of
 from jobs.log_columns import columns_of
 from jobs.windows import open_dated
 from logcal.lookup_table import LookupTable, SegmentedLookup
@@ -99,9 +99,12 @@ def draw(prepared: Any, path: str) -> None:
 def _fit(config: FitConfig) -> Delayed:
     recipe = recipe_of(config)
     calibrator = recipe.calibrator()
+    check_interval(config)
     columns = columns_of(config.log, config.log.segment)
     log, window = open_dated(config.window, config.log.path, columns)
-    check_space(config.scratch, scratch_bytes(log, write=needs_table(calibrator, columns.weight is not None)))
+    weighted = columns.weight is not None or config.window.half_life is not None
+    write = needs_table(calibrator, weighted, config.calibrator.interval)
+    check_space(config.scratch, scratch_bytes(log, write=write))
     held = ExitStack()
     scratch = held.enter_context(scratch_folder(config.scratch))
     # Others compute the graph, in this process or elsewhere, when they like, and as often as they like.

@@ -50,23 +50,27 @@ def segmented_fingerprint(
     maps: dict[str, Array],
     segments: pa.Table,
     version: str = schema.FORMAT_VERSION,
+    interval: Interval | None = None,
 ) -> str:
     """The same of a table with segments.
 
     Parameters
     ----------
-    facts : method, parameters, score_transform, data, monotone, segments
+    facts : method, parameters, score_transform, data, monotone, segments; and interval, where there are any
     types : of the segment columns
     keys, rows : of all levels, in order: None for columns behind a key's level, and how many rows its map has
     maps : columns of all maps
     segments : the table beside them
     version : of the format
+    interval : of each row of the maps
     """
     digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
     # Whose rows they are, once a segment and not once a row.
     digest.update(json.dumps([[str(kind) for kind in types], keys, rows], default=str).encode())
     for name in _MAP:
         digest.update(np.asarray(maps[name], "<f8").tobytes())
+    for values in interval or ():
+        digest.update(np.asarray(values, "<f8").tobytes())
     for name, column in zip(segments.schema.names, segments.columns, strict=True):
         digest.update(json.dumps([name, column.to_pylist()], default=str).encode())
     return digest.hexdigest()

@@ -87,6 +87,7 @@ class SegmentedLookup:
     segments : the segments that the table was fitted to; `logcal.schema.segments`, or `moved_segments`.
     index : which map a segment's rows go through; with `moves`, which entry of it.
     moves : how segments move maps, where they do.
+    interval : of each row of the maps, where they have them.
     """
 
     facts: LookupFacts
@@ -97,6 +98,7 @@ class SegmentedLookup:
     segments: pa.Table = field(repr=False)
     index: SegmentIndex = field(repr=False)
     moves: Moves | None = field(default=None, repr=False)
+    interval: Interval | None = field(default=None, repr=False)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -177,6 +179,12 @@ class SegmentedLookup:
         """The map of all rows."""
         return self.map_of(())
 
+    @property
+    def whole_interval(self) -> Interval | None:
+        """Of the rows of the map of all rows, where rows have intervals."""
+        rows = slice(*self.bounds[()])
+        return None if self.interval is None else Interval(*(column[rows] for column in self.interval))
+
     def apply(self, scores: Array, place: npt.NDArray[np.int32]) -> Array:
         """Probabilities, NaN for NaN. place : of each score the number of its map or entry, as `index` finds them."""
         if self.moves is not None:
@@ -192,13 +200,26 @@ class SegmentedLookup:
             out = np.empty(scores.size)
             lookup.apply_each(scores, place, self.starts[:-1], self.starts[1:], score_hi, *lines, out)
             return out
+        row = self._rows_at(scores, place)
+        return line(scores, *(column[row] for column in lines))
+
+    def _rows_at(self, scores: Array, place: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+        """The row of `maps` that each score lies in; any of its map for NaN. place : of each the number of its map."""
+        score_hi = self.maps["score_hi"]
         row, end = self.starts[place], self.starts[place + 1] - 1
         while (searching := row < end).any():
             middle = (row + end) >> 1
             above = searching & (score_hi[middle] <= scores)
             end = np.where(searching & ~above, middle, end)
             row = np.where(above, middle + 1, row)
-        return line(scores, *(column[row] for column in lines))
+        return row
+
+    def intervals(self, scores: Array, place: npt.NDArray[np.int32]) -> tuple[Array, Array]:
+        """Of each score the interval of the row that it lies in; NaN for NaN. place : as in `apply`."""
+        assert self.interval is not None
+        row, missing = self._rows_at(scores, place), np.isnan(scores)
+        lower, upper = (np.where(missing, np.nan, column[row]) for column in self.interval)
+        return lower, upper
 
 
 def keys_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[Key]:

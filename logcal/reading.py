@@ -32,7 +32,9 @@ _MAP = schema.LOOKUP_TABLE.names
 _NUMBERS = frozenset(schema.INTERVAL_TABLE.names)
 _SEGMENTS = dict(
     zip(
-        schema.FORMAT_VERSIONS, (schema.segments, schema.moved_segments, schema.sigmoid_segments), strict=True
+        schema.FORMAT_VERSIONS,
+        (schema.segments, schema.moved_segments, schema.sigmoid_segments, schema.segments),
+        strict=True,
     )
 )
 _JSON_KEYS = ("parameters", "data")
@@ -188,7 +190,8 @@ def _checked_facts(path: str, parquet: pq.ParquetFile) -> LookupFacts:
     names = facts.segments if facts else ()
     with_interval = (_PREFIX + "interval").encode() in (found.metadata or {})
     plain_table = schema.INTERVAL_TABLE if with_interval else schema.LOOKUP_TABLE
-    expected = _expected(found, names, schema.segmented_lookup) if names else plain_table
+    segmented_table = functools.partial(schema.segmented_lookup, interval=with_interval)
+    expected = _expected(found, names, segmented_table) if names else plain_table
     if not found.remove_metadata().equals(expected):
         raise InputRejectedError(
             f"{path}: expected a lookup table with the columns {_described(expected)}; found {_described(found)}: "
@@ -252,7 +255,7 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     beside = storage.beside(path, SEGMENTS_FILE)
     segments_content = _content(beside, "table of segments", "publish it again")
     segments = _rows(beside, _parquet(beside, segments_content))
-    moved = facts.format_version != schema.FORMAT_VERSION
+    moved = facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION)
     expected = _expected(segments.schema, names, _SEGMENTS[facts.format_version])
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(
@@ -277,8 +280,9 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
         )
     except ValueError as error:
         raise _not_maps(path, f"not calibration maps: {error}") from None
+    interval = None if facts.interval is None else _interval(path, table)
     found = SegmentedLookup(
-        facts, maps, np.append(starts, levels.size), owners, levels[starts], segments, index, moves
+        facts, maps, np.append(starts, levels.size), owners, levels[starts], segments, index, moves, interval
     )
     _check_published(path, found, {path: content, beside: segments_content})
     return found
@@ -415,6 +419,10 @@ def _fingerprint_of(lookup: SegmentedLookup) -> str:
     spans = [lookup.bounds.get(key[:n], (0, 0)) for key, n in zip(keys, lengths, strict=True)]
     types = [lookup.segments.schema.field(name).type for name in names]
     facts = {**lookup.facts.content, "monotone": lookup.facts.monotone, "segments": list(names)}
+    if lookup.facts.interval is not None:
+        facts["interval"] = lookup.facts.interval
     sizes = [b - a for a, b in spans]
     version = lookup.facts.format_version
-    return segmented_fingerprint(facts, types, keys, sizes, lookup.maps, lookup.segments, version)
+    return segmented_fingerprint(
+        facts, types, keys, sizes, lookup.maps, lookup.segments, version, lookup.interval
+    )

@@ -15,7 +15,10 @@ SECOND_FORMAT_VERSION = "2"
 THIRD_FORMAT_VERSION = "3"
 """Of those in which segments have sigmoids of the score instead of maps."""
 
-FORMAT_VERSIONS = (FORMAT_VERSION, SECOND_FORMAT_VERSION, THIRD_FORMAT_VERSION)
+FOURTH_FORMAT_VERSION = "4"
+"""Of those with segments whose maps' rows have intervals; segments move nothing."""
+
+FORMAT_VERSIONS = (FORMAT_VERSION, SECOND_FORMAT_VERSION, THIRD_FORMAT_VERSION, FOURTH_FORMAT_VERSION)
 
 
 def other_format(found: object) -> str:
@@ -57,14 +60,15 @@ INTERVAL_TABLE = pa.schema(
 SEGMENT_LEVEL = "segment_level"
 
 
-def segmented_lookup(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+def segmented_lookup(columns: Iterable[tuple[str, pa.DataType]], *, interval: bool = False) -> pa.Schema:
     """Calibration maps of segments; sorted by level, segment (null first) and score.
 
-    columns : names and types of the segment columns; null beyond a row's level.
+    columns : names and types of the segment columns; null beyond a row's level. interval : whether rows have intervals
     """
     own = [pa.field(name, kind) for name, kind in columns]
+    maps = INTERVAL_TABLE if interval else LOOKUP_TABLE
     # The number of leading segment columns that a map is for; 0: the map of all rows.
-    return pa.schema([*own, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False), *LOOKUP_TABLE])
+    return pa.schema([*own, pa.field(SEGMENT_LEVEL, pa.int32(), nullable=False), *maps])
 
 
 def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:

@@ -146,39 +146,45 @@ class Table:
             if _PLAIN_TYPES.issuperset(map(type, key)) and segments.keys() >= self._names:
                 return self._at(float(scores), key)
         if self._plain is not None:
-            raise ConfigError("segments: expected none, since the table has none, found some: leave them out")
+            self._refuse(segments)
         columns = self._columns(segments)
         if np.ndim(scores) == 0 and all(isinstance(column, _SCALARS) for column in columns):
             return self._at(float(self._transformed(scores)), tuple(columns))
         array = np.asarray(self._transformed(scores), dtype=np.float64)
         return self._of_arrays(np.ascontiguousarray(array).reshape(-1), columns).reshape(array.shape)
 
-    def interval(self, scores: Any) -> tuple[Any, Any]:
+    def interval(self, scores: Any, segments: Any = None) -> tuple[Any, Any]:
         """The interval of each score: that of the table's row that it lies in.
 
         Parameters
         ----------
-        scores : as in `predict`
+        scores, segments : as in `predict`
 
         Returns
         -------
         lower, upper : float64 arrays of the scores' shape, in [0, 1]; NaN for NaN
             What they are says `facts.interval`: 'band', the ends of a band that holds the true probabilities of all
             scores at once with 95 % confidence, if these never decrease with the score; or 'venn_abers', a
-            multiprobability of Venn-Abers prediction, which is no confidence interval.
+            multiprobability of Venn-Abers prediction, which is no confidence interval. With segments it is that of
+            the rows that the map was fitted to: of a parent's, where a segment has no map of its own.
 
         Raises
         ------
         ConfigError
-            The table has no intervals.
+            The table has no intervals; a segment column is missing or of another length, or the table has none.
         """
         table = self._lookup
-        if not isinstance(table, LookupTable) or table.interval is None:
+        if table.interval is None:
             raise ConfigError(
                 "expected a table with intervals, found one without: fit it with calibrator.interval=band or venn_abers"
             )
         array = np.asarray(self._transformed(scores), dtype=np.float64)
-        return table.interval.at(table.map.score_hi, array)
+        if isinstance(table, LookupTable):
+            self._refuse(segments)
+            return table.interval.at(table.map.score_hi, array)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        lower, upper = table.intervals(flat, self._places(flat.size, self._columns(segments)))
+        return lower.reshape(array.shape), upper.reshape(array.shape)
 
     def _of_many(self, scores: Array) -> Array:
         """The same of very many, in pieces on threads."""
@@ -197,6 +203,11 @@ class Table:
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
             list(threads.map(apply, range(0, flat.size, _PIECE)))
         return out.reshape(scores.shape)
+
+    @staticmethod
+    def _refuse(segments: Any) -> None:
+        if segments is not None:
+            raise ConfigError("segments: expected none, since the table has none, found some: leave them out")
 
     def _transformed(self, scores: Any) -> Any:
         return scores if self._as_it_is else apply_transform(scores, self.facts.score_transform)
@@ -246,18 +257,21 @@ class Table:
 
     def _of_arrays(self, scores: Array, columns: list[Any]) -> Array:
         assert isinstance(self._lookup, SegmentedLookup)
+        return self._lookup.apply(scores, self._places(scores.size, columns))
+
+    def _places(self, scores: int, columns: list[Any]) -> npt.NDArray[np.int32]:
+        """What each of so many scores goes through. columns : the segment columns' values."""
+        assert isinstance(self._lookup, SegmentedLookup)
         arrays = [_as_arrow(*pair) for pair in zip(self.segments, columns, strict=True)]
         for name, array in zip(self.segments, arrays, strict=True):
-            if len(array) not in (1, scores.size):
+            if len(array) not in (1, scores):
                 raise ConfigError(
-                    f"segments: expected {scores.size:,} values of '{name}', one a score, found {len(array):,}"
+                    f"segments: expected {scores:,} values of '{name}', one a score, found {len(array):,}"
                 )
         if all(len(array) == 1 for array in arrays):
-            place, _ = self._lookup.index.find(arrays)
-            return self._lookup.apply(scores, np.repeat(place, scores.size))
-        whole = [a if len(a) == scores.size else _repeated(a, scores.size) for a in arrays]
-        place, _ = self._lookup.index.find(whole)
-        return self._lookup.apply(scores, place)
+            return np.repeat(self._lookup.index.find(arrays)[0], scores)
+        whole = [a if len(a) == scores else _repeated(a, scores) for a in arrays]
+        return self._lookup.index.find(whole)[0]
 
 
 def _as_arrow(name: str, column: Any) -> pa.Array | pa.ChunkedArray:

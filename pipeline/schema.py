@@ -13,6 +13,7 @@ from calibrators.assessment import MEASURES
 from logcal.schema import (
     FORMAT_VERSION,
     FORMAT_VERSIONS,
+    FOURTH_FORMAT_VERSION,
     INTERVAL_TABLE,
     LOGIT_FROM,
     LOOKUP_METADATA_PREFIX,
@@ -28,6 +29,7 @@ from logcal.schema import (
 __all__ = [
     "FORMAT_VERSION",
     "FORMAT_VERSIONS",
+    "FOURTH_FORMAT_VERSION",
     "INTERVAL_TABLE",
     "LOGIT_FROM",
     "LOOKUP_METADATA_PREFIX",

@@ -17,8 +17,18 @@ from sklearn.isotonic import IsotonicRegression
 
 import logcal
 from calibrators import ABB, Isotonic
-from calibrators.intervals import band, cell_bounds, cells_pass, ranks, venn_abers_pass, with_cells
-from calibrators.passes import Place, Points, collapse
+from calibrators.intervals import (
+    band,
+    cell_bounds,
+    cell_passes,
+    interval_passes,
+    lightened,
+    ranks,
+    venn_abers_pass,
+    with_cells,
+)
+from calibrators.passes import Place, Points, collapse, run_in_memory, run_passes
+from calibrators.sampling import odds_divided, sampling_weights
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
 from tests.test_leaning_segments import run
@@ -91,8 +101,9 @@ def test_the_band_is_that_of_a_double_loop(seed):
         states.append(request.placed(part, Place(before, score.size)))
         before += int(part.weight.sum())
     blocks, cells = request.combine(states)
-    whole = cells_pass(score.size)
-    for found, expected in zip(cells, whole.combine([whole.chunk(points)]), strict=True):
+    parts = parts_of(points, rng)
+    again = run_passes(cell_passes(), lambda own: own.combine([own.chunk(part) for part in parts]))
+    for found, expected in zip(cells, again, strict=True):
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(blocks.weight, Isotonic().first_pass().chunk(points).weight)
     found = band(one, cells)
@@ -108,8 +119,7 @@ def test_bands_hold_the_truth():
     for _ in range(40):
         score = rng.random(3000)
         label = rng.random(3000) < 0.02 + 0.3 * score**3
-        request = cells_pass(3000)
-        cells = request.combine([request.chunk(collapse(score, label))])
+        cells = run_in_memory(cell_passes(), collapse(score, label))
         lower, upper = cell_bounds(cells)
         at = np.sort(score)
         cell = np.searchsorted(cells.last, at)
@@ -120,9 +130,8 @@ def test_bands_hold_the_truth():
 
 def test_labels_that_fall_with_the_score_refute_a_band():
     score = np.arange(4000.0)
-    request = cells_pass(4000)
     points = collapse(score, (score < 2000).astype(int))
-    cells = request.combine([request.chunk(points)])
+    cells = run_in_memory(cell_passes(), points)
     assert band(Isotonic().fit_points(points).calibration_map_, cells) is None
 
 
@@ -169,6 +178,79 @@ def test_venn_abers_is_that_of_the_package():
         assert found.upper[r] == p[1, 1]
 
 
+def some_weights(rng, n):
+    return (
+        rng.choice([0.1, 0.3, 1.0, 2.5, 7.0], n)
+        if rng.random() < 0.5
+        else rng.integers(1, 4, n).astype(float)
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_a_weight_of_two_is_the_row_twice(seed):
+    rng = np.random.default_rng(seed)
+    score, label = some_rows(rng, int(rng.integers(2, 400)))
+    weight = rng.integers(1, 4, score.size)
+    repeated = collapse(np.repeat(score, weight), np.repeat(label, weight))
+    points = collapse(score, label, weight)
+    one = Isotonic().fit_points(points).calibration_map_
+    for kind in ("band", "venn_abers"):
+        parts = parts_of(points, rng)
+        found = run_passes(
+            interval_passes(kind, one),
+            lambda own, parts=parts: own.combine([own.chunk(part) for part in parts]),
+        )
+        expected = run_in_memory(interval_passes(kind, one), repeated)
+        if expected is None:
+            assert found is None
+            continue
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_venn_abers_of_weights_is_that_of_refitted_regressions(seed):
+    rng = np.random.default_rng(seed)
+    score, label = some_rows(rng, int(rng.integers(2, 40)))
+    weight = some_weights(rng, score.size)
+    points = collapse(score, label, weight)
+    one = Isotonic().fit_points(points).calibration_map_
+    parts = parts_of(points, rng)
+    request = venn_abers_pass(one)
+    found = request.combine([request.chunk(part) for part in parts])
+    for a, b in zip(found, run_in_memory(interval_passes("venn_abers", one), points), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for r in np.flatnonzero(one.weight > 0)[1:-1]:
+        inside = points.score[(points.score >= one.score_lo[r]) & (points.score < one.score_hi[r])]
+        for x, extra, level in ((inside[0], 0, found.lower[r]), (inside[-1], 1, found.upper[r])):
+            fitted = IsotonicRegression().fit(
+                np.append(score, x), np.append(label, extra), np.append(weight, 1.0)
+            )
+            assert level == pytest.approx(fitted.predict([x])[0], abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["counts", "decay", "sampling"])
+def test_bands_of_weights_hold_the_truth(kind):
+    rng = np.random.default_rng(7)
+    held, n = 0, 3000
+    for _ in range(40):
+        score = rng.random(n)
+        truth = 0.02 + 0.3 * score**3
+        label = rng.random(n) < truth
+        weight = {
+            "counts": np.ones(n),
+            "decay": 0.5 ** rng.integers(0, 7, n),
+            "sampling": sampling_weights(np.exp(rng.normal(0, 0.5, n))),
+        }[kind]
+        cells = run_in_memory(cell_passes(), collapse(score, label, weight))
+        lower, upper = cell_bounds(lightened(cells, weight.max()))
+        cell = np.searchsorted(cells.last, score)
+        held += bool(np.all((lower[cell] <= truth) & (truth <= upper[cell + 1])))
+    assert held >= 38
+
+
 # From a log to a scored one
 
 
@@ -196,9 +278,7 @@ def test_from_a_log_to_scored_rows(tmp_path, kind, method):
     loaded = read_table(made["lookup_path"])
     assert loaded.facts.interval == kind
     assert loaded.facts.format_version == "2"
-    request = cells_pass(int(points.weight.sum())) if kind == "band" else venn_abers_pass(loaded.map)
-    result = request.combine([request.chunk(points)])
-    expected = band(loaded.map, result) if kind == "band" else result
+    expected = run_in_memory(interval_passes(kind, loaded.map), points)
     for found, own in zip(loaded.interval, expected, strict=True):
         np.testing.assert_allclose(found, rate * own / (rate * own + 1 - own), rtol=1e-12)
     run(score, ScoreConfig, tmp_path, log=plain, output={"path": str(tmp_path / "out"), "interval": True})
@@ -225,14 +305,155 @@ def test_from_a_log_to_scored_rows(tmp_path, kind, method):
         np.testing.assert_array_equal(rows["prob_upper"], upper)
 
 
+@pytest.mark.parametrize("kind", ["band", "venn_abers"])
+@pytest.mark.parametrize("weights", ["counts", "sampling", "half_life"])
+def test_rows_with_weights(tmp_path, kind, weights):
+    from jobs import fit
+    from jobs.config import FitConfig
+
+    rng = np.random.default_rng(9)
+    n = 3000
+    score, day = rng.random(n), rng.integers(0, 4, n)
+    label = (rng.random(n) < score**2).astype(np.int8)
+    weight = np.exp(rng.normal(0, 1, n)) if weights == "sampling" else 1.0 + (rng.random(n) < 0.05)
+    dates = pa.array(np.datetime64("2025-03-01") + day.astype("timedelta64[D]"))
+    table = pa.table({"score": score, "label": label, "w": weight, "date": dates})
+    write_log(tmp_path / "log", table, 3)
+    more = {"log": {"segment": [], "weight": "w", "weights": weights}, "calibrator": {"interval": kind}}
+    if weights == "half_life":
+        more = {
+            "log": {"segment": []},
+            "calibrator": {"interval": kind},
+            "window": {"column": "date", "last": "4d", "half_life": "1d"},
+        }
+        weight = 0.5 ** (3 - day)
+    made = run(fit, FitConfig, tmp_path, **more)
+    loaded = read_table(made["lookup_path"])
+    own = sampling_weights(weight) if weights == "sampling" else weight
+    points = collapse(score, label, own)
+    np.testing.assert_allclose(loaded.map.weight.sum(), own.sum())
+    heaviest = own.max() if weights == "sampling" else 1.0
+    expected = run_in_memory(interval_passes(kind, loaded.map, heaviest), points)
+    for found, values in zip(loaded.interval, expected, strict=True):
+        np.testing.assert_allclose(found, values, rtol=1e-9)
+
+
+def a_log_of_segments(root, weighted=False):
+    """Segments a and b have maps of their own, c is too thin, and d refutes a truth that never decreases."""
+    rng = np.random.default_rng(11)
+    rows = {"a": 3000, "b": 2000, "c": 40, "d": 1500}
+    segment = np.repeat(list(rows), list(rows.values()))
+    score = rng.random(segment.size)
+    truth = np.where(segment == "a", score**2, np.where(segment == "d", 1 - score, 0.3 * score))
+    label = (rng.random(segment.size) < truth).astype(np.int8)
+    # Few repeated rows: many of them would refute what holds, since they are not independent.
+    weight = 1 + (rng.random(segment.size) < 0.05) if weighted else np.ones(segment.size)
+    order = rng.permutation(segment.size)
+    columns = {"score": score, "label": label, "a": segment, "w": weight.astype(float)}
+    columns = {name: column[order] for name, column in columns.items()}
+    write_log(root / "log", pa.table(columns), 3)
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "weighted", "rate"),
+    [
+        ("band", "isotonic", False, 1.0),
+        ("band", "platt", True, 0.5),
+        ("venn_abers", "isotonic", True, 1.0),
+        ("venn_abers", "isotonic", False, 0.5),
+    ],
+)
+def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, kind, method, weighted, rate):
+    from jobs import evaluate, fit, score, tables
+    from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
+
+    rows = a_log_of_segments(tmp_path, weighted)
+    log = {"segment": ["a"], "negative_sampling_rate": rate, **({"weight": "w"} if weighted else {})}
+    segments = {"shrinkage": "none", "min_rows": 100}
+    made = run(
+        fit, FitConfig, tmp_path, log=log, segments=segments, calibrator={"method": method, "interval": kind}
+    )
+    found = read_table(made["lookup_path"])
+    assert found.facts.interval == kind
+    assert found.facts.format_version == "4"
+    assert made["segments"]["intervals_refuted"] == (1 if kind == "band" else 0)
+    assert ("of 1 of the segments' maps refute" in caplog.text) == (kind == "band")
+    for name in "abd":
+        own = rows["a"] == name
+        points = collapse(rows["score"][own], rows["label"][own], rows["w"][own])
+        one = found.own_map((name,))
+        expected = run_in_memory(interval_passes(kind, one), points)
+        start, stop = found.rows_of((name,))
+        assert (expected is None) == (kind == "band" and name == "d")
+        ends = (np.zeros(1), np.ones(1)) if expected is None else (odds_divided(e, rate) for e in expected)
+        for column, values in zip(found.interval, ends, strict=True):
+            np.testing.assert_allclose(column[start:stop], np.broadcast_to(values, stop - start), rtol=1e-12)
+    run(score, ScoreConfig, tmp_path, log=log, output={"path": str(tmp_path / "out"), "interval": True})
+    scored = pq.read_table(tmp_path / "out")
+    assert scored.column_names[-4:] == ["probability", "prob_lower", "prob_upper", "table_version"]
+    table = logcal.load(str(tmp_path / "store"), "t")
+    lower, upper = table.interval(scored["score"].to_numpy(), {"a": scored["a"]})
+    np.testing.assert_array_equal(scored["prob_lower"], lower)
+    np.testing.assert_array_equal(scored["prob_upper"], upper)
+    thin = np.asarray(scored["a"]) == "c"
+    for own, whole in zip(
+        (lower, upper), found.whole_interval.at(found.whole.score_hi, scored["score"].to_numpy()), strict=True
+    ):
+        np.testing.assert_array_equal(own[thin], whole[thin])
+    with pytest.raises(ConfigError, match="found none of a"):
+        table.interval([0.5])
+    report = {"path": str(tmp_path / "report")}
+    run(evaluate, EvaluateConfig, tmp_path, log=log, evaluate={"allow_in_sample": True}, report=report)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert ("The band holds" in page, "multiprobabilities" in page) == (kind == "band", kind != "band")
+    duckdb = pytest.importorskip("duckdb")
+    asked = scored.select(["score", "a"]).append_column("row", pa.array(np.arange(len(lower))))
+    for inline in (False, True)[: 1 if method == "platt" else 2]:
+        query = tables.sql(str(tmp_path / "store"), "t", None, "duckdb", inline, "scored", "score").lines[0]
+        one = duckdb.connect()
+        one.register("scored", asked)
+        answer = one.sql(
+            f"SELECT prob_lower, prob_upper FROM ({query.rstrip(';')}) ORDER BY row"
+        ).fetchnumpy()
+        np.testing.assert_array_equal(answer["prob_lower"], lower)
+        np.testing.assert_array_equal(answer["prob_upper"], upper)
+
+
+def test_intervals_of_segments_do_not_depend_on_how_rows_are_cut(tmp_path):
+    from dataclasses import replace
+
+    from jobs.config import FitConfig
+    from jobs.fit import recipe_of
+    from pipeline.execution import InlineExecutor
+    from pipeline.log.logs import Columns, open_log
+    from pipeline.sort.score_table import SortPlan
+
+    a_log_of_segments(tmp_path, weighted=True)
+    log = open_log([str(tmp_path / "log")], Columns("score", "label", "w", ("a",)))
+    recipe = recipe_of(
+        FitConfig(
+            log={"path": "x", "segment": ["a"], "weight": "w"},
+            store={"path": "y", "table": "t"},
+            segments={"shrinkage": "none", "min_rows": 100},
+            calibrator={"interval": "band"},
+        )
+    )
+    prints = set()
+    for run_rows, bucket in ((1 << 21, 24 << 20), (700, 9000)):
+        plan = SortPlan(str(tmp_path / f"scratch-{run_rows}"), run_rows=run_rows, bucket_bytes=bucket)
+        (tmp_path / f"scratch-{run_rows}").mkdir()
+        prints.add(replace(recipe).fit(log, plan, InlineExecutor()).fingerprint)
+    assert len(prints) == 1
+
+
 def test_what_does_not_go_with_intervals(tmp_path):
     from jobs import fit, score
     from jobs.config import FitConfig, ScoreConfig
 
     a_log(tmp_path)
     for log, calibrator, said in (
-        ({"segment": ["a"]}, {"interval": "band"}, "without segments"),
-        ({"segment": [], "weight": "w"}, {"interval": "band"}, "all count alike, found log.weight"),
+        ({"segment": ["a"]}, {"interval": "band"}, "borrow no strength, found segments.shrinkage=auto"),
         ({"segment": []}, {"interval": "venn_abers", "method": "platt"}, "expected method isotonic"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -12,9 +12,20 @@ from typing import Any
 
 from calibrators.base import Calibrator
 from calibrators.calibration_map import CalibrationMap, Interval
-from calibrators.intervals import BAND, NONE, VENN_ABERS, Cells, venn_abers_pass, with_cells
+from calibrators.intervals import (
+    BAND,
+    NONE,
+    VENN_ABERS,
+    Cells,
+    band,
+    cell_passes,
+    divided,
+    lightened,
+    venn_abers_pass,
+    with_cells,
+)
 from calibrators.monotone import largest_fall, project_isotonic
-from calibrators.passes import Pass
+from calibrators.passes import Pass, run_passes
 from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
@@ -100,16 +111,21 @@ class Fit:
     gathered: int = 0
 
 
-def needs_table(calibrator: Calibrator, weighted: bool) -> bool:
-    """Whether a fit to a log, with a weight column or without one, has passes after the first."""
+def needs_table(calibrator: Calibrator, weighted: bool, interval: str = NONE) -> bool:
+    """Whether a fit to a log, with a weight column or without one, has passes after the first.
+
+    interval : see `fit_log`. Where rows have weights, what lies below a part is known once all have been added up.
+    """
+    if interval == VENN_ABERS or (interval == BAND and weighted):
+        return True
     return not (calibrator.single_pass or (calibrator.single_placed_pass and not weighted))
 
 
 def where_written(
-    calibrator: Calibrator, log: Log, plan: SortPlan, keep: str | None, *, written: bool = False
+    calibrator: Calibrator, log: Log, plan: SortPlan, keep: str | None, interval: str = NONE
 ) -> str | None:
     """Where a fit's score table goes, if it is wanted: see `fit_log`."""
-    if keep is None and (written or needs_table(calibrator, log.columns.weight is not None)):
+    if keep is None and needs_table(calibrator, log.columns.weight is not None, interval):
         return f"{plan.scratch}/score_table"
     return keep
 
@@ -129,7 +145,6 @@ def fit_log(
     keep: str | None,
     total: RunReceipt | None = None,
     merged: tuple[ScoreTable, Any] | None = None,
-    written: bool = False,
     interval: str = NONE,
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
@@ -138,9 +153,8 @@ def fit_log(
     The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
     is not there, and the calibrator asks for another pass all the same, the runs are merged again, by their receipts.
     total : see `build_score_table`. merged : what a graph has given by now, the table and the result of the first pass.
-    written : whether the table is wanted for further passes in any case.
-    interval : one of `calibrators.intervals.KINDS`, of rows without weights; Venn-Abers of isotonic regression alone.
-    The first pass is then `first_request`'s.
+    interval : one of `calibrators.intervals.KINDS`; Venn-Abers of isotonic regression alone. The first pass is then
+    `first_request`'s.
 
     Raises
     ------
@@ -149,8 +163,7 @@ def fit_log(
     ConfigError
         The scores do not suit the calibrator.
     """
-    written |= interval == VENN_ABERS
-    plan = replace(plan, write=where_written(calibrator, log, plan, keep, written=written))
+    plan = replace(plan, write=where_written(calibrator, log, plan, keep, interval))
     table: ScoreTable | None = None
 
     passes = itertools.count(1)
@@ -185,8 +198,16 @@ def fit_log(
     except ValueError as error:
         raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
     venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
+    if interval == BAND and cells is None:  # rows have weights
+        cells = run_passes(cell_passes(), run)
     assert table is not None
     return Fit(calibrator, table, cells, venn_abers, gathered)
+
+
+def interval_of(fit: Fit, one: CalibrationMap) -> Interval | None:
+    """Of the rows of a map that is made of the fit's, for all rows; None where there is none: see `band`."""
+    found = fit.venn_abers if fit.cells is None else band(one, lightened(fit.cells, fit.table.heaviest))
+    return None if found is None else divided(found, fit.calibrator.sampling_rate)
 
 
 def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[CalibrationMap, float]:

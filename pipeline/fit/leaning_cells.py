@@ -109,7 +109,7 @@ def join(work: Work | None) -> Joined | None:
     """What segments have within the stretches of their parents' maps."""
     if work is None:
         return None
-    columns, items = gather(work.files, work.first, work.last)
+    columns, items, _ = gather(work.files, work.first, work.last)
     if len(columns) == 4:
         zero = np.zeros(columns[0].size)
         columns = [*columns[:3], zero, columns[3], zero]

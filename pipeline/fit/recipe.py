@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap, Interval
-from calibrators.intervals import ALPHA, NONE, VENN_ABERS, band, divided
+from calibrators.calibration_map import CalibrationMap
+from calibrators.intervals import ALPHA, NONE
 from pipeline import schema
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import write_blob
@@ -18,6 +18,7 @@ from pipeline.fit.calibration import (
     Fit,
     first_request,
     fit_log,
+    interval_of,
     keep_monotone,
     make_calibrator,
     where_written,
@@ -75,7 +76,7 @@ class Recipe:
     monotone : see `keep_monotone`
     columns, rules : the segment columns, if there are any, and which segments have maps of their own
     settings : of segments, for the manifest
-    interval : of each row of a table without segments, one of `calibrators.intervals.KINDS`
+    interval : of each row of a table, one of `calibrators.intervals.KINDS`; of segments that borrow no strength
     """
 
     method: str
@@ -117,9 +118,10 @@ class Recipe:
         """
         calibrator = self.calibrator()
         if self.columns:
-            return add_segment_fit(graph, calibrator, log, plan, self.rules, self.monotone, total, keep)
-        written = self.interval == VENN_ABERS
-        plan = replace(plan, write=where_written(calibrator, log, plan, keep, written=written))
+            return add_segment_fit(
+                graph, calibrator, log, plan, self.rules, self.monotone, total, keep, self.interval
+            )
+        plan = replace(plan, write=where_written(calibrator, log, plan, keep, self.interval))
         return add_merge(graph, log, plan, first_request(calibrator, self.interval), total)
 
     def finish(
@@ -138,7 +140,9 @@ class Recipe:
                 calibrator, log, plan, executor, keep=keep, total=total, merged=merged, interval=self.interval
             )
             return self._plain(fit)
-        found = finish_segments(calibrator, log, plan, executor, self.rules, self.monotone, merged, total)
+        found = finish_segments(
+            calibrator, log, plan, executor, self.rules, self.monotone, merged, total, self.interval
+        )
         # What was chosen for all rows holds for the segments too.
         return self._segmented(*found, calibrator.facts() if self.method == "auto" else {})
 
@@ -147,7 +151,14 @@ class Recipe:
         content = self._content(
             {**fit.table.facts(), "largest_monotone_repair": repair, **fit.calibrator.facts()}
         )
-        interval = self._interval_of(fit, one)
+        interval = interval_of(fit, one)
+        if self.interval != NONE and interval is None:
+            _logger.warning(
+                "calibrator.interval: the observations refute that the true probability never decreases with the "
+                "score, by more than chance in one table of %.0f explains: there is no band, and the table has no "
+                "prob_lower and prob_upper",
+                1 / ALPHA,
+            )
         facts = {**content, "monotone": one.monotone, "lookup_rows": len(one), **_course(fit)}
         if self.interval != NONE:
             facts["interval"] = self.interval if interval is not None else "refuted"
@@ -161,20 +172,6 @@ class Recipe:
             fingerprint(one, **content),
             lambda name: lookup_bytes(one, version=name, **content),
         )
-
-    def _interval_of(self, fit: Fit, one: CalibrationMap) -> Interval | None:
-        """Of the rows of a map that is published."""
-        found = fit.venn_abers
-        if fit.cells is not None:
-            found = band(one, fit.cells)
-            if found is None:
-                _logger.warning(
-                    "calibrator.interval: the observations refute that the true probability never decreases with the "
-                    "score, by more than chance in one table of %.0f explains: there is no band, and the table has no "
-                    "prob_lower and prob_upper",
-                    1 / ALPHA,
-                )
-        return None if found is None else divided(found, self.sampling_rate)
 
     def _segmented(self, fit: SegmentedFit, of_all: Fit, chosen: dict[str, Any]) -> Content:
         content = self._content({**of_all.table.facts(), "largest_monotone_repair": fit.repair, **chosen})
@@ -196,6 +193,17 @@ class Recipe:
                 for level in fit.levels[2:]
             ]
         facts = {**content, "monotone": fit.monotone, "lookup_rows": files.rows, "segments": segments}
+        if fit.interval != NONE:
+            facts["interval"] = fit.interval
+            segments["intervals_refuted"] = fit.refuted
+        if fit.refuted:
+            _logger.warning(
+                "calibrator.interval: the observations of %s of the segments' maps refute that the true probability "
+                "never decreases with the score, by more than chance in one of %.0f explains: there is no band for "
+                "them, and their rows say from 0 to 1",
+                f"{fit.refuted:,}",
+                1 / ALPHA,
+            )
         return Content(
             of_all.table,
             None if fit.identity else fit.levels[0].maps.first(),

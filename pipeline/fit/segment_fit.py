@@ -20,13 +20,21 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.base import Calibrator, Line
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.intervals import NONE, divided, interval_passes
 from calibrators.isotonic import Isotonic
 from calibrators.isotonic_groups import fit_groups
-from calibrators.passes import Pass, Points
+from calibrators.passes import Pass, Points, run_passes
 from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
-from pipeline.fit.calibration import Fit, fit_log, keep_monotone, where_written
+from pipeline.fit.calibration import (
+    Fit,
+    first_request,
+    fit_log,
+    interval_of,
+    keep_monotone,
+    where_written,
+)
 from pipeline.fit.leaning_segments import Numbered, add_leaning, own_segments
 from pipeline.log.logs import Log
 from pipeline.sort.exchange import Slices
@@ -78,45 +86,36 @@ def add_segment_fit(
     monotone: str,
     total: Any,
     keep: str | None = None,
+    interval: str = NONE,
 ) -> Any:
     """Add a fit to segments to a graph: `number -> split -> merge-i -> combine -> pack -> join-i -> fitted`.
 
     total : RunReceipt, or a reference to it; otherwise as `fit_segments`. Returns a reference to a `Merged`.
     """
     rules = _rules(calibrator, rules)
-    pooled, weighted = _pooled(calibrator), log.columns.weight is not None
-    plan = replace(plan, write=where_written(calibrator, log, plan, None))
+    pooled, weighted = _pooled(calibrator, interval), log.columns.weight is not None
+    plan = replace(plan, write=where_written(calibrator, log, plan, None, interval))
     numbered = graph.task(
         "number", _number, total, plan.scratch, rules, pooled, weighted, log.columns.segments, keep
     )
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
-    first = add_merge(graph, log, plan, calibrator.first_pass(), total, cutting)
+    first = add_merge(graph, log, plan, first_request(calibrator, interval), total, cutting)
     visited = None
     if rules.lean:
         visited = add_leaning(graph, calibrator, first, numbered, log, plan)
     elif not calibrator.fitted_for_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
-        visited = _add_visits(
-            graph, calibrator.for_segments(), first, wanted, log, plan, rules, monotone, pooled
-        )
+        visit = _visit(calibrator.for_segments(), monotone, interval)
+        visited = _add_visits(graph, visit, first, wanted, log, plan, rules)
     return graph.task("fitted", Merged, first, numbered, visited)
 
 
 def _add_visits(
-    graph: Graph,
-    calibrator: Calibrator,
-    first: Any,
-    wanted: Any,
-    log: Log,
-    plan: SortPlan,
-    rules: SegmentRules,
-    monotone: str,
-    pooled: bool,
+    graph: Graph, visit: Visit[Fitted], first: Any, wanted: Any, log: Log, plan: SortPlan, rules: SegmentRules
 ) -> Any:
-    few = MOST_POOLED if pooled else MOST_SEGMENTS
+    few = MOST_POOLED if visit.first is None else MOST_SEGMENTS
     each = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, rules.min_rows, few)
     most = each * len(log.columns.segments)
-    visit = _visit(calibrator, monotone, pooled=pooled)
     return add_visits(graph, first, wanted, visit, plan.bucket_bytes, most, plan.scratch)
 
 
@@ -125,20 +124,21 @@ def _rules(calibrator: Calibrator, rules: SegmentRules) -> SegmentRules:
     return rules if can_lean(calibrator) else replace(rules, lean=False)
 
 
-def _pooled(calibrator: Calibrator) -> bool:
-    """Whether the merge pools each segment's rows."""
-    return can_lean(calibrator) and calibrator.sampling_rate == 1.0
+def _pooled(calibrator: Calibrator, interval: str) -> bool:
+    """Whether the merge pools each segment's rows. Intervals are of points."""
+    return can_lean(calibrator) and calibrator.sampling_rate == 1.0 and interval == NONE
 
 
-def _visit(calibrator: Calibrator, monotone: str, *, pooled: bool) -> Visit[Fitted]:
-    """What becomes of segments. pooled : whether the merge has pooled their rows."""
-    if isinstance(calibrator, Isotonic) and pooled:
+def _visit(calibrator: Calibrator, monotone: str, interval: str, heaviest: float = 1.0) -> Visit[Fitted]:
+    """What becomes of segments. heaviest : of the score table; those that are not cut know it by themselves."""
+    if isinstance(calibrator, Isotonic) and _pooled(calibrator, interval):
         return Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
-    calibrator = calibrator.in_lines(falling=monotone == "allow")
+    if interval == NONE:  # which are those of a map's rows
+        calibrator = calibrator.in_lines(falling=monotone == "allow")
     return Visit(
-        small=functools.partial(_fit_small, calibrator, monotone),
+        small=functools.partial(_fit_small, calibrator, monotone, interval),
         first=calibrator.first_pass(),
-        large=functools.partial(_fit_large, calibrator, monotone),
+        large=functools.partial(_fit_large, calibrator, monotone, interval, heaviest),
     )
 
 
@@ -173,6 +173,7 @@ def fit_segments(
     monotone: str = "allow",
     total: RunReceipt | None = None,
     keep: str | None = None,
+    interval: str = NONE,
 ) -> tuple[SegmentedFit, Fit]:
     """Fit a calibrator to each segment of a log, to each segment of its leading columns, and to all rows.
 
@@ -188,6 +189,7 @@ def fit_segments(
     monotone : see `pipeline.fit.calibration.keep_monotone`; it holds for each map
     total : see `pipeline.sort.score_table.build_score_table`
     keep : folder for the score table of the segments, if it is wanted
+    interval : of the rows of each map, made of the rows that it is fitted to; see `fit_log`. Not where maps lean
 
     Returns
     -------
@@ -202,10 +204,9 @@ def fit_segments(
     """
     graph = Graph()
     source = add_sort(graph, log, plan) if total is None else total
-    merged = add_segment_fit(graph, calibrator, log, plan, rules, monotone, source, keep)
-    return finish_segments(
-        calibrator, log, plan, executor, rules, monotone, executor.compute(graph, merged), total
-    )
+    merged = add_segment_fit(graph, calibrator, log, plan, rules, monotone, source, keep, interval)
+    found = executor.compute(graph, merged)
+    return finish_segments(calibrator, log, plan, executor, rules, monotone, found, total, interval)
 
 
 def finish_segments(
@@ -217,6 +218,7 @@ def finish_segments(
     monotone: str,
     merged: Merged,
     total: RunReceipt | None = None,
+    interval: str = NONE,
 ) -> tuple[SegmentedFit, Fit]:
     """What a graph could not say beforehand: passes after the first, of all rows and of segments larger than a task.
 
@@ -224,38 +226,40 @@ def finish_segments(
     """
     rules = _rules(calibrator, rules)
     first, numbered, visited = merged
-    fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, merged=first)
-    table = fit.table
-    whole, identity, repair = _whole(calibrator, table, rules, monotone)
+    fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, merged=first, interval=interval)
+    whole, identity, repair, refuted = _whole(fit, rules, monotone, interval)
     if rules.lean:
         below, variances = visited
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
-    pooled, calibrator = _pooled(calibrator), calibrator.for_segments()
+    visit = _visit(calibrator.for_segments(), monotone, interval, fit.table.heaviest)
     if visited is None:
         graph = Graph()
-        joined = _add_visits(graph, calibrator, first, numbered.wanted, log, plan, rules, monotone, pooled)
+        joined = _add_visits(graph, visit, first, numbered.wanted, log, plan, rules)
         visited = executor.compute(graph, joined)
     found = numbered.segments.levels
     levels, results, lines = [whole], [], []
     for level, reasons, done in zip(
         found,
         numbered.reasons,
-        finish_visits(visited, len(found), executor, _visit(calibrator, monotone, pooled=pooled)),
+        finish_visits(visited, len(found), executor, visit),
         strict=True,
     ):
-        levels.append(_level_fit(level, done, list(reasons)))
+        levels.append(_level_fit(level, done, list(reasons), interval))
         results += [result for _, result in done]
         lines.append(_lines_of(len(level.keys), done))
     if any(line is not None for own in lines for line in own):
         _say_as_moves(levels, lines, [level.of for level in found])
-    monotone_first = identity or _map_of(whole).monotone
+    first_map = whole.maps.first()
+    monotone_first = identity or first_map is None or first_map.monotone
     fitted = SegmentedFit(
         tuple(levels),
         found[-1].types,
         identity,
         monotone_first and all(result.monotone for result in results),
         max([repair, *(result.repair for result in results)]),
+        interval=interval,
+        refuted=refuted + sum(result.refuted for result in results),
     )
     return fitted, fit
 
@@ -270,23 +274,20 @@ def can_lean(calibrator: Calibrator) -> bool:
     return type(calibrator) is Isotonic and calibrator.single_pass
 
 
-def _whole(
-    calibrator: Calibrator, table: ScoreTable, rules: SegmentRules, monotone: str
-) -> tuple[LevelFit, bool, float]:
-    """Level 0: the map of all rows, or the score as it is where they are too few."""
+def _whole(fit: Fit, rules: SegmentRules, monotone: str, interval: str) -> tuple[LevelFit, bool, float, int]:
+    """Level 0: the map of all rows, or the score as it is where they are too few; and how many bands were refuted."""
+    table, own = fit.table, None
     reason = None if rules.lean else rules.reason(table.used, table.used_positive)
     if reason is None:
-        calibration_map, repair = keep_monotone(calibrator.calibration_map_, monotone)
+        calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, monotone)
+        own = interval_of(fit, calibration_map)
     else:
         calibration_map, repair = _identity(table, reason), 0.0
-    maps = Maps()
-    maps.add(calibration_map)
+    maps = Maps.empty([], interval)
+    maps.add(calibration_map, own)
     rows, positives = np.array([table.used]), np.array([table.used_positive])
-    return LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, repair
-
-
-def _map_of(fit: LevelFit) -> CalibrationMap:
-    return CalibrationMap(*fit.maps.arrays())
+    refuted = int(reason is None and interval != NONE and own is None)
+    return LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, repair, refuted
 
 
 def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
@@ -304,15 +305,14 @@ def _identity(table: ScoreTable, reason: str) -> CalibrationMap:
 
 
 def _level_fit(
-    level: Level, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]
+    level: Level, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None], interval: str
 ) -> LevelFit:
-    maps = _collect(len(level.keys), done, reasons)
+    maps = _collect(Maps.empty([0] * len(level.keys), interval), done, reasons)
     return LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps)
 
 
-def _collect(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]) -> Maps:
-    """All maps in the order of the segments; reasons that were found while fitting are added."""
-    maps = Maps([0] * count)
+def _collect(maps: Maps, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]) -> Maps:
+    """All maps in the order of the segments, none of which has one yet; reasons that were found in fits are added."""
     for codes, result in done:
         for code, size, reason in zip(codes.tolist(), result.maps.sizes, result.reasons, strict=True):
             maps.sizes[code] = size
@@ -357,13 +357,13 @@ _HELD = (np.array([2.0**-53]), np.array([1.0 - 2.0**-53]))
 """What a score is held in whose log-odds are taken."""
 
 
-def _fit_small(calibrator: Calibrator, monotone: str, segments: Slices) -> Fitted:
+def _fit_small(calibrator: Calibrator, monotone: str, interval: str, segments: Slices) -> Fitted:
     """Fit segments whose points are in memory."""
     found = []
     for points in segments.points():
         run = functools.partial(_run, points)
-        found.append(_fit_one(calibrator, monotone, points.score.size, run))
-    return _fitted(found)
+        found.append(_fit_one(calibrator, monotone, interval, segments.heaviest, points.score.size, run))
+    return _fitted(found, interval)
 
 
 def _fit_pooled(ends: float, segments: Slices) -> Fitted:
@@ -378,36 +378,69 @@ def _run(points: Points, request: Pass) -> Any:
     return request.combine([request.chunk(points)])
 
 
-def _fit_large(calibrator: Calibrator, monotone: str, points: int, run: Callable[[Pass], Any]) -> Fitted:
-    return _fitted([_fit_one(calibrator, monotone, points, run)])
+def _fit_large(
+    calibrator: Calibrator,
+    monotone: str,
+    interval: str,
+    heaviest: float,
+    points: int,
+    run: Callable[[Pass], Any],
+) -> Fitted:
+    return _fitted([_fit_one(calibrator, monotone, interval, heaviest, points, run)], interval)
 
 
-def _fitted(found: list[tuple[CalibrationMap | Line | str, float]]) -> Fitted:
-    maps = Maps()
-    for one, _ in found:
-        maps.add(one if isinstance(one, CalibrationMap) else None)
-    reasons = [one if isinstance(one, str) else None for one, _ in found]
-    lines = [one if isinstance(one, Line) else None for one, _ in found]
-    monotone = all(one.monotone if isinstance(one, CalibrationMap) else _rises(one) for one, _ in found)
-    return Fitted(maps.packed(), reasons, monotone, max(repair for _, repair in found), lines)
+class _One(NamedTuple):
+    """What became of a segment: its map, or line, or why it has neither; how far it was repaired; and its interval."""
+
+    what: CalibrationMap | Line | str
+    repair: float = 0.0
+    interval: Interval | None = None
+
+    @property
+    def rises(self) -> bool:
+        """Whether it never decreases, as far as there is anything."""
+        if isinstance(self.what, CalibrationMap):
+            return self.what.monotone
+        return isinstance(self.what, str) or self.what.slope >= 0
 
 
-def _rises(one: Line | str) -> bool:
-    return isinstance(one, str) or one.slope >= 0
+def _fitted(found: list[_One], interval: str) -> Fitted:
+    maps = Maps.empty([], interval)
+    for one in found:
+        maps.add(one.what if isinstance(one.what, CalibrationMap) else None, one.interval)
+    reasons = [one.what if isinstance(one.what, str) else None for one in found]
+    lines = [one.what if isinstance(one.what, Line) else None for one in found]
+    without = [one for one in found if isinstance(one.what, CalibrationMap) and one.interval is None]
+    return Fitted(
+        maps.packed(),
+        reasons,
+        all(one.rises for one in found),
+        max(one.repair for one in found),
+        lines,
+        0 if interval == NONE else len(without),
+    )
 
 
 def _fit_one(
-    calibrator: Calibrator, monotone: str, points: int, run: Callable[[Pass], Any]
-) -> tuple[CalibrationMap | Line | str, float]:
-    """A segment's map, or line, and how far it was repaired; or why it has none."""
+    calibrator: Calibrator,
+    monotone: str,
+    interval: str,
+    heaviest: float,
+    points: int,
+    run: Callable[[Pass], Any],
+) -> _One:
     if points == 1:
-        return ONE_SCORE, 0.0
+        return _One(ONE_SCORE)
     # Fitting changes it, and other tasks have it too.
     calibrator = copy.copy(calibrator)
     try:
         calibrator.fit_passes(run)
     except ValueError:
-        return NOT_SUITED, 0.0
+        return _One(NOT_SUITED)
     if calibrator.line_ is not None:
-        return calibrator.line_, 0.0
-    return keep_monotone(calibrator.calibration_map_, monotone)
+        return _One(calibrator.line_)
+    one, repair = keep_monotone(calibrator.calibration_map_, monotone)
+    if interval == NONE:
+        return _One(one, repair)
+    found = run_passes(interval_passes(interval, one, heaviest), run)
+    return _One(one, repair, None if found is None else divided(found, calibrator.sampling_rate))

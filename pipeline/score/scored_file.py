@@ -242,19 +242,16 @@ class _File:
         codec = self._codecs[index]
         chunk = writer.write_doubles(self._probabilities(index), group.num_rows, codec)
         self.null_rows += chunk.nulls
-        ends = self._write_interval(
-            writer, self._scores(index) if self.interval else (), group.num_rows, codec
-        )
+        ends = self._write_interval(writer, self._intervals(index), group.num_rows, codec)
         return [chunk, *ends, writer.write_constant(self._version, group.num_rows, codec)]
 
     def _write_interval(
-        self, writer: ChunkWriter, pages: Iterable[Array], rows: int, codec: int
+        self, writer: ChunkWriter, pages: Iterable[tuple[Array, Array]], rows: int, codec: int
     ) -> list[Chunk]:
-        """The ends of the intervals of scores, which are transformed already."""
+        """The ends of the intervals of scores, page by page."""
         if self.interval is None:
             return []
-        assert self.map is not None
-        found = [self.interval.at(self.map.score_hi, scores) for scores in pages]
+        found = list(pages)
         return [writer.write_doubles((pair[i] for pair in found), rows, codec) for i in range(2)]
 
     def _write_classified(self, writer: ChunkWriter, index: int) -> list[Chunk]:
@@ -269,11 +266,11 @@ class _File:
         probability = writer.write_doubles(map(self._calibrated, pages), rows, codec)
         self.null_rows += probability.nulls
         self.range.add(apply_transform(scores, self.facts.score_transform))
-        transformed = (apply_transform(page, self.facts.score_transform) for page in pages)
+        ends = (self._interval_at(apply_transform(page, self.facts.score_transform)) for page in pages)
         return [
             score,
             probability,
-            *self._write_interval(writer, transformed, rows, codec),
+            *self._write_interval(writer, ends, rows, codec),
             writer.write_booleans(map(self._decided, pages), rows, codec),
             writer.write_constant(self._version, rows, codec),
         ]
@@ -303,6 +300,15 @@ class _File:
             assert self.map is not None
             yield self.map.predict(scores)
 
+    def _intervals(self, row_group: int) -> Iterator[tuple[Array, Array]]:
+        return map(self._interval_at, self._scores(row_group))
+
+    def _interval_at(self, scores: Array) -> tuple[Array, Array]:
+        """Of scores that are transformed already."""
+        assert self.map is not None
+        assert self.interval is not None
+        return self.interval.at(self.map.score_hi, scores)
+
     def _classified(self, row_group: int, classifier: ShippedClassifier) -> Array:
         names = [feature.name for feature in classifier.features]
         found = [classifier.scores(batch) for batch in self._batches(row_group, names)]
@@ -322,11 +328,22 @@ class _SegmentedFile(_File):
     """The new columns where each segment has its own map."""
 
     def __init__(self, path: str, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
-        super().__init__(path, parquet, lookup.facts, scoring, None)
+        super().__init__(path, parquet, lookup.facts, scoring, None, lookup.interval)
         self.lookup = lookup
         self.seen = lookup.index.nothing_seen()
 
     def _probabilities(self, row_group: int) -> Iterator[Array]:
+        for scores, place, known in self._placed(row_group):
+            self.range.add(scores)
+            self.unseen_rows += known.size - int(np.count_nonzero(known))
+            yield self.lookup.apply(scores, place)
+
+    def _intervals(self, row_group: int) -> Iterator[tuple[Array, Array]]:
+        for scores, place, _ in self._placed(row_group):
+            yield self.lookup.intervals(scores, place)
+
+    def _placed(self, row_group: int) -> Iterator[tuple[Array, npt.NDArray[np.int32], npt.NDArray[np.bool_]]]:
+        """Scores, what each goes through, and whether its segment is known."""
         segments = self.scoring.segments
         there = self.parquet.schema_arrow.names
         names = [self.scoring.score, *(name for name in segments if name in there)]
@@ -334,6 +351,4 @@ class _SegmentedFile(_File):
             keys = with_values(batch, self.path, segments)
             place, known = self.lookup.index.find([keys.column(name) for name in segments], self.seen)
             scores = apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
-            self.range.add(scores)
-            self.unseen_rows += known.size - int(np.count_nonzero(known))
-            yield self.lookup.apply(scores, place)
+            yield scores, place, known

@@ -14,20 +14,32 @@ from calibrators.sampling import effective_scale
 
 
 class WeightSums(NamedTuple):
-    """The exact sums of rows' weights and of their squares (each rounded once), as expansions."""
+    """The exact sums of rows' weights and of their squares (each rounded once), as expansions.
+
+    largest : float64 array, shape (1,): the largest weight; empty where it is not known any more
+    """
 
     weight: Array
     squares: Array
+    largest: Array = np.empty(0)
 
     @property
     def scale(self) -> float:
         """What weights are multiplied by, so that they add up to the effective size."""
         return effective_scale(float(exact_sum(self.weight)), float(exact_sum(self.squares)))
 
+    @property
+    def heaviest(self) -> float:
+        """The largest weight, once multiplied; not more than that where it is known."""
+        largest = self.largest.max() if self.largest.size else np.sqrt(exact_sum(self.squares))
+        return float(largest) * self.scale
+
 
 def sums_of(weight: Array) -> WeightSums:
     """Of some rows' weights."""
-    return WeightSums(expansion_of(weight), expansion_of(weight * weight))
+    return WeightSums(
+        expansion_of(weight), expansion_of(weight * weight), weight.max(initial=0.0, keepdims=True)
+    )
 
 
 def add_sums(parts: Sequence[WeightSums | None]) -> WeightSums | None:
@@ -35,7 +47,10 @@ def add_sums(parts: Sequence[WeightSums | None]) -> WeightSums | None:
     known = [part for part in parts if part is not None]
     if not known:
         return None
-    return WeightSums(*(expansion_of(np.concatenate(column)) for column in zip(*known, strict=True)))
+    weight, squares, largest = (np.concatenate(column) for column in zip(*known, strict=True))
+    unknown = not all(part.largest.size for part in known)
+    heaviest = np.empty(0) if unknown else largest.max(keepdims=True)
+    return WeightSums(expansion_of(weight), expansion_of(squares), heaviest)
 
 
 def scaled(points: Points, scale: float) -> Points:

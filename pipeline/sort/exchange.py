@@ -84,10 +84,14 @@ def write_exchange(path: str, columns: Sequence[Array], starts: Integers) -> Exc
 
 
 class Slices(NamedTuple):
-    """Items of some segments, segment after segment: columns of float64, and where each segment begins, and the end."""
+    """Items of some segments, segment after segment: columns of float64, and where each segment begins, and the end.
+
+    heaviest : see `ScoreTable`
+    """
 
     columns: list[Array]
     starts: Integers
+    heaviest: float = 1.0
 
     def points(self) -> Iterator[Points]:
         """Each segment's points, where items are points."""

@@ -67,6 +67,11 @@ class RunReceipt:
         """What the rows' weights are multiplied by where they are added up."""
         return 1.0 if self.sums is None else self.sums.scale
 
+    @property
+    def heaviest(self) -> float:
+        """The largest of sampling weights, once multiplied; otherwise 1."""
+        return 1.0 if self.sums is None else self.sums.heaviest
+
 
 def write_runs(
     pieces: tuple[Piece, ...], reading: Reading, folder: str, index: int, run_rows: int, keep_bad: bool

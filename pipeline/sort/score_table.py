@@ -97,6 +97,7 @@ class ScoreTable:
     lowest, highest : the extreme scores.
     largest_move : of a score that was rounded to a grid; None without one.
     weight_scale : what sampling weights were multiplied by, so that they add up to Kish's effective size; otherwise 1.
+    heaviest : the largest sampling weight, once multiplied; otherwise 1.
     held_out : what a manifest says of rows that were held out of the table; see `RunReceipt`
     gathered : bytes that the ranges of scores left of the first pass.
     exchanged : of each level that was asked for, what the ranges of scores left of each segment, in their order.
@@ -114,6 +115,7 @@ class ScoreTable:
     bad: BadRows
     largest_move: float | None = None
     weight_scale: float = 1.0
+    heaviest: float = 1.0
     gathered: int = 0
     held_out: dict[str, float] = field(default_factory=dict)
     exchanged: tuple[tuple[Exchanged, ...], ...] = ()
@@ -419,6 +421,7 @@ def _table(
         bad=total.bad,
         largest_move=None if grid == score_grid.NONE else total.largest_move,
         weight_scale=total.scale,
+        heaviest=total.heaviest,
         held_out=total.held_out,
         exchanged=exchanged,
     )

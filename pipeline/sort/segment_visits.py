@@ -106,12 +106,14 @@ class Work(NamedTuple):
     level : place of the segments' level among those that are visited. codes : the segments
     files : what is left of them
     part : of a segment that is larger than a task, and alone here; None: the segments are here as a whole
+    heaviest : see `ScoreTable`
     """
 
     level: int
     codes: Integers
     files: tuple[Exchanged, ...]
     part: _Part | None
+    heaviest: float = 1.0
 
 
 class Visited(NamedTuple):
@@ -178,7 +180,7 @@ def _packed(
 ) -> list[Work | None]:
     def works(size: int, segments: int) -> list[Work]:
         return [
-            work
+            work._replace(heaviest=merged[0].heaviest)
             for level, (files, own) in enumerate(zip(merged[0].exchanged, wanted, strict=True))
             for work in _works(level, files, own, pooled, size, segments)
         ]
@@ -209,7 +211,7 @@ def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> Visi
     if work is None:
         return None
     if work.part is None:
-        result = _visit_small(work.files, work.codes, small)
+        result = small(_gathered(work.files, work.codes)._replace(heaviest=work.heaviest))
     else:
         points = work.part.points()
         result = (float(points.score[0]), points.score.size, chunk(points))
@@ -288,7 +290,7 @@ def _map_small(index: int, files: tuple[Exchanged, ...], codes: Integers, functi
 
 
 def _gathered(files: tuple[Exchanged, ...], codes: Integers) -> Slices:
-    columns, starts = gather(files, int(codes[0]), int(codes[-1]))
+    columns, starts, _ = gather(files, int(codes[0]), int(codes[-1]))
     # Nothing is left of those in between.
     return Slices(columns, np.append(starts[codes - codes[0]], starts[-1]))
 
@@ -322,10 +324,6 @@ def _parts(files: Sequence[Exchanged], code: int, task_bytes: int) -> list[_Part
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
-
-
-def _visit_small(files: tuple[Exchanged, ...], codes: Integers, small: Callable[[Slices], R]) -> R:
-    return small(_gathered(files, codes))
 
 
 def _run_part(part: _Part, chunk: Callable[[Points], Any]) -> Any:

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators.calibration_map import Interval
+from calibrators.intervals import NONE
 from calibrators.passes import Array
 from logcal.fingerprints import segmented_fingerprint
 from logcal.lookup_table import SegmentedLookup
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 _MAP = schema.LOOKUP_TABLE.names
-RESERVED = frozenset(
+RESERVED = frozenset(schema.INTERVAL_TABLE.names) | frozenset(
     name
     for columns in (schema.segmented_lookup, schema.sigmoid_segments, schema.evaluated_segments)
     for name in columns([]).names
@@ -73,7 +75,7 @@ class SegmentedFiles:
         metadata = lookup_table.metadata_of(self.facts, version, self.fingerprint, self.format_version)
         buffer = io.BytesIO()
         table = self.table.replace_schema_metadata(metadata)
-        names = self.table.schema.names[: -len(_MAP)]
+        names = self.table.schema.names[: self.table.schema.get_field_index(_MAP[0])]
         pq.write_table(table, buffer, compression="zstd", use_dictionary=names)
         return buffer.getvalue()
 
@@ -87,6 +89,8 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     facts : method, parameters, score_transform, data, as in `LookupFacts`
     """
     facts = {**facts, "monotone": fit.monotone, "segments": list(columns)}
+    if fit.interval != NONE:
+        facts["interval"] = fit.interval
     keys = [key + (None,) * (len(columns) - level.level) for level in fit.levels for key in level.keys]
     rows = np.array([size for level in fit.levels for size in level.maps.sizes])
     table = _maps_table(fit, columns, keys, rows)
@@ -95,7 +99,11 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     segments, sources, reasons = (_moves_table if moved else _segments_table)(fit, columns)
     maps = {name: as_numpy(table.column(name)) for name in _MAP}
     version = schema.FORMAT_VERSIONS[2 if sigmoids else 1 if moved else 0]
-    content = segmented_fingerprint(facts, fit.types, keys, rows.tolist(), maps, segments, version)
+    interval = None
+    if fit.interval != NONE:
+        version = schema.FOURTH_FORMAT_VERSION
+        interval = Interval(*(as_numpy(table.column(name)) for name in schema.INTERVAL_TABLE.names[-2:]))
+    content = segmented_fingerprint(facts, fit.types, keys, rows.tolist(), maps, segments, version, interval)
     buffer = io.BytesIO()
     pq.write_table(segments, buffer, compression="zstd")
     return SegmentedFiles(content, buffer.getvalue(), table.num_rows, sources, reasons, table, facts, version)
@@ -109,7 +117,7 @@ def _maps_table(fit: SegmentedFit, columns: tuple[str, ...], keys: list[Key], ro
     maps = zip(*(level.maps.arrays() for level in fit.levels), strict=True)
     return pa.Table.from_arrays(
         [*segment, as_column(levels[owner]), *(as_column(np.concatenate(parts)) for parts in maps)],
-        schema=schema.segmented_lookup(zip(columns, fit.types, strict=True)),
+        schema=schema.segmented_lookup(zip(columns, fit.types, strict=True), interval=fit.interval != NONE),
     )
 
 

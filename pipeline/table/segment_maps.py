@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.base import Line
-from calibrators.calibration_map import CalibrationMap
+from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.intervals import NONE
 from calibrators.passes import Array
 from pipeline.log.segment_values import Key
 
@@ -75,23 +76,36 @@ class Moves(NamedTuple):
 
 @dataclass
 class Maps:
-    """Maps, one after the other: the rows of the i-th are sizes[i], in `columns` as `CalibrationMap` names them."""
+    """Maps, one after the other: the rows of the i-th are sizes[i], in `columns` as `CalibrationMap` names them.
+
+    Where rows have intervals, two columns more: see `empty`.
+    """
 
     sizes: list[int] = field(default_factory=list)
     columns: list[list[Array]] = field(default_factory=lambda: [[] for _ in _COLUMNS])
 
+    @classmethod
+    def empty(cls, sizes: list[int], interval: str = NONE) -> Maps:
+        """With as many columns as maps with such intervals have. interval : of `calibrators.intervals.KINDS`."""
+        width = len(_COLUMNS) + (0 if interval == NONE else len(Interval._fields))
+        return cls(sizes, [[] for _ in range(width)])
+
     def first(self) -> CalibrationMap | None:
         """The first map, if there is one."""
         size = self.sizes[0]
-        columns = [np.concatenate(column)[:size] for column in self.columns] if size else []
+        columns = [np.concatenate(column)[:size] for column in self.columns[: len(_COLUMNS)]] if size else []
         return CalibrationMap(*columns) if columns else None
 
-    def add(self, one: CalibrationMap | None) -> None:
-        """Append a map, or none."""
+    def add(self, one: CalibrationMap | None, interval: Interval | None = None) -> None:
+        """Append a map, or none. interval : of its rows; where it is unknown, from 0 to 1."""
         self.sizes.append(0 if one is None else len(one))
-        if one is not None:
-            for column, name in zip(self.columns, _COLUMNS, strict=True):
-                column.append(getattr(one, name))
+        if one is None:
+            return
+        rows = [getattr(one, name) for name in _COLUMNS]
+        if len(self.columns) > len(rows):
+            rows += interval or (np.zeros(len(one)), np.ones(len(one)))
+        for column, values in zip(self.columns, rows, strict=True):
+            column.append(values)
 
     def packed(self) -> Maps:
         """With one array a column."""
@@ -107,6 +121,7 @@ class Fitted(NamedTuple):
 
     maps, reasons : a map or a reason each. monotone : whether every map is. repair : largest change it made.
     lines : instead of a map, what a segment's log-odds are a line of: of, shift, slope; None where it has a map
+    refuted : maps that have no band, since their observations refute a truth that never decreases
     """
 
     maps: Maps
@@ -114,6 +129,7 @@ class Fitted(NamedTuple):
     monotone: bool
     repair: float
     lines: list[Line | None] = []  # noqa: RUF012 it is never changed
+    refuted: int = 0
 
 
 @dataclass
@@ -150,6 +166,8 @@ class SegmentedFit:
     identity : whether level 0 is the score as it is, since all rows together are too few.
     monotone : whether every map is. repair : largest change that was made to have them so.
     variances : of each level, of the shifts and of the slopes of its segments; empty where maps do not borrow strength.
+    interval : that the rows of maps have, one of `calibrators.intervals.KINDS`
+    refuted : maps that have none, see `Fitted`
     """
 
     levels: tuple[LevelFit, ...]
@@ -158,6 +176,8 @@ class SegmentedFit:
     monotone: bool
     repair: float
     variances: tuple[tuple[float, float], ...] = ()
+    interval: str = NONE
+    refuted: int = 0
 
     def source(self, key: Key) -> tuple[str, int]:
         """Which rows a key's map was fitted to: the kind, and the level."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,17 +102,18 @@ def query(
     if inline and isinstance(table, SegmentedLookup) and moving:
         return _moved_inline(d, table, rows)
     if inline:
-        ends = _inline_ends(d, table) if isinstance(table, LookupTable) else ""
+        ends = _inline_ends(d, table)
         return f"SELECT s.*,\n  {_guarded(d, _expression(d, table))} AS probability{ends}\nFROM {rows} AS s"
     assert d.parquet is not None
     where = d.parquet.format(path=path.replace("'", "''"))
+    ends = "" if table.interval is None else _ENDS
     if isinstance(table, SegmentedLookup) and moving:
         beside = d.parquet.format(path=storage.beside(path, SEGMENTS_FILE).replace("'", "''"))
         sigmoids = table.moves is not None and table.moves.of is not None
         return _moved_join(d, table.columns, where, beside, rows, sigmoids=sigmoids) + d.end
     if isinstance(table, SegmentedLookup):
-        return _keyed_join(d, table.columns, where, rows) + d.end
-    return _join(d, where, rows, _ENDS if table.interval is not None else "") + d.end
+        return _keyed_join(d, table.columns, where, rows, ends) + d.end
+    return _join(d, where, rows, ends) + d.end
 
 
 def _transformed(d: Dialect, transform: str, score: str) -> str:
@@ -147,18 +148,30 @@ _LINE = f"CASE WHEN l.slope = 0 THEN l.prob_lo ELSE l.prob_lo + l.slope * (s.{_S
 _ENDS = ",\n  l.prob_lower, l.prob_upper"
 
 
-def _inline_ends(d: Dialect, table: LookupTable) -> str:
+def _inline_ends(d: Dialect, table: LookupTable | SegmentedLookup) -> str:
     """The ends of the intervals of a table that has them."""
     if table.interval is None:
         return ""
     columns = zip(("prob_lower", "prob_upper"), table.interval, strict=True)
-    return "".join(f",\n  {_guarded(d, _steps(d, table.map, values))} AS {name}" for name, values in columns)
+    return "".join(f",\n  {_guarded(d, _end(d, table, values))} AS {name}" for name, values in columns)
 
 
-def _steps(d: Dialect, found: CalibrationMap, values: Array) -> str:
+def _end(d: Dialect, table: LookupTable | SegmentedLookup, values: Array) -> str:
+    """A number for each row of a table's maps."""
+    if isinstance(table, LookupTable):
+        return _steps(d, table.map.score_lo, values)
+
+    def steps(key: Key) -> str:
+        rows = slice(*table.rows_of(key))
+        return _steps(d, table.maps["score_lo"][rows], values[rows])
+
+    return _by_segment(d, table, steps)
+
+
+def _steps(d: Dialect, score_lo: Array, values: Array) -> str:
     """A number for each row of a map, as CASE expressions."""
     zero = [0.0] * values.size
-    return _half(d, list(zip(found.score_lo.tolist(), values.tolist(), zero, zero, strict=True)))
+    return _half(d, list(zip(score_lo.tolist(), values.tolist(), zero, zero, strict=True)))
 
 
 def _join(d: Dialect, where: str, rows: str, ends: str = "") -> str:
@@ -183,8 +196,8 @@ def _within(d: Dialect) -> str:
     return f"{nan}s.{_SCORE} >= l.score_lo AND (s.{_SCORE} < l.score_hi OR l.score_hi = {infinite})"
 
 
-def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str) -> str:
-    """Of a table of segments: each row's map is the one of the most columns that there is."""
+def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str, ends: str = "") -> str:
+    """Of a table of segments: each row's map is the one of the most columns that there is. ends : see `_join`."""
     levels = range(len(columns), 0, -1)
     kinds = " ".join(f"WHEN {level} THEN {_key(d, columns[:level], 'p')}" for level in levels)
     lookup = f"SELECT p.*, CASE p.segment_level {kinds} ELSE '0' END AS {_MAP} FROM {where} AS p"
@@ -197,7 +210,7 @@ def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str) -> st
         f"maps AS (SELECT DISTINCT {_MAP} FROM lookup),\n"
         f"keyed AS (SELECT k.*, {keys} FROM {rows} AS k),\n"
         f"rows_of_maps AS (\n  SELECT r.*, coalesce({chosen}, '0') AS {_MAP}\n  FROM keyed AS r\n    {joins}\n)\n"
-        f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability\nFROM rows_of_maps AS s\n{kind} lookup AS l\n"
+        f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability{ends}\nFROM rows_of_maps AS s\n{kind} lookup AS l\n"
         f"  ON s.{_MAP} = l.{_MAP} AND {_within(d)}"
     )
 
@@ -318,12 +331,17 @@ def _key(d: Dialect, columns: Sequence[str], of: str) -> str:
 def _expression(d: Dialect, table: LookupTable | SegmentedLookup) -> str:
     if isinstance(table, LookupTable):
         return _tree(d, table.map)
+    return _by_segment(d, table, lambda key: _tree(d, table.own_map(key)))
+
+
+def _by_segment(d: Dialect, table: SegmentedLookup, expression: Callable[[Key], str]) -> str:
+    """What an expression says of each segment that has a map, and of all others."""
     cases = [
-        f"WHEN {_matches(d, table.columns, key)} THEN {_tree(d, table.own_map(key))}"
+        f"WHEN {_matches(d, table.columns, key)} THEN {expression(key)}"
         for key in sorted(table.bounds, key=lambda key: (-len(key), str(key)))
         if key
     ]
-    whole = _tree(d, table.own_map(()))
+    whole = expression(())
     return f"CASE {' '.join(cases)} ELSE {whole} END" if cases else whole
 
 
