@@ -206,7 +206,8 @@ class SegmentedLookup:
     def _rows_at(self, scores: Array, place: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
         """The row of `maps` that each score lies in; any of its map for NaN. place : of each the number of its map."""
         score_hi = self.maps["score_hi"]
-        row, end = self.starts[place], self.starts[place + 1] - 1
+        row: npt.NDArray[np.int64] = self.starts[place]
+        end = self.starts[place + 1] - 1
         while (searching := row < end).any():
             middle = (row + end) >> 1
             above = searching & (score_hi[middle] <= scores)

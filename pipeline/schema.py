@@ -41,7 +41,9 @@ __all__ = [
     "SEGMENT_CERTAINTY",
     "SEGMENT_DIFFERENCES",
     "SEGMENT_LEVEL",
+    "SEGMENT_LINE",
     "SEGMENT_MEASURES",
+    "SEGMENT_PARTS",
     "TABLE_VERSION_COLUMN",
     "evaluated_segments",
     "moved_segments",
@@ -77,8 +79,28 @@ SEGMENT_DIFFERENCES = ("log_loss_difference", "log_loss_difference_error")
 """What is measured of each segment where a table is compared with something else: below 0 the table is better."""
 
 
-SEGMENT_CERTAINTY = ("auc_error", "spiegelhalter_z", "score_test_p", "chance_error", "debiased_squared_error")
-"""How sure a segment's measures after calibration are."""
+SEGMENT_PARTS = (
+    "brier_miscalibration",
+    "brier_discrimination",
+    "log_loss_miscalibration",
+    "log_loss_discrimination",
+)
+"""What the losses of a segment are made of (CORP): the loss of its base rate, plus the first, less the second."""
+
+SEGMENT_LINE = ("intercept", "intercept_error", "slope", "slope_error")
+"""Cox's line of a segment's labels on the log-odds of its probabilities."""
+
+SEGMENT_CERTAINTY = (
+    "auc_error",
+    "spiegelhalter_z",
+    "score_test_p",
+    "chance_error",
+    "debiased_squared_error",
+    *SEGMENT_PARTS,
+    *SEGMENT_LINE,
+    "ici",
+)
+"""How sure a segment's measures after calibration are, and how its probabilities agree with what happened."""
 
 
 def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]], *, compared: bool = True) -> pa.Schema:

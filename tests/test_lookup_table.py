@@ -173,10 +173,10 @@ def test_other_columns(tmp_path):
 
 @pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts])
 def test_other_format_version(path, read):
-    rewritten(path, metadata={"logcal.format_version": "4"})
+    rewritten(path, metadata={"logcal.format_version": "5"})
     with pytest.raises(
         InputRejectedError,
-        match="expected format_version 1, 2 or 3, found 4: a newer version of logcal wrote it",
+        match="expected format_version 1, 2, 3 or 4, found 5: a newer version of logcal wrote it",
     ):
         read(path)
     rewritten(path, drop="logcal.format_version")

@@ -7,8 +7,7 @@ when that is taken off which chance can explain; see `beyond_chance`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,21 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators._kernels.accumulators import expansion_of
-from calibrators.assessment import MEASURES, Assessment
-from calibrators.decomposition import chance_error, debiased_squared_error
-from calibrators.error_bars import ErrorBars, error_bar_passes
-from calibrators.measures import assessment_passes, run_passes, side_by_side
-from calibrators.passes import Array, Pass, Points
-from calibrators.sampling import weighing_negatives
+from calibrators.passes import Array
 from pipeline import schema
 from pipeline.arrow_columns import as_column, column_of
 from pipeline.evaluate.chance import beyond_chance, observed_over_expected
 from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
+from pipeline.evaluate.segment_numbers import FIELDS, visit_of
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
-from pipeline.sort.exchange import Slices
 from pipeline.sort.first_pass import Begin, add_first_pass, answering
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_sort, most_parts
 from pipeline.sort.segment_predictions import SegmentedComparison
@@ -57,11 +50,6 @@ PICTURED = 6
 UNSEEN = "unseen"
 """What a segment is fitted on that the table does not know: its rows go through a parent's map, or that of all rows."""
 
-_FIELDS = (
-    *(*MEASURES, "mean_prediction", "weight", "positives", "gap", "variance", "largest"),
-    *schema.SEGMENT_CERTAINTY,
-)
-
 
 @dataclass(frozen=True)
 class Side:
@@ -86,7 +74,7 @@ class Side:
 
     def column(self, name: str) -> Array:
         """A measure of each segment; NaN where it does not exist."""
-        return self.values[:, _FIELDS.index(name)]
+        return self.values[:, FIELDS.index(name)]
 
 
 AddSort = Callable[[Graph, SortPlan], Any]
@@ -135,7 +123,7 @@ def add_sides(
     """
     sides = []
     for plan, suffix, tests in zip(plans, ("", "-again"), (False, True), strict=True):
-        visit = _visit(bins, _weighted(log, known), sampling_rate, tests=tests)
+        visit = visit_of(bins, _weighted(log, known), sampling_rate, tests=tests)
         with graph.named(suffix):
             begin = partial(_begin, Sizes(bins, sampling_rate=sampling_rate), tests)
             side = _add_side(graph, log, plan, add(graph, plan), names, known, visit, begin)
@@ -147,80 +135,16 @@ def _weighted(log: Log, known: Known | None) -> bool:
     return log.columns.weight is not None if known is None else known.weighted
 
 
-def _visit(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) -> Visit[Array]:
-    # No total weight is 0: weights, where a log has them, are not taken for counts.
-    passes = partial(_passes, bins, 0 if weighted or sampling_rate != 1 else None, sampling_rate, tests)
-    return Visit(partial(_measure_small, passes), next(passes()), partial(_measure_large, passes))
-
-
 def _everyone(rows: SegmentRows) -> list[Any]:
     return [np.ones(len(rows.level.keys), np.bool_)]
 
 
 def _side(found: _AddedSide, visit: Visit[Array], executor: Executor) -> Side:
-    values = np.empty((len(found.rows.level.keys), len(_FIELDS)))
+    values = np.empty((len(found.rows.level.keys), len(FIELDS)))
     [done] = finish_visits(found.visited, 1, executor, visit)
     for codes, measured in done:
         values[codes] = measured
     return Side(found.rows, values)
-
-
-def _passes(
-    bins: int,
-    rows: int | None,
-    sampling_rate: float,
-    tests: bool,
-    parts: Sequence[tuple[float, Array]] = (),
-) -> Any:
-    """Passes to an assessment, and with `tests` its error bars, in one tuple."""
-    if sampling_rate == 1.0:
-        measured: Any = assessment_passes(bins=bins, histogram_bins=1, rows=rows, parts=parts)
-    else:
-        measured = weighing_negatives(
-            assessment_passes(bins=bins, histogram_bins=1, rows=rows), sampling_rate
-        )
-    return side_by_side(measured, *([error_bar_passes(rate=sampling_rate)] if tests else []))
-
-
-def _measure_small(passes: Callable[..., Any], segments: Slices) -> Array:
-    return np.array([_measure_points(passes, points) for points in segments.points()])
-
-
-def _measure_points(passes: Callable[..., Any], points: Points) -> list[float]:
-    # The weight is known: one pass may be enough.
-    parts = [(float(points.score[0]), expansion_of(points.weight))]
-    return _numbers(*run_passes(passes(parts=parts), partial(_run, points)))
-
-
-def _run(points: Points, request: Pass) -> Any:
-    return request.combine([request.chunk(points)])
-
-
-def _measure_large(passes: Callable[[], Any], points: int, run: Callable[[Pass], Any]) -> Array:
-    return np.array([_numbers(*run_passes(passes(), run))])
-
-
-def _numbers(found: Assessment, bars: ErrorBars | None = None) -> list[float]:
-    """An assessment in the order of `_FIELDS`."""
-    measures = [getattr(found.measures, name) for name in MEASURES]
-    groups = [
-        (group.weight, group.frequency, group.mean_prediction, group.weight / group.effective_size)
-        for group in found.by_frequency
-        if group.frequency is not None and group.mean_prediction is not None
-    ]
-    values = [*measures, found.mean_prediction, found.weight, found.positives]
-    numbers = [math.nan if value is None else value for value in values]
-    certain = [None if bars is None else getattr(bars, name) for name in schema.SEGMENT_CERTAINTY[:3]]
-    if groups and bars is not None:
-        certain += [chance_error(found.by_frequency), debiased_squared_error(found.by_frequency)]
-    certain += [None] * (len(schema.SEGMENT_CERTAINTY) - len(certain))
-    sure = [math.nan if value is None else value for value in certain]
-    if not groups:
-        return [*numbers, math.nan, math.nan, math.nan, *sure]
-    gap = math.fsum(weight * abs(frequency - p) for weight, frequency, p, _ in groups)
-    # The variance within a group is largest if all its probabilities are the mean.
-    variance = math.fsum(weight * row * p * (1 - p) for weight, _, p, row in groups)
-    return [*numbers, gap, variance, max(row for *_, row in groups), *sure]
 
 
 @dataclass(frozen=True)
@@ -353,7 +277,7 @@ def evaluate_segments(
     graph = Graph()
     add = add or partial(_add_sort, log)
     sides = add_sides(graph, log, lookup.columns, plans, bins, add, sampling_rate, known)
-    visits = [_visit(bins, _weighted(log, known), sampling_rate, tests=tests) for tests in (False, True)]
+    visits = [visit_of(bins, _weighted(log, known), sampling_rate, tests=tests) for tests in (False, True)]
     found = executor.compute(graph, graph.task("sides", list, sides))
     before, after = (_side(*pair, executor) for pair in zip(found, visits, strict=True))
     run, run_after = (
