@@ -198,7 +198,7 @@ def test_files_and_their_order_change_nothing(place):
 
 def test_what_does_not_go_is_said_before_anything_is_read(place):
     place.write_log()
-    base = ("compare", "--set", "log.path=log")
+    base = ("compare", "--set", "log.path=log", "--set", "cluster.kind=inline")
     place.run(*base, "--set", "compare.methods=[isotnic]").expect(2, "did you mean 'isotonic'?")
     place.run(*base, "--set", "compare.methods=[dg]").expect(
         2, "found dg, which is for logs that `logcal generate`"
@@ -219,8 +219,13 @@ def test_margins_leave_bbq_out(place):
     assert "bbq was left out: it needs scores in [0, 1]" in shown
     assert "before" not in shown
     place.run(*arguments, "--set", "compare.methods=bbq").expect(2, "no method is left; bbq was left out")
+
+
+def test_more_folds_than_the_rows_of_a_label_allow_are_refused(place):
+    place.write_log(place.predictions(150))
+    arguments = ("compare", "--set", "log.path=log", "--set", "cluster.kind=inline")
     few = place.run(*arguments, "--set", "compare.folds=100", "--set", "compare.methods=platt")
-    assert few.code in (0, 3)
+    few.expect(3, "expected at least twice as many observations of each label as folds")
 
 
 def test_the_headline_names_what_cannot_be_told_apart(points):
