@@ -20,6 +20,7 @@ from jobs.run import Outcome, Plan
 from pipeline.errors import CheckFailedError, ConfigError
 from pipeline.evaluate.evaluation import MEASURE_FACTS
 from pipeline.execution import Executor
+from pipeline.files.folders import free_for, write_whole
 
 MARKER = "demo.json"
 ADULT = Path(__file__).parent / "data" / "adult.parquet"
@@ -40,12 +41,21 @@ def prepare(config: DemoConfig) -> Prepared:
         Something else is there.
     """
     folder = Path(config.output.path).absolute()
-    if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not free_for(folder, MARKER):
         raise ConfigError(
             f"output.path: expected a folder that is new, empty, or of an earlier demo, found something else in "
             f"{folder}: choose another"
         )
     return Prepared(config, folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove all but the marker, by which a demo that is killed meanwhile can be run again."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != MARKER:
+            path.unlink()
 
 
 @dataclass(frozen=True)
@@ -81,9 +91,9 @@ class Prepared:
         """Make the log, and run the jobs on it."""
         folder = self.folder
         if (folder / MARKER).exists():
-            shutil.rmtree(folder)
+            _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MARKER).write_text(json.dumps({"table": TABLE}))
+        write_whole(folder / MARKER, json.dumps({"table": TABLE}).encode())
         (folder / "data").mkdir()
         shutil.copyfile(ADULT, folder / "data" / ADULT.name)
         write_logs(folder)

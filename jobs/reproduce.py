@@ -13,7 +13,7 @@ from jobs.config_reproduce import ReproduceConfig
 from jobs.run import Outcome, Plan
 from pipeline.errors import ConfigError
 from pipeline.execution import Executor
-from pipeline.files.folders import write_whole
+from pipeline.files.folders import free_for, write_whole
 from pipeline.files.writable import check_writable
 from pipeline.reproduce.experiment_times import METHODS, run_times
 from pipeline.reproduce.experiments import (
@@ -47,7 +47,7 @@ def prepare(config: ReproduceConfig) -> Prepared:
             f"data.path: expected a folder with data sets as Parquet files, found no folder {data}"
         )
     folder = _local(config.output.path, "output.path")
-    if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not free_for(folder, MARKER):
         raise ConfigError(
             f"output.path: expected a folder that is new, empty, or of an earlier reproduction, found something else "
             f"in {folder}: choose another"

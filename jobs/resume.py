@@ -56,7 +56,9 @@ def left_to_do(store: TableStore, identity: str, *, candidate: bool, force: bool
     if stand.standing is Standing.REFUSED:
         refuse([refusal for refusal in made.refusals if refusal["rule"] != OLDER_DATA or not force], made)
     if candidate:
-        raise NothingToDoError(f"{said} (CURRENT names {now}), and store.publish is candidate: nothing to do")
+        raise NothingToDoError(
+            f"{said} (CURRENT names {now or 'none yet'}), and store.publish is candidate: nothing to do"
+        )
     return made
 
 

@@ -14,7 +14,9 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from jobs.demo import _clear
 from pipeline.errors import ConfigError, NothingToDoError, TemporaryError
+from pipeline.files.folders import free_for
 from pipeline.files.output import MANIFEST, Output
 from pipeline.score.parquet.append import open_target
 
@@ -388,3 +390,20 @@ def test_a_manifest_is_written_when_all_else_is_on_the_disk(tmp_path, monkeypatc
     assert any(name.startswith(".out.logcal-staging-") for name in found)
     # And the folder's new name before what says that it is there.
     assert tmp_path.name in disk.before(".manifest.json")
+
+
+def test_a_folder_that_a_job_marks_as_its_own(tmp_path):
+    """A demo or a reproduction that is killed at any moment can be run again in its folder."""
+    folder, marker = tmp_path / "own", "demo.json"
+    assert free_for(folder, marker)
+    folder.mkdir()
+    assert free_for(folder, marker)
+    (folder / f".{marker}.{'2d' * 16}.tmp").write_text("{")
+    assert free_for(folder, marker)
+    (folder / "mine").mkdir()
+    assert not free_for(folder, marker)
+    (folder / marker).write_text("{}")
+    (folder / "a.txt").write_text("a")
+    assert free_for(folder, marker)
+    _clear(folder)
+    assert [path.name for path in folder.iterdir()] == [marker]

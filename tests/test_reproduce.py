@@ -107,6 +107,9 @@ def test_what_is_refused(tmp_path, data):
     ):
         prepared(tmp_path, data)
     (output / "mine.txt").unlink()
+    # What a run that was killed left of its marker is nobody else's.
+    (output / f".reproduce.json.{'2d' * 16}.tmp").write_text("{")
+    prepared(tmp_path, data)
     with pytest.raises(ConfigError, match=r"data.path: expected a folder with data sets"):
         prepared(tmp_path, tmp_path / "nothing")
     with pytest.raises(ConfigError, match=r"data.path: expected a folder on a mounted file system"):

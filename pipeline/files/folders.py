@@ -274,6 +274,16 @@ def write_whole(path: Path, data: bytes) -> None:
         _rename(temporary, path)
 
 
+def free_for(folder: Path, marker: str) -> bool:
+    """Whether a path of a mounted file system may become, or is, a folder that a job marks as its own by a file.
+
+    It is new or empty, or has the marker, or no more than what a killed run was writing of it.
+    """
+    if not folder.exists() or (folder / marker).exists():
+        return True
+    return folder.is_dir() and all(path.match(f".{marker}.*{_TEMPORARY}") for path in folder.iterdir())
+
+
 def _create(path: Path, data: bytes) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     with beside(path) as temporary:
