@@ -7,8 +7,11 @@ the moved curve. Both steps see a segment only through its counts in the parent'
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +33,9 @@ LEAST, MOST = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
 _FIRST = (0.25, 0.0625)
 _SMALLEST = VARIANCES[1]
 _MOST_ROUNDS = 10
+_SHARE = 1 << 15
+"""Segments that a thread moves at a time."""
+_MOST_THREADS = 8
 
 LEAN = 300.0
 """M: the information, sum of w p (1 - p), that the moved curve counts for in a segment's own map."""
@@ -189,25 +195,35 @@ def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> Curve:
 def move(cells: Cells) -> Moved:
     """Estimate the variances of the segments of a level, and each segment's shift and stretch of its parent's curve.
 
-    Weights count as repeated rows. Deterministic: sums run in the order of the segments. O(cells) a round of two or
-    three, and 484 operations a segment.
+    Weights count as repeated rows. Deterministic: sums run in the order of the segments. O(cells) a round of some,
+    and 484 operations a segment.
     """
     groups = cells.starts.size - 1
     theta, derivatives = np.zeros((groups, 2)), np.zeros((groups, 5))
-    scores = np.empty((VARIANCES.size, VARIANCES.size))
-    data = (cells.logit, cells.offset, cells.weight, cells.positives, cells.starts)
+    # Sums of shares are added up, and so may not depend on how many threads there are.
+    shares = [slice(at, min(at + _SHARE, groups)) for at in range(0, groups, _SHARE)]
+    scores = np.empty((len(shares), VARIANCES.size, VARIANCES.size))
+
+    def step(share: slice, variances: tuple[float, float], found: Array | None) -> None:
+        data = (cells.logit, cells.offset, cells.weight, cells.positives)
+        starts = cells.starts[share.start : share.stop + 1]
+        kernel.move_curves(*data, starts, *variances, theta[share], derivatives[share])
+        if found is not None:
+            kernel.evidence(theta[share], derivatives[share], VARIANCES, found)
+
     pair, seen = _FIRST, set()
-    for _ in range(_MOST_ROUNDS):
-        # A variance of 0 would keep the parameter at 0, and say nothing of what it could be.
-        kernel.move_curves(*data, max(pair[0], _SMALLEST), max(pair[1], _SMALLEST), theta, derivatives)
-        kernel.evidence(theta, derivatives, VARIANCES, scores)
-        # Of ties the first, which is the smallest.
-        best = np.unravel_index(int(np.argmax(scores)), scores.shape)
-        pair = (float(VARIANCES[best[0]]), float(VARIANCES[best[1]]))
-        if pair in seen:
-            break
-        seen.add(pair)
-    kernel.move_curves(*data, *pair, theta, derivatives)
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as threads:
+        for _ in range(_MOST_ROUNDS):
+            # A variance of 0 would keep the parameter at 0, and say nothing of what it could be.
+            tried = (max(pair[0], _SMALLEST), max(pair[1], _SMALLEST))
+            list(threads.map(step, shares, repeat(tried), scores))
+            # Of ties the first, which is the smallest.
+            best = divmod(int(np.argmax(scores.sum(axis=0))), VARIANCES.size)
+            pair = (float(VARIANCES[best[0]]), float(VARIANCES[best[1]]))
+            if pair in seen:
+                break
+            seen.add(pair)
+        list(threads.map(step, shares, repeat(pair), repeat(None)))
     # A curve's centre is its parent's; taking it out leaves the form that tables have.
     first = np.minimum(cells.starts[:-1], max(cells.logit.size - 1, 0))
     centre = (cells.logit - cells.offset)[first] if cells.logit.size else np.zeros(groups)

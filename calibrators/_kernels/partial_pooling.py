@@ -13,6 +13,7 @@ from calibrators._kernels.pava import add_block
 
 _ROUNDS = 100
 _HALVINGS = 40
+_ROOM = 2.0**1000  # for a product of determinants
 _SMALL = 1e-11  # of a step, beside 1: below it a group's optimum is found
 
 
@@ -161,24 +162,42 @@ def evidence(theta, derivatives, variances, out):
     """Laplace's log evidence of each pair of variances, summed over the groups in their order.
 
     With g, H gradient and information at theta and b = g + H theta: 1/2 b' (H + T^-1)^-1 b - 1/2 log det(I + T H).
+    Determinants are multiplied for as long as doubles can hold that, and their logarithm is taken then: one of each
+    would be most of the work.
 
-    variances : float64 array, shape (n,), the candidates for both. out : float64 array, shape (n, n)
+    variances : float64 array, shape (n,), ascending, the candidates for both. out : float64 array, shape (n, n)
     """
+    n = variances.size
+    largest = variances[n - 1]
+    product = np.ones((n, n))
+    tops = np.zeros((n, n))
     out[:] = 0.0
+    room = _ROOM
     for g in range(theta.shape[0]):
         g_a, g_d, h_aa, h_ad, h_dd = derivatives[g]
         b_a = g_a + h_aa * theta[g, 0] + h_ad * theta[g, 1]
         b_d = g_d + h_ad * theta[g, 0] + h_dd * theta[g, 1]
-        whole = h_aa * h_dd - h_ad * h_ad
-        for i in range(variances.size):
+        whole = max(h_aa * h_dd - h_ad * h_ad, 0.0)
+        aa, ad, dd = b_a * b_a, 2.0 * h_ad * b_a * b_d, b_d * b_d
+        # Determinants are 1 or more, and that of the largest variances is the largest.
+        most = 1.0 + largest * (h_aa + h_dd + largest * whole)
+        if most > room:
+            for i in range(n):
+                for j in range(n):
+                    out[i, j] -= log_of(product[i, j])
+                    product[i, j] = 1.0
+            room = _ROOM
+        room /= most
+        for i in range(n):
             s = variances[i]
-            for j in range(variances.size):
+            s_aa, s_ad, s_ha, s_whole = s * aa, s * ad, 1.0 + s * h_aa, h_dd + s * whole
+            for j in range(n):
                 t = variances[j]
-                determinant = 1.0 + s * h_aa + t * h_dd + s * t * whole
+                determinant = s_ha + t * s_whole
                 # b' (H + T^-1)^-1 b with T^-1 multiplied away, so that a variance of 0 drops out by itself.
-                top = (
-                    s * b_a * b_a * (1.0 + t * h_dd)
-                    - 2.0 * s * t * h_ad * b_a * b_d
-                    + t * b_d * b_d * (1.0 + s * h_aa)
-                )
-                out[i, j] += 0.5 * top / determinant - 0.5 * log_of(determinant)
+                top = s_aa * (1.0 + t * h_dd) + t * (dd * s_ha - s_ad)
+                product[i, j] *= determinant
+                tops[i, j] += top / determinant
+    for i in range(n):
+        for j in range(n):
+            out[i, j] = 0.5 * (tops[i, j] + out[i, j] - log_of(product[i, j]))

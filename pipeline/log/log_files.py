@@ -302,7 +302,8 @@ def open_parquet(
     ----------
     path : of the file
     seen : as it must still be, now and when the block ends; None: as it may be
-    coded : columns whose strings are read as dictionaries: once a row group, and not once a row
+    coded : columns whose strings are read as dictionaries, once a row group and not once a row, where the file has them
+        so
 
     Raises
     ------
@@ -316,12 +317,30 @@ def open_parquet(
         with reading(path):
             source = stack.enter_context(_source(filesystem, path))
             stack.enter_context(watched(filesystem, path, _with_number(stack, path, source), seen))
-            parquet = stack.enter_context(
-                pq.ParquetFile(
-                    source, buffer_size=_READ_BYTES, read_dictionary=list(coded) or None, **options
+            parquet = stack.enter_context(pq.ParquetFile(source, buffer_size=_READ_BYTES, **options))
+            if dictionaries := _dictionaries(parquet.metadata, coded):
+                known = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
+                parquet = stack.enter_context(
+                    pq.ParquetFile(source, buffer_size=_READ_BYTES, **known, **options)
                 )
-            )
         yield parquet
+
+
+_MOST_CODE_BYTES = 6
+"""Of a value, its share of the dictionary included: where a column takes more, its writer gave the dictionary up, and
+reading it as one means to look up each text twice."""
+
+
+def _dictionaries(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+    """Which of the columns are written as dictionaries."""
+    if not names:
+        return []
+    size = dict.fromkeys(names, 0)
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema in size:
+                size[column.path_in_schema] += column.total_uncompressed_size
+    return [name for name, found in size.items() if found <= _MOST_CODE_BYTES * metadata.num_rows]
 
 
 def read_batches(

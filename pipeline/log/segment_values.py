@@ -181,7 +181,7 @@ class _Texts:
         done = 0
         while True:
             known = (self._hashes, self._ends, self._found, self.count, codes)
-            done, self.count = kernels.number_text(starts, letters, done, self._slots, self._shift, *known)
+            done, self.count, _ = kernels.number_text(starts, letters, done, self._slots, self._shift, *known)
             if done == codes.size:
                 return codes
             self._grow(int(starts[done + 1] - starts[done]))
