@@ -34,7 +34,7 @@ _FIRST = (0.25, 0.0625)
 _SMALLEST = VARIANCES[1]
 _MOST_ROUNDS = 10
 _SHARE = 1 << 15
-"""Segments that a thread moves at a time."""
+"""Segments that a thread moves at a time, and of which the first variances are."""
 _MOST_THREADS = 8
 
 LEAN = 300.0
@@ -212,6 +212,9 @@ def move(cells: Cells) -> Moved:
             kernel.evidence(theta[share], derivatives[share], VARIANCES, found)
 
     pair, seen = _FIRST, set()
+    if groups >= 2 * _SHARE:  # if those of some are the variances of all, one round tells
+        pair = move(_some(cells, groups // _SHARE)).variances
+        seen.add(pair)
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as threads:
         for _ in range(_MOST_ROUNDS):
             # A variance of 0 would keep the parameter at 0, and say nothing of what it could be.
@@ -228,6 +231,14 @@ def move(cells: Cells) -> Moved:
     first = np.minimum(cells.starts[:-1], max(cells.logit.size - 1, 0))
     centre = (cells.logit - cells.offset)[first] if cells.logit.size else np.zeros(groups)
     return Moved(pair, theta[:, 0] - theta[:, 1] * centre, 1.0 + theta[:, 1])
+
+
+def _some(cells: Cells, every: int) -> Cells:
+    """Those of every so-many-th segment."""
+    sizes = np.diff(cells.starts)[::every]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    rows = np.arange(starts[-1]) + np.repeat(cells.starts[:-1:every] - starts[:-1], sizes)
+    return Cells(starts, *(column[rows] for column in cells[1:]))
 
 
 def cross(cells: Cells, value: Integers, parent: Integers) -> Moved:

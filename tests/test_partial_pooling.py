@@ -8,6 +8,7 @@ from scipy import integrate, optimize
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
+from calibrators import partial_pooling
 from calibrators._kernels import partial_pooling as kernel
 from calibrators.partial_pooling import VARIANCES, Cells, curve_of, move, own_blocks
 from calibrators.passes import Points
@@ -48,6 +49,38 @@ def test_each_group_is_at_the_optimum_that_scipy_finds(variances):
         )
         np.testing.assert_allclose(theta[g], best.x, atol=2e-5)
         assert penalised(theta[g], cells, g, *variances) <= best.fun + 1e-9
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e12, 1e70])
+def test_the_evidence_is_that_of_its_formula(scale):
+    """With determinants beyond what a product of a few can hold, too."""
+    rng = np.random.default_rng(5)
+    theta, derivatives = rng.normal(0, 0.5, (40, 2)), np.empty((40, 5))
+    expected = np.zeros((VARIANCES.size, VARIANCES.size))
+    for g in range(40):
+        root = rng.normal(0, 1, (2, 2)) * np.sqrt(scale)
+        h, gradient = root @ root.T, rng.normal(0, 1, 2)
+        derivatives[g] = *gradient, h[0, 0], h[0, 1], h[1, 1]
+        b = gradient + h @ theta[g]
+        for i, j in np.ndindex(expected.shape):
+            t = np.diag([VARIANCES[i], VARIANCES[j]])
+            inner = np.eye(2) + t @ h
+            size = inner[0, 0] * inner[1, 1] - inner[0, 1] * inner[1, 0]
+            expected[i, j] += 0.5 * b @ np.linalg.solve(inner, t @ b) - 0.5 * np.log(size)
+    found = np.empty_like(expected)
+    kernel.evidence(theta, derivatives, VARIANCES, found)
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+def test_shares_change_nothing(monkeypatch):
+    cells = cells_of(np.random.default_rng(6), groups=200)
+    expected = move(cells)
+    for share in (7, 64, 100):
+        monkeypatch.setattr(partial_pooling, "_SHARE", share)
+        found = move(cells)
+        assert found.variances == expected.variances
+        np.testing.assert_allclose(found.shift, expected.shift, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(found.slope, expected.slope, rtol=1e-10, atol=1e-12)
 
 
 def test_groups_of_one_class_and_without_rows():

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
@@ -34,6 +35,7 @@ from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log import segment_values
+from pipeline.log.log_files import open_parquet
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import buckets, exchange, run_files, segment_visits
 from pipeline.sort.score_table import SortPlan
@@ -791,6 +793,22 @@ def test_very_many_texts_get_codes():
     for part in np.array_split(np.array(texts, object), 7):
         encoder.encode(pa.RecordBatch.from_arrays([pa.array(part, pa.string())], ["a"]))
     assert encoder.keys == [(text,) for text in dict.fromkeys(texts)]
+    # Known ones among new ones, in another order, an empty one and one longer than all before.
+    more = [*np.random.default_rng(0).permutation(texts).tolist(), "", "new", "é" * 5000, "", "new"]
+    codes = encoder.encode(pa.RecordBatch.from_arrays([pa.array(more, pa.string())], ["a"]))
+    place = {text: i for i, text in enumerate(dict.fromkeys([*texts, *more[-5:]]))}
+    assert codes.tolist() == [place[text] for text in more]
+
+
+@pytest.mark.parametrize(("distinct", "coded"), [(50, True), (5000, False)])
+def test_columns_whose_writer_gave_the_dictionary_up_are_read_as_text(tmp_path, distinct, coded):
+    path = tmp_path / "log.parquet"
+    names = [f"segment {i % distinct:06d}" for i in range(5000)]
+    pq.write_table(pa.table({"a": names, "score": np.zeros(5000)}), path, dictionary_pagesize_limit=20_000)
+    with open_parquet(LocalFileSystem(), str(path), None, ["a"]) as parquet:
+        found = next(parquet.iter_batches()).column("a")
+    assert pa.types.is_dictionary(found.type) == coded
+    assert found.to_pylist() == names
 
 
 # Kept score tables

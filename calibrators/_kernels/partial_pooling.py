@@ -89,6 +89,8 @@ def _derivatives(logit, x, weight, positives, start, stop, a, d, out):
 def _climb(logit, x, weight, positives, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, out):
     """Newton's method on the penalised log likelihood, which is concave; steps are halved that go too far.
 
+    Returns the optimum, and leaves the derivatives there in `out`.
+
     inverse_a, inverse_d : one over the variances. move_a, move_d : which of a and d are moved
     """
     _derivatives(logit, x, weight, positives, start, stop, a, d, out)
@@ -114,6 +116,8 @@ def _climb(logit, x, weight, positives, start, stop, inverse_a, inverse_d, move_
             if there >= -0.5 * slope:
                 break
             t *= 0.5
+        else:
+            _derivatives(logit, x, weight, positives, start, stop, a + t * step_a, d + t * step_d, out)
         a += t * step_a
         d += t * step_d
         if max(abs(step_a), abs(step_d)) <= _SMALL:
@@ -152,7 +156,10 @@ def move_curves(logit, x, weight, positives, starts, variance_a, variance_d, the
                     a, d = _climb(
                         logit, x, weight, positives, start, stop, inverse_a, inverse_d, True, False, a, d, out
                     )
-        _derivatives(logit, x, weight, positives, start, stop, a, d, out)
+                else:
+                    _derivatives(logit, x, weight, positives, start, stop, a, d, out)
+        else:
+            _derivatives(logit, x, weight, positives, start, stop, a, d, out)
         theta[g, 0], theta[g, 1] = a, d
         put(derivatives[g], out)
 
