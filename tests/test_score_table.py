@@ -20,7 +20,7 @@ from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import run_files, score_table
 from pipeline.sort.parts import read_points, write_points
-from pipeline.sort.score_table import SortPlan, build_score_table, scratch_bytes
+from pipeline.sort.score_table import SortPlan, build_score_table, scratch_bytes, sort_log
 
 
 def write_log(folder: Path, columns: dict, files: int = 1, row_group_size: int = 1 << 20) -> str:
@@ -190,6 +190,15 @@ def test_weights_beyond_what_sums_can_hold(tmp_path):
     table, _ = build_score_table(log, plan, InlineExecutor())
     assert table.bad.in_order() == {"weight_infinite": 1, "weight_out_of_range": 3}
     np.testing.assert_array_equal(points_of(table).weight, [1e-100, 1.0, 1e100])
+
+
+def test_weights_beyond_what_sums_can_hold_in_segments(tmp_path):
+    columns = {"score": np.arange(4) / 4, "label": [0, 1, 1, 0], "g": ["a", "b"] * 2}
+    columns["w"] = [9.9e-101, 1e-100, 1e100, 1.01e100]
+    log = open_log(write_log(tmp_path / "log", columns), Columns("score", "label", "w", ("g",)))
+    plan = SortPlan(tmp_path, rules=RowRules(quarantine=True, max_fraction=1))
+    sorted_rows = sort_log(log, plan, InlineExecutor())
+    assert (sorted_rows.used, sorted_rows.bad.in_order()) == (2, {"weight_out_of_range": 2})
 
 
 def test_sigmoid_of_margins_but_infinite_margins_are_bad(tmp_path):

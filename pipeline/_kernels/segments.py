@@ -1,8 +1,9 @@
-"""Rows of many segments: numbering the segments, scattering rows by segment, and applying each one's own map."""
+"""Rows of many segments: numbering the segments, and taking the rows that can be used."""
 
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from pipeline._kernels.rows import HIGHEST_WEIGHT, LOWEST_WEIGHT
 
 _LARGEST = 1.7976931348623157e308
 _PRIME = np.uint64(0x100000001B3)  # of the hash of Fowler, Noll and Vo
@@ -156,12 +157,12 @@ def keep(score, label, code, out_score, out_slot, counts, n):
 
 @kernel
 def keep_weighted(score, label, weight, code, out_score, out_weight, out_slot, counts, n):
-    """As `keep`, of rows with weights; a weight is usable when finite and > 0."""
+    """As `keep`, of rows with weights. A weight is usable from 1e-100 to 1e100."""
     for i in range(score.size):
         s = score[i] + 0.0
         w = weight[i]
         z = label[i]
-        if z <= 1 and abs(s) <= _LARGEST and 0.0 < w <= _LARGEST:
+        if z <= 1 and abs(s) <= _LARGEST and LOWEST_WEIGHT <= w <= HIGHEST_WEIGHT:
             slot = 2 * code[i] + z
             out_score[n] = s
             out_weight[n] = w
@@ -169,43 +170,3 @@ def keep_weighted(score, label, weight, code, out_score, out_weight, out_slot, c
             counts[slot] += 1
             n += 1
     return n
-
-
-@kernel
-def scatter(score, slot, fill, out):
-    """Put scores in the order of their slots. fill : int64 array: where each slot begins in `out`; moved on."""
-    for i in range(score.size):
-        at = fill[slot[i]]
-        fill[slot[i]] = at + 1
-        out[at] = score[i]
-
-
-@kernel
-def scatter_weighted(score, weight, slot, fill, out_score, out_signed):
-    """Put weighted rows in the order of their codes, which are slots without their last bit, the label.
-
-    fill : int64 array: where the rows of each code begin; moved on.
-    out_signed : float64 array, weights, negative where the label is 0.
-    """
-    for i in range(score.size):
-        code = slot[i] >> 1
-        at = fill[code]
-        fill[code] = at + 1
-        out_score[at] = score[i]
-        out_signed[at] = weight[i] if slot[i] & 1 else -weight[i]
-
-
-@kernel
-def place(source, starts, target, fill, out):
-    """Copy slices of a run to where their segments are gathered.
-
-    source : float64 array. starts : int64 array, shape (slices + 1,): slice i is source[starts[i]:starts[i + 1]].
-    target : int64 array, shape (slices,): the segment that slice i belongs to, or -1.
-    fill : int64 array, a segment's next free place in `out`; moved on.
-    """
-    for i in range(target.size):
-        t = target[i]
-        if t >= 0:
-            n = starts[i + 1] - starts[i]
-            out[fill[t] : fill[t] + n] = source[starts[i] : starts[i + 1]]
-            fill[t] += n
