@@ -6,6 +6,8 @@ ties too. There are a few hundred sums a part, made by kernels, and a few thousa
 
 from __future__ import annotations
 
+import functools
+import operator
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -34,10 +36,18 @@ class Sums(NamedTuple):
 
     def plus(self, other: Sums, times: Fraction | int = 1) -> Sums:
         """The sums of both; the other's taken so many times."""
+        # Operations on fractions are most of what a small segment's measures take.
+        if other is NOTHING:
+            return self
+        if times == 1:
+            return other if self is NOTHING else Sums(*map(operator.add, self, other))
+        if times == -1:
+            return Sums(*map(operator.sub, self, other))
         return Sums(*(a + b * times for a, b in zip(self, other, strict=True)))
 
 
-NOTHING = Sums(Fraction(0), Fraction(0), Fraction(0), Fraction(0))
+_ZERO = Fraction(0)
+NOTHING = Sums(_ZERO, _ZERO, _ZERO, _ZERO)
 
 
 Targets = dict[float, tuple[Array, Array]]
@@ -195,11 +205,16 @@ def first_chunk(predict: Predict | None, edges: Array, targets: Targets | None, 
 
 def exact(components: Array) -> Fraction:
     """The exact sum of the components of an expansion."""
-    return sum(map(Fraction, components[components != 0].tolist()), Fraction(0))
+    return _sum_of(components.tolist())
+
+
+def _sum_of(components: Sequence[float]) -> Fraction:
+    found = [Fraction(component) for component in components if component]
+    return functools.reduce(operator.add, found) if found else _ZERO
 
 
 def _exact_sums(rows: Array) -> Sums:
-    return Sums(*(exact(row) for row in rows))
+    return Sums(*map(_sum_of, rows.tolist()))
 
 
 def add_sums(parts: list[Array]) -> list[Sums]:
@@ -356,13 +371,12 @@ def groups_of(totals: Totals, found: list[Ends]) -> tuple[list[float], list[Sums
     ends, cumulative = [], [NOTHING]
     for part_ends in found:
         between = [_exact_sums(rows) for rows in part_ends.sums]
+        upto = list(accumulate(between, Sums.plus, initial=totals.parts[index[part_ends.first]].below))
+        edges = part_ends.edges.tolist()
         for target, prediction in zip(part_ends.targets.tolist(), part_ends.prediction.tolist(), strict=True):
-            j = int(np.searchsorted(part_ends.edges, prediction))
-            below = totals.parts[index[part_ends.first]].below
-            for sums in between[: j + 1]:
-                below = below.plus(sums)
+            j = bisect_left(edges, prediction)
             before, tie = _whole_tie(totals.parts, index[part_ends.first], prediction, between[j + 1])
-            below = below.plus(before, -1)
+            below = upto[j + 1].plus(before, -1)
             cumulative.append(below.plus(tie, (Fraction(target) - below.weight) / tie.weight))
             ends.append(prediction)
     cumulative.append(totals.total)
