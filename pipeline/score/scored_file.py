@@ -148,7 +148,7 @@ def score_file(
         with (
             open_target(target_filesystem, target) as copy,
             open_bytes(filesystem, path, seen) as source,
-            open_parquet(filesystem, path, seen) as parquet,
+            open_parquet(filesystem, path, seen, scoring.segments) as parquet,
         ):
             _check_file(path, parquet, scoring)
             file = _open_file(path, parquet, scoring)
