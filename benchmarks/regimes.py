@@ -1,6 +1,6 @@
 """Which method is best with which truth, at which rate, from how many rows: excess log loss, with its standard error.
 
-    python benchmarks/regimes.py                           # the table of docs/methods.md
+    python benchmarks/regimes.py --rates 0.001 0.01 0.3    # the table of docs/methods.md: a quarter of an hour
     python benchmarks/regimes.py --sizes 1000 --rates 0.01 --methods isotonic abb
 
 Scores are normal; the truth is known, so that the excess of the expected log loss over the truth's is measured without
@@ -34,11 +34,19 @@ METHODS = {
     "bbq": ("bbq", {}),
     "bbq per_bin": ("bbq", {"prior": "per_bin"}),
     "abb": ("abb", {}),
+    "sbb": ("sbb", {}),
+    "near_isotonic": ("near_isotonic", {}),
+    "dgg": ("dgg", {}),
     "histogram": ("histogram", {"smoothing": 1}),
     "platt": ("platt", {"input": "logit"}),
     "beta": ("beta", {}),
+    "auto": ("auto", {}),
 }
-"""By the name in the table; scores are probabilities here, as those of most classifiers."""
+"""By the name in the table; scores are probabilities here, as those of most classifiers.
+
+`dg` is `isotonic`, and `dgg` is seen as a method of given scores: what cross-validation generates is no matter of the
+truth's shape, and is measured in docs/generate.md. `acp` needs an interval for each prediction, which these have not.
+"""
 
 SHAPES = {
     "sigmoid": lambda z: 1.3 * z,

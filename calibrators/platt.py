@@ -26,6 +26,8 @@ _MAX_EVALUATIONS = 100
 _FARTHEST = 1e6  # of shift and slope * score, beyond which their sum is less exact than a table
 _LAST_STEP = 1e-5  # change of the sigmoid's argument below which one more Newton step is exact
 _ONLY_STEP = 3e-7  # and below which this one is, to 1e-13
+_UNSEEN = 2.0**-51  # of a loss, a decrease that rounding hides
+_STEEP = 1024.0  # of arguments beyond, only those near 0 matter: their change is a share of the slope's
 
 
 class Platt(Calibrator):
@@ -164,7 +166,7 @@ def _minimise(layout: Layout, scale: Scale) -> Generator[Pass, Any, _Fitted]:
     now = yield evaluation_pass(layout, start)
     sigmoid, now = _recentred(start, now)
     da, db = _step(now)
-    if 2 * abs(da) + abs(db) < _ONLY_STEP:
+    if _change(sigmoid, da, db) < _ONLY_STEP:
         return _Fitted(_moved(sigmoid, da, db, 1.0), now.loss, 1)
     return (yield from _descend(layout, sigmoid, now, 1))
 
@@ -193,14 +195,17 @@ def _descend(
             da = 0.0
         if last:
             return _Fitted(_moved(sigmoid, da, db, 1.0), now.loss, evaluations)
-        last = 2 * abs(da) + abs(db) < _LAST_STEP
+        last = _change(sigmoid, da, db) < _LAST_STEP
         decrease = da * now.by_a + db * now.by_b
+        unseen = -decrease < _UNSEEN * now.loss  # which no line search can tell from none
         step = 1.0
         while True:
             tried = _moved(sigmoid, da, db, step)
             then = yield evaluation_pass(layout, tried)
             evaluations += 1
-            if last or then.loss < now.loss + 1e-4 * step * decrease or evaluations >= _MAX_EVALUATIONS:
+            if last or unseen or then.loss < now.loss + 1e-4 * step * decrease:
+                break
+            if evaluations >= _MAX_EVALUATIONS:
                 break
             step /= 2
         sigmoid, now = tried, then
@@ -212,6 +217,15 @@ def _descend(
         stacklevel=2,
     )
     return _Fitted(sigmoid, now.loss, evaluations)
+
+
+def _change(sigmoid: Sigmoid, da: float, db: float) -> float:
+    """How far a step moves the sigmoid's argument, at most; of a steep one where that is not beyond `_STEEP`.
+
+    One score far beyond all others makes the sigmoid steep on the scale of -1 to 1; at the far end its argument is then
+    in the millions, where no change of it can be seen, nor computed to many digits.
+    """
+    return 2 * abs(da) / max(1.0, abs(sigmoid.a) / _STEEP) + abs(db)
 
 
 def _step(at: Evaluation) -> tuple[float, float]:

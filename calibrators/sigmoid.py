@@ -20,6 +20,7 @@ from calibrators.passes import Pass, Points, blocks_of
 
 Array = npt.NDArray[np.float64]
 
+_STEEPEST = 2.0**20  # on the scale, beyond which a place on it says too little of the argument
 _CLIP = 2.0**-53  # the distance of the largest double below 1 from 1
 
 
@@ -77,6 +78,10 @@ class Sigmoid:
     def argument(self, scores: Array) -> Array:
         """The sigmoid's argument, a (x - shift) + b."""
         with np.errstate(over="ignore"):
+            if abs(self.a) > _STEEPEST:
+                # One score is far beyond all others, which are all but one place on the scale.
+                values = logit(scores) if self.scale.input == "logit" else scores
+                return self.a / self.scale.half * (values - self._centre) + self.b
             return self.a * (self.scale.x(scores) - self.shift) + self.b
 
     def probability(self, scores: Array) -> Array:
@@ -106,7 +111,14 @@ class Sigmoid:
     def _value(self, argument: Array) -> Array:
         """The score, or its logit, at an argument."""
         with np.errstate(over="ignore"):
+            if abs(self.a) > _STEEPEST:
+                return self._centre + (argument - self.b) / (self.a / self.scale.half)
             return self.scale.centre + self.scale.half * (self.shift + (argument - self.b) / self.a)
+
+    @property
+    def _centre(self) -> float:
+        """The score, or its logit, at `shift`."""
+        return self.scale.centre + self.scale.half * self.shift
 
     def slope_and_intercept(self) -> tuple[float, float]:
         """Of the argument, in the input's own units."""
@@ -135,19 +147,24 @@ class Evaluation(NamedTuple):
 
 
 def _sums_in_part(
-    sigmoid: Sigmoid, one: tuple[float, float], zero: tuple[float, float], unit: float, points: Points
+    sigmoid: Sigmoid,
+    one: tuple[float, float],
+    zero: tuple[float, float],
+    units: tuple[float, float],
+    points: Points,
 ) -> npt.NDArray[np.int64]:
     sums = np.zeros((kernel.SUMS, 2), np.int64)
     for some in blocks_of(points):
         x = sigmoid.scale.x(some.score) - sigmoid.shift
         sums += kernel.loss_and_derivatives(
-            x, some.weight, some.positives, one, zero, sigmoid.a, sigmoid.b, unit
+            x, some.weight, some.positives, one, zero, sigmoid.a, sigmoid.b, *units
         )
     return sums
 
 
-def _total(unit: float, parts: list[npt.NDArray[np.int64]]) -> Evaluation:
-    return Evaluation(*whole_totals(unit, parts))
+def _total(units: tuple[float, float], parts: list[npt.NDArray[np.int64]]) -> Evaluation:
+    loss, derivatives = (whole_totals(unit, parts) for unit in units)
+    return Evaluation(loss[0], *derivatives[1:])
 
 
 def whole_totals(unit: float, parts: list[npt.NDArray[np.int64]]) -> list[float]:
@@ -165,5 +182,13 @@ def evaluation_pass(layout: Layout, sigmoid: Sigmoid) -> Pass:
     zero = (1.0 / (n0 + 2.0), (n0 + 1.0) / (n0 + 2.0))
     # No term exceeds its weight times this; x - shift lies in [-2, 2].
     largest = layout.weight * (2.0 * abs(sigmoid.a) + abs(sigmoid.b) + 4.0)
-    unit = 2.0 ** min(60 - math.frexp(largest)[1], 1000)
-    return Pass(chunk=partial(_sums_in_part, sigmoid, one, zero, unit), combine=partial(_total, unit))
+    if abs(sigmoid.a) <= _STEEPEST:
+        units = (_unit(largest), _unit(largest))
+    else:  # derivatives by so steep a slope are tiny
+        units = (_unit(largest), _unit(4.0 * layout.weight))
+    return Pass(chunk=partial(_sums_in_part, sigmoid, one, zero, units), combine=partial(_total, units))
+
+
+def _unit(largest: float) -> float:
+    """What sums that do not exceed this are rounded to a multiple of the inverse of."""
+    return 2.0 ** min(60 - math.frexp(largest)[1], 1000)

@@ -156,3 +156,43 @@ def test_small_probabilities_are_right_to_four_digits():
     exact = expit(fitted.slope_ * at + fitted.intercept_)
     assert np.max(np.abs(fitted.predict(at) / exact - 1)) < 1.1e-4
     assert len(fitted.calibration_map_) < 40_000
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("far", [1e6, -1e6, 1e8, -1e10])
+def test_one_score_far_beyond_all_others(far, label):
+    rng = np.random.default_rng(0)
+    s = np.append(rng.normal(size=2000), far)
+    y = np.append(rng.random(2000) < expit(1.5 * s[:-1]), label == 1).astype(int)
+    # Many rows a score, so that the others decide, or do not, against what the one costs.
+    w = np.append(np.full(2000, 1e5), 1.0)
+    fitted = Platt().fit(s, y, w)  # a warning would be an error
+    assert fitted.n_evaluations_ < 20
+    total, n1 = w.sum(), (w * y).sum()
+    t = np.where(y == 1, (n1 + 1) / (n1 + 2), 1 / (total - n1 + 2))
+
+    def loss(theta):
+        z = theta[0] * s + theta[1]
+        return np.sum(w * (np.logaddexp(0, z) - t * z)) / total
+
+    def gradient(theta):
+        rest = w * (expit(theta[0] * s + theta[1]) - t) / total
+        return np.array([(rest * s).sum(), rest.sum()])
+
+    def hessian(theta):
+        z = theta[0] * s + theta[1]
+        v = w * expit(z) * expit(-z) / total
+        return np.array([[(v * s * s).sum(), (v * s).sum()], [(v * s).sum(), v.sum()]])
+
+    starts = ([1.5, 0.0], [np.sign(far) * (2 * label - 1) * 5 / abs(far), 0.0])
+    options = {"gtol": 1e-13, "maxiter": 500}
+    best = min(
+        (
+            minimize(loss, x, jac=gradient, hess=hessian, method="trust-exact", options=options)
+            for x in starts
+        ),
+        key=lambda found: found.fun,
+    )
+    assert loss([fitted.slope_, fitted.intercept_]) <= best.fun * (1 + 1e-12)
+    if abs(far) < 1e7:  # flatter, the loss tells the slope to few digits
+        np.testing.assert_allclose([fitted.slope_, fitted.intercept_], best.x, rtol=1e-6, atol=1e-7)

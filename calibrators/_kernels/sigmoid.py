@@ -9,7 +9,7 @@ SUMS = 6
 
 
 @kernel
-def loss_and_derivatives(x, weight, positives, target_one, target_zero, a, b, scale):
+def loss_and_derivatives(x, weight, positives, target_one, target_zero, a, b, scale, fine):
     """Sums over points of the log loss of sigmoid(a x + b), its gradient and its Hessian.
 
     Parameters
@@ -17,6 +17,7 @@ def loss_and_derivatives(x, weight, positives, target_one, target_zero, a, b, sc
     x, weight, positives : float64 arrays, shape (m,), m < 2**32; |x| <= 2
     target_one, target_zero : pairs (t, 1 - t) of float64: the targets of a positive and of a negative label
     scale : power of 2 with scale * (sum of the absolute terms) < 2**62
+    fine : the same of the derivatives' terms alone
 
     Returns
     -------
@@ -39,9 +40,9 @@ def loss_and_derivatives(x, weight, positives, target_one, target_zero, a, b, sc
         loss_and_two_derivatives(z, hit, miss, loss, by_b, by_bb)
         place = x[start : start + m]
         add_whole(loss, scale, sums[0])
-        add_whole(by_b, scale, sums[2])
-        add_product(by_b, place, by_b, scale, sums[1])
-        add_whole(by_bb, scale, sums[5])
-        add_product(by_bb, place, by_bb, scale, sums[4])
-        add_product(by_bb, place, by_bb, scale, sums[3])
+        add_whole(by_b, fine, sums[2])
+        add_product(by_b, place, by_b, fine, sums[1])
+        add_whole(by_bb, fine, sums[5])
+        add_product(by_bb, place, by_bb, fine, sums[4])
+        add_product(by_bb, place, by_bb, fine, sums[3])
     return sums
