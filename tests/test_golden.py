@@ -130,11 +130,11 @@ def newer(golden, name):
     (folder,) = (golden / "store" / "isotonic" / "versions").iterdir()
     path = folder / name
     if name == "manifest.json":
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": "4"}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": "5"}))
         return
     table = pq.read_table(path)
     pq.write_table(
-        table.replace_schema_metadata({**table.schema.metadata, b"logcal.format_version": b"4"}), path
+        table.replace_schema_metadata({**table.schema.metadata, b"logcal.format_version": b"5"}), path
     )
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -145,7 +145,9 @@ def newer(golden, name):
 def test_a_newer_format_is_refused(golden, name):
     newer(golden, name)
     store = ("store.path=store", "store.table=isotonic")
-    said = r"expected format_version 1, 2 or 3, found 4.*a newer version of logcal wrote it: use that version"
+    said = (
+        r"expected format_version 1, 2, 3 or 4, found 5.*a newer version of logcal wrote it: use that version"
+    )
     with pytest.raises(InputRejectedError, match=said):
         run(score, ScoreConfig, "log.path=to-score", *store, "output.path=now")
     assert not (golden / "now").exists()

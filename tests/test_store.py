@@ -95,7 +95,7 @@ def test_a_manifest_of_another_format_is_refused(store):
     version = publish(store)
     path = f"{version.folder}/manifest.json"
     store.filesystem.pipe_file(path, json.dumps({**version.manifest, "format_version": "99"}).encode())
-    with pytest.raises(InputRejectedError, match="expected format_version 1, 2 or 3, found 99"):
+    with pytest.raises(InputRejectedError, match="expected format_version 1, 2, 3 or 4, found 99"):
         store.version()
     store.filesystem.pipe_file(path, b"{")
     with pytest.raises(InputRejectedError, match="expected JSON, found a damaged file"):
