@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -75,11 +75,9 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
             "file away to begin anew"
         )
     days = _new_days(window, history, version)
-    if not days:
-        _check_alarm(history, config.monitor.alpha, version)
-        raise NothingToDoError(
-            f"no day of the log is after {history.last or 'what the table was fitted to'}: nothing to do"
-        )
+    # The page of days that were looked at before is all that may be left to do.
+    if not days and (config.page.path is None or not history.days):
+        _end_without_new_days(history, config.monitor.alpha, version)
     needed = scratch_bytes(window.log, write=True)
     check_space(config.scratch, needed)
     return Prepared(config, log, window, days, store, version, history, place, facts.score_transform, needed)
@@ -98,6 +96,13 @@ def _check_alarm(history: History, alpha: float, version: Version) -> None:
     said = list(_alarms(history, alpha))
     if said:
         raise CheckFailedError(f"version {version.name} no longer comes true: {'; '.join(said)}")
+
+
+def _end_without_new_days(history: History, alpha: float, version: Version) -> NoReturn:
+    _check_alarm(history, alpha, version)
+    raise NothingToDoError(
+        f"no day of the log is after {history.last or 'what the table was fitted to'}: nothing to do"
+    )
 
 
 def _alarms(history: History, alpha: float) -> Iterator[str]:
@@ -143,13 +148,16 @@ class Prepared:
     @property
     def plan(self) -> Plan:
         """What it would do."""
-        first, last = (day_of(day).isoformat() for day in (self.days[0], self.days[-1]))
+        days = [day_of(day).isoformat() for day in self.days]
+        look = (
+            f"look at {len(days)} days, {days[0]} to {days[-1]}, one after the other: sort, merge, add up"
+            if days
+            else None
+        )
         page = () if self.config.page.path is None else (f"{self.config.page.path}/{REPORT}",)
         return Plan(
             job="monitor",
-            stages=(
-                f"look at {len(self.days)} days, {first} to {last}, one after the other: sort, merge, add up",
-            ),
+            stages=(look or "write the page of the days that were looked at before",),
             reads=(
                 f"{', '.join(self.config.log.path)}: {len(self.window.log.files)} files, {self.window.log.rows:,} rows",
                 self.version.lookup_path,
@@ -159,7 +167,7 @@ class Prepared:
                 *page,
                 f"scratch ({self.config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
             ),
-            facts={"days": [day_of(day).isoformat() for day in self.days], "version": self.version.name},
+            facts={"days": days, "version": self.version.name},
         )
 
     def graph(self) -> Graph:
@@ -188,6 +196,8 @@ class Prepared:
         summary = self._summary(history)
         if self.config.page.path is not None:
             self._write_page(history, summary)
+        if not self.days:
+            _end_without_new_days(history, alpha, self.version)
         _check_alarm(history, alpha, self.version)
         looked = len(history.days) - len(self.history.days)
         lines = [

@@ -715,8 +715,8 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
     page = render_stream(
         "ads: the stream", {"files scored": 3}, {}, [], [*days, days[0] | {"observed": 190.0}]
     )
-    assert page.count('<tr><th scope="row">2026-') == 30
-    assert "On 2026-03-01 there were more positives than expected, beyond chance." in page
+    assert page.count('<tr><th scope="row" class="day">2026-') == 30
+    assert "2026-03-01</span> there were more positives than expected, beyond chance." in page
     assert "1.290" in page
     assert "No batch since" in page
     table = Folder(fsspec.filesystem("file"), str(tmp_path))

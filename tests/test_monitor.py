@@ -100,10 +100,26 @@ def test_drift_is_an_alarm_that_stays_on(place):
     with pytest.raises(CheckFailedError, match="no longer comes true"):
         prepared(place)
     html = (place / "page/report.html").read_text()
-    assert "Alarm: all rows together have more positives" in html
+    assert "Alarm: the table&#39;s probabilities no longer come true." in html
+    assert "All rows together have more positives than it says" in html
     document = json.loads((place / "page/run.json").read_text())
     assert document["alarm"] is True
     assert document["history"][0]["log_e"] < math.log(100) < document["history"][1]["log_e"]
+    # Whoever asks for a page after the alarm gets it.
+    late = f"page.path={place / 'late'}"
+    assert "write the page" in prepared(place, late).plan.stages[0]
+    with pytest.raises(CheckFailedError, match="no longer comes true"):
+        look(place, late)
+    assert (place / "late/report.html").read_text() == html
+
+
+def test_a_page_without_new_days_and_without_an_alarm_is_written_and_nothing_else(place):
+    publish(place)
+    write_day(place / "log", 10)
+    look(place)
+    with pytest.raises(NothingToDoError, match="no day of the log is after"):
+        look(place, f"page.path={place / 'page'}")
+    assert "No alarm" in (place / "page/report.html").read_text()
 
 
 def test_the_segment_that_drifts_is_named(place):

@@ -30,14 +30,15 @@ def render_drift(
     return render_page(
         TEMPLATE,
         title=title,
-        headline="Alarm: " + "; ".join(alarms) + "." if alarms else "No alarm.",
+        headline="Alarm: the table's probabilities no longer come true." if alarms else "No alarm.",
+        detail=_sentence("; ".join(alarms)),
         kind="high" if alarms else "within",
         alpha=f"{100 * alpha:g}",
         limit=f"{1 / alpha:g}",
         tolerance=f"{tolerance:g}",
         figure=render(
             partial(_draw, days, alpha),
-            (8.0, 3.0),
+            (6.4, 2.6),
             "evidence",
             "The e-value after each day, and the alarm's limit",
         ),
@@ -45,6 +46,10 @@ def render_drift(
         count=len(days),
         shown=min(len(days), _SHOWN),
     )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _row(day: Mapping[str, Any]) -> dict[str, str]:

@@ -180,7 +180,8 @@ def judgement_facts(after: Assessment, bars: ErrorBars | None) -> dict[str, Any]
 
 
 def _z(z: float) -> str:
-    return f"z = {z:.3g}" if abs(z) < 1000 else f"z = {z:.0f}"
+    text = f"{z:.3g}" if abs(z) < 1000 else f"{z:.0f}"
+    return f"z = {text.replace('-', '−')}"
 
 
 def points(share: float) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.files.json_text import jsonable
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 MISSING = "–"
+_WHOLE = re.compile(r"\d{4}-\d\d-\d\d|\d{6}-[0-9a-f]{12}|[\d.,]+ %|e-value")
+"""Dates, versions, percentages, and the one hyphen."""
 
 
 def render_page(template: str, **content: Any) -> str:
@@ -24,7 +30,15 @@ def render_page(template: str, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["whole"] = _whole
     return environment.get_template(template).render(missing=MISSING, **content)
+
+
+def _whole(text: str) -> Markup:
+    """Text whose dates, versions, percentages and e-values are not broken across lines."""
+    from markupsafe import Markup, escape
+
+    return Markup(_WHOLE.sub(r'<span class="whole">\g<0></span>', str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def fact_groups(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:

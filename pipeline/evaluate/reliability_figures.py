@@ -184,6 +184,7 @@ def histogram(side: Assessment, color: str, *, name: str, alt: str, label: str) 
         axes.yaxis.set_major_formatter(lambda value, _: percent(value))
         if side.probabilities:
             axes.set_xticks(*percent_ticks())
+            axes.set_xlim(-0.02, 1.02)
 
     return render(draw, (4.6, 2.6), name, alt)
 

@@ -61,7 +61,7 @@ def _totals_tile(after: Assessment, bars: ErrorBars | None) -> list[dict[str, st
             f"; observed over predicted {bars.ratio:.3g} ({bars.ratio_low:.3g} to {bars.ratio_high:.3g})"
         )
     tile = {
-        "label": "Predicted and observed",
+        "label": "Predicted : observed",
         "value": " : ".join(_unbroken(total / after.weight) for total in (bars.expected, bars.observed)),
         "hint": f"all rows together{interval}",
         "verdict": {"low": "too low", "high": "too high"}.get(verdict.kind, "within chance"),

@@ -49,7 +49,7 @@ def render_stream(
         facts=[(name, fact_text(value)) for name, value in facts.items()],
         figure=render(
             partial(_draw, found),
-            (8.0, 3.0),
+            (6.4, 2.6),
             "days",
             "Observed over expected positives, day by day, with bars of 95 %",
         )
@@ -129,6 +129,6 @@ def _draw(days: Sequence[Mapping[str, Any]], figure: Figure) -> None:
                 markersize=4,
                 linewidth=1.2,
             )
-    axes.set_ylabel("observed over expected")
+    axes.set_ylabel("Observed over expected")
     day_axis(axes, [day["day"] for day in days])
     grid(axes, "y")

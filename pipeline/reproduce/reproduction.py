@@ -165,10 +165,10 @@ def page(intro: Sequence[str], tables: Sequence[Table], figures: dict[str, bytes
 
 
 def _inline(svg: bytes) -> str:
-    """A figure as an element of the page, in the page's colours for ink and paper."""
+    """A figure as an element of the page, in the page's colours."""
     text = svg.decode()
     text = text[text.index("<svg") :]
-    for color, name in (("#ffffff", "paper"), ("#000000", "ink")):
+    for color, name in (("#ffffff", "paper"), ("#000000", "ink"), ("#b2182b", "bad"), ("#404040", "soft")):
         text = text.replace(f": {color}", f": var(--{name}, {color})")
     # Text and marks that name no colour are black.
     return text.replace("<svg ", '<svg style="fill: var(--ink)" role="img" aria-label="Average ranks" ', 1)
