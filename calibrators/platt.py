@@ -102,8 +102,9 @@ class Platt(Calibrator):
         self.max_error = max_error
 
     def facts(self) -> dict[str, Any]:
-        """The sigmoid's parameters."""
-        return {"slope": float(self.slope_), "intercept": float(self.intercept_)}
+        """The sigmoid's parameters; None where scores are so close that a parameter is beyond the largest double."""
+        found = {"slope": float(self.slope_), "intercept": float(self.intercept_)}
+        return {name: number if math.isfinite(number) else None for name, number in found.items()}
 
     def check_parameters(self) -> None:
         """Raise ValueError if `input` is unknown or `max_error` outside [1e-12, 0.1]."""

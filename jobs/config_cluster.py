@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -40,9 +41,10 @@ def parse_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
     unit = {name.lower(): size for name, size in _UNITS.items()}.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise ValueError(f"expected a size with its unit, such as 2GiB or 1500MB, found {text!r}")
-    return int(float(match[1]) * unit)
+    size = math.inf if match is None or unit is None else float(match[1]) * unit
+    if math.isinf(size):
+        raise ValueError(f"expected a size with its unit, such as 2GiB or 1500MB, found {text[:80]!r}")
+    return int(size)
 
 
 def _check_memory(text: Any) -> str:

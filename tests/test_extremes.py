@@ -1,5 +1,6 @@
 """Numbers at the ends of what doubles hold: an answer or a clear refusal, and no write beyond an array's end."""
 
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -105,6 +106,16 @@ def test_groups_of_large_scores_do_not_depend_on_parts(scores):
     for one, other in zip(vars(whole).values(), vars(in_parts.calibration_map_).values(), strict=False):
         if isinstance(one, np.ndarray):
             np.testing.assert_array_equal(one, other)
+
+
+def test_a_slope_beyond_the_largest_double_is_none_in_the_manifest(place):
+    """The map is right all the same; the manifest is JSON, which has no infinity."""
+    score, label = sample(SCORES["denormal"])
+    place.write_log({"score": score, "label": label}, files=1)
+    place.job("fit", "calibrator.method=platt", "calibrator.monotone=repair").expect(0)
+    place.job("score").expect(0)
+    (path,) = place.store.rglob("manifest.json")
+    assert json.loads(path.read_text())["data"]["slope"] is None
 
 
 def test_a_sum_beyond_the_largest_double_stays_within_its_array():

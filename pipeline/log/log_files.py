@@ -23,6 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pipeline.errors import ConfigError, InputRejectedError, LogcalError, examples, listing
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault
+from pipeline.log.chunks import CheckedFooter
 from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
 from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above, table_in
 
@@ -318,7 +319,7 @@ def open_parquet(
             source = stack.enter_context(_source(filesystem, path))
             stack.enter_context(watched(filesystem, path, _with_number(stack, path, source), seen))
             parquet = stack.enter_context(pq.ParquetFile(source, buffer_size=_READ_BYTES, **options))
-            if dictionaries := _dictionaries(parquet.metadata, coded):
+            if dictionaries := _dictionaries(CheckedFooter(parquet.metadata, path), coded):
                 known = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
                 parquet = stack.enter_context(
                     pq.ParquetFile(source, buffer_size=_READ_BYTES, **known, **options)
@@ -331,16 +332,14 @@ _MOST_CODE_BYTES = 6
 reading it as one means to look up each text twice."""
 
 
-def _dictionaries(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+def _dictionaries(footer: CheckedFooter, names: Sequence[str]) -> list[str]:
     """Which of the columns are written as dictionaries."""
-    if not names:
-        return []
-    size = dict.fromkeys(names, 0)
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema in size:
-                size[column.path_in_schema] += column.total_uncompressed_size
-    return [name for name, found in size.items() if found <= _MOST_CODE_BYTES * metadata.num_rows]
+    size = {
+        name: sum(chunk.total_uncompressed_size for chunk in footer.chunks(name))
+        for name in names
+        if footer.has(name)
+    }
+    return [name for name, found in size.items() if found <= _MOST_CODE_BYTES * footer.footer.num_rows]
 
 
 def read_batches(
