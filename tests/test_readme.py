@@ -40,10 +40,15 @@ def shell(commands: str, folder: Path) -> subprocess.CompletedProcess:
 def demo(tmp_path_factory):
     """A folder, empty at first, in which the shell blocks of the first pages have run, in order."""
     folder = tmp_path_factory.mktemp("readme")
+    ran = ""
     for document in ("README.md", "docs/start.md", "docs/few-labels.md"):
         for block in blocks(document, "sh"):
+            # The pages repeat README's demo, which would find all that it makes.
+            if f"\n{block}" in ran:
+                continue
             done = shell(block, folder)
             assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+            ran += f"\n{block}"
     return folder
 
 

@@ -27,9 +27,14 @@ def draw_ranks(rankings: Mapping[str, Ranking], target: str, names: Mapping[str,
 
     most = max(len(ranking.methods) for ranking in rankings.values())
     with mpl.rc_context({"svg.hashsalt": "logcal", "font.size": 8, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9, 0.4 + (1.1 if most <= 8 else 2.2) * len(rankings)), layout="constrained")
+        height = 0.4 + (1.1 if most <= 8 else 2.2) * len(rankings)
+        figure = Figure(figsize=(9, height))
+        # Room for names at both ends and for the title: measuring all labels would take as long as drawing them.
+        figure.subplots_adjust(
+            left=1.3 / 9, right=1 - 0.6 / 9, bottom=0.1 / height, top=1 - 0.3 / height, hspace=0.05
+        )
         FigureCanvasSVG(figure)
-        figure.suptitle(title, fontsize=9)
+        figure.suptitle(title, fontsize=9, y=1 - 0.05 / height, va="top")
         axes = figure.subplots(len(rankings), 1, squeeze=False)[:, 0]
         for axis, (label, ranking) in zip(axes, rankings.items(), strict=True):
             _draw_line(axis, label, ranking, target, names)
