@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from calibrators import CalibrationMap
+from calibrators._kernels import lookup
 from calibrators.assessment import MEASURES
 from calibrators.base import Line
 from calibrators.certainty import certainty, error_bars
 from calibrators.decomposition import chance_error, debiased_squared_error
 from calibrators.measures import assess
+from logcal.segment_index import _Texts
 from logcal.table import Table
 from pipeline import schema
 from pipeline.errors import InputRejectedError
@@ -798,6 +800,37 @@ def test_very_many_texts_get_codes():
     codes = encoder.encode(pa.RecordBatch.from_arrays([pa.array(more, pa.string())], ["a"]))
     place = {text: i for i, text in enumerate(dict.fromkeys([*texts, *more[-5:]]))}
     assert codes.tolist() == [place[text] for text in more]
+
+
+def test_very_many_known_texts_are_found():
+    known = pa.array(["", *(f"{i * 7919 % 100_003:x}" for i in range(6000))])
+    texts = _Texts(known)
+    wanted = [*known.to_pylist()[::-1], "none", "", "z" * 100]
+    expected = {text: i for i, text in enumerate(known.to_pylist())}
+    assert texts.find(pa.array(wanted)).tolist() == [expected.get(text, -1) for text in wanted]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 70), min_size=1, max_size=9))
+def test_scores_of_many_maps_at_once(seed, sizes):
+    """Compiled and not: of maps of different lengths, at their edges, beyond them, and at what is no number."""
+    rng = np.random.default_rng(seed)
+    edges = [np.append(np.sort(rng.choice(200, n - 1, replace=False) / 8.0), np.inf) for n in sizes]
+    score_hi, rows = np.concatenate(edges), sum(sizes)
+    columns = rng.random(rows), np.where(rng.random(rows) < 0.5, 0.0, rng.random(rows)), rng.random(rows)
+    starts = np.cumsum([0, *sizes])
+    score = np.append(rng.integers(-2, 210, 600) / 8.0, [np.nan, np.inf, -np.inf])
+    place = rng.integers(0, len(sizes), score.size).astype(np.int32)
+    found = np.empty(score.size)
+    lookup.apply_each(score, place, starts[:-1], starts[1:], score_hi, *columns, found)
+    for s, k, p in zip(score.tolist(), place.tolist(), found.tolist(), strict=True):
+        if np.isnan(s):
+            assert np.isnan(p)
+            continue
+        level, slope, anchor = (
+            column[starts[k] + int(np.searchsorted(edges[k][:-1], s, side="right"))] for column in columns
+        )
+        assert p == (level if slope == 0 else level + slope * (s - anchor))
 
 
 @pytest.mark.parametrize(("distinct", "coded"), [(50, True), (5000, False)])

@@ -7,6 +7,7 @@ from calibrators._kernels.compiled import kernel
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
 _PRIME = np.uint64(0x100000001B3)
 _BLOCK = 256
+_FEW = 4096  # known texts: so many are in the cache anyway
 _BASIS = np.uint64(0xCBF29CE484222325)
 
 
@@ -45,8 +46,12 @@ def hash_texts(starts, data, slots, shift):
 
 @kernel
 def find_texts(starts, data, known_starts, known_data, slots, shift, out):
-    """The number of each text among the known ones, -1 where it is none, into out. O(bytes). See `hash_texts`."""
+    """The number of each text among the known ones, -1 where it is none, into out. O(bytes). See `hash_texts`.
+
+    What it returns is of no use, but keeps reads whose values are not used.
+    """
     mask = slots.size - 1
+    seen = np.uint64(0)
     first = np.empty(_BLOCK, np.int64)
     for block in range(0, out.size, _BLOCK):
         n = min(_BLOCK, out.size - block)
@@ -55,6 +60,9 @@ def find_texts(starts, data, known_starts, known_data, slots, shift, out):
             first[j] = _text_slot(data, starts[block + j], starts[block + j + 1], shift)
         for j in range(n):
             out[block + j] = slots[first[j]]
+        if known_starts.size > _FEW:
+            for j in range(n):
+                seen += np.uint64(known_data[min(known_starts[max(out[block + j], 0)], known_data.size - 1)])
         for j in range(n):
             found = out[block + j]
             if found < 0:
@@ -73,6 +81,7 @@ def find_texts(starts, data, known_starts, known_data, slots, shift, out):
                 slot = (slot + 1) & mask
                 found = slots[slot]
             out[block + j] = found
+    return seen
 
 
 @kernel

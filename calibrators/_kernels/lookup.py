@@ -5,6 +5,7 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.search import first_at
 
+_BLOCK = 256  # scores that are searched for together
 _TOP = np.uint64(0x8000000000000000)
 
 
@@ -100,18 +101,25 @@ def apply_each(scores, place, start, stop, score_hi, prob_lo, slope, anchor, out
 
     place : int32 array, shape (n,). start, stop : int64 arrays, shape (maps,).
     """
-    for i in range(scores.size):
-        s = scores[i]
-        if np.isnan(s):
-            out[i] = np.nan
-            continue
-        j = start[place[i]]
-        end = stop[place[i]] - 1
-        while j < end:
-            mid = (j + end) >> 1
-            if score_hi[mid] <= s:
-                j = mid + 1
-            else:
-                end = mid
-        # An infinite score in a constant row would give 0 * inf.
-        out[i] = prob_lo[j] if slope[j] == 0.0 else prob_lo[j] + slope[j] * (s - anchor[j])
+    row, left = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    for first in range(0, scores.size, _BLOCK):
+        n = min(_BLOCK, scores.size - first)
+        most = np.int64(1)
+        for i in range(n):
+            k = place[first + i]
+            row[i] = start[k]
+            left[i] = stop[k] - start[k]
+            most = max(most, left[i])
+        # All searches of a block go on step by step: what one reads does not wait for what another has found.
+        while most > 1:
+            for i in range(n):
+                half = left[i] >> 1
+                row[i] += half * np.int64(score_hi[row[i] + max(half, np.int64(1)) - 1] <= scores[first + i])
+                left[i] -= half
+            most -= most >> 1
+        for i in range(n):
+            j, s = row[i], scores[first + i]
+            value = prob_lo[j] + slope[j] * (s - anchor[j])
+            # An infinite score in a constant row would give 0 * inf.
+            value = prob_lo[j] if slope[j] == 0.0 else value
+            out[first + i] = s if s != s else value
