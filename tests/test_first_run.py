@@ -10,11 +10,20 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from jobs import demo
 from jobs.config_rendering import conf_files
 from jobs.registry import JOBS
 from pipeline.log.column_facts import find_roles, log_facts
 
 ROOT = Path(__file__).parents[1]
+
+
+def test_the_demo_names_its_command_as_a_shell_finds_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", [".venv/bin/logcal", "demo"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert demo._program() == ".venv/bin/logcal"
+    (tmp_path / "logcal").touch(0o755)
+    assert demo._program() == "logcal"
 
 
 # config
