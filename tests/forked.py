@@ -8,6 +8,7 @@ used, so that it need not know what commands need.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import gc
@@ -235,11 +236,22 @@ def _modules() -> Sequence[str]:
     ]
 
 
+def _try_again_at_once() -> None:
+    """Storage that is made to fail does not recover by itself: it is asked again as often as ever, without pauses."""
+    from pipeline.execution import tasks
+
+    tasks._PAUSE = 0.001
+    sleep = asyncio.sleep
+    # What waits so in a command that starts no processes are clients of object stores.
+    asyncio.sleep = lambda delay, result=None: sleep(min(delay, 0.001), result)  # type: ignore[assignment]
+
+
 def _main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     os.fsync = lambda descriptor: None  # as in the process that asks: see conftest.py
     from jobs import cli
 
+    _try_again_at_once()
     sys.argv, loaded = _serve(control)
     code = 1
     try:
