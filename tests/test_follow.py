@@ -771,6 +771,7 @@ def test_what_cannot_be_followed_is_refused(place, stream):
     follow("--once", f"log.path=[{arriving}, {place.log}]").expect(2, "expected one folder, found 2 paths")
     follow("--once", f"output.path={arriving}/scored").expect(2, "would become part of the log")
     follow("--once", "follow.poll=soon").expect(2, "expected a duration such as")
+    follow("--once", "output.interval=true").expect(2, "expected a table with intervals")
     follow("--once").expect(0)
     follow("--once", "output.column=p").expect(2, "ledger of another")
     shutil.rmtree(place.root / "output.logcal")
