@@ -41,6 +41,9 @@ class Auto(Calibrator):
     observations. The folds are a function of the scores, the numbers of observations there and `seed` alone; ties are
     one point whose observations are dealt by numbers, weights count as repeated rows.
 
+    Best where nothing is known of the truth: in simulations 1.4 times the excess loss of the best method in the median,
+    7 at most (docs/methods.md).
+
     Parameters
     ----------
     candidates : sequence of names, from the simplest; None for platt, isotonic, enir, bbq, abb

@@ -56,7 +56,7 @@ class BBQ(Calibrator):
     / B), its level (positives + alpha) / (weight + N' / B). Models weigh as their marginal likelihoods. The map is
     a step function and need not be monotone.
 
-    In simulations 3.7 times the excess loss of the best method in the median; with `prior="per_bin"` less with 30 % of
+    In simulations 3.8 times the excess loss of the best method in the median; with `prior="per_bin"` less with 30 % of
     positives and some thousand observations, more with fewer positives (docs/methods.md).
 
     Parameters

@@ -88,6 +88,10 @@ class Grouped(Calibrator):
 class DGG(Grouped):
     """Isotonic regression on means of groups: what DGG fits to a generated log.
 
+    Of given scores, in simulations, best for truths that rise and fall, or rise in steps or a bend, told by 20 to 600
+    positives; 1.8 times the excess loss of the best method in the median, 34 at most, where the highest scores alone
+    tell anything (docs/methods.md).
+
     Parameters
     ----------
     group_size : int >= 1, default 100
