@@ -102,8 +102,8 @@ class SBB(_BayesianBinning):
     (n1 + 1) / (n0 + n1 + 2). The map is a step function with edges at the midpoints of the gaps, upper bin closed
     below, and need not be monotone. Scores may be any finite numbers. Ties are one point.
 
-    Best where the truth is one step told by some hundred positives; in simulations 2.6 times the excess loss of the best
-    method in the median, 13 at most, and mostly behind `ABB`, which averages (docs/methods.md).
+    Best where the truth is one step told by some hundred positives; in simulations 2.6 times the excess loss of the
+    best method in the median, 13 at most, and mostly behind `ABB`, which averages (docs/methods.md).
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ class NearIsotonic(Calibrator):
     last breakpoint of the path). The map is constant on each block of equal levels and linear in the gaps between
     blocks; it need not be monotone. Weights count as repeated rows, ties as one point.
 
-    Best where the truth falls somewhere and some 50,000 positives tell it, with a lam of 30 to 100; with the default of 1
+    Best where the truth falls somewhere and some 50,000 positives tell it, with lam 30 to 100; with 1, the default,
     in simulations 24 times the excess loss of the best method in the median: lam has to be chosen (docs/methods.md).
 
     Parameters
