@@ -237,5 +237,6 @@ def _log_factorials(weight: Array, positives: Array) -> Array:
     total = float(weight.sum())
     whole = np.array_equal(weight, np.floor(weight)) and np.array_equal(positives, np.floor(positives))
     if whole and total + 2 <= min(_MAX_TABLE, 4 * weight.size**2 + 100):
-        return kernel.log_factorials(int(total) + 1)
+        table: Array = kernel.log_factorials(int(total) + 1)
+        return table
     return np.empty(0)

@@ -123,7 +123,8 @@ def score_sum_pass() -> Pass:
 
 
 def _score_sum(points: Points) -> Array:
-    return cumulative.expansion_of(points.score * points.positives)
+    found: Array = cumulative.expansion_of(points.score * points.positives)
+    return found
 
 
 def _running_sums(parts: list[Array]) -> list[Array]:

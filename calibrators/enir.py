@@ -203,7 +203,7 @@ class ENIR(Calibrator):
 
 def hopeless(bound: float, best: float) -> bool:
     """Whether models with at least this criterion are dropped, rounding (of log likelihoods) considered."""
-    return bound > best - 2.0 * np.log(_DROP) + 1e-6 + 1e-9 * abs(best)
+    return bool(bound > best - 2.0 * np.log(_DROP) + 1e-6 + 1e-9 * abs(best))
 
 
 def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
@@ -215,7 +215,7 @@ def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
     def penalty(df: npt.NDArray[np.int64]) -> Array:
         d: Array = df.astype(np.float64)
         if criterion == "bic":
-            return d * (np.log(n) + extra)
+            return d * float(np.log(n) + extra)
         if criterion == "aic":
             return d * 2.0
         spare: Array = n - 1.0 - d

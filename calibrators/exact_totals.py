@@ -132,9 +132,12 @@ class Entries(NamedTuple):
     def sums(self, edges: Array, *, products: bool = True) -> Array:
         """Between ascending edges: see `measures.segment_sums`."""
         if self.squares is None:
-            return kernels.segment_sums(self.p if products else np.clip(self.p, 0, 1), self.w, self.k, edges)
-        depth = count_sums.PRODUCTS if products else count_sums.WEIGHTS
-        return count_sums.sums_of_counts(*self[:4], _bounds(self.p, edges), depth)[0]
+            p = self.p if products else np.clip(self.p, 0, 1)
+            found: Array = kernels.segment_sums(p, self.w, self.k, edges)
+        else:
+            depth = count_sums.PRODUCTS if products else count_sums.WEIGHTS
+            found = count_sums.sums_of_counts(*self[:4], _bounds(self.p, edges), depth)[0]
+        return found
 
 
 def _bounds(p: Array, edges: Array) -> npt.NDArray[np.int64]:

@@ -141,4 +141,5 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         x = x * np.uint64(0xBF58476D1CE4E5B9)
         x ^= x >> np.uint64(27)
         x = x * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        x ^= x >> np.uint64(31)
+        return x

@@ -351,5 +351,6 @@ def interval_passes(
     kind : 'band' or 'venn_abers'. None where there is no band: see `band`. heaviest : see `lightened`
     """
     if kind == VENN_ABERS:
-        return (yield venn_abers_pass(one))
+        found: Interval = yield venn_abers_pass(one)
+        return found
     return band(one, lightened((yield from cell_passes()), heaviest))

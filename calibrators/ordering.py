@@ -33,7 +33,8 @@ def ascending(values: Array) -> npt.NDArray[np.int64]:
     bits = int(values.size - 1).bit_length()
     keys = kernel.keys(values.view(np.uint64), bits)
     keys.sort()
-    return kernel.places(keys, values, bits)
+    order: npt.NDArray[np.int64] = kernel.places(keys, values, bits)
+    return order
 
 
 def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
@@ -64,4 +65,5 @@ def sort_pairs(pairs: Array) -> tuple[Array, Array]:
     -------
     both columns : float64 arrays, shape (n,)
     """
-    return kernel.gather_pairs(ascending(pairs[:, 0]), pairs)
+    both: tuple[Array, Array] = kernel.gather_pairs(ascending(pairs[:, 0]), pairs)
+    return both

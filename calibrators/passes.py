@@ -172,7 +172,7 @@ def check_labels(labels: npt.ArrayLike, n: int) -> npt.NDArray[np.bool_]:
         return z
     if z.dtype.kind not in "fiu":
         raise ValueError(f"labels: expected bool or numbers in {{0, 1}}, found dtype {z.dtype}")
-    ones = z == 1
+    ones: npt.NDArray[np.bool_] = z == 1
     bad = np.flatnonzero(~(ones | (z == 0)))
     if bad.size:
         raise ValueError(

@@ -140,4 +140,5 @@ def _without_rounding(mean: Array) -> Array:
     with np.errstate(over="ignore"):
         apart = np.diff(mean) > 4 * np.spacing(np.abs(mean[:-1]))
     starts = np.append(True, apart)
-    return mean[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
+    first: Array = mean[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
+    return first
