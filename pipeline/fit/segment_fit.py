@@ -105,7 +105,7 @@ def add_segment_fit(
         visited = add_leaning(graph, calibrator, first, numbered, log, plan)
     elif not calibrator.fitted_for_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
-        visit = _visit(calibrator.for_segments(), monotone, interval)
+        visit = _visit(calibrator.for_segments(), monotone, interval, pooled=pooled)
         visited = _add_visits(graph, visit, first, wanted, log, plan, rules)
     return graph.task("fitted", Merged, first, numbered, visited)
 
@@ -129,9 +129,15 @@ def _pooled(calibrator: Calibrator, interval: str) -> bool:
     return can_lean(calibrator) and calibrator.sampling_rate == 1.0 and interval == NONE
 
 
-def _visit(calibrator: Calibrator, monotone: str, interval: str, heaviest: float = 1.0) -> Visit[Fitted]:
-    """What becomes of segments. heaviest : of the score table; those that are not cut know it by themselves."""
-    if isinstance(calibrator, Isotonic) and _pooled(calibrator, interval):
+def _visit(
+    calibrator: Calibrator, monotone: str, interval: str, heaviest: float = 1.0, *, pooled: bool
+) -> Visit[Fitted]:
+    """What becomes of segments.
+
+    heaviest : of the score table; segments that are not cut know it by themselves
+    pooled : whether the merge has pooled their rows
+    """
+    if isinstance(calibrator, Isotonic) and pooled:
         return Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
     if interval == NONE:  # which are those of a map's rows
         calibrator = calibrator.in_lines(falling=monotone == "allow")
@@ -232,7 +238,8 @@ def finish_segments(
         below, variances = visited
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
-    visit = _visit(calibrator.for_segments(), monotone, interval, fit.table.heaviest)
+    pooled = _pooled(calibrator, interval)
+    visit = _visit(calibrator.for_segments(), monotone, interval, fit.table.heaviest, pooled=pooled)
     if visited is None:
         graph = Graph()
         joined = _add_visits(graph, visit, first, numbered.wanted, log, plan, rules)
