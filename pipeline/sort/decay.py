@@ -81,10 +81,12 @@ def weigh_days(
         for i, table in enumerate(tables)
     ]
     found = executor.run("weigh", weigh_runs, tasks)
-    return [
-        replace(table, kept=table.kept._replace(receipt=replace(table.receipt, runs=runs), counts=None))
-        for table, runs in zip(tables, found, strict=True)
-    ]
+    weighed = []
+    for table, task, runs in zip(tables, tasks, found, strict=True):
+        sums = table.receipt.sums
+        receipt = replace(table.receipt, runs=runs, sums=None if sums is None else sums.times(task[2]))
+        weighed.append(replace(table, kept=table.kept._replace(receipt=receipt, counts=None)))
+    return weighed
 
 
 def with_weights(log: Log) -> Log:
