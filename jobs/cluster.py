@@ -26,7 +26,7 @@ from jobs.cluster_kinds import (
 from jobs.cluster_watch import ClusterWatch, check_workers, no_worker
 from jobs.config_cluster import AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting
-from pipeline.errors import ConfigError, TemporaryError
+from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, Executor, InlineExecutor, ThreadExecutor
 from pipeline.execution.cluster import look
 

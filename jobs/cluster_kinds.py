@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs import worker_process
 from jobs.config_cluster import ADDRESS, ClusterConfig
-from pipeline.errors import ConfigError, TemporaryError
+from logcal.errors import ConfigError, TemporaryError
 
 _STARTS = 3
 """Attempts to start worker processes on this machine."""

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from jobs.config_cluster import ClusterConfig
-from pipeline.errors import ConfigError, TemporaryError
+from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution.cluster import Seen, WorkerSeen, resubmit
 
 log = logging.getLogger("logcal")

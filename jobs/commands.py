@@ -73,7 +73,7 @@ def _config(name: str | None, as_json: bool) -> None:
 def _unknown(name: str, names: list[str]) -> Exception:
     import difflib
 
-    from pipeline.errors import ConfigError
+    from logcal.errors import ConfigError
 
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"

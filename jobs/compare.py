@@ -15,7 +15,7 @@ from calibrators.measures import run_passes
 from jobs.config_compare import CompareConfig
 from jobs.log_columns import columns_of
 from jobs.run import Outcome, Plan
-from pipeline.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import (
     SHOWN,
     comparison_document,

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.errors import ConfigError, listing
+from logcal.errors import ConfigError, listing
 
 KeyPath = tuple[str, ...]
 

@@ -18,7 +18,7 @@ from jobs.config_files import KeyPath, Origin, Values, raise_all, read_values
 from jobs.config_section import Section, section_of
 from jobs.config_table import CalibratorConfig
 from jobs.registry import JOBS
-from pipeline.errors import ConfigError
+from logcal.errors import ConfigError
 
 log = logging.getLogger("logcal")
 

@@ -19,7 +19,7 @@ from jobs.config import DEMO_TABLE as TABLE
 from jobs.config import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config_loading import load
 from jobs.run import Outcome, Plan
-from pipeline.errors import CheckFailedError, ConfigError
+from logcal.errors import CheckFailedError, ConfigError
 from pipeline.evaluate.evaluation import MEASURE_FACTS
 from pipeline.execution import Executor
 from pipeline.files.folders import free_for, write_whole

@@ -21,7 +21,7 @@ from jobs.config_cluster import ClusterConfig
 from jobs.config_section import Section
 from jobs.config_types import Text
 from jobs.run import Outcome
-from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from pipeline.files.writable import check_writable, size
 
 _PACKAGES = ("numpy", "pyarrow", "pandas", "numba", "scipy", "scikit-learn", "dask", "distributed")

@@ -25,7 +25,7 @@ from jobs.present import (
 )
 from jobs.run import Outcome, Plan
 from jobs.windows import place_of, window_days, window_of
-from pipeline.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.evaluation import Evaluation, run_document
 from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
 from pipeline.evaluate.kept_table import KeptTable, kept_table

@@ -18,8 +18,8 @@ from jobs.log_columns import columns_of
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.run import Outcome, Plan
 from jobs.windows import open_dated
+from logcal.errors import ConfigError
 from pipeline.classifier.origin import generated_by
-from pipeline.errors import ConfigError
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.files.output import Output

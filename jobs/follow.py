@@ -15,7 +15,7 @@ from jobs.refit import check as check_refits
 from jobs.run import Outcome, Plan
 from jobs.score import check_interval, classifying_of
 from jobs.stream_report import Standing, Telling, Totals, backlog_of
-from pipeline.errors import (
+from logcal.errors import (
     CheckFailedError,
     ConfigError,
     InputRejectedError,

@@ -9,7 +9,7 @@ from typing import Any
 
 from calibrators.calibration_map import CalibrationMap
 from jobs.config_gate import GateConfig
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.fit.holdout import HeldOut
 from pipeline.fit.recipe import Content
 from pipeline.sort.segment_predictions import in_words

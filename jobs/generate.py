@@ -14,6 +14,7 @@ from calibrators.calibration_map import CalibrationMap
 from calibrators.passes import Points
 from jobs.config_generate import GenerateConfig
 from jobs.run import Outcome, Plan
+from logcal.errors import InputRejectedError
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
 from pipeline.classifier.shipped_classifier import (
@@ -24,7 +25,6 @@ from pipeline.classifier.shipped_classifier import (
     TRAINING_SCORES,
     threshold_of,
 )
-from pipeline.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output, Staging
 from pipeline.files.scratch import scratch_folder

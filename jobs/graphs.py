@@ -15,9 +15,9 @@ from jobs.config_loading import load_values
 from jobs.fit import check_interval, recipe_of
 from jobs.log_columns import columns_of
 from jobs.windows import open_dated
+from logcal.errors import ConfigError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
-from pipeline.errors import ConfigError
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.execution.drawing import KINDS, drawing
 from pipeline.files.folders import Folder

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from jobs.config import FitConfig
-from pipeline.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.files.folders import Folder
 from pipeline.fit.holdout import HeldOut, Measured, PlainRows, Rows, SegmentedRows, measure_held_out

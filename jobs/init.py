@@ -12,7 +12,7 @@ from jobs.config_loading import known_keys
 from jobs.config_rendering import render_job
 from jobs.registry import JOBS
 from jobs.run import Outcome
-from pipeline.errors import ConfigError, InputRejectedError, listing
+from logcal.errors import ConfigError, InputRejectedError, listing
 from pipeline.files.writable import check_writable
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
 

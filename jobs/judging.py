@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from jobs.config import EvaluateConfig
-from pipeline.errors import CheckFailedError, ConfigError
+from logcal.errors import CheckFailedError, ConfigError
 from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.in_sample import InSample
 from pipeline.evaluate.judgement import failed, required_values

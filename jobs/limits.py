@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from jobs.config import ScoreConfig
-from pipeline.errors import CheckFailedError, ConfigError
+from logcal.errors import CheckFailedError, ConfigError
 from pipeline.score.scored import ScoredLog
 from pipeline.table.version import Version
 

@@ -15,7 +15,7 @@ from jobs.config_monitor import MonitorConfig
 from jobs.limits import check_transform
 from jobs.run import Outcome, Plan
 from jobs.windows import open_dated
-from pipeline.errors import CheckFailedError, ConfigError, NothingToDoError
+from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.drift_page import render_drift
 from pipeline.execution import Executor, Graph
 from pipeline.files.json_text import to_json

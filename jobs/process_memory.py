@@ -10,7 +10,7 @@ import ctypes
 import resource
 import sys
 
-from pipeline.errors import TemporaryError
+from logcal.errors import TemporaryError
 
 _LARGE = 1 << 30
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8

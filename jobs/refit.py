@@ -15,7 +15,7 @@ from jobs.config import FitConfig, JobConfig
 from jobs.config_follow import FollowConfig
 from jobs.config_log import MeasuredLogConfig
 from jobs.config_monitor import MonitorConfig
-from pipeline.errors import CheckFailedError, InputRejectedError, NothingToDoError
+from logcal.errors import CheckFailedError, InputRejectedError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.follow.ledger import Ledger
 

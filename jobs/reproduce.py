@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from jobs.config_reproduce import ReproduceConfig
 from jobs.run import Outcome, Plan
-from pipeline.errors import ConfigError
+from logcal.errors import ConfigError
 from pipeline.execution import Executor
 from pipeline.files.folders import free_for, write_whole
 from pipeline.files.writable import check_writable

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.run import Outcome, Plan
-from pipeline.errors import CheckFailedError, LogcalError, NothingToDoError
+from logcal.errors import CheckFailedError, LogcalError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.follow.announcements import needed_versions
 from pipeline.table.standing import Standing, standing

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from jobs import interrupts
 from jobs.records import Attempt
 from jobs.registry import Job
-from pipeline.errors import ConfigError, LogcalError, TemporaryError
+from logcal.errors import ConfigError, LogcalError, TemporaryError
 from pipeline.execution import Executor
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import remember_urls, without_secrets

@@ -9,8 +9,8 @@ from jobs.config import ScoreConfig
 from jobs.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.run import Outcome, Plan
 from jobs.windows import place_of, window_days, window_of
+from logcal.errors import ConfigError
 from pipeline.classifier.features import Roles, open_features
-from pipeline.errors import ConfigError
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log

@@ -15,7 +15,7 @@ from jobs.config_follow import FollowConfig
 from jobs.limits import WARNED
 from jobs.refit import PUBLISHED, Refits
 from jobs.run import Outcome
-from pipeline.errors import LogcalError, examples
+from logcal.errors import LogcalError, examples
 from pipeline.files.secrets import without_secrets
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.batch import Places

@@ -9,7 +9,7 @@ import fsspec
 
 from jobs.records import RUNS
 from jobs.run import Outcome
-from pipeline.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
 from pipeline.follow.announcements import needed_versions

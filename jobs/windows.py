@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from jobs.config_window import WindowConfig
-from pipeline.errors import ConfigError
+from logcal.errors import ConfigError
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import Window, choose_window, day_of, open_window
 

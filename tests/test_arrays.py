@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.arrow_columns import column_of
+from logcal.arrow_columns import column_of
 
 KINDS = {
     pa.string(): st.text(),

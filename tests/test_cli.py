@@ -15,7 +15,7 @@ import pytest
 from jobs import interrupts
 from jobs.registry import JOBS, Job
 from jobs.run import Outcome, Plan, guarded, run_job
-from pipeline.errors import CheckFailedError, NothingToDoError, TemporaryError
+from logcal.errors import CheckFailedError, NothingToDoError, TemporaryError
 
 COMMANDS = [
     (),

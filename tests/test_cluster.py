@@ -15,7 +15,7 @@ import pytest
 
 from jobs.cluster import starting_executor
 from jobs.config_cluster import ClusterConfig
-from pipeline.errors import ConfigError, TemporaryError
+from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
 
 QUICK = "cluster.timeout=1"

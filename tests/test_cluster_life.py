@@ -15,7 +15,7 @@ from distributed.deploy.spec import ProcessInterface
 
 from jobs.cluster import starting_executor
 from jobs.config_cluster import ClusterConfig
-from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.execution import DaskExecutor, Graph
 from pipeline.execution.cluster import look, resubmit
 from pipeline.files.blobs import receipts_in

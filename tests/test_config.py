@@ -11,7 +11,7 @@ from jobs.config_cluster import ClusterConfig, parse_bytes
 from jobs.config_loading import known_keys, load
 from jobs.config_rendering import OVERLAYS, conf_files
 from jobs.registry import JOBS
-from pipeline.errors import ConfigError
+from logcal.errors import ConfigError
 from pipeline.fit.calibration import METHODS
 
 FIT = ("log.path=log", "store.path=store", "store.table=ads")

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import redacted, remember, without_secrets
 

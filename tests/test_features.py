@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from logcal.errors import InputRejectedError
 from pipeline.classifier.features import Feature, Roles, as_frame, open_features
-from pipeline.errors import InputRejectedError
 from pipeline.execution import InlineExecutor
 from pipeline.generate.feature_facts import MOST_CATEGORIES, gather_facts, keys_of, times_of
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.generate.folds import (
     SCORED,
     TRAINED,

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrators import Isotonic
-from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
+from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
 from pipeline.evaluate.stream_page import render_stream
 from pipeline.execution import InlineExecutor
 from pipeline.files import turns

@@ -22,8 +22,8 @@ from threadpoolctl import threadpool_limits
 from jobs import generate
 from jobs.config_generate import GenerateConfig
 from jobs.config_loading import load
+from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.classifier.shipped_classifier import find_classifier
-from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.generate.folds import SCORED, TRAINED, Folds, RowKeys, random_state
 

@@ -17,7 +17,7 @@ from jobs.cluster import starting_executor
 from jobs.config import FitConfig, ScoreConfig
 from jobs.config_loading import load
 from jobs.config_table import SegmentsConfig
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.table.store import TableStore
 
 GOLDEN = Path(__file__).parent / "golden"

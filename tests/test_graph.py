@@ -20,8 +20,8 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, LocalCluster
 
 import jobs
+from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
-from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.execution import DaskExecutor, Graph, InlineExecutor, ThreadExecutor, tasks
 from pipeline.execution.drawing import drawing
 from pipeline.files.blobs import receipts_in

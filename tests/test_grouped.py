@@ -11,7 +11,7 @@ from calibrators.histogram import HistogramBinning
 from calibrators.isotonic import Isotonic
 from calibrators.passes import Points, collapse
 from calibrators.score_groups import groups_pass, start_pass
-from pipeline.errors import ConfigError
+from logcal.errors import ConfigError
 from pipeline.fit.calibration import make_calibrator
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.log import log_files
 from pipeline.log.logs import Columns, open_log, read_rows
 from pipeline.score.scored_file import Scoring, score_file

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.log.logs import Columns, open_log, read_rows
 
 GOOD = pa.table({"score": [0.1, 0.2, 0.3], "label": [0, 1, 1], "other": ["a", "b", None]})

@@ -10,8 +10,8 @@ import pytest
 
 from calibrators.calibration_map import CalibrationMap
 from logcal import reading
+from logcal.errors import InputRejectedError
 from pipeline import schema
-from pipeline.errors import InputRejectedError
 from pipeline.table.lookup_table import (
     cached_lookup_table,
     fingerprint,

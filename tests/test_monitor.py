@@ -16,7 +16,7 @@ from jobs import fit, monitor
 from jobs.config import FitConfig
 from jobs.config_loading import load
 from jobs.config_monitor import MonitorConfig
-from pipeline.errors import CheckFailedError, ConfigError, NothingToDoError
+from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.table.lookup_table import read_lookup_table
 

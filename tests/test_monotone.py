@@ -8,7 +8,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ENIR, CalibrationMap, HistogramBinning, Isotonic, Platt, project_isotonic
 from calibrators.monotone import largest_fall
-from pipeline.errors import CheckFailedError
+from logcal.errors import CheckFailedError
 from pipeline.fit.calibration import keep_monotone
 
 

@@ -12,7 +12,7 @@ from chaos.mutated_parquet import WRITERS, contradicting, mutated, trial, with_r
 from chaos.tracing import forked
 
 import pipeline
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.log import thrift
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.column_facts import log_facts

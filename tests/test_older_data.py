@@ -9,7 +9,7 @@ from jobs import fit
 from jobs.config import FitConfig
 from jobs.config_loading import load
 from jobs.resume import older_data
-from pipeline.errors import CheckFailedError
+from logcal.errors import CheckFailedError
 from pipeline.execution import InlineExecutor
 from pipeline.table.version import Version
 

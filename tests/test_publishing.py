@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from jobs.resume import left_to_do
-from pipeline.errors import CheckFailedError, InputRejectedError, NothingToDoError, TemporaryError
+from logcal.errors import CheckFailedError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline.files import folders, turns
 from pipeline.table.store import TableStore
 

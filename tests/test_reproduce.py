@@ -17,7 +17,7 @@ from jobs import reproduce
 from jobs.config_loading import load
 from jobs.config_reproduce import ReproduceConfig
 from jobs.reproduce import SHIPPED
-from pipeline.errors import ConfigError
+from logcal.errors import ConfigError
 from pipeline.execution import InlineExecutor
 from pipeline.reproduce import experiment_data as sets
 from pipeline.reproduce import experiment_times

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calibrators import Isotonic, Points, collapse
 from calibrators.passes import Pass
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.evaluate.kept_table import KeptTable
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import fit_log

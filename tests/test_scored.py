@@ -16,8 +16,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.calibration_map import CalibrationMap
+from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from logcal.transforms import apply_transform
-from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import DaskExecutor, InlineExecutor
 from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError, TemporaryError
+from logcal.errors import ConfigError, TemporaryError
 from pipeline.files import turns, writable
 from pipeline.files.blobs import Blob, Receipts, read_blob, receipts_in, write_blob
 from pipeline.files.folders import Folder

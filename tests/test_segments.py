@@ -26,10 +26,10 @@ from calibrators.base import Line
 from calibrators.certainty import certainty, error_bars
 from calibrators.decomposition import chance_error, debiased_squared_error
 from calibrators.measures import assess
+from logcal.errors import InputRejectedError
 from logcal.segment_index import _Texts
 from logcal.table import Table
 from pipeline import schema
-from pipeline.errors import InputRejectedError
 from pipeline.evaluate import segment_numbers
 from pipeline.evaluate.chance import beyond_chance
 from pipeline.evaluate.segment_evaluation import evaluate_segments

@@ -21,6 +21,7 @@ from sklearn.tree import DecisionTreeClassifier
 from calibrators.calibration_map import CalibrationMap
 from calibrators.isotonic import Isotonic
 from calibrators.passes import collapse
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.classifier.estimators import Recipe, make_model
 from pipeline.classifier.features import Feature, Roles, as_frame, open_features
 from pipeline.classifier.shipped_classifier import (
@@ -34,7 +35,6 @@ from pipeline.classifier.shipped_classifier import (
     threshold_of,
     training_scores_bytes,
 )
-from pipeline.errors import ConfigError, InputRejectedError
 from pipeline.execution import InlineExecutor
 from pipeline.score.scored import score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.log.logs import Columns, open_log
 
 COLUMNS = Columns("score", "label")

@@ -8,7 +8,7 @@ import uuid
 import fsspec
 import pytest
 
-from pipeline.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.files.locks import hold
 from pipeline.table.store import TableStore
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jobs import tables
-from pipeline.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.table.store import TableStore
 
 

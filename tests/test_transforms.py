@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
+from logcal.errors import ConfigError
 from logcal.transforms import apply_transform
-from pipeline.errors import ConfigError
 
 GRID = np.arange(-800 * 64, 800 * 64 + 1) / 64
 

@@ -20,7 +20,7 @@ from jobs import evaluate, fit
 from jobs import score as score_job
 from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config_table import ScoreTableConfig
-from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError
+from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.log.score_grid import round_scores
 from pipeline.sort import day_tables

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logcal.errors import ConfigError
 from pipeline.classifier.features import CATEGORY, NUMBER, Feature
-from pipeline.errors import ConfigError
 
 PACKAGES = ("sklearn", "xgboost", "lightgbm", "catboost")
 """Those that a configuration may let in; scikit-learn is in by default."""

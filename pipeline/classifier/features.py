@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import InputRejectedError, examples, listing
+from logcal.errors import InputRejectedError, examples, listing
 from pipeline.log import log_files
 from pipeline.log.log_files import LogFile, find_files, open_parquet
 from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, read_footers

@@ -28,11 +28,11 @@ from fsspec.implementations.local import LocalFileSystem
 from calibrators.calibration_map import CalibrationMap
 from calibrators.passes import Points
 from calibrators.threshold import Threshold, best_threshold
+from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.transforms import apply_transform
 from pipeline import schema
 from pipeline.classifier.estimators import one_thread, scores_of
 from pipeline.classifier.features import Feature, as_frame
-from pipeline.errors import ConfigError, InputRejectedError, examples
 
 FOLDER = "classifier"
 MODEL = "classifier.skops"

@@ -14,10 +14,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from calibrators._kernels import ties
 from calibrators.passes import Points
+from logcal.arrow_columns import as_numpy
+from logcal.errors import InputRejectedError, examples
 from pipeline import schema
 from pipeline._kernels import tags
-from pipeline.arrow_columns import as_numpy
-from pipeline.errors import InputRejectedError, examples
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.log import segment_values

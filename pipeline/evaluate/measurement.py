@@ -8,7 +8,7 @@ from typing import Any
 
 from calibrators.comparison import Comparison, comparison_passes
 from calibrators.measures import run_passes
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluate, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_by_probability, add_sort_kept
 from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, add_sides, evaluate_segments

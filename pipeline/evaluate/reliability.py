@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from calibrators.assessment import Assessment
+from logcal.arrow_columns import column_of
 from pipeline import schema
-from pipeline.arrow_columns import column_of
 from pipeline.evaluate.evaluation import Evaluation
 
 RELIABILITY_FILE = "reliability.parquet"

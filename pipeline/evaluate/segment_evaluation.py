@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from calibrators.passes import Array
+from logcal.arrow_columns import as_column, column_of
 from pipeline import schema
-from pipeline.arrow_columns import as_column, column_of
 from pipeline.evaluate.chance import beyond_chance, observed_over_expected
 from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
 from pipeline.evaluate.segment_numbers import FIELDS, visit_of

@@ -9,7 +9,7 @@ from concurrent.futures import Future as Answer
 from concurrent.futures import wait as wait_for_answers
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.errors import LogcalError, TemporaryError
+from logcal.errors import LogcalError, TemporaryError
 from pipeline.execution import tasks as running
 from pipeline.execution.executors import LOOK, Executor
 from pipeline.execution.graph import Graph

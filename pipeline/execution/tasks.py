@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Protocol
 
-from pipeline.errors import LogcalError
+from logcal.errors import LogcalError
 
 ATTEMPTS = 3
 _PAUSE = 0.2

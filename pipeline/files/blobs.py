@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import fsspec
 import pyarrow as pa
 
-from pipeline.errors import TemporaryError
+from logcal.errors import TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import beside, is_url
 

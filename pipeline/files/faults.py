@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from pipeline.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from pipeline.files.secrets import without_secrets
 
 _NO_CREDENTIALS = {

@@ -23,7 +23,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.errors import ConfigError, NothingToDoError, TemporaryError, examples
+from logcal.errors import ConfigError, NothingToDoError, TemporaryError, examples
 from pipeline.files.exchange import exchange
 from pipeline.files.folders import Folder, sync_file, sync_folder, write_whole
 from pipeline.files.locks import make, remove, remove_abandoned, remove_dead

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pipeline.errors import ConfigError, TemporaryError
+from logcal.errors import ConfigError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder, is_url
 from pipeline.files.locks import hold, make, remove, remove_dead

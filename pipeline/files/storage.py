@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.errors import ConfigError
+from logcal.errors import ConfigError
 from pipeline.files.secrets import is_secret_name, remember
 
 _NAMED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pipeline.errors import TemporaryError
+from logcal.errors import TemporaryError
 from pipeline.files.folders import Folder
 
 PATIENCE = 600.0

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from pipeline.errors import ConfigError, TemporaryError
+from logcal.errors import ConfigError, TemporaryError
 
 
 def check_writable(path: Path, setting: str) -> Path:

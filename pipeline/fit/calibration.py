@@ -26,7 +26,7 @@ from calibrators.intervals import (
 )
 from calibrators.monotone import largest_fall, project_isotonic
 from calibrators.passes import Pass, run_passes
-from pipeline.errors import CheckFailedError, ConfigError, InputRejectedError
+from logcal.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
 from pipeline.sort.runs import RunReceipt

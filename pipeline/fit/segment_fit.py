@@ -25,7 +25,7 @@ from calibrators.intervals import NONE, divided, interval_passes
 from calibrators.isotonic import Isotonic
 from calibrators.isotonic_groups import fit_groups
 from calibrators.passes import Pass, Points, run_passes
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import (
     Fit,

@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 
-from pipeline.errors import TemporaryError
+from logcal.errors import TemporaryError
 from pipeline.files.folders import Folder
 from pipeline.follow.ledger import Ledger
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.files.folders import sync_file, sync_folder
 from pipeline.follow.ledger import Known, Source
 from pipeline.log.log_files import LogFile, Seen, open_parquet, stamp_of

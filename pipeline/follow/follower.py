@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
-from pipeline.errors import CheckFailedError, InputRejectedError, TemporaryError, examples
+from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError, examples
 from pipeline.execution import Executor
 from pipeline.follow import batch as tasks
 from pipeline.follow.arrivals import Change, Limits, compare, cut, list_sources, old_partitions

@@ -7,7 +7,7 @@ import os
 import socket
 from contextlib import ExitStack
 
-from pipeline.errors import TemporaryError
+from logcal.errors import TemporaryError
 from pipeline.files.folders import Folder
 from pipeline.files.turns import taking_turns
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from pipeline.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.folders import Folder
 
 FORMAT = 1

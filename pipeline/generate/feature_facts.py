@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow_columns import as_numpy
+from logcal.arrow_columns import as_numpy
+from logcal.errors import InputRejectedError, examples, listing
 from pipeline.classifier.features import CATEGORY, Feature, FeatureTable, as_text, read_batches
-from pipeline.errors import InputRejectedError, examples, listing
 from pipeline.execution import Executor
 from pipeline.generate.folds import Keys, RowKeys, text_key
 from pipeline.log.log_files import Piece

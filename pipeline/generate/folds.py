@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 
 Keys = npt.NDArray[np.uint64]
 Parts = npt.NDArray[np.uint8]

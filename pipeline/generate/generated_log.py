@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.passes import collapse
+from logcal.errors import ConfigError, InputRejectedError, listing
 from pipeline.classifier.estimators import score_method
 from pipeline.classifier.features import FeatureTable
 from pipeline.classifier.shipped_classifier import (
@@ -26,7 +27,6 @@ from pipeline.classifier.shipped_classifier import (
     sha256,
     training_scores_bytes,
 )
-from pipeline.errors import ConfigError, InputRejectedError, listing
 from pipeline.execution import Executor
 from pipeline.files.output import Staging
 from pipeline.generate.feature_facts import DataFacts

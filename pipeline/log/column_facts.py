@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from pipeline.errors import InputRejectedError, listing
+from logcal.errors import InputRejectedError, listing
 from pipeline.log.chunks import CheckedFooter, bounds_of
 from pipeline.log.log_files import LogFile, find_files, open_parquet
 from pipeline.log.logs import read_footers

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_columns import as_column
+from logcal.arrow_columns import as_column
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """What a folder is called whose value is null."""

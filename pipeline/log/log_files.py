@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.errors import ConfigError, InputRejectedError, LogcalError, examples, listing
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, examples, listing
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault
 from pipeline.log.chunks import CheckedFooter

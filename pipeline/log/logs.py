@@ -13,8 +13,8 @@ import pyarrow as pa
 from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.arrow_columns import as_numpy, null_mask
-from pipeline.errors import InputRejectedError, examples, listing
+from logcal.arrow_columns import as_numpy, null_mask
+from logcal.errors import InputRejectedError, examples, listing
 from pipeline.log import hive, segment_values
 from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches
 

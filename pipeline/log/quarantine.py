@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
+from logcal.errors import InputRejectedError, NothingToDoError
 from pipeline import schema
-from pipeline.errors import InputRejectedError, NothingToDoError
 from pipeline.files.blobs import writing
 from pipeline.files.folders import Folder
 from pipeline.files.output import Output

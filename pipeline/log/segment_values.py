@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from logcal.arrow_columns import as_column, as_numpy, column_of, null_mask
+from logcal.errors import InputRejectedError
 from pipeline._kernels import segments as kernels
-from pipeline.arrow_columns import as_column, as_numpy, column_of, null_mask
-from pipeline.errors import InputRejectedError
 
 Integers = npt.NDArray[np.int64]
 Key = tuple[Any, ...]

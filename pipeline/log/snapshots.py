@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.files.faults import as_fault
 
 DELTA, ICEBERG, HUDI = "Delta", "Iceberg", "Hudi"

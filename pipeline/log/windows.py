@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow_columns import as_numpy, null_mask
-from pipeline.errors import InputRejectedError, examples, listing
+from logcal.arrow_columns import as_numpy, null_mask
+from logcal.errors import InputRejectedError, examples, listing
 from pipeline.log.chunks import CheckedFooter, bounds_of
 from pipeline.log.hive import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, open_parquet

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrators.drift import DriftState, Evidence, alarms
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.files.folders import Folder
 
 FORMAT = 1

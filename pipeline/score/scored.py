@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipeline.errors import ConfigError, examples
+from logcal.errors import ConfigError, examples
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import MOST_NAMED, Log

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.calibration_map import CalibrationMap, Interval
+from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.transforms import apply_transform
-from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.hive import hive_value, with_values
 from pipeline.log.log_files import LogFile, open_bytes, open_parquet, read_batches, reason

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.arrow_columns import as_column, as_numpy
+from logcal.arrow_columns import as_column, as_numpy
 from pipeline.files.blobs import read_blob
 from pipeline.files.folders import Folder
 from pipeline.log.quarantine import BAD_PARTS, BadRows, Example

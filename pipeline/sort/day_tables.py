@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipeline.errors import TemporaryError
+from logcal.errors import TemporaryError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import each, receipts_in
 from pipeline.files.folders import Folder

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import DAY_INVALID, Columns, Rows

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.passes import Array, Points
+from logcal.arrow_columns import as_column
 from pipeline._kernels import tags
-from pipeline.arrow_columns import as_column
 from pipeline.execution import Executor
 from pipeline.files.blobs import reading, writing
 from pipeline.log import segment_values

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from calibrators._kernels.accumulators import expansion_of
 from calibrators.passes import Array, Classes, Pass, Points
+from logcal.arrow_columns import as_column, as_numpy
 from pipeline import schema
-from pipeline.arrow_columns import as_column, as_numpy
 from pipeline.execution import Executor
 from pipeline.files.blobs import reading, writing
 from pipeline.sort.buckets import Bucket

@@ -18,7 +18,7 @@ import numpy as np
 
 from calibrators._kernels.sums import exact_sum
 from calibrators.passes import Array, Classes, Pass, Place, Points
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder

@@ -12,9 +12,9 @@ from calibrators._kernels import pava, ties
 from calibrators.partial_pooling import Stretches, pool_within
 from calibrators.passes import Array, Blocks, Points
 from calibrators.pooling import pool_classes, pool_points
+from logcal.arrow_columns import as_column
 from pipeline import schema
 from pipeline._kernels import tags as kernels
-from pipeline.arrow_columns import as_column
 from pipeline.files.blobs import reading
 from pipeline.sort.buckets import Bucket, CodedBucket
 from pipeline.sort.exchange import Exchanged, write_exchange

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pipeline.errors import InputRejectedError
+from logcal.errors import InputRejectedError
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.log import quarantine

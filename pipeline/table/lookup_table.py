@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from calibrators._kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
 from calibrators.calibration_map import CalibrationMap, Interval
+from logcal.arrow_columns import as_column
 from logcal.fingerprints import as_json, fingerprint
 from logcal.lookup_table import LookupFacts, LookupTable
 from logcal.reading import cached_table, plain, read_table
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline import schema
-from pipeline.arrow_columns import as_column
 
 __all__ = [
     "LookupFacts",

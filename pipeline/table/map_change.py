@@ -13,7 +13,7 @@ from calibrators.calibration_map import CalibrationMap, line
 from calibrators.error_bars import error_bar_passes
 from calibrators.measures import run_passes
 from calibrators.passes import Array, Points
-from pipeline.arrow_columns import as_numpy
+from logcal.arrow_columns import as_numpy
 from pipeline.log.segment_values import Integers, Key
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.segment_lookup import SegmentedLookup, cached_segmented_lookup

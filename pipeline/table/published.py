@@ -11,8 +11,8 @@ import re
 
 import fsspec
 
+from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.schema import FORMAT_VERSIONS, other_format
-from pipeline.errors import ConfigError, InputRejectedError, examples
 from pipeline.files.folders import Folder
 from pipeline.table.journal import UNREADABLE, Entry, Journal, trail
 from pipeline.table.run_index import RunIndex

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 from calibrators.calibration_map import Interval
 from calibrators.intervals import NONE
 from calibrators.passes import Array
+from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.fingerprints import segmented_fingerprint
 from logcal.lookup_table import SegmentedLookup
 from logcal.reading import SEGMENTS_FILE, cached_table, read_table, segmented
 from pipeline import schema
-from pipeline.arrow_columns import as_column, as_numpy, column_of
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Encoder, Integers, Key
 from pipeline.table import lookup_table

@@ -12,9 +12,9 @@ import numpy as np
 from calibrators.calibration_map import CalibrationMap
 from calibrators.passes import Array
 from logcal import schema, storage
+from logcal.errors import ConfigError
 from logcal.lookup_table import Key, LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
-from pipeline.errors import ConfigError
 
 
 @dataclass(frozen=True)

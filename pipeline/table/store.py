@@ -27,8 +27,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline import schema
-from pipeline.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline.files.folders import Folder
 from pipeline.files.locks import make, remove, remove_dead
 from pipeline.files.secrets import redacted

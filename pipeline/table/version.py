@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.errors import InputRejectedError, listing
+from logcal.errors import InputRejectedError, listing
 from pipeline.log.logs import Log
 from pipeline.table.journal import CANDIDATE
 

@@ -163,7 +163,7 @@ def trial(
 
     content : what the writer writes, if that is known. change : what is done to it
     """
-    from pipeline.errors import LogcalError
+    from logcal.errors import LogcalError
     from pipeline.log.column_facts import log_facts
     from pipeline.log.logs import Columns, cut, open_log, read_rows
     from pipeline.log.windows import choose_window
