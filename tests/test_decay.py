@@ -57,17 +57,15 @@ def test_equals_a_weighted_fit(tmp_path, kind):
     assert content(plain) == content(run(tmp_path, tmp_path / "log", "plain", **KINDS[kind]))
 
 
-@pytest.mark.parametrize(("kind", "method"), [("counts", "isotonic"), ("sampling", "abb")])
-def test_rows_with_weights_of_their_own(tmp_path, kind, method):
-    """With sampling weights the rows count as Kish's size of the weights that they have by then."""
+def test_rows_with_weights_of_their_own(tmp_path):
     rng = np.random.default_rng(0)
     for day in range(3):
         weights = rng.integers(1, 1000, 200) / 8
         table = rows_of(day, rows=200)
         put(tmp_path / "log", day, "a", table.set_column(2, "w", pa.array(weights)))
-        put(tmp_path / "raw-log", day, "a", with_factors(table, 2 - day, 2, weights))
-    weighted = {"log": {"weight": "w", "weights": kind}, "calibrator": {"method": method}}
-    found = run(tmp_path, tmp_path / "log", window=window("3d", half_life="2d"), **weighted)
+        put(tmp_path / "raw-log", day, "a", with_factors(table, 2 - day, 1, weights))
+    weighted = {"log": {"weight": "w"}}
+    found = run(tmp_path, tmp_path / "log", window=window("3d", half_life="1d"), **weighted)
     assert content(found) == content(run(tmp_path, tmp_path / "raw-log", "raw", **weighted))
 
 

@@ -2,7 +2,8 @@
 
 A day's rows count as its factor, 2^(-age / half-life) with 16 significant bits, each. Sums of up to 2^37 rows of one
 factor are then exact, so that the table is, to the last bit, that of a log whose rows have the factor as their weight;
-where they have weights of their own, of that weight times the factor, if these products are exact.
+where they have weights of their own, of that weight times the factor, if these products are exact. Sampling weights are
+brought to Kish's size before: so equal ones fade as rows without weights do.
 """
 
 from __future__ import annotations
@@ -81,12 +82,10 @@ def weigh_days(
         for i, table in enumerate(tables)
     ]
     found = executor.run("weigh", weigh_runs, tasks)
-    weighed = []
-    for table, task, runs in zip(tables, tasks, found, strict=True):
-        sums = table.receipt.sums
-        receipt = replace(table.receipt, runs=runs, sums=None if sums is None else sums.times(task[2]))
-        weighed.append(replace(table, kept=table.kept._replace(receipt=receipt, counts=None)))
-    return weighed
+    return [
+        replace(table, kept=table.kept._replace(receipt=replace(table.receipt, runs=runs), counts=None))
+        for table, runs in zip(tables, found, strict=True)
+    ]
 
 
 def with_weights(log: Log) -> Log:

@@ -34,21 +34,6 @@ class WeightSums(NamedTuple):
         largest = self.largest.max() if self.largest.size else np.sqrt(exact_sum(self.squares))
         return float(largest) * self.scale
 
-    def times(self, factor: float) -> WeightSums:
-        """Of the same rows with their weights multiplied. factor : of 16 significant bits."""
-        squares = _times(_times(self.squares, factor), factor)
-        return WeightSums(_times(self.weight, factor), squares, self.largest * factor)
-
-
-_SPLIT = 134217729.0  # 2**27 + 1 (Dekker's splitting constant)
-
-
-def _times(expansion: Array, factor: float) -> Array:
-    """An expansion times a factor of 16 significant bits, exactly: halves of doubles have room for them."""
-    wide = expansion * _SPLIT
-    high = wide - (wide - expansion)
-    return expansion_of(np.concatenate([high * factor, (expansion - high) * factor]))
-
 
 def sums_of(weight: Array) -> WeightSums:
     """Of some rows' weights."""
