@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from calibrators.cumulative import Counts, Layout, all_counts_pass, layout_pass
-from calibrators.passes import Pass, Points, collapse
+from calibrators.passes import Pass, Points, collapse, in_memory
 
 Array = npt.NDArray[np.float64]
 
@@ -82,7 +82,7 @@ class ACP(BaseEstimator):
 
     def fit_points(self, points: Points) -> Self:
         """Fit to points in memory (checked by the caller: `collapse` makes them)."""
-        return self.fit_passes(lambda request: request.combine([request.chunk(points)]))
+        return self.fit_passes(in_memory(points))
 
     def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
         """Fit with passes that `run` carries out over the parts of a score table. The second gathers all points."""

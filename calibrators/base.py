@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from calibrators.calibration_map import CalibrationMap
 from calibrators.parameters import Parameters
-from calibrators.passes import Array, Pass, Passes, Points, collapse, run_passes
+from calibrators.passes import Array, Pass, Passes, Points, collapse, in_memory, run_passes
 
 _PART_BYTES = 8192
 """Of what each part says besides: sums as expansions, its ends."""
@@ -93,7 +93,7 @@ class Calibrator(Parameters, ABC):
 
     def fit_points(self, points: Points) -> Self:
         """Fit to points in memory (checked by the caller: `collapse` makes them)."""
-        return self.fit_passes(lambda request: request.combine([request.chunk(points)]))
+        return self.fit_passes(in_memory(points))
 
     def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
         """Fit with passes that `run` carries out over the parts of a score table."""

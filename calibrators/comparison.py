@@ -102,13 +102,9 @@ def comparison_passes(
     Examples
     --------
     >>> import numpy as np
-    >>> from calibrators.measures import run_passes
-    >>> from calibrators.passes import Points
+    >>> from calibrators.passes import Points, run_in_memory
     >>> points = Points(np.array([0.2, 0.6]), np.array([10.0, 10.0]), np.array([3.0, 6.0]))
-    >>> found = run_passes(
-    ...     comparison_passes(None, lambda s: np.array([0.3, 0.6])),
-    ...     lambda request: request.combine([request.chunk(points)]),
-    ... )
+    >>> found = run_in_memory(comparison_passes(None, lambda s: np.array([0.3, 0.6])), points)
     >>> round(found.log_loss.difference, 5), round(found.log_loss.error, 5)
     (-0.01408, 0.02806)
     """

@@ -109,7 +109,12 @@ def run_passes(passes: Generator[Pass, Any, Any], run: Callable[[Pass], Any]) ->
 
 def run_in_memory(passes: Generator[Pass, Any, Any], points: Points) -> Any:
     """What passes come to over points that are in memory: one part."""
-    return run_passes(passes, lambda request: request.combine([request.chunk(points)]))
+    return run_passes(passes, in_memory(points))
+
+
+def in_memory(points: Points) -> Callable[[Pass], Any]:
+    """What carries out passes over points that are in memory: one part."""
+    return lambda request: request.combine([request.chunk(points)])
 
 
 def collapse(

@@ -8,9 +8,7 @@ from pipeline._kernels.rows import HIGHEST_WEIGHT, LOWEST_WEIGHT
 _LARGEST = 1.7976931348623157e308
 _PRIME = np.uint64(0x100000001B3)  # of the hash of Fowler, Noll and Vo
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
-_BLOCK = (
-    256  # texts whose look-ups are made ready together: what they need fits into the cache next to the core
-)
+_BLOCK = 256  # texts whose look-ups are made ready together: what they need fits into the next cache
 _FEW = 4096  # texts: so many are in the cache anyway
 
 

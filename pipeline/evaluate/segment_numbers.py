@@ -13,8 +13,8 @@ from calibrators._kernels.accumulators import expansion_of
 from calibrators.assessment import MEASURES, Assessment
 from calibrators.decomposition import chance_error, debiased_squared_error, decompose
 from calibrators.error_bars import ErrorBars, assurance_passes, error_bar_passes
-from calibrators.measures import assessment_passes, run_passes, side_by_side
-from calibrators.passes import Array, Blocks, Pass, Points
+from calibrators.measures import assessment_passes, side_by_side
+from calibrators.passes import Array, Blocks, Pass, Points, run_in_memory, run_passes
 from calibrators.sampling import weighing_negatives
 from calibrators.spread import Spread, cox, distances
 from pipeline import schema
@@ -81,11 +81,7 @@ def _measure_points(passes: Callable[..., Any], numbers: Numbers, points: Points
     parts = [(float(points.score[0]), expansion_of(points.weight))]
     weight, positives = float(points.weight.sum()), float(points.positives.sum())
     enough = min(positives, weight - positives) >= ENOUGH
-    return numbers(*run_passes(passes(parts=parts, enough=enough), partial(_run, points)))
-
-
-def _run(points: Points, request: Pass) -> Any:
-    return request.combine([request.chunk(points)])
+    return numbers(*run_in_memory(passes(parts=parts, enough=enough), points))
 
 
 def _measure_large(

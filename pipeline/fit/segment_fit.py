@@ -24,7 +24,7 @@ from calibrators.calibration_map import CalibrationMap, Interval
 from calibrators.intervals import NONE, divided, interval_passes
 from calibrators.isotonic import Isotonic
 from calibrators.isotonic_groups import fit_groups
-from calibrators.passes import Pass, Points, run_passes
+from calibrators.passes import Pass, in_memory, run_passes
 from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import (
@@ -142,9 +142,9 @@ def _visit(
     if interval == NONE:  # which are those of a map's rows
         calibrator = calibrator.in_lines(falling=monotone == "allow")
     return Visit(
-        small=functools.partial(_fit_small, calibrator, monotone, interval),
+        small=functools.partial(_fit_small, _Way(calibrator, monotone, interval)),
         first=calibrator.first_pass(),
-        large=functools.partial(_fit_large, calibrator, monotone, interval, heaviest),
+        large=functools.partial(_fit_large, _Way(calibrator, monotone, interval), heaviest),
     )
 
 
@@ -364,13 +364,20 @@ _HELD = (np.array([2.0**-53]), np.array([1.0 - 2.0**-53]))
 """What a score is held in whose log-odds are taken."""
 
 
-def _fit_small(calibrator: Calibrator, monotone: str, interval: str, segments: Slices) -> Fitted:
+class _Way(NamedTuple):
+    """How each segment is fitted: see `fit_segments`."""
+
+    calibrator: Calibrator
+    monotone: str
+    interval: str
+
+
+def _fit_small(way: _Way, segments: Slices) -> Fitted:
     """Fit segments whose points are in memory."""
-    found = []
-    for points in segments.points():
-        run = functools.partial(_run, points)
-        found.append(_fit_one(calibrator, monotone, interval, segments.heaviest, points.score.size, run))
-    return _fitted(found, interval)
+    found = [
+        _fit_one(way, segments.heaviest, points.score.size, in_memory(points)) for points in segments.points()
+    ]
+    return _fitted(found, way.interval)
 
 
 def _fit_pooled(ends: float, segments: Slices) -> Fitted:
@@ -381,19 +388,8 @@ def _fit_pooled(ends: float, segments: Slices) -> Fitted:
     return Fitted(Maps(rows, [[column] for column in columns]), reasons, monotone=True, repair=0.0)
 
 
-def _run(points: Points, request: Pass) -> Any:
-    return request.combine([request.chunk(points)])
-
-
-def _fit_large(
-    calibrator: Calibrator,
-    monotone: str,
-    interval: str,
-    heaviest: float,
-    points: int,
-    run: Callable[[Pass], Any],
-) -> Fitted:
-    return _fitted([_fit_one(calibrator, monotone, interval, heaviest, points, run)], interval)
+def _fit_large(way: _Way, heaviest: float, points: int, run: Callable[[Pass], Any]) -> Fitted:
+    return _fitted([_fit_one(way, heaviest, points, run)], way.interval)
 
 
 class _One(NamedTuple):
@@ -428,26 +424,19 @@ def _fitted(found: list[_One], interval: str) -> Fitted:
     )
 
 
-def _fit_one(
-    calibrator: Calibrator,
-    monotone: str,
-    interval: str,
-    heaviest: float,
-    points: int,
-    run: Callable[[Pass], Any],
-) -> _One:
+def _fit_one(way: _Way, heaviest: float, points: int, run: Callable[[Pass], Any]) -> _One:
     if points == 1:
         return _One(ONE_SCORE)
     # Fitting changes it, and other tasks have it too.
-    calibrator = copy.copy(calibrator)
+    calibrator = copy.copy(way.calibrator)
     try:
         calibrator.fit_passes(run)
     except ValueError:
         return _One(NOT_SUITED)
     if calibrator.line_ is not None:
         return _One(calibrator.line_)
-    one, repair = keep_monotone(calibrator.calibration_map_, monotone)
-    if interval == NONE:
+    one, repair = keep_monotone(calibrator.calibration_map_, way.monotone)
+    if way.interval == NONE:
         return _One(one, repair)
-    found = run_passes(interval_passes(interval, one, heaviest), run)
+    found = run_passes(interval_passes(way.interval, one, heaviest), run)
     return _One(one, repair, None if found is None else divided(found, calibrator.sampling_rate))

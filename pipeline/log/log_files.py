@@ -319,7 +319,8 @@ def open_parquet(
             source = stack.enter_context(_source(filesystem, path))
             stack.enter_context(watched(filesystem, path, _with_number(stack, path, source), seen))
             parquet = stack.enter_context(pq.ParquetFile(source, buffer_size=_READ_BYTES, **options))
-            if dictionaries := _dictionaries(CheckedFooter(parquet.metadata, path), coded):
+            # A checked footer looks at every column, which files of a kilobyte would feel.
+            if coded and (dictionaries := _dictionaries(CheckedFooter(parquet.metadata, path), coded)):
                 known = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
                 parquet = stack.enter_context(
                     pq.ParquetFile(source, buffer_size=_READ_BYTES, **known, **options)
@@ -333,7 +334,7 @@ reading it as one means to look up each text twice."""
 
 
 def _dictionaries(footer: CheckedFooter, names: Sequence[str]) -> list[str]:
-    """Which of the columns are written as dictionaries."""
+    """Which of the columns are there, and written as dictionaries."""
     size = {
         name: sum(chunk.total_uncompressed_size for chunk in footer.chunks(name))
         for name in names

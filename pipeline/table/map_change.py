@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from calibrators.calibration_map import CalibrationMap, line
 from calibrators.error_bars import error_bar_passes
-from calibrators.measures import run_passes
-from calibrators.passes import Array, Points
+from calibrators.passes import Array, Points, run_in_memory
 from logcal.arrow_columns import as_numpy
 from pipeline.log.segment_values import Integers, Key
 from pipeline.table.lookup_table import cached_lookup_table
@@ -286,7 +285,7 @@ def ranking(one: CalibrationMap) -> tuple[float | None, float | None]:
     filled = one.weight > 0
     place = np.arange(np.count_nonzero(filled), dtype=np.float64) + 2.0
     points = Points(place, one.weight[filled], one.positives[filled])
-    bars = run_passes(error_bar_passes(), lambda request: request.combine([request.chunk(points)]))
+    bars = run_in_memory(error_bar_passes(), points)
     return bars.auc, bars.auc_error
 
 
