@@ -105,7 +105,7 @@ class BBQ(Calibrator):
     --------
     >>> from calibrators.bbq import BBQ
     >>> BBQ().fit([0.1, 0.2, 0.3, 0.6, 0.7, 0.8], [0, 0, 0, 1, 1, 1]).predict([0.2, 0.7]).round(3)
-    array([0.065, 0.923])
+    array([0.309, 0.859])
     """
 
     models_: BinningModels

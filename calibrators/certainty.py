@@ -70,7 +70,7 @@ def error_bars(
     Examples
     --------
     >>> bars = error_bars([0.1, 0.4, 0.4, 0.8], None, [0, 0, 1, 1])
-    >>> bars.observed, bars.expected, bars.auc
+    >>> bars.observed, round(bars.expected, 9), bars.auc
     (2.0, 1.7, 0.875)
     """
     return _assured(probability, weight, positives)[1]

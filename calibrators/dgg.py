@@ -46,7 +46,7 @@ class Grouped(Calibrator):
     >>> from calibrators import Grouped, Isotonic
     >>> grouped = Grouped(Isotonic(ends=0), group_size=2).fit([0.1, 0.3, 0.5, 0.7, 0.9], [0, 1, 0, 0, 1])
     >>> grouped.predict([0.2, 0.6, 0.75, 0.9])
-    array([0.25, 0.25, 0.625, 1.  ])
+    array([0.25 , 0.25 , 0.625, 1.   ])
     """
 
     def __init__(self, calibrator: Calibrator | None = None, group_size: int = 100) -> None:

@@ -63,7 +63,7 @@ def sampling_weights(sample_weight: npt.ArrayLike) -> Array:
     --------
     >>> sampling_weights([5.0, 5.0, 5.0])
     array([1., 1., 1.])
-    >>> sampling_weights([1.0, 1.0, 2.0]).sum().round(3)
+    >>> round(float(sampling_weights([1.0, 1.0, 2.0]).sum()), 3)
     2.667
     """
     w = np.asarray(sample_weight)

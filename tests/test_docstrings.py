@@ -1,6 +1,9 @@
-"""Docstrings of what applications import, by numpydoc's checks."""
+"""Docstrings of what applications import, by numpydoc's checks; and every example in a docstring, by running it."""
 
+import doctest
+import importlib
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +47,19 @@ def test_a_public_name_is_documented(name):
     # A table is loaded, not made; of what is a tuple or has fields these are listed as attributes.
     known = {"logcal.table.Table": {"PR01"}, "calibrators.passes.Points": {"PR01"}}
     assert [error for error in found if error[0] not in known.get(name, set())] == []
+
+
+ROOT = Path(logcal.__file__).parents[1]
+WITH_EXAMPLES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("calibrators", "logcal", "pipeline", "jobs")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if ">>>" in path.read_text("utf-8")
+]
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_give_what_they_say(name):
+    found = doctest.testmod(importlib.import_module(name.removesuffix(".__init__")))
+    assert found.failed == 0
+    assert found.attempted > 0
