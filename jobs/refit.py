@@ -7,19 +7,24 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from jobs.config import FitConfig, JobConfig
 from jobs.config_follow import FollowConfig
 from jobs.config_log import MeasuredLogConfig
 from jobs.config_monitor import MonitorConfig
-from logcal.errors import CheckFailedError, InputRejectedError, NothingToDoError
+from logcal.errors import CheckFailedError, InputRejectedError, NothingToDoError, examples
 from pipeline.execution import Executor
+from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.ledger import Ledger
+from pipeline.log.log_files import LogFile, expected_folder
+from pipeline.log.logs import read_footers
 
 log = logging.getLogger("logcal")
+
+T = TypeVar("T")
 
 PUBLISHED, UNCHANGED, REFUSED, REJECTED = "published", "unchanged", "refused", "rejected"
 """What became of a refit. refused: by a check; the table stays. rejected: the log does not suit."""
@@ -83,7 +88,7 @@ class Refits:
         from jobs import monitor
 
         try:
-            monitor.prepare(self._monitor_config(), self._damaged()).execute(executor)
+            self._tried(lambda files: monitor.prepare(self._monitor_config(), files).execute(executor))
         except CheckFailedError as error:
             self.alarmed = True
             log.warning("alarm: %s", error)
@@ -100,6 +105,44 @@ class Refits:
         if self.config.labelled.path is not None:
             return set()
         return {*self.ledger.refused, *self.ledger.waiting}
+
+    def _tried(self, job: Callable[[Collection[str]], T]) -> T:
+        """The result of a job on the stream's log; tried once more without files that the stream has not seen.
+
+        The job lists the folder itself: a file may have come since, of which half is written, or another's place be
+        taken while it is read. What is left out now is there when the job is next run.
+
+        job : called with the names of files to pass over
+        """
+        damaged = self._damaged()
+        try:
+            return job(damaged)
+        except InputRejectedError as error:
+            unseen = self._unseen() - damaged
+            if not unseen:
+                raise
+            log.info("tried once more without %s, not scored yet: %s", examples(sorted(unseen), 3), error)
+        return job(damaged | unseen)
+
+    def _unseen(self) -> set[str]:
+        """Files that are new, or not what they were when they were scored.
+
+        Before the first table all are new: then those that cannot be read.
+        """
+        if self.config.labelled.path is not None:
+            return set()
+        filesystem, root = expected_folder(self.config.log.path)
+        days, since = self.config.retention.ledger_days, None
+        if days is not None:  # files of days that are forgotten were seen
+            since = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
+        listed = list_sources(filesystem, root, since=since, key=self.config.follow.partition)
+        new = compare(listed, self.ledger.files, whole=False).new
+        names = {source.name for source in new}
+        if self.ledger.files:
+            return names
+        files = [LogFile(f"{root.rstrip('/')}/{name}", name, size, stamp) for name, size, stamp in new]
+        whole, _ = read_footers(filesystem, files)
+        return names - {file.relative for file, _ in whole}
 
     def _rows(self) -> int:
         return sum(known.rows for known in self.ledger.files.values())
@@ -118,7 +161,7 @@ class Refits:
         version, message = None, ""
         facts = {key: value for key, value in self.last().items() if key in ("looked", "label_coverage")}
         try:
-            outcome = fit.prepare(self._fit_config(), self._damaged()).execute(executor)
+            outcome = self._tried(lambda files: fit.prepare(self._fit_config(), files).execute(executor))
             kind, version = PUBLISHED, outcome.summary["version"]
             facts["label_coverage"] = _coverage(outcome.summary)
         except NothingToDoError as error:

@@ -6,6 +6,7 @@ import shutil
 import signal
 from types import SimpleNamespace
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,8 @@ import pytest
 
 from jobs import refit as refits
 from jobs.config_follow import FollowConfig, parse_duration
+from pipeline.execution import InlineExecutor
+from pipeline.follow.ledger import Ledger
 
 
 def lands(folder, name, rows=400, seed=0):
@@ -107,6 +110,97 @@ def test_a_damaged_file_stops_no_refit(place, stream):
     status = follow("--status", "--json").expect(0).json
     assert status["refit"]["outcome"] == "published"
     assert status["label_coverage"] == 1.0
+
+
+def halved(path):
+    """Half of it is written; the footer comes last."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def changes_in_the_middle(path):
+    """It has its footer, and pages that do not decode."""
+    content = bytearray(path.read_bytes())
+    content[4:60] = b"\xff" * 56
+    path.write_bytes(content)
+
+
+def refit(place, arriving):
+    """A refit of a stream whose ledger is what the followers before have left."""
+    config = FollowConfig.model_validate(
+        {
+            "log": {"path": [str(arriving)]},
+            "store": {"path": str(place.store), "table": place.table},
+            "output": {"path": str(place.output)},
+            "refit": {"every": "1h"},
+            "gate": {"min_rows": 1, "min_positives": 1, "max_rows_drop": 1, "ranking": False},
+            "scratch": str(place.scratch),
+        }
+    )
+    ledger = Ledger(place.filesystem, str(place.output))
+    ledger.load()
+    found = refits.Refits(config, ledger)
+    found.run(InlineExecutor())
+    return found.last()["outcome"]
+
+
+def rows_of_current(place):
+    folder = place.store / place.table / "versions" / place.current
+    return json.loads((folder / "manifest.json").read_text())["data"]["rows_used"]
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("c.parquet", halved),
+        ("c.parquet", changes_in_the_middle),
+        ("c.parquet", lambda path: path.write_bytes(b"")),
+        # It is known, and written anew in its place.
+        ("b.parquet", halved),
+    ],
+)
+def test_a_file_that_lands_as_a_refit_begins_puts_it_off_by_nothing(place, stream, name, spoil):
+    follow, arriving = stream
+    place.filesystem = fsspec.filesystem("file")
+    lands(arriving, "a.parquet")
+    lands(arriving, "b.parquet", seed=1)
+    follow("--once", "refit.every=1h").expect(0)
+    lands(arriving, "late.parquet", rows=300)
+    follow("--once").expect(0)
+    # After the ledger's last batch, and before the fit lists the folder.
+    lands(arriving, name, rows=500, seed=2)
+    whole = (arriving / name).read_bytes()
+    spoil(arriving / name)
+    assert refit(place, arriving) == "published"
+    assert rows_of_current(place) == (700 if name == "b.parquet" else 1100)
+    # The next one has it.
+    (arriving / name).write_bytes(whole)
+    assert refit(place, arriving) == "published"
+    assert rows_of_current(place) == (1200 if name == "b.parquet" else 1600)
+
+
+def test_a_file_that_lands_before_the_first_table_puts_it_off_by_nothing(place, stream):
+    """No file is known by then."""
+    follow, arriving = stream
+    for name in ("a.parquet", "half.parquet"):
+        lands(arriving, name)
+    halved(arriving / "half.parquet")
+    found = follow("--once", "refit.every=1h", "--json").expect(0)
+    assert (found.json["refits"], found.json["files"], found.json["waiting"]) == (1, 1, 1)
+    assert "tried once more without half.parquet" in found.stderr
+
+
+def test_a_refit_is_tried_again_without_new_files_alone(place, stream):
+    """What fails for another reason fails with it: files that were scored are never left out."""
+    follow, arriving = stream
+    place.filesystem = fsspec.filesystem("file")
+    lands(arriving, "a.parquet")
+    follow("--once", "refit.every=1h").expect(0)
+    pq.write_table(pa.table({"score": [0.5]}), arriving / "unlabelled.parquet")
+    follow("--once").expect(0)
+    assert refit(place, arriving) == "rejected"
+    lands(arriving, "b.parquet")
+    assert refit(place, arriving) == "rejected"
+    assert len(place.versions) == 1
 
 
 def test_what_does_not_go_with_refits(place, stream):
