@@ -9,11 +9,13 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.files import turns, writable
-from pipeline.files.blobs import Blob, Receipts, read_blob, receipts_in, write_blob
+from pipeline.files.blobs import Blob, Receipts, fetch, read_blob, receipts_in, write_blob
 from pipeline.files.folders import Folder
 from pipeline.files.locks import hold, make, remove, remove_dead
 from pipeline.files.scratch import check_space, scratch_folder
@@ -219,6 +221,49 @@ def test_blobs_of_a_store_are_read_by_ranges_and_say_what_is_missing(url):
     ):
         blob.read(0, memoryview(out))
     assert read_blob(f"{url}/gone") is None
+
+
+class Versioned(MemoryFileSystem):
+    """A store whose reads fail, and what versions of fsspec make of that where ranges are asked for.
+
+    given : with the bytes, whatever is asked for (2025.9 and older); raised : always; asked : as it is asked for.
+    """
+
+    protocol = "versioned"
+    cachable = False
+    way = "asked"
+    error: Exception | None = None
+
+    def cat_ranges(self, paths, starts, ends, max_gap=None, on_error="return", **kwargs):
+        if self.error is None:
+            return super().cat_ranges(paths, starts, ends, on_error=on_error)
+        if self.way == "raised" or (self.way == "asked" and on_error == "raise"):
+            raise self.error
+        return [b"0123456789"[: ends[0] - starts[0]], *(self.error for _ in paths[1:])]
+
+
+@pytest.mark.parametrize("way", ["given", "raised", "asked"])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.EIO, "made to fail"), TemporaryError),
+        (TimeoutError("made to fail"), TemporaryError),
+        (FileNotFoundError(errno.ENOENT, "made to fail"), TemporaryError),
+        (PermissionError(errno.EACCES, "made to fail"), ConfigError),
+    ],
+)
+def test_ranges_that_a_store_does_not_give_are_an_error_with_any_version_of_fsspec(
+    way, error, expected, monkeypatch
+):
+    fsspec.register_implementation("versioned", Versioned, clobber=True)
+    path = "versioned://a-store/run"
+    ranges = [(path, 0, 4), (path, 6, 9)]
+    write_blob(path, [memoryview(b"0123456789")])
+    assert fetch(ranges) == {path: {0: b"0123", 6: b"678"}}
+    monkeypatch.setattr(Versioned, "way", way)
+    monkeypatch.setattr(Versioned, "error", error)
+    with pytest.raises(expected, match=path):
+        fetch(ranges)
 
 
 def test_receipts_in_a_store_are_believed_if_this_run_has_signed_them(url, tmp_path):

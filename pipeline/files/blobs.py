@@ -145,7 +145,11 @@ def fetch(ranges: Sequence[tuple[str, int, int]]) -> dict[str, dict[int, bytes]]
     keys = [filesystem._strip_protocol(path) for path, *_ in ranges]
     with _asking(ranges[0][0]):
         starts, stops = [start for _, start, _ in ranges], [stop for *_, stop in ranges]
-        found = filesystem.cat_ranges(keys, starts, stops, on_error="raise")
+        # Some versions of fsspec give errors back whatever they are asked to do with them.
+        found = filesystem.cat_ranges(keys, starts, stops, on_error="return")
+        for data in found:
+            if isinstance(data, BaseException):
+                raise data
     for (path, start, _), data in zip(ranges, found, strict=True):
         held.setdefault(path, {})[start] = data
     return held
