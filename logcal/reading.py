@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 from calibrators.calibration_map import CalibrationMap, Interval, line
 from logcal import schema, storage
 from logcal.arrow_columns import as_column, as_numpy
-from logcal.errors import InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
 from logcal.moved import Moves
@@ -37,6 +38,7 @@ _SEGMENTS = dict(
         strict=True,
     )
 )
+_NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
 _JSON_KEYS = ("parameters", "data")
 
 
@@ -52,6 +54,10 @@ def read_table(path: str) -> LookupTable | SegmentedLookup:
     InputRejectedError
         It is not there, is not a lookup table of this format version, its rows are not calibration maps, or it is not
         as it was published.
+    TemporaryError
+        Its storage does not give it now.
+    ConfigError
+        It may not be read.
     """
     content = _content(path, "lookup table", "publish one with `logcal fit`")
     parquet = _parquet(path, content)
@@ -89,6 +95,8 @@ def read_facts(path: str) -> LookupFacts:
     ------
     InputRejectedError
         As `read_table`, except that the rows are not looked at.
+    TemporaryError, ConfigError
+        As `read_table`.
     """
     return _checked_facts(
         path, _parquet(path, _content(path, "lookup table", "publish one with `logcal fit`"))
@@ -140,7 +148,23 @@ def _content(path: str, what: str, remedy: str) -> bytes:
     except FileNotFoundError:
         raise InputRejectedError(f"{path}: expected a {what}, found no file: {remedy}") from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise not_given(path, what, error) from None
+
+
+def not_given(path: str, what: str, error: OSError) -> LogcalError:
+    """The error for the user that an error of storage is, which says nothing of the content of the file."""
+    reason = " ".join(str(error).split())[:200]
+    if isinstance(error, PermissionError):
+        return ConfigError(
+            f"{path}: expected a {what} that may be read, found no permission ({reason}): give it, or correct the "
+            "credentials"
+        )
+    if error.errno in _NO_FILE:
+        return InputRejectedError(f"{path}: expected a {what}, found no file ({reason}): correct the path")
+    return TemporaryError(
+        f"{path}: expected a {what}, found that its storage does not give it now ({reason}): run again; what is "
+        "published may well be whole"
+    )
 
 
 def _parquet(path: str, content: bytes) -> pq.ParquetFile:

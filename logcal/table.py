@@ -22,7 +22,7 @@ from logcal import schema, storage
 from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
-from logcal.reading import MANIFEST_FILE, cached_table
+from logcal.reading import MANIFEST_FILE, cached_table, not_given
 from logcal.transforms import apply_transform
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -52,6 +52,8 @@ def load(store: str, table: str, version: str | None = None) -> Table:
         A name is not a plain one.
     InputRejectedError
         There is no such table or version, or it is damaged.
+    TemporaryError
+        Its storage does not give it now.
     """
     for key, name in (("table", table), ("version", version)):
         if name is not None and not _NAME.fullmatch(name):
@@ -69,7 +71,9 @@ def load(store: str, table: str, version: str | None = None) -> Table:
         raise InputRejectedError(
             f"{root}: expected a version '{version}', found none: see `logcal tables list`"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise not_given(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
+    except ValueError as error:
         raise InputRejectedError(
             f"{folder}/{MANIFEST_FILE}: expected JSON, found a damaged file ({error}): load another version"
         ) from None
@@ -86,7 +90,9 @@ def _current(root: str) -> str:
         raise InputRejectedError(
             f"expected a published table, found none in {root}: run `logcal fit` first"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise not_given(f"{root}/CURRENT", "version's name", error) from None
+    except ValueError as error:
         raise InputRejectedError(f"{root}/CURRENT cannot be read ({error})") from None
 
 

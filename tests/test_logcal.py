@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import json
 import subprocess
 import sys
@@ -20,8 +21,8 @@ from hypothesis import strategies as st
 import logcal
 from calibrators import calibration_map
 from calibrators.calibration_map import CalibrationMap
-from logcal import lookup_table, segment_index
-from logcal.errors import ConfigError, InputRejectedError
+from logcal import lookup_table, reading, segment_index, storage
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.segment_index import SegmentIndex
 from logcal.table import _as_arrow
 from pipeline.table.lookup_table import read_lookup_table
@@ -329,6 +330,23 @@ def test_tables_that_are_not_there(published, tmp_path):
     ):
         with pytest.raises(error, match=said):
             logcal.load(*arguments)
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "manifest.json", "lookup.parquet", "segments.parquet"])
+def test_a_file_of_a_table_that_its_storage_does_not_give(published, name, monkeypatch):
+    real = storage.read
+
+    def fails(path):
+        if path.endswith(name):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    reading._read_cached.cache_clear()
+    monkeypatch.setattr(storage, "read", fails)
+    with pytest.raises(
+        TemporaryError, match=f"{name}: expected a .*found that its storage does not give it now"
+    ):
+        logcal.load(str(published.store), "by-country")
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

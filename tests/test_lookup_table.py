@@ -1,5 +1,6 @@
 """Lookup tables as files."""
 
+import errno
 import io
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrators.calibration_map import CalibrationMap
-from logcal import reading
-from logcal.errors import InputRejectedError
+from logcal import reading, storage
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline import schema
 from pipeline.table.lookup_table import (
     cached_lookup_table,
@@ -160,6 +161,35 @@ def test_not_parquet(tmp_path, read, content):
     path.write_bytes(content)
     with pytest.raises(InputRejectedError, match="found a file that cannot be read"):
         read(str(path))
+
+
+@pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts, cached_lookup_table])
+@pytest.mark.parametrize(
+    ("error", "expected", "said"),
+    [
+        (
+            OSError(errno.EIO, "Input/output error"),
+            TemporaryError,
+            "its storage does not give it now .*run again",
+        ),
+        (OSError("the store broke off"), TemporaryError, "its storage does not give it now .*run again"),
+        (TimeoutError("timed out"), TemporaryError, "its storage does not give it now .*run again"),
+        (PermissionError(errno.EACCES, "Permission denied"), ConfigError, "found no permission"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory"), InputRejectedError, "found no file"),
+    ],
+)
+def test_a_table_that_its_storage_does_not_give_is_not_said_to_be_damaged(
+    path, read, error, expected, said, monkeypatch
+):
+    def fails(_: str) -> bytes:
+        raise error
+
+    reading._read_cached.cache_clear()
+    monkeypatch.setattr(storage, "read", fails)
+    with pytest.raises(expected, match=f"{path}: expected a lookup table.*{said}"):
+        read(path)
+    monkeypatch.undo()
+    assert read(path)
 
 
 def test_other_columns(tmp_path):

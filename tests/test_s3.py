@@ -159,6 +159,32 @@ def test_scratch_on_a_store_that_fails(remote, kind, code, phrase):
     assert not [name for name in files(remote) if name.startswith("scratch/")]
 
 
+@pytest.mark.parametrize("kind", ["500", "503", "reset", "cut"])
+def test_a_table_that_the_store_does_not_give_is_not_said_to_be_damaged(remote, kind):
+    """Whenever it stops: whoever reads the table says to try again, and a stream refuses no file for it."""
+    remote.write_log(files=1)
+    store = {"store__path": f"{remote.url}/store"}
+    remote.job("fit", **store).expect(0)
+    stream = {"output__path": f"{remote.url}/scored"}
+    for name, settings, places in (("follow", ("--once",), stream), ("score", (), {})):
+        for first in range(3):
+            asked = iter(range(1_000_000))
+
+            def fault(method, path, asked=asked, first=first):
+                wanted = method == "GET" and path.partition("?")[0].endswith("lookup.parquet")
+                return kind if wanted and next(asked) >= first else None
+
+            remote.server.fault = fault
+            done = remote.job(name, *settings, **places, **store)
+            remote.server.fault = lambda method, path: None
+            if next(asked) <= first:  # it asks less often
+                break
+            done.expect(75, "run again")
+            assert "publish it again" not in done.stderr
+    done = remote.job("follow", "--status", "--json", **stream, **store)
+    assert done.expect(0).json["refused"] == {}
+
+
 FAULTS = ["500", "503", "reset", "cut", "403"]
 
 

@@ -12,6 +12,7 @@ import re
 import fsspec
 
 from logcal.errors import ConfigError, InputRejectedError, examples
+from logcal.reading import not_given
 from logcal.schema import FORMAT_VERSIONS, other_format
 from pipeline.files.folders import Folder
 from pipeline.table.journal import UNREADABLE, Entry, Journal, trail
@@ -63,7 +64,7 @@ class PublishedTable:
         InputRejectedError
             CURRENT holds no name.
         """
-        data = self.folder.read(CURRENT)
+        data = _given(self.folder, CURRENT)
         if data is None:
             return None
         name = data.decode("utf-8", "replace").strip()
@@ -162,11 +163,13 @@ class PublishedTable:
         ------
         InputRejectedError
             They differ, or the file is gone.
+        TemporaryError
+            The store does not give it now.
         """
         for name, facts in version.manifest["files"].items():
             if "/" in name:
                 continue
-            data = (self._versions / version.name).read(name)
+            data = _given(self._versions / version.name, name)
             found = "no file" if data is None else hashlib.sha256(data).hexdigest()
             if found != facts["sha256"]:
                 raise InputRejectedError(
@@ -175,7 +178,7 @@ class PublishedTable:
                 )
 
     def _manifest(self, name: str) -> bytes | None:
-        return (self._versions / name).read(MANIFEST) if _NAME.fullmatch(name) else None
+        return _given(self._versions / name, MANIFEST) if _NAME.fullmatch(name) else None
 
     def _full_name(self, name: str) -> str:
         if self._manifest(name) is not None:
@@ -208,3 +211,11 @@ class PublishedTable:
         names = self.names()
         way = [name for name in trail(entries, names, now) if name in names and name != now]
         return way[-1] if way else None
+
+
+def _given(folder: Folder, name: str) -> bytes | None:
+    """As `Folder.read`; what the store says is said of the file."""
+    try:
+        return folder.read(name)
+    except OSError as error:
+        raise not_given(f"{folder}/{name}", "published table's file", error) from error
