@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
     fit: tuple[str, ...]
     then: tuple[tuple[str, ...], ...] = ()
-    """Of each later job its name and its settings."""
+    """Of each later job its name and its settings; another fit is compared with the table."""
 
 
 def warm() -> Outcome:
@@ -90,6 +90,7 @@ def cases() -> Iterator[Case]:
         own = (f"log.segment={segments}",)
         for more in ((), weighted):
             yield Case((*own, *more), (("score", *own), ("evaluate", *own, *more)))
+    yield Case(("log.segment=[text]",), (("fit", "log.segment=[text]", "log.weight=weight"),))
     for segments in ("[text]", "[many]", "[many, number]"):
         for more in ((), weighted):
             yield Case((f"log.segment={segments}", "log.score=distinct", *more), (("evaluate", *more),))
@@ -122,6 +123,9 @@ def _run(case: Case, folder: Path, number: int) -> None:
     always = (f"scratch={folder}", "log.on_bad_rows=quarantine", "gate.on_fail=warn")
     _job("fit", (*own, *always, *case.fit))
     for i, (job, *settings) in enumerate(case.then):
+        if job == "fit":
+            _job(job, (*own, *always, *settings))
+            continue
         output = "output.path" if job == "score" else "report.path"
         bad = (
             ()

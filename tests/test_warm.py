@@ -19,8 +19,8 @@ def test_cases_are_settings_of_jobs():
         own = ("log.path=log", "store.path=store", "store.table=t")
         load(JOBS["fit"].config_class(), (), (*own, *case.fit))
         for job, *settings in case.then:
-            output = "output.path=o" if job == "score" else "report.path=o"
-            load(JOBS[job].config_class(), (), (*own, output, *settings))
+            output = {"score": ("output.path=o",), "evaluate": ("report.path=o",)}.get(job, ())
+            load(JOBS[job].config_class(), (), (*own, *output, *settings))
     named = " ".join(text for case in warm.cases() for text in case.fit)
     assert all(f"calibrator.method={method}" in named for method in METHODS)
 

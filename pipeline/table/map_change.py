@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.calibration_map import CalibrationMap, line
+from calibrators.calibration_map import CalibrationMap
 from calibrators.error_bars import error_bar_passes
 from calibrators.passes import Array, Points, run_in_memory
 from logcal.arrow_columns import as_numpy
 from pipeline.log.segment_values import Integers, Key
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.segment_lookup import SegmentedLookup, cached_segmented_lookup
+from pipeline.table.map_pairs import TableMaps, changes_of_pairs
+from pipeline.table.segment_lookup import cached_segmented_lookup
 from pipeline.table.version import Version, segments_of
 
 ABOVE_CHANCE = 2.33
@@ -60,7 +61,7 @@ def map_change(old: CalibrationMap, new: CalibrationMap, lowest: float, highest:
     A map says how many of its rows lie in each of its intervals, and not where: they are taken to lie evenly. O(rows of
     both maps).
     """
-    return _changes(_Maps.of_one(old), _Maps.of_one(new), [], np.ones(1), lowest, highest).whole
+    return _changes(TableMaps.of_one(old), TableMaps.of_one(new), [], np.ones(1), lowest, highest).whole
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
     InputRejectedError
         A table cannot be read.
     """
-    before, after = (_Maps.of_table(*place) for place in (old, new))
+    before, after = (TableMaps.of_table(*place) for place in (old, new))
     if set(old[1]) <= set(new[1]):
         finer = after
     elif set(new[1]) <= set(old[1]):
@@ -140,124 +141,21 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
     return _changes(before, after, columns, rows, lowest, highest, finer)
 
 
-@dataclass(frozen=True)
-class _Maps:
-    """The maps of a table, one after the other; one without segments has one.
-
-    A place is a map's number, or where segments move maps that of an entry of `SegmentedLookup.moves`. Rows of a
-    segment with a sigmoid are taken to lie as those of the map above it.
-    """
-
-    maps: dict[str, Array]
-    starts: Integers
-    columns: tuple[str, ...] = ()
-    lookup: SegmentedLookup | None = None
-
-    @classmethod
-    def of_one(cls, one: CalibrationMap) -> _Maps:
-        return cls({name: getattr(one, name) for name in _COLUMNS}, np.array([0, len(one)]))
-
-    @classmethod
-    def of_table(cls, path: str, columns: tuple[str, ...]) -> _Maps:
-        if not columns:
-            return cls.of_one(cached_lookup_table(path).map)
-        lookup = cached_segmented_lookup(path)
-        return cls(lookup.maps, lookup.starts, lookup.columns, lookup)
-
-    def places(self, names: tuple[str, ...], values: list[pa.Array]) -> Integers:
-        """Of each segment its place."""
-        if self.lookup is None:
-            return np.zeros(len(values[0]) if values else 1, np.int64)
-        return self.lookup.index.find([values[names.index(name)] for name in self.columns])[0].astype(
-            np.int64
-        )
-
-    def _map(self, place: Integers) -> Integers:
-        moves = None if self.lookup is None else self.lookup.moves
-        return place if moves is None else moves.map[place].astype(np.int64)
-
-    def inner_edges(self, place: Integers) -> tuple[Integers, Array]:
-        """The scores that part the intervals of maps; before them, whose they are: places in `place`."""
-        one = self._map(place)
-        counts = self.starts[one + 1] - self.starts[one] - 1
-        owner = np.repeat(np.arange(place.size), counts)
-        first = np.concatenate([[0], np.cumsum(counts)[:-1]]) if place.size else counts
-        within = np.arange(owner.size) - first[owner]
-        return owner, self.maps["score_lo"][self.starts[one][owner] + 1 + within]
-
-    def rows_at(self, scores: Array, place: Integers) -> Integers:
-        """The interval of each score, in the map that it goes through."""
-        one = self._map(place)
-        low, end = self.starts[one], self.starts[one + 1] - 1
-        while (searching := low < end).any():
-            middle = (low + end) >> 1
-            above = searching & (self.maps["score_hi"][middle] <= scores)
-            end = np.where(searching & ~above, middle, end)
-            low = np.where(above, middle + 1, low)
-        return low
-
-    def predict(self, scores: Array, place: Integers) -> Array:
-        """Probabilities of finite scores."""
-        row = self.rows_at(scores, place)
-        p = line(scores, *(self.maps[name][row] for name in ("prob_lo", "slope", "anchor")))
-        moves = None if self.lookup is None else self.lookup.moves
-        return p if moves is None else moves.apply(p, place.astype(np.int32), scores)
-
-
-_COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
-
-
 def _changes(
-    old: _Maps,
-    new: _Maps,
+    old: TableMaps,
+    new: TableMaps,
     columns: list[pa.Array],
     rows: npt.NDArray[Any],
     lowest: float,
     highest: float,
-    finer: _Maps | None = None,
+    finer: TableMaps | None = None,
 ) -> TableChange:
     """columns, rows : the values of the segments of `finer`, and how many rows each has."""
     finer = finer or new
     places = [one.places(finer.columns, columns) for one in (old, new)]
     pairs, pair = np.unique((places[0] << 32) | places[1], return_inverse=True)
-    place_old, place_new = pairs >> 32, pairs & 0xFFFFFFFF
-    count = pairs.size
-    # The pieces between the edges of both maps, pair after pair.
-    parts = [old.inner_edges(place_old), new.inner_edges(place_new)]
-    everyone = np.arange(count)
-    owner = np.concatenate([*(own for own, _ in parts), everyone, everyone])
-    edges = np.concatenate([*(own for _, own in parts), np.full(count, lowest), np.full(count, highest)])
-    there = (edges >= lowest) & (edges <= highest)
-    owner, edges = owner[there], edges[there]
-    order = np.lexsort((edges, owner))
-    owner, edges = owner[order], edges[order]
-    first = np.append(True, (np.diff(owner) != 0) | (np.diff(edges) != 0))
-    owner, edges = owner[first], edges[first]
-    if lowest == highest:
-        low = high = edges
-    else:
-        inside = np.diff(owner) == 0
-        low, high, owner = edges[:-1][inside], edges[1:][inside], owner[:-1][inside]
-    middle = low / 2 + high / 2
-    where = (place_old[owner], place_new[owner])
-    weight = _weights(finer, where[0] if finer is old else where[1], owner, low, high, middle)
-    whole = np.bincount(owner, weight, count)
-    in_all = np.bincount(pair, rows, count)
-    pieces = np.bincount(owner, minlength=count)[owner]
-    filled = whole[owner] > 0
-    share = np.where(filled, weight / np.where(filled, whole[owner], 1), 1 / pieces)
-    p, q = (one.predict(middle, own) for one, own in zip((old, new), where, strict=True))
-    # Lines, so the ends of a piece are the farthest; the upper one is not part of it.
-    at, apart = low, np.zeros(low.size)
-    for end in (low, middle, np.maximum(low, np.nextafter(high, -np.inf))):
-        own = np.abs(new.predict(end, where[1]) - old.predict(end, where[0]))
-        own[share == 0] = 0
-        at, apart = np.where(own > apart, end, at), np.maximum(own, apart)
-    # The farthest of each pair, the lowest of equal ones.
-    order = np.lexsort((at, -apart, owner))
-    widest = order[np.append(True, np.diff(owner[order]) != 0)]
-    sums = [np.bincount(owner, share * values, count) for values in (np.abs(p - q), p, q)]
-    each = np.array([sums[0], apart[widest], at[widest], sums[1], sums[2]])
+    each = changes_of_pairs(old, new, pairs >> 32, pairs & 0xFFFFFFFF, finer is old, lowest, highest)
+    in_all = np.bincount(pair, rows, pairs.size)
     top = int(np.lexsort((-in_all, -each[1]))[0])
     means = each[[0, 3, 4]] @ (in_all / in_all.sum())
     whole_change = MapChange(
@@ -265,16 +163,6 @@ def _changes(
     )
     keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
     return TableChange(whole_change, keys, np.asarray(rows, np.int64), pair, each)
-
-
-def _weights(maps: _Maps, place: Integers, owner: Integers, low: Array, high: Array, middle: Array) -> Array:
-    """The rows in each piece: those of its interval, which are taken to lie evenly."""
-    row = maps.rows_at(middle, place)
-    group = np.cumsum(np.append(False, (np.diff(owner) != 0) | (np.diff(row) != 0)))
-    width = high - low
-    total = np.bincount(group, width)[group]
-    part = np.where(total > 0, width / np.where(total > 0, total, 1), 1 / np.bincount(group)[group])
-    return np.asarray(maps.maps["weight"][row] * part)
 
 
 def ranking(one: CalibrationMap) -> tuple[float | None, float | None]:
