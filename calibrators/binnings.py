@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from calibrators.cumulative import (
     shares_in_part,
 )
 from calibrators.passes import Pass, Points
+from calibrators.processors import processors
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -215,7 +215,7 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
             sizes[models],
         )
 
-    shares = _shares(family.bins, min(os.cpu_count() or 1, _MOST_THREADS))
+    shares = _shares(family.bins, min(processors(), _MOST_THREADS))
     if len(shares) == 1:
         score(shares[0])
     else:

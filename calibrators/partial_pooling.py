@@ -7,7 +7,6 @@ the moved curve. Both steps see a segment only through its counts in the parent'
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from calibrators._kernels import log_odds, pava
 from calibrators._kernels import partial_pooling as kernel
 from calibrators._kernels.logistic import logistic
 from calibrators.passes import Array, Blocks, Points
+from calibrators.processors import processors
 
 Integers = npt.NDArray[np.int64]
 
@@ -215,7 +215,7 @@ def move(cells: Cells) -> Moved:
     if groups >= 2 * _SHARE:  # if those of some are the variances of all, one round tells
         pair = move(_some(cells, groups // _SHARE)).variances
         seen.add(pair)
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(min(processors(), _MOST_THREADS)) as threads:
         for _ in range(_MOST_ROUNDS):
             # A variance of 0 would keep the parameter at 0, and say nothing of what it could be.
             tried = (max(pair[0], _SMALLEST), max(pair[1], _SMALLEST))

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from calibrators.processors import processors
 from jobs import worker_process
 from jobs.config_cluster import ADDRESS, ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
@@ -67,9 +68,8 @@ def local_workers(config: ClusterConfig) -> int:
     """As asked for; otherwise one a core, as far as the machine's memory goes."""
     if config.workers is not None:
         return config.workers
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(cores, memory // config.memory_bytes))
+    return max(1, min(processors(), memory // config.memory_bytes))
 
 
 class Refusals(logging.Handler):

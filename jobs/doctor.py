@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import Field
 
+from calibrators.processors import processors
 from jobs.config import Scratch
 from jobs.config_cluster import ClusterConfig
 from jobs.config_section import Section
@@ -126,7 +127,7 @@ def _packages() -> str:
 
 
 def _machine() -> str:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = processors()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     busy = f"; busy: {load:.1f} processes wait for them" if load > _BUSY * cores else ""
     return f"{platform.machine()}, {cores} cores{busy}"

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import importlib
 import json
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.calibration_map import CalibrationMap
+from calibrators.processors import processors
 from logcal import schema, storage
 from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError
@@ -206,7 +206,7 @@ class Table:
             assert self._plain is not None
             out[piece] = self._plain(self._transformed(flat[piece]))
 
-        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+        with ThreadPoolExecutor(min(_MOST_THREADS, processors())) as threads:
             list(threads.map(apply, range(0, flat.size, _PIECE)))
         return out.reshape(scores.shape)
 

@@ -290,7 +290,7 @@ def test_threads_change_nothing(monkeypatch, reference):
     z = generator.random(3000) < s
     alone = BBQ(rho=None, reference=reference, cuts="frequency").fit(s, z)
     monkeypatch.setattr(family, "_BINS_A_THREAD", 1)
-    monkeypatch.setattr(family.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(family, "processors", lambda: 3)
     shares = []
     original = family._shares
     monkeypatch.setattr(family, "_shares", lambda *a: shares.append(original(*a)) or shares[-1])

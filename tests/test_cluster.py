@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from calibrators.processors import processors
 from jobs.cluster import starting_executor
 from jobs.config_cluster import ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
@@ -173,7 +174,7 @@ def on_threads(config):
 def test_threads_where_they_serve_as_well_as_processes():
     executor, threads = on_threads(ClusterConfig(memory="400MiB"))
     assert threads
-    assert executor.workers == len(os.sched_getaffinity(0))
+    assert executor.workers == processors()
     assert on_threads(ClusterConfig(workers=3))[0].workers == 3
     # What their tasks free is kept for the next.
     assert pa.default_memory_pool().backend_name == "system"
