@@ -135,7 +135,8 @@ def _warm(as_json: bool) -> None:
       LOGCAL_CACHE=/opt/logcal logcal warm
 
     Once after an installation, or while an image is built: the first jobs take
-    some seconds otherwise. This takes a minute or two, and seconds when done.
+    some seconds otherwise. This takes a minute or two, in a process for each
+    processor, and seconds when done.
     """  # noqa: D301
 
     def action() -> Outcome:

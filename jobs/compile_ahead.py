@@ -76,7 +76,7 @@ class _Helper:
             )
             with contextlib.suppress(OSError):
                 self.process = subprocess.Popen(
-                    [sys.executable, "-c", code],
+                    [sys.executable, "-P", "-c", code],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -94,9 +94,14 @@ class _Helper:
 def compile_list(lists: str, job: str) -> None:
     """What the helper does: compile a job's list from its end, until whoever started it has gone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    compile_kernels(json.loads(Path(lists).read_text("utf-8"))[job][::-1])
+
+
+def compile_kernels(listed: list[list[str]]) -> None:
+    """Compile kernels, of each its name and the types of its arguments, unless the code of them is kept already."""
     from calibrators._kernels.compiled import keeps_code
 
-    for name, text in reversed(json.loads(Path(lists).read_text("utf-8"))[job]):
+    for name, text in listed:
         module, _, function = name.rpartition(".")
         # A list of another version may name what there is no more.
         with contextlib.suppress(Exception):

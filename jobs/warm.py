@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import compiled, pava
+from calibrators.processors import processors
+from jobs.compile_ahead import LISTS
 from jobs.config_loading import load
 from jobs.progress import reporting
 from jobs.registry import JOBS
 from jobs.run import Outcome
+from jobs.warm_helpers import Kernels, Todo, helping, serve
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import METHODS
 
@@ -25,6 +29,11 @@ SIZES = {"log": 150_000, "little": 6_000}
 """Rows of the logs: more than one task takes with the least memory, so that parts are put together, and fewer."""
 _FILES = 3
 _TABLE = "warm"
+_MEMORY = 3 << 29
+"""Bytes that a process may take: half as much again as was measured."""
+_MOST_PROCESSES = 8
+"""More would wait for the longest cases, and compile the same."""
+_PATIENCE = 0.1
 
 
 class Case(NamedTuple):
@@ -35,25 +44,38 @@ class Case(NamedTuple):
     """Of each later job its name and its settings; another fit is compared with the table."""
 
 
-def warm() -> Outcome:
-    """Run all cases on a log that is made for them, and say what was compiled and where it is kept."""
+def warm(processes: int | None = None) -> Outcome:
+    """Run all cases on a log that is made for them, and say what was compiled and where it is kept.
+
+    processes : how many compile, this one included; None for one a processor, as far as the memory goes. Where nothing
+        can be kept, none could help another.
+    """
     started = time.perf_counter()
+    place = pava.pool.stats.cache_path
     folder = Path(tempfile.mkdtemp(prefix="logcal-warm-"))
     try:
-        todo = [(name, i, case) for name in SIZES for i, case in enumerate(cases())]
         for name, rows in SIZES.items():
             (folder / name).mkdir()
             _write_log(folder / name / "log", rows)
-        with reporting() as report:
-            for done, (name, i, case) in enumerate(todo):
-                report("warm", done, len(todo))
-                _run(case, folder / name, i)
-            report("warm", len(todo), len(todo))
+        todo = Todo(len(_all_cases()))
+        others = min(processes or _processes(), todo.total) - 1 if place else 0
+        codes = [_code_of_helper(folder, i, others) for i in range(others)]
+        with reporting() as report, helping(codes, todo) as helpers:
+            while (done := todo.done) < todo.total:
+                report("warm", done, todo.total)
+                number = todo.first()
+                if number is None:
+                    # Helpers are at the last ones. What one that ends early leaves is to be done here.
+                    todo.wait(_PATIENCE)
+                    continue
+                _run(number, folder, "0")
+                todo.finish()
+            report("warm", todo.total, todo.total)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    new, seconds = compiled.newly_compiled(), time.perf_counter() - started
-    there = sum(len(types) for types in compiled.used().values())
-    place = pava.pool.stats.cache_path
+    new = _count([compiled.newly_compiled(), *(helper.compiled for helper in helpers)])
+    there = _count([compiled.used(), *(helper.used for helper in helpers)])
+    seconds = time.perf_counter() - started
     kept = (
         f"kept in {Path(place).parent}"
         if place
@@ -61,6 +83,41 @@ def warm() -> Outcome:
     )
     summary = {"compiled": new, "kernels": there, "seconds": round(seconds, 1), "place": place}
     return Outcome(summary, [f"{new} of {there} kernels compiled in {seconds:.0f} s, {kept}"])
+
+
+def help_with(folder: str, helper: int, helpers: int) -> None:
+    """What one of the other processes does: first its share of what all jobs need, from the end, and then cases."""
+    ahead = json.loads(LISTS.read_text("utf-8"))["demo"][::-1][helper::helpers]
+    serve(
+        lambda number: _run(number, Path(folder), str(helper + 1)),
+        lambda: {"used": compiled.used(), "compiled": compiled.newly_compiled()},
+        ahead,
+    )
+
+
+def _code_of_helper(folder: Path, helper: int, helpers: int) -> str:
+    root = str(Path(__file__).parents[1])
+    return (
+        f"import sys; sys.path.insert(0, {root!r}); from jobs.warm import help_with; "
+        f"help_with({str(folder)!r}, {helper}, {helpers})"
+    )
+
+
+def _processes() -> int:
+    from distributed.system import MEMORY_LIMIT
+
+    return max(1, min(processors(), MEMORY_LIMIT // _MEMORY, _MOST_PROCESSES))
+
+
+def _count(found: Iterable[Kernels]) -> int:
+    return len(
+        {(name, types) for kernels in found for name, all_types in kernels.items() for types in all_types}
+    )
+
+
+def _all_cases() -> list[tuple[str, Case]]:
+    """Each with the log that it is run on."""
+    return [(name, case) for name in SIZES for case in cases()]
 
 
 def cases() -> Iterator[Case]:
@@ -115,8 +172,15 @@ def cases() -> Iterator[Case]:
         yield Case((*window, *more))
 
 
-def _run(case: Case, folder: Path, number: int) -> None:
-    base = (f"log.path={folder / 'log'}", f"store.path={folder / 'store'}", f"store.table={_TABLE}-{number}")
+def _run(number: int, parent: Path, process: str) -> None:
+    """Run a case; what it writes bears the process's name, so that another may run it again."""
+    log, case = _all_cases()[number]
+    folder, own_name = parent / log, f"{number}-{process}"
+    base = (
+        f"log.path={folder / 'log'}",
+        f"store.path={folder / 'store'}",
+        f"store.table={_TABLE}-{own_name}",
+    )
     own = (*base, "cluster.kind=inline", "cluster.memory=256MiB")
     names = [text for text in case.fit if text.startswith(("log.score=", "log.label=", "log.segment="))]
     # What becomes of the tables is of no interest here.
@@ -133,7 +197,7 @@ def _run(case: Case, folder: Path, number: int) -> None:
             else ("log.on_bad_rows=quarantine", f"scratch={folder}", "evaluate.allow_in_sample=true")
         )
         known = [text for text in names if job != "score" or not text.startswith("log.label=")]
-        _job(job, (*own, *bad, f"{output}={folder / f'output-{number}-{i}'}", *known, *settings))
+        _job(job, (*own, *bad, f"{output}={folder / f'output-{own_name}-{i}'}", *known, *settings))
 
 
 def _job(name: str, settings: tuple[str, ...]) -> None:

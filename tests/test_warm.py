@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from jobs.config_loading import load
 from jobs.registry import JOBS
 from pipeline.fit.calibration import METHODS
 
+ROOT = Path(__file__).parents[1]
 COMPILING = "compiling for this machine"
 
 
@@ -28,12 +31,40 @@ def test_cases_are_settings_of_jobs():
 def test_it_says_what_it_did(monkeypatch, tmp_path):
     monkeypatch.setattr(warm, "cases", lambda: iter([warm.Case((), (("score",),))]))
     monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
-    outcome = warm.warm()
+    outcome = warm.warm(processes=1)
     summary = outcome.summary
     assert summary["kernels"] >= summary["compiled"] >= 0
     assert summary["kernels"] == sum(len(types) for types in compiled.used().values())
     assert "kernels compiled in" in outcome.lines[0]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_another_process_does_its_part(monkeypatch, tmp_path, caplog):
+    (tmp_path / "lists.json").write_text('{"demo": []}')
+    (tmp_path / "temporary").mkdir()
+    # Both have one case, and two logs.
+    prelude = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from jobs import warm
+warm.LISTS = Path({str(tmp_path / "lists.json")!r})
+warm.cases = lambda: iter([warm.Case((), ())])
+"""
+    code = warm._code_of_helper
+    monkeypatch.setattr(warm, "_code_of_helper", lambda *given: prelude + code(*given))
+    monkeypatch.setattr(warm, "cases", lambda: iter([warm.Case((), ())]))
+    monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path / "temporary"))
+    # The command takes a case only once the helper has said that it has done one.
+    first = warm.Todo.first
+    monkeypatch.setattr(warm.Todo, "first", lambda todo: first(todo) if todo.done else None)
+    caplog.set_level("INFO", "logcal")
+    outcome = warm.warm(processes=2)
+    assert outcome.summary["kernels"] > 10
+    assert list((tmp_path / "temporary").iterdir()) == []
+    said = [text for text in caplog.messages if text.startswith("warm:")]
+    assert len(said) == 2
+    assert said[0] == "warm: 2 tasks"
+    assert said[1].startswith("warm: done")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import llvmlite
@@ -53,13 +53,17 @@ KERNELS: list[Any] = []
 
 def used() -> dict[str, set[str]]:
     """The kernels that this process has called, or that those call: of each the types of its arguments."""
-    found = {f"{k.py_func.__module__}.{k.py_func.__name__}": {str(s) for s in k.signatures} for k in KERNELS}
+    return _by_name((k, k.signatures) for k in KERNELS)
+
+
+def newly_compiled() -> dict[str, set[str]]:
+    """The kernels that this process has compiled, and not found kept: of each the types of its arguments."""
+    return _by_name((k, k.stats.cache_misses) for k in KERNELS)
+
+
+def _by_name(kernels: Iterable[tuple[Any, Iterable[Any]]]) -> dict[str, set[str]]:
+    found = {f"{k.py_func.__module__}.{k.py_func.__name__}": {str(s) for s in types} for k, types in kernels}
     return {name: types for name, types in found.items() if types}
-
-
-def newly_compiled() -> int:
-    """How many kernels this process has compiled, each combination of types counted, and not found kept."""
-    return sum(sum(k.stats.cache_misses.values()) for k in KERNELS)
 
 
 def keeps_code(compiled: Any) -> bool:
@@ -77,7 +81,9 @@ def source_digest(module: str) -> str:
     if not all(sources.values()):
         return ""
     versions = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
-    options = (str(config.OPT), config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT)
+    options = [str(config.OPT), config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT]
+    if getattr(config, "USING_SVML", False):  # another library's logarithms and exponentials
+        options.append("svml")
     return hashlib.sha256(repr((versions, options, sorted(sources.items()))).encode()).hexdigest()[:16]
 
 
