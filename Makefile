@@ -3,13 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test chaos matrix soak recipes slurm boundscheck lint types setup docs figures lowest clean
+.PHONY: demo test wheel chaos matrix soak recipes slurm boundscheck lint types setup docs figures lowest clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest
+
+# A wheel that brings machine code, so that nothing is compiled where versions suit: dist/. Some minutes.
+wheel: $(VENV)/.run
+	rm -rf build dist/plain
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist/plain .
+	$(BIN)/python -m jobs.machine_code dist/plain/*.whl dist
 
 # Every job killed, failed, filled up, interrupted and doubled at its writes, and a table of it: docs/reliability.md.
 # `make chaos CHAOS="--trials 100"` is the whole campaign, some hours; by itself it runs for ten minutes.
@@ -29,9 +35,9 @@ soak: $(VENV)/.dev
 # what is around these loops (commands, processes, stores, pages): they run none that the others do not, which is checked.
 UNCOMPILED := arrays bad_input benchmark_log chaos classifier cli cluster cluster_life compile_ahead conf_files \
     config container daily_examples day docstrings examples faults features first_run folder_tree folds follow \
-    forked fuzzed generate generate_command graph interrupts jobs kernels log_changes logcal logs matrix mutated \
+    forked fuzzed generate generate_command graph interrupts jobs kernels log_changes logcal logs machine_code matrix mutated \
     odd_logs older_data output own_packages progress publishing readme records refit report reproduce s3 scratch \
-    security shipped_classifier site sklearn_own_tests snapshots sql store tables_command threshold warm wheel
+    security shipped_classifier site sklearn_own_tests snapshots sql store tables_command threshold warm warm_helpers wheel
 boundscheck: export NUMBA_BOUNDSCHECK = 1
 boundscheck: export LOGCAL_CACHE = $(CURDIR)/$(VENV)/boundscheck
 boundscheck: $(VENV)/.dev
@@ -83,7 +89,7 @@ $(VENV)/.run: $(VENV)/bin/python pyproject.toml
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	# Compiles the kernels once, rather than in several tests at a time.
-	$(BIN)/logcal demo --output $(VENV)/warm-up > /dev/null
+	$(BIN)/logcal warm > /dev/null
 	touch $@ $(VENV)/.run
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml

@@ -5,6 +5,9 @@ the package's own ``__pycache__``, the user's cache folder, a folder of the user
 looked for in all places up to that one, so that what was compiled before a file system became read-only is used.
 Where nothing can be written, every process compiles for itself; what is kept is never the cause of an error.
 
+A package may bring code, too, in its folder ``machine_code``, which is for any processor of its kind; it is used where
+there is none for this machine's own, whose results are the same.
+
 What is loaded is run. So of the last two places, which others could have made, a folder is used only if it is the
 user's own and nobody else may write there. A place has a folder for each module and digest of its sources, so that
 versions of the source share places without meeting.
@@ -36,6 +39,10 @@ from numba.core.serialize import dumps
 _VERSIONS = 8
 """How many versions of a module a place keeps the code of: those used last."""
 _DAY = 86400.0
+MACHINE_CODE = "machine_code"
+"""The folder of a package that holds the code that it brings."""
+ANY_PROCESSOR = "generic"
+"""What LLVM calls the least processor of a kind."""
 
 
 class KeptCode(FunctionCache):
@@ -90,13 +97,16 @@ class KeptCode(FunctionCache):
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         if not self._enabled:
             return None
-        name = self._file_name(sig, target_context.codegen())
+        codegen = target_context.codegen()
+        name = self._file_name(sig, codegen)
         for place in places(self._package)[0]:
             code = _read(place.path / self._folder / name)
             if code is not None:
                 _mark_as_used(place.path / self._folder)
-                return CompileResult._rebuild(target_context, *_Loader(io.BytesIO(code)).load())
-        return None
+                return _rebuilt(target_context, code)
+        name = self._file_name(sig, _AnyProcessor(codegen))
+        code = _read(Path(self._package) / MACHINE_CODE / self._folder / name)
+        return None if code is None else _rebuilt(target_context, code)
 
     def _save_overload(self, sig: Any, data: Any) -> None:
         place = places(self._package)[1]
@@ -114,6 +124,21 @@ class KeptCode(FunctionCache):
     def _file_name(self, sig: Any, codegen: Any) -> str:
         key = hashlib.sha256(repr(self._index_key(str(sig), codegen)).encode()).hexdigest()
         return f"{self._stem}-{key[:24]}.nbc"
+
+
+class _AnyProcessor:
+    """What code is compiled for that a package brings, as numba describes it."""
+
+    def __init__(self, codegen: Any) -> None:
+        self._system = codegen.magic_tuple()[0]
+
+    def magic_tuple(self) -> tuple[str, str, str]:
+        """The system, the processor and what it has more than others of its kind."""
+        return self._system, ANY_PROCESSOR, ""
+
+
+def _rebuilt(target_context: Any, code: bytes) -> Any:
+    return CompileResult._rebuild(target_context, *_Loader(io.BytesIO(code)).load())
 
 
 class _Loader(pickle.Unpickler):
