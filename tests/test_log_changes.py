@@ -13,6 +13,7 @@ import pytest
 from logcal.errors import InputRejectedError
 from pipeline.log import log_files
 from pipeline.log.logs import Columns, open_log, read_rows
+from pipeline.score import scored_file
 from pipeline.score.scored_file import Scoring, score_file
 
 BOTH = Columns("score", "label")
@@ -124,7 +125,9 @@ def changed_at(monkeypatch, when, change):
 
 @pytest.mark.parametrize("change", [truncate, write_into])
 @pytest.mark.parametrize("when", [1, 2])
-def test_a_change_while_a_file_is_scored(log, lookup, tmp_path, monkeypatch, change, when):
+@pytest.mark.parametrize("most", [0, scored_file.HELD_BYTES])
+def test_a_change_while_a_file_is_scored(log, lookup, tmp_path, monkeypatch, change, when, most):
+    monkeypatch.setattr(scored_file, "HELD_BYTES", most)
     target = str(tmp_path / "scored.parquet")
     task = (log.filesystem, log.files[0], log.filesystem, target, Scoring("score", lookup))
     with (
@@ -132,6 +135,7 @@ def test_a_change_while_a_file_is_scored(log, lookup, tmp_path, monkeypatch, cha
         pytest.raises(InputRejectedError, match=r"found it changed"),
     ):
         score_file(*task)
+    assert not list(tmp_path.glob("*scored.parquet*"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from calibrators.calibration_map import CalibrationMap
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
@@ -435,9 +436,60 @@ def test_a_lookup_table_that_is_not_one_writes_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["log"]
 
 
-def test_memory_does_not_grow_with_the_row_group(tmp_path, scoring):
+@pytest.mark.parametrize("options", [{}, {"write_page_index": True}, {"write_page_checksum": True}])
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_a_file_that_is_held_gets_the_bytes_of_one_that_is_read_in_pieces(
+    tmp_path, scoring, monkeypatch, options, protocol
+):
+    write_log(tmp_path / "log", {"a.parquet": rich_table(3000)}, row_group_size=700, **options)
+    filesystem, source = fsspec.filesystem(protocol), str(tmp_path / "log" / "a.parquet")
+    if protocol == "memory":
+        filesystem.pipe_file("/held/a.parquet", Path(source).read_bytes())
+        source = "/held/a.parquet"
+    log = open_log(f"{protocol}://{source}", Columns("score"))
+    size, found = log.files[0].size, []
+    # The last one holds it just so.
+    for most in (0, size - 1, size):
+        monkeypatch.setattr(scored_file, "HELD_BYTES", most)
+        target = tmp_path / f"{most}.parquet"
+        counts = score_file(filesystem, log.files[0], LocalFileSystem(), str(target), scoring)
+        found.append((counts, target.read_bytes()))
+    assert found[0] == found[1] == found[2]
+    assert pq.read_table(tmp_path / f"{size}.parquet").num_rows == 3000
+
+
+def test_a_small_file_is_read_once(tmp_path, scoring, monkeypatch):
+    """What a file of a store costs are its requests."""
+    asked = []
+
+    class Counting(MemoryFileSystem):
+        cachable = False
+
+        def cat_file(self, path, start=None, end=None, **options):
+            asked.append("GET")
+            return super().cat_file(path, start, end, **options)
+
+        def info(self, path, **options):
+            asked.append("HEAD")
+            return super().info(path, **options)
+
+        def open(self, *arguments, **options):
+            raise AssertionError("a small file is read whole")
+
+    write_log(tmp_path / "log", {"a.parquet": rich_table(3000)})
+    fsspec.filesystem("memory").pipe_file("/once/a.parquet", (tmp_path / "log" / "a.parquet").read_bytes())
+    log = open_log("memory:///once/a.parquet", Columns("score"))
+    score_file(Counting(), log.files[0], LocalFileSystem(), str(tmp_path / "scored"), scoring)
+    assert sorted(asked) == ["GET", "HEAD"]
+
+
+@pytest.mark.parametrize("distinct", [4_000_000, 3])
+def test_memory_does_not_grow_with_the_row_group(tmp_path, scoring, distinct):
+    """Nor does a small file of very many rows take more."""
     rows = 4_000_000
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(rows)})}, row_group_size=rows)
+    table = pa.table({"score": np.resize(scores(distinct), rows)})
+    log = write_log(tmp_path / "log", {"a.parquet": table}, row_group_size=rows)
+    assert (log.files[0].size <= scored_file.HELD_BYTES) == (distinct == 3)
     score = (LocalFileSystem(), log.files[0], LocalFileSystem(), str(tmp_path / "out"), scoring)
     score_file(*score)  # compiled loops and imports are not what is measured
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())

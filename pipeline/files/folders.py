@@ -250,11 +250,16 @@ def is_url(path: str | Path) -> bool:
     return "://" in str(path) and not str(path).startswith("file://")
 
 
+def temporary_name(name: str) -> str:
+    """The name of what a file of this name is written to, in its folder, before it appears."""
+    # With all of a long name it could be too long.
+    return f".{name[:100]}.{uuid.uuid4().hex}{_TEMPORARY}"
+
+
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
     """A name beside a file that is to appear; what is left under it is removed."""
-    # With all of a long name it could be too long.
-    temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}{_TEMPORARY}")
+    temporary = path.with_name(temporary_name(path.name))
     try:
         yield temporary
     finally:

@@ -116,12 +116,15 @@ def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Know
 
 def _seen(places: Places, path: str) -> Source | None:
     """The file as it is now; None where it is gone."""
+    name = path[len(places.root.rstrip("/")) + 1 :]
     try:
+        if isinstance(places.filesystem, LocalFileSystem):
+            status = Path(path).stat()
+            return Source(name, status.st_size, str(status.st_mtime))
         places.filesystem.invalidate_cache(path.rpartition("/")[0])
         info = places.filesystem.info(path)
     except FileNotFoundError:
         return None
-    name = path[len(places.root.rstrip("/")) + 1 :]
     return Source(name, int(info["size"] or 0), stamp_of(info))
 
 

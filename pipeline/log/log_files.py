@@ -313,19 +313,35 @@ def open_parquet(
     TemporaryError
         The file system does not give what the file holds.
     """
-    options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
     with ExitStack() as stack:
         with reading(path):
             source = stack.enter_context(_source(filesystem, path))
             stack.enter_context(watched(filesystem, path, _with_number(stack, path, source), seen))
-            parquet = stack.enter_context(pq.ParquetFile(source, buffer_size=_READ_BYTES, **options))
-            # A checked footer looks at every column, which files of a kilobyte would feel.
-            if coded and (dictionaries := _dictionaries(CheckedFooter(parquet.metadata, path), coded)):
-                known = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
-                parquet = stack.enter_context(
-                    pq.ParquetFile(source, buffer_size=_READ_BYTES, **known, **options)
-                )
+            parquet = _parquet(stack, source, path, coded, _READ_BYTES)
         yield parquet
+
+
+@contextmanager
+def parquet_of(content: bytes, path: str, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """The Parquet file of a content that `open_small` gives. Otherwise as `open_parquet`."""
+    with ExitStack() as stack:
+        with reading(path):
+            parquet = _parquet(stack, pa.BufferReader(content), path, coded, 0)
+        yield parquet
+
+
+def _parquet(stack: ExitStack, source: Any, path: str, coded: Sequence[str], buffer: int) -> pq.ParquetFile:
+    options: dict[str, Any] = {
+        "pre_buffer": False,
+        "page_checksum_verification": True,
+        "buffer_size": buffer,
+    }
+    parquet = stack.enter_context(pq.ParquetFile(source, **options))
+    # A checked footer looks at every column, which files of a kilobyte would feel.
+    if coded and (dictionaries := _dictionaries(CheckedFooter(parquet.metadata, path), coded)):
+        known = {"metadata": parquet.metadata, "read_dictionary": dictionaries}
+        parquet = stack.enter_context(pq.ParquetFile(source, **known, **options))
+    return parquet
 
 
 _MOST_CODE_BYTES = 6
@@ -411,12 +427,38 @@ def open_bytes(filesystem: Any, path: str, seen: Seen) -> Iterator[Any]:
 
 
 @contextmanager
-def watched(filesystem: Any, path: str, source: Any, seen: Seen | None) -> Iterator[None]:
-    """While a file is being read: it must be what it was, at the beginning, at the end and when reading fails."""
+def open_small(filesystem: Any, path: str, seen: Seen) -> Iterator[bytes]:
+    """All of a file that is small enough to be held. Otherwise as `open_parquet`.
+
+    Of a store it takes two requests: it gives one version of an object, and what is there in the end says which.
+    """
+    with ExitStack() as stack:
+        with reading(path):
+            if isinstance(filesystem, LocalFileSystem):
+                source = stack.enter_context(Path(path).open("rb", buffering=0))
+                stack.enter_context(watched(filesystem, path, source, seen))
+                content: bytes = source.read()
+            else:
+                content = filesystem.cat_file(path)
+                stack.enter_context(watched(filesystem, path, None, seen, first=False))
+            if len(content) != seen.size:
+                raise _changed(path, seen, Seen(len(content), seen.stamp))
+        yield content
+
+
+@contextmanager
+def watched(
+    filesystem: Any, path: str, source: Any, seen: Seen | None, *, first: bool = True
+) -> Iterator[None]:
+    """While a file is being read: it must be what it was, at the beginning, at the end and when reading fails.
+
+    first : whether to look at the beginning, too
+    """
     if seen is None:
         yield
         return
-    _check_unchanged(filesystem, path, source, seen)
+    if first:
+        _check_unchanged(filesystem, path, source, seen)
     try:
         yield
     except (pa.ArrowException, OSError, InputRejectedError):
@@ -434,10 +476,14 @@ def _check_unchanged(filesystem: Any, path: str, source: Any, seen: Seen) -> Non
         filesystem.invalidate_cache(path.rpartition("/")[0])
         now = _seen(filesystem.info(path))
     if now.size != seen.size or not _same_stamp(now.stamp, seen.stamp):
-        raise InputRejectedError(
-            f"{path}: expected the file as it was when the log was opened ({seen}), found it changed ({now}): the log "
-            "is being written to; run again when it is complete"
-        )
+        raise _changed(path, seen, now)
+
+
+def _changed(path: str, seen: Seen, now: Seen) -> InputRejectedError:
+    return InputRejectedError(
+        f"{path}: expected the file as it was when the log was opened ({seen}), found it changed ({now}): the log is "
+        "being written to; run again when it is complete"
+    )
 
 
 def _same_stamp(one: str, other: str) -> bool:

@@ -7,10 +7,12 @@ codec, statistic and row group, and scoring costs little more than copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,16 @@ from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.transforms import apply_transform
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.hive import hive_value, with_values
-from pipeline.log.log_files import LogFile, open_bytes, open_parquet, read_batches, reason
+from pipeline.log.log_files import (
+    LogFile,
+    Seen,
+    open_bytes,
+    open_parquet,
+    open_small,
+    parquet_of,
+    read_batches,
+    reason,
+)
 from pipeline.log.logs import numbers
 from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.score.parquet.append import append_columns, open_target
@@ -39,6 +50,9 @@ Array = npt.NDArray[np.float64]
 
 INTERVAL_COLUMNS = ("prob_lower", "prob_upper")
 """Of a scored log, and of the lookup table that they come from."""
+
+HELD_BYTES = 1 << 22
+"""Of a file, up to which it is read once, whole: its rows are decoded page by page even so."""
 
 PAGE_ROWS = 1 << 17
 """Rows scored at a time, and values a page: what a task holds is some tens of bytes times this."""
@@ -147,12 +161,13 @@ def score_file(
         # The target is closed last: it does not appear where the source has changed.
         with (
             open_target(target_filesystem, target) as copy,
-            open_bytes(filesystem, path, seen) as source,
-            open_parquet(filesystem, path, seen, scoring.segments) as parquet,
+            _opened(filesystem, path, seen, scoring.segments) as (source, parquet),
         ):
             _check_file(path, parquet, scoring)
             file = _open_file(path, parquet, scoring)
-            written = append_columns(source, copy, file.write_columns)
+            # Of a large file the footer is read anew, from the bytes that are copied.
+            before = parquet.metadata if seen.size <= HELD_BYTES else None
+            written = append_columns(source, copy, file.write_columns, before)
             rows = parquet.metadata.num_rows
         out = file.range
         return FileCounts(
@@ -166,6 +181,22 @@ def score_file(
         if error.errno is None:  # so Arrow reports what does not decode
             raise _unreadable(path, error) from None
         raise
+
+
+@contextmanager
+def _opened(
+    filesystem: Any, path: str, seen: Seen, coded: Sequence[str]
+) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
+    """A file as bytes to copy and as rows to read; a small one is read once, whole."""
+    if seen.size <= HELD_BYTES:
+        with open_small(filesystem, path, seen) as content, parquet_of(content, path, coded) as parquet:
+            yield io.BytesIO(content), parquet
+        return
+    with (
+        open_bytes(filesystem, path, seen) as source,
+        open_parquet(filesystem, path, seen, coded) as parquet,
+    ):
+        yield source, parquet
 
 
 def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:

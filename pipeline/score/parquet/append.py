@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.files.folders import begin_sync, beside
+from pipeline.files.folders import begin_sync, temporary_name
 from pipeline.score.parquet.footer import (
     MAGIC,
     Footer,
@@ -28,7 +28,10 @@ _COPY_BYTES = 1 << 23
 
 
 def append_columns(
-    source: BinaryIO, target: BinaryIO, make_columns: Callable[[ChunkWriter], Sequence[NewColumn]]
+    source: BinaryIO,
+    target: BinaryIO,
+    make_columns: Callable[[ChunkWriter], Sequence[NewColumn]],
+    before: pq.FileMetaData | None = None,
 ) -> int:
     """Copy a Parquet file and add columns to the copy.
 
@@ -37,6 +40,7 @@ def append_columns(
     source : the file, open for reading
     target : where the copy goes, open for writing and empty; it need not be seekable
     make_columns : writes the new columns' chunks with the given writer and says what they are
+    before : the source's footer as Arrow has read it; None: it is read here
 
     Returns
     -------
@@ -60,14 +64,17 @@ def append_columns(
             for column in columns
         ]
     end = extended_footer(footer, columns)
-    _check(encoded, end, columns)
+    _check(_read(encoded) if before is None else before, end, columns)
     target.write(end)
     return writer.position + len(end)
 
 
-def _check(footer: bytes, end: bytes, columns: Sequence[NewColumn]) -> None:
-    """Have Arrow read both footers: nothing is left to trust in an unusual file."""
-    before = pq.read_metadata(pa.BufferReader(MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC))
+def _read(footer: bytes) -> pq.FileMetaData:
+    return pq.read_metadata(pa.BufferReader(MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC))
+
+
+def _check(before: pq.FileMetaData, end: bytes, columns: Sequence[NewColumn]) -> None:
+    """Have Arrow read the new footer, too: nothing is left to trust in an unusual file."""
     after = pq.read_metadata(pa.BufferReader(MAGIC + end))
     names = [before.schema.column(i).path for i in range(before.num_columns)]
     found = [after.schema.column(i).path for i in range(after.num_columns)]
@@ -120,8 +127,13 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
             raise
         file.close()
         return
-    with beside(Path(path)) as temporary:
-        with temporary.open("wb") as local:
+    # As `beside`, without looking for what a rename has taken away: files may be many and small.
+    temporary = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"  # noqa: PTH119, PTH120
+    try:
+        with open(temporary, "wb") as local:  # noqa: PTH123
             yield local
             begin_sync(local)
-        temporary.replace(path)
+        os.replace(temporary, path)  # noqa: PTH105
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

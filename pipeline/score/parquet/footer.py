@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from typing import Any, BinaryIO
 
@@ -230,7 +230,7 @@ def _extended_description(key: bytes, value: bytes, columns: Sequence[NewColumn]
     """A description of the schema with the new columns; None when it does not parse and is better left out."""
     try:
         if key == _ARROW_SCHEMA:
-            return _extended_arrow_schema(value, columns)
+            return _extended_arrow_schema(value, tuple((c.name, c.physical_type) for c in columns))
         description: dict[str, Any] = json.loads(value)
         make = _spark_field if key == _SPARK_SCHEMA else _avro_field
         description["fields"] += [make(column) for column in columns]
@@ -239,10 +239,12 @@ def _extended_description(key: bytes, value: bytes, columns: Sequence[NewColumn]
         return None
 
 
-def _extended_arrow_schema(value: bytes, columns: Sequence[NewColumn]) -> bytes:
+@lru_cache(maxsize=16)
+def _extended_arrow_schema(value: bytes, columns: tuple[tuple[str, int], ...]) -> bytes:
+    """Of columns' names and types. The files of a log have one schema, mostly."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
-    for column in columns:
-        schema = schema.append(pa.field(column.name, _ARROW_TYPES[column.physical_type]))
+    for name, kind in columns:
+        schema = schema.append(pa.field(name, _ARROW_TYPES[kind]))
     return base64.b64encode(schema.serialize().to_pybytes())
 
 
