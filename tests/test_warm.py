@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from calibrators._kernels import compiled
+from calibrators._kernels.kept_code import KeptCode
 from jobs import warm
 from jobs.config_loading import load
 from jobs.registry import JOBS
@@ -65,6 +66,14 @@ warm.cases = lambda: iter([warm.Case((), ())])
     assert len(said) == 2
     assert said[0] == "warm: 2 tasks"
     assert said[1].startswith("warm: done")
+
+
+def test_where_nothing_can_be_kept_no_other_process_could_help(monkeypatch, tmp_path):
+    monkeypatch.setattr(KeptCode, "cache_path", None)
+    monkeypatch.setattr(warm, "_code_of_helper", None)
+    monkeypatch.setattr(warm, "_run", lambda *given: None)
+    monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
+    assert "kept nowhere" in warm.warm(processes=3).lines[0]
 
 
 @pytest.mark.slow
