@@ -32,13 +32,16 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) 
 
     Parameters
     ----------
-    function : the loop: arrays and numbers in and out, at the top of a module.
+    function : the loop: arrays and numbers in and out, at the top of a module. Dividing by zero gives an infinity or NaN.
     inline : whether its machine code takes the place of each call of it in other kernels. (numba can put its source
         there, too, which is no faster, and makes that kernel take half as long again to be compiled.)
     """
     if function is None:
         return functools.partial(kernel, inline=inline)
-    compiled = numba.njit(nogil=True, inline="never", forceinline=inline)(function)
+    # Divisions as IEEE 754 has them: a look at each divisor for zero, to raise Python's error, would keep the compiler
+    # from dividing several numbers at a time.
+    options = {"nogil": True, "inline": "never", "forceinline": inline, "error_model": "numpy"}
+    compiled = numba.njit(**options)(function)
     if digest := source_digest(function.__module__):
         # What it asks before it compiles. With NUMBA_DISABLE_JIT it is the function itself, which never asks.
         compiled._cache = KeptCode(function, f"{function.__module__}-{digest}")

@@ -9,12 +9,14 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.copying import put
 from calibrators._kernels.log_odds import log_of, probability_of
+from calibrators._kernels.logistic import BLOCK, fill, room
 from calibrators._kernels.pava import add_block
 
 _ROUNDS = 100
 _HALVINGS = 40
 _ROOM = 2.0**1000  # for a product of determinants
-_SMALL = 1e-11  # of a step, beside 1: below it a group's optimum is found
+_SMALL = 1e-7  # of a step, beside 1: the next one, of its square, would not change the optimum
+_FEW = 16  # numbers that take longer several at a time
 
 
 @kernel
@@ -70,30 +72,45 @@ def pool_within(
 
 
 @kernel
-def _derivatives(logit, x, weight, positives, start, stop, a, d, out):
-    """Gradient and information of one group's log likelihood at (a, d) into out: g_a, g_d, h_aa, h_ad, h_dd."""
+def _derivatives(cells, start, stop, a, d, scratch, out):
+    """Gradient and information of one group's log likelihood at (a, d) into out: g_a, g_d, h_aa, h_ad, h_dd.
+
+    cells : logit, x, weight, positives. scratch : float64 array, shape (BLOCK,), and memory of `logistic.room`
+    """
+    logit, x, weight, positives = cells
+    chance, memory = scratch
     g_a = g_d = h_aa = h_ad = h_dd = 0.0
-    for i in range(start, stop):
-        p = probability_of(logit[i] + a + d * x[i])
-        residual = positives[i] - weight[i] * p
-        information = weight[i] * p * (1.0 - p)
-        g_a += residual
-        g_d += residual * x[i]
-        h_aa += information
-        h_ad += information * x[i]
-        h_dd += information * x[i] * x[i]
+    for begin in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - begin)
+        for j in range(n):
+            chance[j] = logit[begin + j] + a + d * x[begin + j]
+        if n < _FEW:
+            for j in range(n):
+                chance[j] = probability_of(chance[j])
+        else:
+            fill(chance[:n], chance[:n], memory)
+        for j in range(n):
+            i = begin + j
+            p = chance[j]
+            residual = positives[i] - weight[i] * p
+            information = weight[i] * p * (1.0 - p)
+            g_a += residual
+            g_d += residual * x[i]
+            h_aa += information
+            h_ad += information * x[i]
+            h_dd += information * x[i] * x[i]
     out[0], out[1], out[2], out[3], out[4] = g_a, g_d, h_aa, h_ad, h_dd
 
 
 @kernel
-def _climb(logit, x, weight, positives, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, out):
+def _climb(cells, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, scratch, out):
     """Newton's method on the penalised log likelihood, which is concave; steps are halved that go too far.
 
     Returns the optimum, and leaves the derivatives there in `out`.
 
     inverse_a, inverse_d : one over the variances. move_a, move_d : which of a and d are moved
     """
-    _derivatives(logit, x, weight, positives, start, stop, a, d, out)
+    _derivatives(cells, start, stop, a, d, scratch, out)
     for _ in range(_ROUNDS):
         g_a, g_d = out[0] - a * inverse_a, out[1] - d * inverse_d
         h_aa, h_ad, h_dd = out[2] + inverse_a, out[3], out[4] + inverse_d
@@ -108,7 +125,7 @@ def _climb(logit, x, weight, positives, start, stop, inverse_a, inverse_d, move_
         slope = step_a * g_a + step_d * g_d
         t = 1.0
         for _ in range(_HALVINGS):
-            _derivatives(logit, x, weight, positives, start, stop, a + t * step_a, d + t * step_d, out)
+            _derivatives(cells, start, stop, a + t * step_a, d + t * step_d, scratch, out)
             there = step_a * (out[0] - (a + t * step_a) * inverse_a) + step_d * (
                 out[1] - (d + t * step_d) * inverse_d
             )
@@ -117,7 +134,7 @@ def _climb(logit, x, weight, positives, start, stop, inverse_a, inverse_d, move_
                 break
             t *= 0.5
         else:
-            _derivatives(logit, x, weight, positives, start, stop, a + t * step_a, d + t * step_d, out)
+            _derivatives(cells, start, stop, a + t * step_a, d + t * step_d, scratch, out)
         a += t * step_a
         d += t * step_d
         if max(abs(step_a), abs(step_d)) <= _SMALL:
@@ -137,6 +154,8 @@ def move_curves(logit, x, weight, positives, starts, variance_a, variance_d, the
     theta : float64 array, shape (groups, 2): where to begin; the optimum is written there. d >= -1
     derivatives : float64 array, shape (groups, 5): gradient and information of the log likelihood there, for `evidence`
     """
+    cells = (logit, x, weight, positives)
+    scratch = (np.empty(BLOCK), room())
     move_a, move_d = variance_a > 0.0, variance_d > 0.0
     inverse_a = 1.0 / variance_a if move_a else 0.0
     inverse_d = 1.0 / variance_d if move_d else 0.0
@@ -146,20 +165,16 @@ def move_curves(logit, x, weight, positives, starts, variance_a, variance_d, the
         d = theta[g, 1] if move_d else 0.0
         start, stop = starts[g], starts[g + 1]
         if move_a or move_d:
-            a, d = _climb(
-                logit, x, weight, positives, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, out
-            )
-            if d < -1.0:
-                # A curve that falls is no calibration: the flat one.
-                d = -1.0
-                if move_a:
-                    a, d = _climb(
-                        logit, x, weight, positives, start, stop, inverse_a, inverse_d, True, False, a, d, out
-                    )
-                else:
-                    _derivatives(logit, x, weight, positives, start, stop, a, d, out)
+            a, d = _climb(cells, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, scratch, out)
         else:
-            _derivatives(logit, x, weight, positives, start, stop, a, d, out)
+            _derivatives(cells, start, stop, a, d, scratch, out)
+        if d < -1.0:
+            # A curve that falls is no calibration: the flat one.
+            d = -1.0
+            if move_a:
+                a, d = _climb(cells, start, stop, inverse_a, inverse_d, True, False, a, d, scratch, out)
+            else:
+                _derivatives(cells, start, stop, a, d, scratch, out)
         theta[g, 0], theta[g, 1] = a, d
         put(derivatives[g], out)
 
