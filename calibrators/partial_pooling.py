@@ -121,10 +121,11 @@ class WithinStretches(NamedTuple):
 class Stretches(NamedTuple):
     """Where the stretches of constant level of some maps begin.
 
-    edges : float64 array, map after map, ascending in each. starts : int64 array, shape (maps + 1,)
+    edges : float64 array of scores, or int32 array of ranks, map after map, ascending in each.
+    starts : int64 array, shape (maps + 1,)
     """
 
-    edges: Array
+    edges: npt.NDArray[Any]
     starts: Integers
 
 
@@ -153,6 +154,28 @@ def pool_within(
     found, stretch, sizes = kernel.pool_within(*items, starts, parent, *stretches, pooled)
     first, last, weight, weight_low, positives, positives_low = found
     return WithinStretches(first, last, weight, weight_low, positives, positives_low, stretch, sizes)
+
+
+def pool_ranks_within(
+    rows: npt.NDArray[np.uint32],
+    starts: Integers,
+    stretches: Stretches,
+    parent: npt.NDArray[np.integer[Any]],
+    pooled: npt.NDArray[np.bool_],
+) -> tuple[npt.NDArray[np.int32], Integers]:
+    """As `pool_within` of rows of weight 1, whose scores are ranks; their edges, too. O(rows log stretches) at most.
+
+    Parameters
+    ----------
+    rows : uint32 array, shape (n,), n < 2**31: of each twice its score's rank, plus its label; ascending in each group
+    starts, parent, pooled : see `pool_within`
+
+    Returns
+    -------
+    items : int32 array, shape (4, items): first and last rank, rows, positive rows. sizes : int64, shape (groups,)
+    """
+    items, sizes = kernel.pool_ranks_within(rows, starts, parent, *stretches, pooled)
+    return items, sizes
 
 
 def logit_of(p: Array, q: Array) -> Array:

@@ -32,7 +32,8 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) 
 
     Parameters
     ----------
-    function : the loop: arrays and numbers in and out, at the top of a module. Dividing by zero gives an infinity or NaN.
+    function : the loop: arrays and numbers in and out, at the top of a module. Divided by zero, they are infinite
+        or NaN.
     inline : whether its machine code takes the place of each call of it in other kernels. (numba can put its source
         there, too, which is no faster, and makes that kernel take half as long again to be compiled.)
     """

@@ -57,7 +57,7 @@ def room():
 
 @kernel
 def fill(x, out, memory):
-    """The same for a block: 1 / (1 + exp(-x)) into out. A loop for each step: of these a processor does several at a time.
+    """As `logistic`, of a block. A loop for each step: of these a processor does several numbers at a time.
 
     x, out : float64 arrays of one size, at most BLOCK; may be the same. memory : from `room`
     """
@@ -66,7 +66,7 @@ def fill(x, out, memory):
     sums, mantissa = numbers[0], numbers[3]
     for i in range(x.size):
         v = -abs(x[i])
-        v = v if v > _UNDERFLOW else _UNDERFLOW
+        v = max(_UNDERFLOW, v)
         total = v * _LOG2_E + _ROUNDING
         sums[i] = total
         mantissa[i] = _mantissa(v, total - _ROUNDING)
@@ -81,7 +81,7 @@ def fill(x, out, memory):
         v = x[i]
         e = mantissa[i] * large[i] * small[i]
         p = (1.0 if v >= 0.0 else e) / (1.0 + e)
-        out[i] = v if v != v else p  # noqa: PLR0124 - NaN
+        out[i] = v if v != v else p
 
 
 @kernel

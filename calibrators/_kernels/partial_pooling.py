@@ -53,15 +53,8 @@ def pool_within(
         end = edge_starts[parent[g] + 1]
         for i in range(starts[g], starts[g + 1]):
             a = first[i]
-            if m == base or (at + 1 < end and edges[at + 1] <= a):
-                low, high = at, end  # edges[low] <= a < edges[high]
-                while high - low > 1:
-                    middle = (low + high) >> 1
-                    if edges[middle] <= a:
-                        low = middle
-                    else:
-                        high = middle
-                at = low
+            if at + 1 < end and edges[at + 1] <= a:
+                at = _edge_below(edges, at, end, a)
                 start = m
             m = add_block(
                 out, start, m, pooled[g], a, last[i], weight[i], weight_low[i], positives[i], positives_low[i]
@@ -69,6 +62,70 @@ def pool_within(
             stretch[m - 1] = at
         sizes[g] = m - base
     return out[:, :m].copy(), stretch[:m].copy(), sizes
+
+
+@kernel
+def _edge_below(edges, at, end, a):
+    """The last place from `at` to `end` whose edge is not above a; that of `at` is not. Near ones are found first."""
+    step = 1
+    while at + step < end and edges[at + step] <= a:
+        at += step
+        step *= 2
+    high = min(at + step, end)
+    while high - at > 1:
+        middle = (at + high) >> 1
+        if edges[middle] <= a:
+            at = middle
+        else:
+            high = middle
+    return at
+
+
+@kernel
+def pool_ranks_within(rows, starts, parent, edges, edge_starts, pooled):
+    """As `pool_within` of rows of weight 1, whose scores are ranks.
+
+    Parameters
+    ----------
+    rows : uint32 array: of each row twice its score's rank, plus its label; ascending in each group
+    starts : int64 array, shape (groups + 1,)
+    parent, edge_starts, pooled : as in `pool_within`. edges : int32 array, ranks
+
+    Returns
+    -------
+    items : int32 array, shape (4, m): the first and the last rank of each, its rows, the positive ones
+    sizes : int64 array, shape (groups,)
+    """
+    groups = starts.size - 1
+    sizes = np.zeros(groups, np.int64)
+    out = np.empty((4, rows.size), np.int32)
+    first, last, weight, positives = out[0], out[1], out[2], out[3]
+    m = 0
+    for g in range(groups):
+        base = start = m
+        at = edge_starts[parent[g]]
+        end = edge_starts[parent[g] + 1]
+        i, stop = starts[g], starts[g + 1]
+        pools = pooled[g]
+        while i < stop:
+            rank = begin = np.int64(rows[i] >> 1)
+            w = k = np.int64(0)
+            while i < stop and np.int64(rows[i] >> 1) == rank:
+                w += 1
+                k += np.int64(rows[i] & 1)
+                i += 1
+            if at + 1 < end and edges[at + 1] <= rank:
+                at = _edge_below(edges, at, end, rank)
+                start = m
+            while m > start and not (pools and positives[m - 1] * w < k * weight[m - 1]):
+                m -= 1
+                begin = np.int64(first[m])
+                w += weight[m]
+                k += positives[m]
+            first[m], last[m], weight[m], positives[m] = begin, rank, w, k
+            m += 1
+        sizes[g] = m - base
+    return out[:, :m].copy(), sizes
 
 
 @kernel

@@ -222,6 +222,8 @@ def scatter_ranks(score, tag, group_of, fill, distinct, out):
     fill : int64 array: where each group begins in `out`; moved on.
     distinct : float64 array with room for all: is filled with the distinct scores.
     out : uint32 array
+
+    Returns how many distinct scores there are.
     """
     rank = -1
     last = np.nan
@@ -233,6 +235,7 @@ def scatter_ranks(score, tag, group_of, fill, distinct, out):
         if g >= 0:
             out[fill[g]] = np.uint32(2 * rank + (tag[i] & 1))
             fill[g] += 1
+    return rank + 1
 
 
 @kernel

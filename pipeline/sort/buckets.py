@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrators._kernels import ties
 from calibrators.ordering import sort_entries, sort_pairs
-from calibrators.passes import Array, Points
+from calibrators.passes import Array, Blocks, Points
 from pipeline._kernels import rows as row_kernels
 from pipeline._kernels import tags as tag_kernels
 from pipeline.files.blobs import fetch
@@ -135,6 +135,7 @@ class Bucket(NamedTuple):
     rows : float64 array, shape (rows, 2): scores and signed weights of weighted rows, in the order of the runs
     entries : scores, and weights and positives as columns, in the order of the runs; None where there are none
     before : the weight of all lower scores but those of weighted rows; exact where it is a number of rows
+    pooled : what `pool_classes` makes of negatives and positives, where it has been asked
     """
 
     negatives: Array
@@ -142,6 +143,7 @@ class Bucket(NamedTuple):
     rows: Array
     entries: tuple[Array, Array] | None
     before: float
+    pooled: tuple[Blocks, int] | None = None
 
     @property
     def plain(self) -> bool:

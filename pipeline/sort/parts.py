@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from calibrators._kernels.accumulators import expansion_of
 from calibrators.passes import Array, Classes, Pass, Points
+from calibrators.pooling import pool_classes
 from logcal.arrow_columns import as_column, as_numpy
 from pipeline import schema
 from pipeline.execution import Executor
@@ -54,14 +55,16 @@ def merge(
     """
     rows = bucket.negatives.size + bucket.positives.size
     if classes is not None and path is None and bucket.plain and 0 < rows < _MOST_CLASSES:
-        return _pooled(bucket.negatives, bucket.positives, classes)
+        return _pooled(bucket, classes)
     points = bucket.points()
     return merge_points(points, path, chunk) if points.score.size else None
 
 
-def _pooled(negatives: Array, positives: Array, classes: Classes) -> tuple[Part, Any]:
+def _pooled(bucket: Bucket, classes: Classes) -> tuple[Part, Any]:
     """As `merge_points`, of rows without weights whose points nobody needs."""
-    state, points = classes(negatives, positives)
+    negatives, positives = bucket.negatives, bucket.positives
+    known = bucket.pooled if classes is pool_classes else None
+    state, points = known or classes(negatives, positives)
     first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
     hits = np.array([float(positives.size)])[: min(1, positives.size)]
     return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state

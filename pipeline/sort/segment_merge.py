@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import pava, ties
-from calibrators.partial_pooling import Stretches, pool_within
-from calibrators.passes import Array, Blocks, Points
+from calibrators.partial_pooling import Stretches, pool_ranks_within, pool_within
+from calibrators.passes import Array, Points
 from calibrators.pooling import pool_classes, pool_points
 from logcal.arrow_columns import as_column
 from pipeline import schema
@@ -94,18 +95,22 @@ def merge_segments(
         if score.size:
             score, tag = sort_tagged(score, tag, cutting.coding.bits)
         classes = kernels.split_tags(score, tag)
-        nest = _Nest(pool_classes(*classes)[0]) if cutting.leaning and score.size else None
+        pooled = pool_classes(*classes) if cutting.leaning and score.size else None
+        nest: _Nest | None = None
         for cut in cutting.levels:
             groups = read_codes(cut.groups, 0, codes)
-            columns, starts = _cut_rows(score, tag, groups, cut, cutting.weighted)
-            if nest is not None:
-                columns, starts = nest.cut(columns, starts, groups, cut, cutting.weighted)
+            ranked = _ranked(score, tag, groups, cut.size)
+            if pooled is None:
+                columns, starts = _cut_rows(ranked, cut, cutting.weighted)
+            else:
+                nest = nest or _Nest(np.searchsorted(ranked.distinct, pooled[0].first).astype(np.int32))
+                columns, starts = nest.cut_rows(ranked, groups, cut, cutting.weighted)
             files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
-        return Bucket(classes[0], classes[1], np.empty((0, 2)), None, bucket.before), files
+        return Bucket(classes[0], classes[1], np.empty((0, 2)), None, bucket.before, pooled), files
     entries = _entries(bucket, codes, scale)
     score, _, weight, positives = entries
     points = Points(*ties.sum_ties(score, weight, positives))
-    nest = _Nest(pool_points(points)) if cutting.leaning else None
+    nest = _Nest(pool_points(points).first) if cutting.leaning else None
     for cut in cutting.levels:
         groups = read_codes(cut.groups, 0, codes)
         columns, starts = _cut_entries(entries, groups, cut, cutting.weighted)
@@ -133,27 +138,47 @@ class _Nest:
     map is constant on unions of what this leaves of its segment.
     """
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._stretches = Stretches(blocks.first, np.array([0, blocks.first.size]))
+    def __init__(self, edges: Any) -> None:
+        # Where the range's own blocks begin: float64 scores, or int32 ranks of them.
+        self._stretches = Stretches(edges, np.array([0, edges.size]))
         self._parents: Any = None
+
+    def cut_rows(
+        self, ranked: _Ranked, groups: Any, cut: LevelCut, weighted: bool
+    ) -> tuple[list[Array], Integers]:
+        """What is left of the next level's segments, from their rows. groups : of each code, its segment."""
+        parent, own = self._leaning(groups, cut)
+        items, sizes = pool_ranks_within(ranked.rows, ranked.starts, self._stretches, parent, own)
+        ends = self._descend(items[0], sizes, groups)
+        scores = [ranked.distinct[items[0]], ranked.distinct[items[1]]]
+        return _sums([*scores, items[2].astype(np.float64), items[3].astype(np.float64)], weighted), ends
 
     def cut(
         self, points: list[Array], starts: Integers, groups: Any, cut: LevelCut, weighted: bool
     ) -> tuple[list[Array], Integers]:
         """What is left of the next level's segments, from their points. groups : of each code, its segment."""
-        parent = np.zeros(cut.size, np.int32)
-        if self._parents is not None:
-            parent[groups] = self._parents
-        assert cut.own is not None
-        own = read_codes(cut.own, 0, cut.size).astype(np.bool_)
+        parent, own = self._leaning(groups, cut)
         score, weight, positives = points
         zero = np.zeros(score.size)
         items = (score, score, weight, zero, positives, zero)
         found = pool_within(items, starts, self._stretches, parent, own)
-        ends = _starts(found.sizes)
-        self._stretches, self._parents = Stretches(found.first, ends), groups
+        ends = self._descend(found.first, found.sizes, groups)
         columns = list(found[:6])
         return (columns if weighted else [columns[i] for i in (0, 1, 2, 4)]), ends
+
+    def _leaning(self, groups: Any, cut: LevelCut) -> tuple[Any, Any]:
+        """Of each of a level's segments the one it leans on, and whether it is to have a map of its own."""
+        parent = np.zeros(cut.size, np.int32)
+        if self._parents is not None:
+            parent[groups] = self._parents
+        assert cut.own is not None
+        return parent, read_codes(cut.own, 0, cut.size).astype(np.bool_)
+
+    def _descend(self, edges: Any, sizes: Integers, groups: Any) -> Integers:
+        """Go on to the level below; returns where each segment's begin."""
+        ends = _starts(sizes)
+        self._stretches, self._parents = Stretches(edges, ends), groups
+        return ends
 
 
 def _keep(entries: tuple[Array, Integers, Array, Array], codes: int, kept: KeptSegments, index: int) -> None:
@@ -175,20 +200,42 @@ def _starts(counts: Integers) -> Integers:
     return np.concatenate([[0], np.cumsum(counts)])
 
 
-def _cut_rows(
-    score: Array, tag: Integers, group_of: Any, cut: LevelCut, weighted: bool
-) -> tuple[list[Array], Integers]:
-    counts = np.zeros(cut.size, np.int64)
+class _Ranked(NamedTuple):
+    """Rows of weight 1 in the order of their segments, ascending in each.
+
+    rows : uint32 array: of each twice its score's rank, plus its label. starts : of the segments
+    distinct : float64 array: the score of each rank
+    """
+
+    rows: npt.NDArray[np.uint32]
+    starts: Integers
+    distinct: Array
+
+
+def _ranked(score: Array, tag: Integers, group_of: Any, size: int) -> _Ranked:
+    counts = np.zeros(size, np.int64)
     kernels.count_groups(tag, 1, group_of, counts)
     starts = _starts(counts)
     rows = np.empty(starts[-1], np.uint32)
     distinct = np.empty(score.size)
-    kernels.scatter_ranks(score, tag, group_of, starts[:-1].copy(), distinct, rows)
+    n = kernels.scatter_ranks(score, tag, group_of, starts[:-1].copy(), distinct, rows)
+    return _Ranked(rows, starts, distinct[:n])
+
+
+def _sums(columns: list[Array], weighted: bool) -> list[Array]:
+    """First and last score, weight and positives; sums as double-doubles where others are."""
+    if not weighted:
+        return columns
+    first, last, weight, positives = columns
+    zero = np.zeros(first.size)
+    return [first, last, weight, zero, positives, zero]
+
+
+def _cut_rows(ranked: _Ranked, cut: LevelCut, weighted: bool) -> tuple[list[Array], Integers]:
+    rows, starts, distinct = ranked
     if cut.pooled:
         blocks, sizes = pava.pool_ranked(rows, starts, distinct)
-        first, last, weight, positives = blocks
-        zero = [np.zeros(first.size)] if weighted else []
-        return [first, last, weight, *zero, positives, *zero], _starts(sizes)
+        return _sums(list(blocks), weighted), _starts(sizes)
     points = np.empty((3, rows.size))
     ends = np.empty(cut.size, np.int64)
     kernels.points_of_ranks(rows, starts, distinct, points, ends)
