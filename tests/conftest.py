@@ -37,7 +37,7 @@ os.environ[GUARD] = "1"
 # What is on the disk is all the same to a test that goes on, but costs each published table a hundredth of a second.
 os.fsync = lambda descriptor: None
 
-PATIENCE = float(os.environ.get("LOGCAL_TEST_PATIENCE", "60"))
+PATIENCE = float(os.environ.get("LOGCAL_TEST_PATIENCE", "240"))
 """Seconds that a command may take; more where all kernels are compiled anew."""
 INLINE = "cluster.kind=inline"
 ANY_TABLE = "{min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"
@@ -219,11 +219,11 @@ class Running:
         """All that it has said so far."""
         return self.errors.read_text()
 
-    def await_line(self, text: str, timeout: float = 40) -> None:
+    def await_line(self, text: str, timeout: float = PATIENCE) -> None:
         """Wait until stderr holds a text."""
         self.await_that(lambda: text in self.stderr, f"'{text}'", timeout)
 
-    def await_that(self, condition: Any, what: str, timeout: float = 40) -> None:
+    def await_that(self, condition: Any, what: str, timeout: float = PATIENCE) -> None:
         """Wait until a condition holds while the command runs."""
         end = time.monotonic() + timeout
         while not condition():
@@ -248,12 +248,12 @@ class Running:
         """Send a signal to the whole process group, as a terminal does on Ctrl-C."""
         os.killpg(self.process.pid, number)
 
-    def result(self, timeout: float = 60) -> Result:
+    def result(self, timeout: float = PATIENCE) -> Result:
         """Wait for its end."""
         stdout, _ = self.process.communicate(timeout=timeout)
         return Result(self.process.returncode, stdout, self.stderr)
 
-    def await_no_processes(self, timeout: float = 30) -> None:
+    def await_no_processes(self, timeout: float = PATIENCE) -> None:
         """Wait until none of its processes is left."""
         end = time.monotonic() + timeout
         while left := self.group():

@@ -191,7 +191,7 @@ def test_a_reader_of_stdout_that_goes_away_is_no_error(place):
     process.stdout.close()
     with process.stderr as stderr:
         said = stderr.read()
-    assert process.wait(timeout=60) == 0, said
+    assert process.wait(timeout=240) == 0, said
     assert "Traceback" not in said
     assert len(place.versions) == 1
 

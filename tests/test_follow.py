@@ -790,7 +790,7 @@ def test_files_are_scored_as_they_come_until_it_is_stopped(place, stream, start,
         _lands(arriving, name)
         running.await_that((place.output / name).exists, name)
     running.process.send_signal(signal.SIGTERM)
-    result = running.result(timeout=30)
+    result = running.result()
     assert result.code == 143, result.stderr
     assert "Traceback" not in result.stderr
     _lands(arriving, "c.parquet")
@@ -853,4 +853,4 @@ def test_a_lost_worker_costs_a_batch_nothing(place, stream, start):
     _lands(arriving, "b.parquet", rows=60)
     running.await_that((place.output / "b.parquet").exists, "b.parquet")
     running.process.send_signal(signal.SIGTERM)
-    assert running.result(timeout=30).code == 143
+    assert running.result().code == 143

@@ -18,7 +18,7 @@ def started(arguments, folder, environment):
     return done.returncode, done.stdout, done.stderr
 
 
-def forked(arguments, folder, environment, timeout=60):
+def forked(arguments, folder, environment, timeout=240):
     done = FORKS.run(arguments, folder, environment, timeout)
     return done.returncode, done.stdout, done.stderr
 

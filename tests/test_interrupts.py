@@ -21,7 +21,7 @@ def await_runs(place, running):
 
 def assert_ended(place, running, code, before):
     """It ended, with a code and a message, and left nothing."""
-    result = running.result(timeout=30)
+    result = running.result()
     assert result.code == code, result.stderr
     assert "interrupted; nothing was published" in result.stderr
     for noise in ("Traceback", "Error", "WARNING"):
@@ -114,7 +114,7 @@ def test_a_signal_amid_one_long_task(place, start, kind):
     # Under this name it is being written.
     running.await_that(lambda: list(place.root.glob(".output.logcal-staging-*/.*.tmp")), "a file")
     running.process.send_signal(signal.SIGTERM)
-    assert running.result(timeout=10).code == 143
+    assert running.result().code == 143
     assert_ended(place, running, 143, before)
 
 

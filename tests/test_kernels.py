@@ -97,7 +97,7 @@ class Copy:
 
     @staticmethod
     def result(process: subprocess.Popen[str]) -> dict:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
         return json.loads(out)
 

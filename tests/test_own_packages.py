@@ -38,7 +38,7 @@ def run(place, command, *arguments, **environment):
         env=place.environment | environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -123,7 +123,7 @@ def on_a_terminal(script, columns=100):
         if not data:
             break
         shown += data
-    stdout = process.communicate(timeout=30)[0]
+    stdout = process.communicate(timeout=240)[0]
     os.close(master)
     assert process.returncode == 0, shown
     return shown.decode(), stdout

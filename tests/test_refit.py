@@ -223,7 +223,7 @@ def test_refits_of_a_stream_that_goes_on(place, stream, start):
     lands(arriving, "b.parquet")
     running.await_that(lambda: len(place.versions) == 2, "a second version")
     running.process.send_signal(signal.SIGTERM)
-    assert running.result(timeout=30).code == 143
+    assert running.result().code == 143
     shutil.rmtree(place.output)
     follow("--once").expect(0)
     assert (place.output / "b.parquet").exists()

@@ -12,7 +12,7 @@ from jobs import warm_helpers
 from jobs.warm_helpers import Todo, helping
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 def code(run: str) -> str:
