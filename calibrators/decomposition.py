@@ -16,7 +16,7 @@ import numpy as np
 
 from calibrators._kernels import pava, ties
 from calibrators._kernels.double_double import add_pairs
-from calibrators.assessment import Assessment, ReliabilityBin
+from calibrators.assessment import Assessment, ReliabilityBin, RowGroup
 from calibrators.exact_totals import Entries, exact
 from calibrators.passes import Array, Blocks, Points
 from calibrators.pooling import pool_points
@@ -193,11 +193,18 @@ def decompose(blocks: Blocks, drawn: Array, found: Assessment) -> Decomposition 
     measures = found.measures
     if measures.brier is None:
         return None
+    return decompose_losses(blocks, drawn, measures.brier, measures.log_loss)
+
+
+def decompose_losses(
+    blocks: Blocks, drawn: Array, brier_score: float, log_score: float | None
+) -> Decomposition:
+    """The decomposition of mean losses of the same predictions."""
     total, positives = float(blocks.weight.sum()), float(blocks.positives.sum())
     null = _null(drawn) if drawn.size else None
     brier, log_loss, ici = (None, None, None) if null is None else null.chance
     parts = []
-    losses = ((_brier, measures.brier, brier), (_log, measures.log_loss, log_loss))
+    losses = ((_brier, brier_score, brier), (_log, log_score, log_loss))
     for loss, score, own in losses:
         recalibrated = float(loss(blocks.positives, blocks.weight).sum()) / total
         uncertainty = float(loss(np.array([positives]), np.array([total]))[0]) / total
@@ -281,7 +288,7 @@ def _null(drawn: Array) -> _Null | None:
 # Calibration errors of groups, and what chance does to them.
 
 
-def chance_error(groups: Sequence[ReliabilityBin]) -> float:
+def chance_error(groups: Sequence[ReliabilityBin | RowGroup]) -> float:
     """The expected calibration error that these groups would show by chance if every probability is right.
 
     The mean absolute deviation of a binomial count, 2 nu (1 - p) Bin(nu; m, p) with nu = floor(m p) + 1 (de Moivre), m
@@ -315,7 +322,7 @@ def _mean_deviation(size: float, p: float) -> float:
     return 2 * nu * (1 - p) * math.exp(log) / m
 
 
-def debiased_squared_error(groups: Sequence[ReliabilityBin]) -> float | None:
+def debiased_squared_error(groups: Sequence[ReliabilityBin | RowGroup]) -> float | None:
     """The mean squared calibration error of groups, less what chance adds on average; below 0 by chance.
 
     Sum of (m / N) ((p - f)**2 - f (1 - f) / (m - 1)) over groups of m rows with mean p and frequency f.

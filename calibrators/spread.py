@@ -85,6 +85,9 @@ def _expansions(column: Array, starts: npt.NDArray[np.int64], ends: npt.NDArray[
 
 def join_spread(states: list[SpreadState]) -> Spread:
     """The cells of all parts."""
+    if len(states) == 1 and states[0].weight.shape[1] == states[0].positives.shape[1] == 1:
+        [(_, low, high, weight, positives)] = states
+        return Spread(low + (high - low) / 2, weight[:, 0], np.minimum(positives[:, 0], weight[:, 0]))
     cell = np.concatenate([state.cell for state in states])
     order = np.argsort(cell, kind="stable")
     starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
@@ -181,34 +184,39 @@ def cox(spread: Spread, rate: float = 1.0) -> tuple[tuple[float, float], tuple[f
     if p.size < 2 or not 0 < k.sum() < w.sum():
         return None
     x = np.log(p) - np.log1p(-p) - math.log(rate)
+
+    def likelihood_of(eta: Array) -> float:
+        return float((k * eta - w * np.logaddexp(0.0, eta)).sum())
+
     theta = np.array([0.0, 1.0])
-    likelihood = -math.inf
+    eta = theta[0] + theta[1] * x
+    likelihood, now = -math.inf, likelihood_of(eta)
     for _ in range(_MOST_ROUNDS):
-        eta = theta[0] + theta[1] * x
-        q = 1.0 / (1.0 + np.exp(-np.clip(eta, -700, 700)))
-        v = w * q * (1.0 - q)
-        gradient = np.array([(k - w * q).sum(), (x * (k - w * q)).sum()])
-        information = np.array([[v.sum(), (v * x).sum()], [(v * x).sum(), (v * x * x).sum()]])
+        q = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(eta, -700), 700)))
+        v, rest = w * q * (1.0 - q), k - w * q
+        along = v * x
+        gradient = np.array([rest.sum(), (x * rest).sum()])
+        across = along.sum()
+        information = np.array([[v.sum(), across], [across, (along * x).sum()]])
         determinant = information[0, 0] * information[1, 1] - information[0, 1] ** 2
         if not determinant > 1e-14 * information[0, 0] * information[1, 1]:
             return None
         step = np.linalg.solve(information, gradient)
-        now = float((k * eta - w * np.logaddexp(0.0, eta)).sum())
-        if float(np.abs(step).max()) < 1e-12 * (1.0 + float(np.abs(theta).max())) or (
-            now <= likelihood and float(np.abs(step).max()) < 1e-8
-        ):
+        length = float(np.abs(step).max())
+        if length < 1e-12 * (1.0 + float(np.abs(theta).max())) or (now <= likelihood and length < 1e-8):
             inverse = np.linalg.inv(information)
             errors = (math.sqrt(inverse[0, 0]), math.sqrt(inverse[1, 1]))
             return (float(theta[0]), float(theta[1])), errors
         likelihood = now
         scale = 1.0
-        while scale > 1e-9:
+        while True:
             there = theta + scale * step
             eta = there[0] + there[1] * x
-            if float((k * eta - w * np.logaddexp(0.0, eta)).sum()) >= now:
+            now = likelihood_of(eta)
+            if now >= likelihood or scale <= 1e-9:
                 break
             scale /= 2
-        theta = theta + scale * step
+        theta = there
         if float(np.abs(theta).max()) > 1e4:
             return None
     return None
@@ -216,15 +224,28 @@ def cox(spread: Spread, rate: float = 1.0) -> tuple[tuple[float, float], tuple[f
 
 def distances(spread: Spread) -> tuple[float, float, float]:
     """Mean, median and 90 % point of |p - c|, c the isotonic regression of the labels on the predictions."""
-    none = np.zeros(spread.p.size)
-    blocks = pava.pool(spread.p, spread.p, spread.weight, none, spread.positives, none)
-    level = np.minimum(blocks[4] / blocks[2], 1.0)
-    apart = np.abs(spread.p - level[np.searchsorted(blocks[0], spread.p, side="right") - 1])
-    total = math.fsum(spread.weight.tolist())
+    apart = _apart(spread)
     order = np.argsort(apart, kind="stable")
     through = np.cumsum(spread.weight[order])
     points = apart[order][np.searchsorted(through, np.array([0.5, 0.9]) * through[-1])]
-    return math.fsum((spread.weight * apart).tolist()) / total, float(points[0]), float(points[1])
+    return _mean(spread.weight, apart), float(points[0]), float(points[1])
+
+
+def mean_distance(spread: Spread) -> float:
+    """The first of `distances` alone."""
+    return _mean(spread.weight, _apart(spread))
+
+
+def _mean(weight: Array, values: Array) -> float:
+    return math.fsum((weight * values).tolist()) / math.fsum(weight.tolist())
+
+
+def _apart(spread: Spread) -> Array:
+    none = np.zeros(spread.p.size)
+    blocks = pava.pool(spread.p, spread.p, spread.weight, none, spread.positives, none)
+    level = np.minimum(blocks[4] / blocks[2], 1.0)
+    apart: Array = np.abs(spread.p - level[np.searchsorted(blocks[0], spread.p, side="right") - 1])
+    return apart
 
 
 def smooth_ece(spread: Spread) -> float:

@@ -11,14 +11,25 @@ import numpy as np
 
 from calibrators._kernels.accumulators import expansion_of
 from calibrators.assessment import MEASURES, Assessment
-from calibrators.decomposition import chance_error, debiased_squared_error, decompose
+from calibrators.decomposition import (
+    Decomposition,
+    chance_error,
+    debiased_squared_error,
+    decompose,
+    decompose_losses,
+)
 from calibrators.error_bars import ErrorBars, assurance_passes, error_bar_passes
+from calibrators.exact_totals import entries_of
+from calibrators.many import all_counts, assess_columns, error_bars_of_columns, filled_groups
 from calibrators.measures import assessment_passes, side_by_side
 from calibrators.passes import Array, Blocks, Pass, Points, run_in_memory, run_passes
+from calibrators.pooling import pool_points
 from calibrators.sampling import weighing_negatives
-from calibrators.spread import Spread, cox, distances
+from calibrators.spread import Spread, cox, join_spread, mean_distance, spread_of_entries
 from pipeline import schema
+from pipeline.execution import tasks
 from pipeline.sort.exchange import Slices
+from pipeline.sort.run_files import Integers
 from pipeline.sort.segment_visits import Visit
 
 ENOUGH = 100
@@ -37,11 +48,13 @@ def visit_of(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) ->
     weighted : whether the log has weights. sampling_rate, tests : see `pipeline.evaluate.evaluation.evaluate`
     """
     # No total weight is 0: weights, where a log has them, are not taken for counts.
-    passes = partial(_passes, bins, 0 if weighted or sampling_rate != 1 else None, sampling_rate, tests)
+    counts = not weighted and sampling_rate == 1
+    passes = partial(_passes, bins, None if counts else 0, sampling_rate, tests)
     numbers = partial(_numbers, sampling_rate)
-    return Visit(
-        partial(_measure_small, passes, numbers), next(passes()), partial(_measure_large, passes, numbers)
-    )
+    small = partial(_measure_small, passes, numbers)
+    if counts:
+        small = partial(_measure_counts, bins, tests, small)
+    return Visit(small, next(passes()), partial(_measure_large, passes, numbers))
 
 
 def _passes(
@@ -90,6 +103,55 @@ def _measure_large(
     return np.array([numbers(*run_passes(passes(), run))])
 
 
+# Rows without weights: all small segments of a task at once, in compiled code.
+
+
+def _measure_counts(bins: int, tests: bool, otherwise: Callable[[Slices], Array], segments: Slices) -> Array:
+    points = Points(*segments.columns)
+    if not all_counts(points):
+        return otherwise(segments)
+    out = np.full((segments.starts.size - 1, len(FIELDS)), np.nan)
+    for first in range(0, out.shape[0], _BLOCK):
+        tasks.check()
+        starts = segments.starts[first : first + _BLOCK + 1]
+        here = Points(*(column[starts[0] : starts[-1]] for column in points))
+        rows = out[first : first + _BLOCK]
+        numbers, groups = assess_columns(here, starts - starts[0], bins)
+        rows[:, : numbers.shape[1]] = numbers
+        if tests:
+            _sure_of_counts(here, starts - starts[0], groups, rows)
+    return out
+
+
+_BLOCK = 64
+"""Segments between two looks at whether the command has ended."""
+
+
+def _sure_of_counts(points: Points, starts: Integers, groups: Array, rows: Array) -> None:
+    """Write `SEGMENT_CERTAINTY` of segments behind their measures. groups : see `assess_columns`."""
+    rows[:, _AT["auc_error"] : _AT["score_test_p"] + 1] = error_bars_of_columns(points, starts)
+    ends = starts.tolist()
+    for i, (row, own) in enumerate(zip(rows, groups, strict=True)):
+        filled = filled_groups(own)
+        values = {
+            "chance_error": chance_error(filled),
+            "debiased_squared_error": debiased_squared_error(filled),
+        }
+        positives = row[_AT["positives"]]
+        if min(positives, row[_AT["weight"]] - positives) >= ENOUGH:
+            column = Points(*(column[ends[i] : ends[i + 1]] for column in points))
+            cells = join_spread([spread_of_entries(entries_of(None, column))])
+            values |= _line(cox(cells)) | {"ici": mean_distance(cells)}
+            brier, log_loss = row[[_AT["brier"], _AT["log_loss"]]].tolist()
+            values |= _parts(decompose_losses(pool_points(column), _NOTHING_DRAWN, brier, log_loss))
+        for name, value in values.items():
+            row[_AT[name]] = math.nan if value is None else value
+
+
+_AT = {name: i for i, name in enumerate(FIELDS)}
+"""The place of each field."""
+
+
 _Sure = tuple[ErrorBars, tuple[Blocks, Array] | None, Spread | None]
 """As `assurance_passes` returns it."""
 
@@ -127,19 +189,25 @@ def _certainty(rate: float, found: Assessment, sure: _Sure, *, groups: bool) -> 
         values["debiased_squared_error"] = debiased_squared_error(found.by_frequency)
     if min(found.positives, found.weight - found.positives) < ENOUGH or cells is None:
         return values
-    line = cox(cells, rate)
-    if line is not None:
-        (intercept, slope), errors = line
-        values |= zip(schema.SEGMENT_LINE, (intercept, errors[0], slope, errors[1]), strict=True)
+    values |= _line(cox(cells, rate))
     if rate != 1.0 or corp is None:  # of sampled rows neither is taken
         return values
-    values["ici"] = distances(cells)[0]
+    values["ici"] = mean_distance(cells)
     parts = decompose(corp[0], _NOTHING_DRAWN, found)
-    if parts is not None:
-        losses = (parts.brier, parts.log_loss)
-        own = [value for loss in losses for value in (loss.miscalibration, loss.discrimination)]
-        values |= zip(schema.SEGMENT_PARTS, own, strict=True)
-    return values
+    return values if parts is None else values | _parts(parts)
+
+
+def _line(line: tuple[tuple[float, float], tuple[float, float]] | None) -> dict[str, float | None]:
+    if line is None:
+        return {}
+    (intercept, slope), errors = line
+    return dict(zip(schema.SEGMENT_LINE, (intercept, errors[0], slope, errors[1]), strict=True))
+
+
+def _parts(parts: Decomposition) -> dict[str, float | None]:
+    losses = (parts.brier, parts.log_loss)
+    own = [value for loss in losses for value in (loss.miscalibration, loss.discrimination)]
+    return dict(zip(schema.SEGMENT_PARTS, own, strict=True))
 
 
 _NOTHING_DRAWN = np.empty((0, 2))

@@ -1,0 +1,82 @@
+"""Measures of very many small columns of predictions at once, in compiled code.
+
+The same doubles as `calibrators.measures` and `calibrators.error_bars` take of each column alone, where weights are
+counts of rows: all sums are exact, and what is made of them is rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import many_error_bars, many_measures
+from calibrators._kernels.measures import counts_and_whole
+from calibrators.assessment import RowGroup
+from calibrators.measures import THRESHOLD
+from calibrators.passes import Array, Points
+
+Integers = npt.NDArray[np.int64]
+
+
+def all_counts(points: Points) -> bool:
+    """Whether all weights are counts of rows, few enough to be added up in whole numbers."""
+    counts: bool = counts_and_whole(points.weight, points.positives)[0]
+    return counts
+
+
+def assess_columns(points: Points, starts: Integers, bins: int) -> tuple[Array, Array]:
+    """Measures of columns of predictions, one after the other.
+
+    Parameters
+    ----------
+    points : of all columns, each ascending and without ties; weights and positives are counts, see `all_counts`
+    starts : int64 array, shape (columns + 1,): where each column begins, and the end; none is empty
+    bins : >= 1, of the calibration errors
+
+    Returns
+    -------
+    numbers : float64 array, shape (columns, 15): the `MEASURES`, the mean prediction, rows and positives; then of the
+        groups of equally many rows the sum of rows * |frequency - mean prediction|, that of the variances, and the
+        largest weight of a row, which is 1. NaN where there is no such number.
+    groups : float64 array, shape (columns, bins, 3): rows, mean prediction and frequency of each group; NaN of empty
+        ones, and of predictions outside [0, 1], which are scores
+
+    Notes
+    -----
+    O(points); some 40 microseconds a column more.
+    """
+    columns = starts.size - 1
+    numbers = np.full((columns, many_measures.NUMBERS), np.nan)
+    groups = np.full((columns, bins, 3), np.nan)
+    edges = np.append(np.arange(1, bins) / bins, THRESHOLD)
+    many_measures.assess_each(*points, starts, edges, bins, numbers, groups)
+    brier = numbers[:, many_measures.BRIER].tolist()
+    # As it is taken of one: a root by another function may differ in its last bit.
+    numbers[:, many_measures.RMSE] = [one**0.5 for one in brier]
+    return numbers, groups
+
+
+def error_bars_of_columns(points: Points, starts: Integers) -> Array:
+    """The AUC's error, Spiegelhalter's z and the p-value of the score test of columns of probabilities.
+
+    points, starts : see `assess_columns`; predictions lie in [0, 1]
+
+    Returns
+    -------
+    float64 array, shape (columns, 3)
+        NaN where there is no such number.
+    """
+    found = np.empty((starts.size - 1, many_error_bars.NUMBERS))
+    many_error_bars.error_bars_each(*points, starts, found)
+    tests = found[:, many_error_bars.SCORE_TEST].tolist()
+    found[:, many_error_bars.SCORE_TEST] = [math.exp(-test / 2) for test in tests]
+    return found
+
+
+def filled_groups(groups: Array) -> list[RowGroup]:
+    """The groups of a column that have rows. groups : of it, see `assess_columns`."""
+    return [
+        RowGroup(weight, weight, mean, frequency) for weight, mean, frequency in groups.tolist() if weight > 0
+    ]
