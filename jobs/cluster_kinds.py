@@ -14,6 +14,7 @@ from jobs import worker_process
 from jobs.config_cluster import ADDRESS, ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
 
+_KEPT_MESSAGES = 100
 _STARTS = 3
 """Attempts to start worker processes on this machine."""
 
@@ -30,6 +31,8 @@ def local_cluster(config: ClusterConfig, method: str) -> Any:
             "distributed.worker.multiprocessing-method": method,
             "distributed.nanny.pre-spawn-environ": worker_process.ENVIRONMENT,
             "distributed.scheduler.work-stealing": False,
+            # The last messages and transitions are kept for Dask's developers: a thousand of each are megabytes.
+            "distributed.admin.low-level-log-length": _KEPT_MESSAGES,
         }
     )
     for attempt in range(_STARTS):
@@ -60,8 +63,23 @@ def _started(config: ClusterConfig) -> Any:
         # What a task raises, again and again where it is repeated, is raised here once.
         silence_logs=logging.CRITICAL,
     )
+    _forget_spans(cluster.scheduler)
     cluster.adapt(minimum=workers, maximum=workers)
     return cluster
+
+
+def _forget_spans(scheduler: Any) -> None:
+    """Keep nothing of graphs that have ended.
+
+    A scheduler keeps a span of each for its dashboard, with its groups of tasks and, on the workers, their metrics, for
+    as long as it lives: some kilobytes a graph, of which a stream has one a batch.
+    """
+
+    def nothing(*_: Any, **__: Any) -> dict[Any, Any]:
+        return {}
+
+    spans = scheduler.extensions["spans"]
+    spans.observe_tasks = spans.heartbeat = nothing
 
 
 def local_workers(config: ClusterConfig) -> int:

@@ -1,5 +1,6 @@
 """Where the work runs: every kind of cluster, started, reached, refused and stopped."""
 
+import gc
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +185,27 @@ def test_threads_where_they_serve_as_well_as_processes():
         assert isinstance(starting(), DaskExecutor)
     with starting_executor(ClusterConfig(kind="threads")) as starting:
         assert isinstance(starting(), ThreadExecutor)
+
+
+def test_a_cluster_of_processes_keeps_nothing_of_graphs_that_have_ended():
+    """A stream computes one a batch, for months."""
+
+    def run(graphs):
+        for i in range(graphs):
+            assert executor.run("stage", abs, [(-i,)]) == [i]
+        gc.collect()
+        kinds = (type(found) for found in gc.get_objects())
+        return Counter(f"{kind.__module__}.{kind.__name__}" for kind in kinds)
+
+    with starting_executor(ClusterConfig(kind="local", workers=1, memory="400MiB")) as starting:
+        executor = starting()
+        # By then what is kept of the last few is full.
+        before = run(150)
+        after = run(200)
+    # Of Dask's types alone: what else is under way in this process comes and goes. A graph had twelve of them.
+    dask = ("distributed.", "dask.")
+    grown = {name: count for name, count in (after - before).items() if name.startswith(dask)}
+    assert sum(grown.values()) < 100, grown
 
 
 def test_threads_give_results_in_the_order_of_the_tasks():
