@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import json
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -115,13 +116,14 @@ def _run(
     graph: str | None,
     attempt: Attempt,
 ) -> None:
-    from jobs.cluster import check_class, starting_executor
-    from jobs.cluster_kinds import local_workers
-    from jobs.compile_ahead import helping
-    from jobs.config_files import read_values
-    from jobs.config_loading import load_values
-    from jobs.logging_setup import announce_compiling
-    from jobs.process_memory import check_address_space
+    with _no_garbage():
+        from jobs.cluster import check_class, starting_executor
+        from jobs.cluster_kinds import local_workers
+        from jobs.compile_ahead import helping
+        from jobs.config_files import read_values
+        from jobs.config_loading import load_values
+        from jobs.logging_setup import announce_compiling
+        from jobs.process_memory import check_address_space
 
     if graph is not None and not dry_run:
         raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
@@ -149,7 +151,8 @@ def _run(
     attempt.begin(config)
     # A cluster that is wanted in any case starts while the job is being prepared.
     with starting_executor(config.cluster) as executor:
-        prepared: Prepared = job.load_module().prepare(config)
+        with _no_garbage():
+            prepared: Prepared = job.load_module().prepare(config)
         attempt.prepared(prepared.plan)
         if not sys.stderr.isatty():  # there a bar shows it
             announce_compiling()
@@ -159,6 +162,19 @@ def _run(
         attempt.outcome = outcome
         interrupts.ignore()
     show(outcome.summary, outcome.lines, as_json)
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Look for none meanwhile, nor later in what there is then: imports make many objects, all of which stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
