@@ -97,8 +97,8 @@ if sys.argv[0].endswith("logcal"):
     from pipeline.log import log_files
     check, checks = log_files._check_unchanged, []
 
-    def noticing(*arguments):
-        check(*arguments)
+    def noticing(*arguments, **options):
+        check(*arguments, **options)
         checks.append(arguments)
         if len(checks) == 3:  # the footer's two, and the first of its rows
             resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))

@@ -113,8 +113,8 @@ def changed_at(monkeypatch, when, change):
     checks = []
     check = log_files._check_unchanged
 
-    def noticing(filesystem, path, source, seen):
-        check(filesystem, path, source, seen)
+    def noticing(filesystem, path, source, seen, **options):
+        check(filesystem, path, source, seen, **options)
         checks.append(path)
         if len(checks) == when:
             change(path)
@@ -159,8 +159,8 @@ if sys.argv[0].endswith("logcal"):
     from pipeline.log import log_files
     check, checks = log_files._check_unchanged, []
 
-    def noticing(filesystem, path, source, seen):
-        check(filesystem, path, source, seen)
+    def noticing(filesystem, path, source, seen, **options):
+        check(filesystem, path, source, seen, **options)
         if path.endswith("part-2.parquet"):
             checks.append(path)
             if len(checks) == 3:  # the footer's two, and the first of its rows

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from s3 import BUCKET, environment, s3_server
 
+from pipeline.score.scored_file import HELD_BYTES
+
 pytest.importorskip("moto")
 
 
@@ -183,6 +185,20 @@ def test_a_table_that_the_store_does_not_give_is_not_said_to_be_damaged(remote, 
             assert "publish it again" not in done.stderr
     done = remote.job("follow", "--status", "--json", **stream, **store)
     assert done.expect(0).json["refused"] == {}
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_how_often_a_file_is_asked_for_its_size(remote, held):
+    """A listing and opening it have told it; the rest looks whether it has changed."""
+    rows = 3_000 if held else 600_000
+    remote.write_log(remote.predictions(rows), files=1)
+    assert (next(remote.log.iterdir()).stat().st_size <= HELD_BYTES) == held
+    upload(remote)
+    remote.server.requests.clear()
+    for name, code in (("fit", 0), ("fit", 99), ("score", 0), ("evaluate", 0)):
+        job(remote, name).expect(code)
+    asked = [path for method, path, _ in remote.server.requests if method == "HEAD" and "/log/part-" in path]
+    assert len(asked) <= 10, len(asked)
 
 
 FAULTS = ["500", "503", "reset", "cut", "403"]

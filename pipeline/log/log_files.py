@@ -295,7 +295,7 @@ def stamp_of(info: dict[str, Any]) -> str:
 
 @contextmanager
 def open_parquet(
-    filesystem: Any, path: str, seen: Seen | None, coded: Sequence[str] = ()
+    filesystem: Any, path: str, seen: Seen | None, coded: Sequence[str] = (), *, footer: bool = False
 ) -> Iterator[pq.ParquetFile]:
     """A Parquet file whose rows `read_batches` reads. Checksums of pages are verified where the writer made them.
 
@@ -305,6 +305,8 @@ def open_parquet(
     seen : as it must still be, now and when the block ends; None: as it may be
     coded : columns whose strings are read as dictionaries, once a row group and not once a row, where the file has them
         so
+    footer : whether no more than the footer is read: of a store's file, which is opened again for its rows, nobody
+        looks once more whether it has changed
 
     Raises
     ------
@@ -316,7 +318,9 @@ def open_parquet(
     with ExitStack() as stack:
         with reading(path):
             source = stack.enter_context(_source(filesystem, path))
-            stack.enter_context(watched(filesystem, path, _with_number(stack, path, source), seen))
+            last = not footer or isinstance(filesystem, LocalFileSystem)
+            number = _with_number(stack, path, source)
+            stack.enter_context(watched(filesystem, path, number, seen, last=last))
             parquet = _parquet(stack, source, path, coded, _READ_BYTES)
         yield parquet
 
@@ -448,30 +452,35 @@ def open_small(filesystem: Any, path: str, seen: Seen) -> Iterator[bytes]:
 
 @contextmanager
 def watched(
-    filesystem: Any, path: str, source: Any, seen: Seen | None, *, first: bool = True
+    filesystem: Any, path: str, source: Any, seen: Seen | None, *, first: bool = True, last: bool = True
 ) -> Iterator[None]:
     """While a file is being read: it must be what it was, at the beginning, at the end and when reading fails.
 
-    first : whether to look at the beginning, too
+    first, last : whether to look at the beginning, and at the end
     """
     if seen is None:
         yield
         return
     if first:
-        _check_unchanged(filesystem, path, source, seen)
+        _check_unchanged(filesystem, path, source, seen, opened=True)
     try:
         yield
     except (pa.ArrowException, OSError, InputRejectedError):
         _check_unchanged(filesystem, path, source, seen)
         raise
-    _check_unchanged(filesystem, path, source, seen)
+    if last:
+        _check_unchanged(filesystem, path, source, seen)
 
 
-def _check_unchanged(filesystem: Any, path: str, source: Any, seen: Seen) -> None:
+def _check_unchanged(filesystem: Any, path: str, source: Any, seen: Seen, *, opened: bool = False) -> None:
+    """Raise what a change is. opened : of a store's file, what opening it has told is enough."""
+    told = getattr(source, "details", None) if opened else None
     if isinstance(filesystem, LocalFileSystem):
         # Of the file that is open: another that has taken its name since does no harm.
         status = os.fstat(source.fileno())
         now = Seen(status.st_size, str(status.st_mtime))
+    elif isinstance(told, dict) and told.get("size") is not None:
+        now = _seen(told)
     else:
         filesystem.invalidate_cache(path.rpartition("/")[0])
         now = _seen(filesystem.info(path))

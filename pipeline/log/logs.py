@@ -165,7 +165,7 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
             f"{file.path}: expected a Parquet file, found an empty one (0 bytes): remove it or write it again"
         )
     try:
-        with open_parquet(filesystem, file.path, file.seen) as parquet:
+        with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
             footer = parquet.metadata
             groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
             schema = parquet.schema_arrow
