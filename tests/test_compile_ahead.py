@@ -71,7 +71,7 @@ def test_it_compiles_what_is_listed_once_something_is_compiled(tmp_path, monkeyp
             with event.trigger_event("numba:compile", {}):
                 pass
         assert len(started) == 1
-        assert started[0].wait(60) == 0
+        assert started[0].wait(240) == 0
         assert [path.name.partition("-")[0] for path in cache.rglob("*.nbc")] == ["ascending"]
 
 

@@ -480,7 +480,7 @@ def test_two_fits_at_once_on_one_store(tmp_path, log):
         class Together(InlineExecutor):
             def run(self, stage, function, tasks):
                 if stage == "days":
-                    barrier.wait(30)
+                    barrier.wait(240)
                 return super().run(stage, function, tasks)
 
         found = list(pool.map(lambda one: run(tmp_path, log, executor=Together(), **one), sections))
