@@ -23,8 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sklearn  # noqa: F401 - as jobs.cli
 from forked import FORKS
 
+import jobs.cli  # noqa: F401 - it sets variables of its process: now, so that the commands of all tests have the same
 from pipeline.execution.tasks import GUARD
 
 # How long an example takes depends on the machine, and the first one compiles.
