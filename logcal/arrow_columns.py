@@ -43,6 +43,16 @@ def as_column(values: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(own.dtype), own.size, [None, pa.py_buffer(own)])
 
 
+def nullable_column(values: npt.NDArray[np.floating[Any]]) -> pa.Array:
+    """An array of numbers, shape (n,), as a column of its own type, null where they are NaN."""
+    there = ~np.isnan(values)
+    numbers = np.where(there, values, 0)
+    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(numbers.dtype), numbers.size, [valid, pa.py_buffer(numbers)]
+    )
+
+
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Python's text, numbers, booleans or dates as a column of that type, null where they are None."""
     there = np.array([value is not None for value in values], np.bool_)

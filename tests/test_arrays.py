@@ -1,16 +1,18 @@
 """Columns made without pandas, against Arrow's own."""
 
 import datetime as dt
+import math
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logcal.arrow_columns import column_of
+from logcal.arrow_columns import column_of, nullable_column
 
 KINDS = {
     pa.string(): st.text(),
@@ -63,3 +65,10 @@ def test_a_fit_of_segments_does_not_import_pandas(tmp_path):
         [sys.executable, "-c", code, "fit", *words], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+@pytest.mark.parametrize("values", [[], [1.5], [math.nan], [0.0, math.nan, -math.inf] * 7])
+def test_what_is_nan_is_null(values):
+    found = nullable_column(np.array(values, np.float64))
+    found.validate(full=True)
+    assert found.equals(pa.array([None if math.isnan(v) else v for v in values], pa.float64()))

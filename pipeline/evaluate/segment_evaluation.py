@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from calibrators.passes import Array
-from logcal.arrow_columns import as_column, column_of
+from logcal.arrow_columns import as_column, column_of, nullable_column
 from pipeline import schema
 from pipeline.evaluate.chance import beyond_chance, observed_over_expected
 from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
@@ -180,8 +180,8 @@ class SegmentedEvaluation:
                 values = own[side].get(name)
                 if values is None:
                     values = getattr(self, side).column(name)
-                columns.append(_nullable(values))
-        columns += [_nullable(self.after.column(name)) for name in schema.SEGMENT_CERTAINTY]
+                columns.append(nullable_column(values))
+        columns += [nullable_column(self.after.column(name)) for name in schema.SEGMENT_CERTAINTY]
         if compared is not None:
             columns += self._differences(compared)
         fields = zip(self.columns, level.types, strict=True)
@@ -241,10 +241,6 @@ class SegmentedEvaluation:
             "beyond_chance_after": int(np.count_nonzero(self._beyond(self.after) > 0)),
             "worst": self.worst(),
         }
-
-
-def _nullable(values: Array) -> pa.Array:
-    return column_of([None if np.isnan(v) else v for v in values.tolist()], pa.float64())
 
 
 def _text(value: Any) -> str | None:
