@@ -281,3 +281,16 @@ def test_points_say_their_numbers(case):
     for circle in svg.iter("{http://www.w3.org/2000/svg}circle"):
         assert 0 < float(circle.get("cx")) < width
         assert 0 < float(circle.get("cy")) < height
+
+
+def test_a_command_that_ends_early_waits_for_what_it_imports_meanwhile():
+    """A thread that is stopped amid a library of C++ aborts the process."""
+    code = """
+import time
+from pipeline.evaluate import report
+report._import_all = lambda: (time.sleep(0.2), print("imported"))
+report.import_meanwhile()
+raise SystemExit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "imported\n", "")

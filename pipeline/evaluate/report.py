@@ -29,8 +29,11 @@ TEMPLATE = "report.html.j2"
 
 
 def import_meanwhile() -> None:
-    """Begin to import what a report is drawn with, in a thread: this process waits while workers measure."""
-    threading.Thread(target=_import, name="logcal-imports", daemon=True).start()
+    """Begin to import what a report is drawn with, in a thread: this process waits while workers measure.
+
+    Python waits for the thread when it ends: one that is stopped amid a library of C++ aborts the process.
+    """
+    threading.Thread(target=_import, name="logcal-imports").start()
 
 
 def _import() -> None:
