@@ -86,6 +86,27 @@ def test_everything_on_the_store(remote):
     assert "000001" in remote.run("tables", "list", *store).expect(0).stdout
 
 
+@pytest.mark.parametrize("segments", [(), ("log.segment=[model]", "segments.min_rows=50")])
+def test_a_kept_score_table_on_the_store_is_measured_as_its_log(remote, segments):
+    columns = remote.predictions()
+    columns["model"] = [f"m{i % 3}" for i in range(len(columns["score"]))]
+    remote.write_log(columns)
+    upload(remote)
+    made = job(remote, "fit", *segments, "score_table.keep=true", "--json").expect(0).json
+    kept = f"{made['lookup_path'].rpartition('/')[0]}/score_table"
+    assert kept.startswith("s3://")
+    measured = []
+    for name, path in (("log", f"{remote.url}/log"), ("kept", kept), ("again", f"{kept}/")):
+        where = {"log__path": path, "output__path": f"{remote.url}/of-{name}"}
+        done = job(remote, "evaluate", "--json", **where).expect(0).json
+        measured.append((done["before"], done["after"], done["distinct_scores"], done.get("segments")))
+    assert measured[1:] == measured[:1] * 2
+    part = next(path for path in remote.filesystem.find(kept))
+    remote.filesystem.rm(part)
+    failed = job(remote, "evaluate", log__path=kept, output__path=f"{remote.url}/of-damaged")
+    failed.expect(3, "expected the parts that manifest.json names", "no file")
+
+
 TWO_WORKERS = ("cluster.kind=local", "cluster.workers=2", "log.segment=[model]", "segments.min_rows=50")
 WINDOW = (
     "window.column=date",

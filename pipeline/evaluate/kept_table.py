@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem
 
 from calibrators._kernels import ties
 from calibrators.passes import Points
@@ -19,7 +17,8 @@ from logcal.errors import InputRejectedError, examples
 from pipeline import schema
 from pipeline._kernels import tags
 from pipeline.execution import Graph
-from pipeline.files.blobs import receipts_in
+from pipeline.files.blobs import read_blob, reading, receipts_in
+from pipeline.files.folders import Folder
 from pipeline.log import segment_values
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log
@@ -37,9 +36,12 @@ from pipeline.table.version import MANIFEST, SCORE_TABLE
 
 @dataclass(frozen=True)
 class KeptTable:
-    """A version's score table, and the manifest of the version."""
+    """A version's score table, and the manifest of the version.
 
-    folder: Path
+    version : the version's folder, on a mounted file system or an object store
+    """
+
+    version: Folder
     manifest: dict[str, Any]
 
     @property
@@ -59,7 +61,10 @@ class KeptTable:
 
     def rows_of_segments(self) -> dict[Key, tuple[int, int]]:
         """Of each segment the log's rows that were used, and those with label 1."""
-        with pq.ParquetFile(self.folder.parent / SEGMENTS_FILE) as file:
+        with (
+            reading(self.version.located(SEGMENTS_FILE)) as source,
+            pq.ParquetFile(source, pre_buffer=False) as file,
+        ):
             table = file.read(use_threads=False)
         keys = segment_values.keys_of([table.column(name) for name in self.segments])
         counts = zip(table.column("rows").to_pylist(), table.column("rows_positive").to_pylist(), strict=True)
@@ -73,26 +78,32 @@ class KeptTable:
         InputRejectedError
             A part is gone, or is not the file that the version published.
         """
+        folder = self.version / SCORE_TABLE
+        try:
+            sizes = folder.sizes()
+        except FileNotFoundError:
+            sizes = {}
         found, wrong = [], []
         for name, facts in sorted(self.manifest["files"].items()):
             if not name.startswith(f"{SCORE_TABLE}/"):
                 continue
-            path = self.folder.parent / name
-            size = path.stat().st_size if path.is_file() else None
-            if size != facts["bytes"]:
-                wrong.append(f"{path.name} ({'no file' if size is None else f'{size:,} bytes'})")
+            part = name.rpartition("/")[2]
+            size = sizes.get(part)
+            if size is None or size != facts["bytes"]:
+                wrong.append(f"{part} ({'no file' if size is None else f'{size:,} bytes'})")
                 continue
+            path = folder.located(part)
             groups = _groups(path)
             # Published files never change: their checksum stands for them.
-            found.append(LogFile(str(path), path.name, size, facts["sha256"], groups))
+            found.append(LogFile(path, part, size, facts["sha256"], groups))
         if wrong or not found:
             raise InputRejectedError(
-                f"{self.folder}: expected the parts that {MANIFEST} names, found other sizes of "
+                f"{folder}: expected the parts that {MANIFEST} names, found other sizes of "
                 f"{examples(wrong) or 'all'}: the version is damaged; evaluate on the log, or fit again"
             )
         score, weight, positives = names = schema.SCORE_TABLE.names
         columns = Columns(score, positives, weight)
-        return Log(str(self.folder), LocalFileSystem(), tuple(found), columns, dict.fromkeys(names, "double"))
+        return Log(str(folder), folder.filesystem, tuple(found), columns, dict.fromkeys(names, "double"))
 
     def table(self, log: Log) -> ScoreTable:
         """The score table of `files`, ready for passes: a part a row group, which take little memory at a time."""
@@ -119,26 +130,30 @@ def kept_table(paths: Sequence[str]) -> KeptTable | None:
     ------
     InputRejectedError
         The version's manifest cannot be read.
+    TemporaryError
+        A store does not give it now.
     """
-    if len(paths) != 1:
+    parent, _, name = paths[0].rstrip("/").rpartition("/")
+    if len(paths) != 1 or name != SCORE_TABLE:
         return None
-    folder = Path(paths[0].removeprefix("file://"))
-    manifest = folder.parent / MANIFEST
-    if folder.name != SCORE_TABLE or not manifest.is_file():
+    version = Folder.at(parent or ".")
+    manifest = version.located(MANIFEST)
+    content = read_blob(manifest)
+    if content is None:
         return None
     try:
-        return KeptTable(folder.absolute(), json.loads(manifest.read_text()))
+        return KeptTable(version, json.loads(content))
     except ValueError as error:
         raise InputRejectedError(f"{manifest}: expected JSON, found a damaged file ({error})") from None
 
 
-def _groups(path: Path) -> tuple[int, ...]:
+def _groups(path: str) -> tuple[int, ...]:
     footer = _footer(path)
     return tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
 
 
 def _parts(file: LogFile) -> Iterator[Part]:
-    footer = _footer(Path(file.path))
+    footer = _footer(file.path)
     none = np.empty(0)
     for group, rows in enumerate(file.row_groups):
         weight = np.array([float(rows)]) if only_weight(footer, [group]) == 1.0 else none
@@ -147,9 +162,10 @@ def _parts(file: LogFile) -> Iterator[Part]:
         yield Part(file.path, first, rows, weight, none, group)
 
 
-def _footer(path: Path) -> Any:
+def _footer(path: str) -> Any:
     try:
-        return pq.read_metadata(path)
+        with reading(path) as source:
+            return pq.read_metadata(source)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputRejectedError(f"{path}: expected a part of a score table, found ({reason})") from None
@@ -189,7 +205,7 @@ def _write_points(
     index: int,
 ) -> RunReceipt:
     names = schema.SCORE_TABLE.names
-    with pq.ParquetFile(path, pre_buffer=False) as file:
+    with reading(path) as source, pq.ParquetFile(source, pre_buffer=False) as file:
         table = file.read_row_groups([group], columns=[*segments, *names], use_threads=False)
     batch = table.combine_chunks().to_batches()[0]
     score, weight, positives = (as_numpy(batch.column(name)) for name in names)
