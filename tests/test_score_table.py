@@ -15,6 +15,7 @@ from calibrators.passes import Pass
 from logcal.errors import InputRejectedError
 from pipeline.evaluate.kept_table import KeptTable
 from pipeline.execution import InlineExecutor
+from pipeline.files.folders import Folder
 from pipeline.fit.calibration import fit_log
 from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
@@ -260,7 +261,7 @@ def test_a_row_group_of_a_part_is_a_part(tmp_path):
         0,
     )
     data |= {"highest_score": 1, "quarantined_by_reason": {}}
-    kept = KeptTable(path.parent, {"files": files, "data": data})
+    kept = KeptTable(Folder.at(tmp_path), {"files": files, "data": data})
     parts = kept.table(kept.files()).parts
     assert [part.points for part in parts] == [300, 300, 300, 100]
     assert [part.first for part in parts] == points.score[::300].tolist()
