@@ -10,7 +10,16 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import partial_pooling
 from calibrators._kernels import partial_pooling as kernel
-from calibrators.partial_pooling import VARIANCES, Cells, curve_of, move, own_blocks
+from calibrators.partial_pooling import (
+    VARIANCES,
+    Cells,
+    Stretches,
+    curve_of,
+    move,
+    own_blocks,
+    pool_ranks_within,
+    pool_within,
+)
 from calibrators.passes import Points
 
 
@@ -200,3 +209,43 @@ def test_the_ends_of_a_curve_are_finite():
     assert np.isfinite(curve_of([0.0, 1.0], [1.0, 1.0]).logit).all()
     with pytest.raises(ValueError, match="one shape"):
         curve_of([], [])
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    ranks=st.integers(1, 80),
+    share=st.floats(0, 1),
+)
+def test_rows_by_ranks_are_pooled_as_their_points(seed, sizes, ranks, share):
+    rng = np.random.default_rng(seed)
+    starts = np.append(0, np.cumsum(sizes))
+    groups = [np.sort(2 * rng.integers(0, ranks, size) + rng.integers(0, 2, size)) for size in sizes]
+    rows = np.concatenate(groups).astype(np.uint32)
+    # Two parents' stretches, each from the first rank on.
+    edges = [np.append(0, np.flatnonzero(rng.random(ranks - 1) < share) + 1) for _ in range(2)]
+    edge_starts = np.array([0, edges[0].size, edges[0].size + edges[1].size])
+    parent = rng.integers(0, 2, len(sizes)).astype(np.int32)
+    pooled = rng.random(len(sizes)) < 0.5
+    stretches = Stretches(np.concatenate(edges).astype(np.int32), edge_starts)
+    found, found_sizes = pool_ranks_within(rows, starts, stretches, parent, pooled)
+
+    points = [np.unique(group >> 1, return_counts=True) for group in groups]
+    score = np.concatenate([rank for rank, _ in points]).astype(np.float64)
+    weight = np.concatenate([count for _, count in points]).astype(np.float64)
+    positives = np.concatenate(
+        [
+            [(group[group >> 1 == r] & 1).sum() for r in rank]
+            for group, (rank, _) in zip(groups, points, strict=True)
+        ]
+    ).astype(np.float64)
+    zero = np.zeros(score.size)
+    items = (score, score, weight, zero, positives, zero)
+    own = np.append(0, np.cumsum([rank.size for rank, _ in points]))
+    expected = pool_within(
+        items, own, Stretches(stretches.edges.astype(np.float64), edge_starts), parent, pooled
+    )
+    np.testing.assert_array_equal(found_sizes, expected.sizes)
+    for column, name in zip(found, ("first", "last", "weight", "positives"), strict=True):
+        np.testing.assert_array_equal(column, getattr(expected, name))
