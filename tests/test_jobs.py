@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -367,6 +368,23 @@ def test_a_kept_score_table_that_is_not_whole(place, run):
     refused = run("evaluate", log__path=folder)
     assert refused.code == 3
     assert "no file" in refused.err
+
+
+def test_where_a_kept_score_tables_folder_is_a_file(place, run):
+    place.write_log()
+    kept = run("fit", "score_table.keep=true", as_json=True)
+    version = Path(kept.json["lookup_path"]).parent
+    below = next(place.log.rglob("*.parquet")) if place.log.is_dir() else place.log
+    refused = run("evaluate", log__path=below / "score_table")
+    assert refused.code in {2, 3}
+    assert f"{below / 'score_table'}: " in refused.err
+    assert "Traceback" not in refused.err
+    folder = version / "score_table"
+    shutil.rmtree(folder)
+    folder.write_bytes(b"")
+    refused = run("evaluate", log__path=folder)
+    assert refused.code == 3
+    assert f"{folder}: expected the parts that manifest.json names, found" in refused.err
 
 
 def test_a_kept_score_table_of_other_scores(place, run):

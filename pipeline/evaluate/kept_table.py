@@ -81,7 +81,7 @@ class KeptTable:
         folder = self.version / SCORE_TABLE
         try:
             sizes = folder.sizes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             sizes = {}
         found, wrong = [], []
         for name, facts in sorted(self.manifest["files"].items()):

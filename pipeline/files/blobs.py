@@ -79,11 +79,11 @@ def reading(path: str) -> Iterator[Any]:
 
 
 def read_blob(path: str) -> bytes | None:
-    """All of a file, or None where there is none."""
+    """All of a file, or None where there is none, also because what would be its folder is a file."""
     if not is_url(path):
         try:
             return Path(path).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
     filesystem, key = fsspec.core.url_to_fs(path)
     with _asking(path):
