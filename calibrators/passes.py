@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import ties
 from calibrators.calibration_map import CalibrationMap
+from calibrators.ordering import ascending, sort_scores
 
 Array = npt.NDArray[np.float64]
 
@@ -143,9 +144,12 @@ def collapse(
     s = check_scores(scores)
     z = check_labels(labels, s.size)
     if sample_weight is None:
-        return Points(*ties.merge_classes(np.sort(s[~z]), np.sort(s[z])))
+        negatives, positives = s[~z], s[z]
+        sort_scores(negatives)
+        sort_scores(positives)
+        return Points(*ties.merge_classes(negatives, positives))
     w = check_weights(sample_weight, s.size)
-    order = np.argsort(s)
+    order = ascending(s)
     s, w, z = s[order], w[order], z[order]
     # Correct rounding is monotone, so positives <= weight survives it.
     return Points(*ties.sum_ties(s, w, np.where(z, w, 0.0)))

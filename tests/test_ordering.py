@@ -1,4 +1,4 @@
-"""The order of doubles by way of whole numbers, against numpy's stable sort."""
+"""Sorting doubles by way of whole numbers, against numpy's stable sort."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators import ordering
-from calibrators.ordering import ascending, sort_entries
+from calibrators._kernels import radix
+from calibrators.ordering import ascending, sort_entries, sort_pairs, sort_scores
 
 VALUES = {
     "uniform": lambda random, n: random.random(n),
@@ -22,6 +23,11 @@ VALUES = {
     ),
     "subnormal": lambda random, n: random.integers(-50, 50, n) * 5e-324,
     "sorted": lambda random, n: np.sort(random.random(n)),
+    # Most leading bits tell nothing apart.
+    "close, and one far away": lambda random, n: np.append(0.5 + random.random(n - 1) * 1e-9, -1.0),
+    "many close to many": lambda random, n: random.integers(0, 50, n) + random.random(n) * 1e-12,
+    "falling": lambda random, n: np.sort(0.5 + random.random(n) * 1e-9)[::-1],
+    "a heavy tie": lambda random, n: np.where(random.random(n) < 0.5, 0.25, random.random(n)),
 }
 
 
@@ -30,6 +36,53 @@ VALUES = {
 def test_the_order_is_numpys_stable_one(kind, n, seed):
     values = VALUES[kind](np.random.default_rng(seed), n)
     np.testing.assert_array_equal(ascending(values), np.argsort(values, kind="stable"))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(sorted(VALUES)), st.integers(1, 40_000), st.integers(0, 2**32))
+def test_scores_are_sorted_in_place(kind, n, seed):
+    values = VALUES[kind](np.random.default_rng(seed), n) + 0.0
+    found = values.copy()
+    sort_scores(found)
+    np.testing.assert_array_equal(found.view(np.uint64), np.sort(values).view(np.uint64))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(sorted(VALUES)), st.integers(1, 40_000), st.integers(0, 2**32))
+def test_pairs_are_sorted_and_equal_ones_stay_in_their_order(kind, n, seed):
+    random = np.random.default_rng(seed)
+    score = VALUES[kind](random, n)
+    pairs = np.stack([score, np.arange(n) * random.choice([-1.0, 1.0], n)], axis=1)
+    order = np.argsort(score, kind="stable")
+    expected = pairs[order]
+    first, second = sort_pairs(pairs)
+    np.testing.assert_array_equal(first, expected[:, 0])
+    np.testing.assert_array_equal(second, expected[:, 1])
+
+
+def test_no_pairs_are_sorted():
+    first, second = sort_pairs(np.empty((0, 2)))
+    assert first.size == second.size == 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.integers(0, 64), min_size=1, max_size=4),
+    st.integers(1, 40_000),
+    st.integers(1, 40_000),
+    st.integers(0, 2**32),
+)
+def test_whole_numbers_are_sorted_piece_by_piece(bits, n, different, seed):
+    random = np.random.default_rng(seed)
+    widths = random.choice(bits, n)
+    numbers = random.integers(0, 2**64, n, np.uint64)
+    numbers = np.where(widths == 0, 0, numbers >> (64 - widths.clip(1)).astype(np.uint64))
+    numbers = numbers[random.integers(0, min(different, n), n)]
+    ends = np.append(np.sort(random.integers(0, n + 1, 5)), n)
+    expected = np.concatenate([np.sort(piece) for piece in np.split(numbers, ends[:-1])])
+    found = np.empty_like(numbers)
+    radix.sort_pieces(numbers.copy(), ends, found, np.uint64(2 ** max(bits) - 1))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("n", [1, 100, ordering._FEW + 1])

@@ -1,4 +1,4 @@
-"""The order of doubles by way of a sort of whole numbers, which has vector instructions."""
+"""The order of doubles by way of whole numbers."""
 
 import numpy as np
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrators._kernels import ties
-from calibrators.ordering import sort_entries, sort_pairs
+from calibrators.ordering import sort_entries, sort_pairs, sort_scores
 from calibrators.passes import Array, Blocks, Points
 from pipeline._kernels import rows as row_kernels
 from pipeline._kernels import tags as tag_kernels
@@ -151,7 +151,7 @@ class Bucket(NamedTuple):
         return self.entries is None and self.rows.size == 0
 
     def points(self) -> Points:
-        """The points of all of them."""
+        """The points of all of them; `rows` are used up."""
         if self.entries is None and self.rows.size:
             return Points(*ties.sum_signed(*sort_pairs(self.rows)))
         plain = Points(*ties.merge_classes(self.negatives, self.positives))
@@ -316,5 +316,5 @@ def _ahead(where: Places) -> dict[str, dict[int, bytes]]:
 
 def _sorted(scores: Array) -> Array:
     flat = scores.reshape(-1)
-    flat.sort()
+    sort_scores(flat)
     return flat

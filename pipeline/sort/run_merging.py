@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from calibrators._kernels import ties
-from calibrators.ordering import sort_pairs
+from calibrators.ordering import sort_pairs, sort_scores
 from calibrators.passes import Array, Points
 from pipeline._kernels import tags
 from pipeline.log.segment_values import Encoder
@@ -116,5 +116,5 @@ def _merge(runs: Sequence[Run], path: str) -> Run:
 
 def _sorted(parts: list[Array]) -> Array:
     whole = np.concatenate(parts)
-    whole.sort()
+    sort_scores(whole)
     return whole

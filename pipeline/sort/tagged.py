@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from calibrators._kernels import radix
 from calibrators.ordering import ascending
 from calibrators.passes import Array
 from pipeline._kernels import tags as kernels
@@ -38,9 +39,9 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
     Notes
     -----
     Rows are scattered by the leading bits of their scores to pieces in which the rest of the score and the tag are one
-    64-bit whole number: numpy sorts these with vector instructions, and the rows are read back from them. Nothing is
-    gathered. Where that needs too many pieces, as with scores of very many magnitudes and very many segments, scores
-    are sorted with their places, and ties by comparison. O(n log n).
+    64-bit whole number: these are sorted by radix, and the rows are read back from them. Nothing is gathered. Where
+    that needs too many pieces, as with scores of very many magnitudes and very many segments, scores are sorted with
+    their places, and ties by comparison. O(n log n).
     """
     n = score.size
     raw = np.ascontiguousarray(score).view(np.uint64)
@@ -57,10 +58,10 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
     ends = np.cumsum(counts)
     keys = np.empty(n, np.uint64)
     kernels.scatter_keys(raw, tag, low, np.uint64(shift), np.uint64(bits), ends - counts, keys)
-    for piece in np.flatnonzero(counts > 1).tolist():
-        keys[ends[piece] - counts[piece] : ends[piece]].sort()
+    in_order = np.empty(n, np.uint64)
+    radix.sort_pieces(keys, ends, in_order, np.uint64((1 << shift + bits) - 1))
     tags = np.empty(n, np.int64)
-    kernels.read_keys(keys, ends, low, np.uint64(shift), np.uint64(bits), out := np.empty_like(raw), tags)
+    kernels.read_keys(in_order, ends, low, np.uint64(shift), np.uint64(bits), out := np.empty_like(raw), tags)
     return out.view(np.float64), tags
 
 
