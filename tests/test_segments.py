@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from calibrators import CalibrationMap
-from calibrators._kernels import lookup
+from calibrators._kernels import find, lookup
 from calibrators.assessment import MEASURES
 from calibrators.base import Line
 from calibrators.certainty import certainty, error_bars
 from calibrators.decomposition import chance_error, debiased_squared_error
 from calibrators.measures import assess
+from logcal import segment_index
 from logcal.errors import InputRejectedError
 from logcal.segment_index import _Texts
 from logcal.table import Table
@@ -800,6 +801,31 @@ def test_very_many_texts_get_codes():
     codes = encoder.encode(pa.RecordBatch.from_arrays([pa.array(more, pa.string())], ["a"]))
     place = {text: i for i, text in enumerate(dict.fromkeys([*texts, *more[-5:]]))}
     assert codes.tolist() == [place[text] for text in more]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text("ab\0é", max_size=19), min_size=1, max_size=60),
+    st.integers(0, 5),
+    st.sampled_from([pa.string(), pa.large_string()]),
+)
+def test_texts_of_every_size_get_codes_and_are_found(texts, offset, kind):
+    """Eight bytes at a time: with a rest of every size, before and after other texts, from amid an array."""
+    wanted = texts[offset:]
+    values = pa.array(texts, kind).slice(offset)
+    encoder = segment_values.Encoder(("a",))
+    codes = encoder.encode(pa.RecordBatch.from_arrays([values], ["a"]))
+    distinct = list(dict.fromkeys(wanted))
+    assert encoder.keys == [(text,) for text in distinct]
+    assert [distinct[code] for code in codes.tolist()] == wanted
+    if not distinct:
+        return
+    known = _Texts(pa.array(distinct[::2]))
+    out = np.empty(len(wanted), np.int64)
+    find.find_texts(*segment_index._texts(values), *segment_index._texts(known.known), *known._table, out)
+    assert out.tolist() == [
+        distinct.index(text) // 2 if distinct.index(text) % 2 == 0 else -1 for text in wanted
+    ]
 
 
 def test_very_many_known_texts_are_found():

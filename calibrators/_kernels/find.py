@@ -3,21 +3,11 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.texts import hash_text, same_texts
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
-_PRIME = np.uint64(0x100000001B3)
 _BLOCK = 256
 _FEW = 4096  # known texts: so many are in the cache anyway
-_BASIS = np.uint64(0xCBF29CE484222325)
-
-
-@kernel(inline=True)
-def _text_slot(data, start, stop, shift):
-    """Where the search for a text begins: FNV-1a, spread once more."""
-    h = _BASIS
-    for k in range(start, stop):
-        h = (h ^ np.uint64(data[k])) * _PRIME
-    return np.int64(((h ^ (h >> np.uint64(32))) * _GOLDEN) >> shift)
 
 
 @kernel(inline=True)
@@ -38,7 +28,7 @@ def hash_texts(starts, data, slots, shift):
     """
     mask = slots.size - 1
     for i in range(starts.size - 1):
-        slot = _text_slot(data, starts[i], starts[i + 1], shift)
+        slot = np.int64(hash_text(data, starts[i], starts[i + 1]) >> shift)
         while slots[slot] >= 0:
             slot = (slot + 1) & mask
         slots[slot] = i
@@ -57,7 +47,7 @@ def find_texts(starts, data, known_starts, known_data, slots, shift, out):
         n = min(_BLOCK, out.size - block)
         # In steps, none of which waits for the one before: what they read lies anywhere.
         for j in range(n):
-            first[j] = _text_slot(data, starts[block + j], starts[block + j + 1], shift)
+            first[j] = np.int64(hash_text(data, starts[block + j], starts[block + j + 1]) >> shift)
         for j in range(n):
             out[block + j] = slots[first[j]]
         if known_starts.size > _FEW:
@@ -72,12 +62,8 @@ def find_texts(starts, data, known_starts, known_data, slots, shift, out):
             slot = first[j]
             while found >= 0:
                 at = known_starts[found]
-                if known_starts[found + 1] - at == size:
-                    different = np.uint8(0)
-                    for k in range(size):
-                        different |= data[begin + k] ^ known_data[at + k]
-                    if different == 0:
-                        break
+                if known_starts[found + 1] - at == size and same_texts(data, begin, known_data, at, size):
+                    break
                 slot = (slot + 1) & mask
                 found = slots[slot]
             out[block + j] = found

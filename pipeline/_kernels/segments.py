@@ -3,13 +3,15 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.texts import hash_text, rest, word
 from pipeline._kernels.rows import HIGHEST_WEIGHT, LOWEST_WEIGHT
 
 _LARGEST = 1.7976931348623157e308
-_PRIME = np.uint64(0x100000001B3)  # of the hash of Fowler, Noll and Vo
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
 _BLOCK = 256  # texts whose look-ups are made ready together: what they need fits into the next cache
 _FEW = 4096  # texts: so many are in the cache anyway
+_HEAD = 2  # words before a text's bytes
+_LOW = np.uint64(0xFFFFFFFF)
 
 
 @kernel
@@ -49,87 +51,124 @@ def number(values, start, slots, shift, found, count, codes):
 
 
 @kernel
-def number_text(starts, data, begin, slots, shift, hashes, ends, found, count, codes):
+def number_text(starts, data, begin, slots, shift, words, places, used, codes):
     """As `number`, of texts.
 
     Parameters
     ----------
     starts : int32 or int64 array, shape (n + 1,): text i is data[starts[i]:starts[i + 1]], bytes. begin : of the first
         that has no code yet.
-    slots, shift : as in `number`
-    hashes : uint64 array; of the texts that have codes. ends : int64 array, shape (hashes.size + 1,): text of code c is
-        found[ends[c]:ends[c + 1]]. All three are filled on.
+    slots, shift : as in `number`, but of each text its place in `words`
+    words : uint64 array: of each text that has a code its hash, its size in bytes and its code (32 bits each), and its
+        bytes, eight a word with zeros after the last. places : int64 array: of each code the text's place in `words`.
+        Both are filled on.
+    used : int64 array, shape (2,): how many codes there are, and how many words of theirs; changed
     codes : int32 array, shape (n,), is filled from `begin`.
 
     Returns
     -------
-    how far it came: n, or less where `hashes` or `found` is full; the new count
+    how far it came: n, or less where `words` or `places` is full; and what is of no use, but keeps reads whose values
+    are not used
 
     Notes
     -----
-    With many texts nearly each look-up waits for memory four times, one after the other. So texts are taken in blocks,
-    and what their look-ups will need is read beforehand, in loops whose reads do not wait for each other.
+    With many texts nearly each look-up waits for memory twice, once after the other. So texts are taken in blocks, and
+    what their look-ups will need is read beforehand, in loops whose reads do not wait for each other.
     """
     mask = np.uint64(slots.size - 1)
     block = np.empty(_BLOCK, np.uint64)
-    likely = np.empty(_BLOCK, np.int32)
+    likely = np.empty(_BLOCK, np.int64)
     seen = np.uint64(0)
+    count, end = used
     for first in range(begin, starts.size - 1, _BLOCK):
         last = min(first + _BLOCK, starts.size - 1)
         for i in range(first, last):
-            h = np.uint64(starts[i + 1] - starts[i]) * _MULTIPLIER
-            for j in range(starts[i], starts[i + 1]):
-                h = (h ^ np.uint64(data[j])) * _PRIME
-            block[i - first] = h ^ (h >> np.uint64(29))
+            block[i - first] = hash_text(data, np.int64(starts[i]), np.int64(starts[i + 1]))
         if count > _FEW:
             for i in range(last - first):
-                likely[i] = max(slots[np.int64((block[i] * _MULTIPLIER) >> shift)], np.int32(0))
+                likely[i] = max(slots[np.int64(block[i] >> shift)], 0)
             for i in range(last - first):
-                seen += hashes[likely[i]] + np.uint64(found[min(ends[likely[i]], found.size - 1)])
+                seen += words[likely[i]]
         for i in range(first, last):
-            start, stop = np.int64(starts[i]), np.int64(starts[i + 1])
-            size = stop - start
+            start = np.int64(starts[i])
+            size = np.int64(starts[i + 1]) - start
             h = block[i - first]
-            slot = (h * _MULTIPLIER) >> shift
+            slot = h >> shift
             while True:
-                code = slots[np.int64(slot)]
-                if code < 0:
-                    at = ends[count]
-                    if count == hashes.size or at + size > found.size:
-                        return i, count, seen
-                    for j in range(size):
-                        found[at + j] = data[start + j]
-                    ends[count + 1] = at + size
-                    hashes[count] = h
-                    slots[np.int64(slot)] = code = count
+                at = slots[np.int64(slot)]
+                if at < 0:
+                    if count == places.size or end + _HEAD + (size + 7) // 8 > words.size:
+                        used[0], used[1] = count, end
+                        return i, seen
+                    places[count] = slots[np.int64(slot)] = end
+                    codes[i] = count
+                    end = _write_text(words, end, h, data, start, size, count)
                     count += 1
                     break
-                if hashes[code] == h and ends[code + 1] - ends[code] == size:
-                    at = ends[code]
-                    same = True
-                    for j in range(size):
-                        if found[at + j] != data[start + j]:
-                            same = False
-                            break
-                    if same:
-                        break
+                if words[at] == h and _is_text(words, at, data, start, size):
+                    codes[i] = np.int32(words[at + 1] & _LOW)
+                    break
                 slot = (slot + np.uint64(1)) & mask
-            codes[i] = code
-    # `seen` is given back so that its reads are not left out.
-    return starts.size - 1, count, seen
+    used[0], used[1] = count, end
+    return starts.size - 1, seen
+
+
+@kernel(inline=True)
+def _write_text(words, at, h, data, start, size, code):
+    """Append a text with its code to `words`; return what is used of them then."""
+    words[at] = h
+    words[at + 1] = np.uint64(size) << np.uint64(32) | np.uint64(code)
+    at += _HEAD
+    whole = size & ~7
+    for i in range(0, whole, 8):
+        words[at] = word(data, start + i)
+        at += 1
+    if whole < size:
+        words[at] = rest(data, start + whole, size - whole)
+        at += 1
+    return at
+
+
+@kernel(inline=True)
+def _is_text(words, at, data, start, size):
+    """Whether the words from a place are this text."""
+    if np.int64(words[at + 1] >> np.uint64(32)) != size:
+        return False
+    at += _HEAD
+    whole = size & ~7
+    for i in range(0, whole, 8):
+        if words[at + i // 8] != word(data, start + i):
+            return False
+    return whole == size or words[at + whole // 8] == rest(data, start + whole, size - whole)
 
 
 @kernel
-def hash_again(hashes, count, nothing, slots, shift):
-    """Put the codes of texts that have hashes into a new table, but for the code `nothing`, which is no text's."""
+def hash_again(words, places, nothing, slots, shift):
+    """Put the texts of codes into a new table, but for the code `nothing`, which is no text's. See `number_text`."""
     mask = np.uint64(slots.size - 1)
-    for code in range(count):
+    for code in range(places.size):
         if code == nothing:
             continue
-        slot = (hashes[code] * _MULTIPLIER) >> shift
+        slot = words[places[code]] >> shift
         while slots[np.int64(slot)] >= 0:
             slot = (slot + np.uint64(1)) & mask
-        slots[np.int64(slot)] = code
+        slots[np.int64(slot)] = places[code]
+
+
+@kernel
+def sizes_of_texts(words, places, sizes):
+    """The bytes that the texts of some codes have, into sizes, an int64 array. See `number_text`."""
+    for i in range(places.size):
+        sizes[i] = np.int64(words[places[i] + 1] >> np.uint64(32))
+
+
+@kernel
+def bytes_of_texts(words, places, starts, data):
+    """The bytes of the texts of some codes, into data, a uint8 array, from starts. See `number_text`."""
+    for i in range(places.size):
+        at = places[i] + _HEAD
+        for j in range(starts[i + 1] - starts[i]):
+            data[starts[i] + j] = np.uint8(words[at + j // 8] >> np.uint64(8 * (j % 8)))
 
 
 @kernel

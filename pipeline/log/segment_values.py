@@ -156,18 +156,23 @@ class _Texts:
     """Texts to codes: a hash table that grows; null has a code of its own where it has been asked for."""
 
     def __init__(self) -> None:
-        self.count = 0
         self._null = -1
-        self._hashes = np.empty(1 << 8, np.uint64)
-        self._ends = np.zeros((1 << 8) + 1, np.int64)
-        self._found = np.empty(1 << 12, np.uint8)
+        self._used = np.zeros(2, np.int64)
+        self._places = np.empty(1 << 8, np.int64)
+        self._words = np.empty(1 << 12, np.uint64)
         self._hash()
 
+    @property
+    def count(self) -> int:
+        """How many codes there are."""
+        return int(self._used[0])
+
     def _hash(self) -> None:
-        size = 4 * self._hashes.size
+        size = 2 * self._places.size
         self._shift = np.uint64(65 - size.bit_length())
+        # 2 ** 31 words are 16 GiB of texts.
         self._slots = np.full(size, -1, np.int32)
-        kernels.hash_again(self._hashes, self.count, self._null, self._slots, self._shift)
+        kernels.hash_again(self._words, self._places[: self.count], self._null, self._slots, self._shift)
 
     def encode(self, texts: pa.Array) -> npt.NDArray[np.int32]:
         """The codes of texts without nulls; new ones get the next codes in the order of their appearance."""
@@ -180,8 +185,8 @@ class _Texts:
         codes = np.empty(len(texts), np.int32)
         done = 0
         while True:
-            known = (self._hashes, self._ends, self._found, self.count, codes)
-            done, self.count, _ = kernels.number_text(starts, letters, done, self._slots, self._shift, *known)
+            known = (self._words, self._places, self._used, codes)
+            done, _ = kernels.number_text(starts, letters, done, self._slots, self._shift, *known)
             if done == codes.size:
                 return codes
             self._grow(int(starts[done + 1] - starts[done]))
@@ -189,30 +194,37 @@ class _Texts:
     def null(self) -> int:
         """The code of null."""
         if self._null < 0:
-            if self.count == self._hashes.size:
-                self._grow(0)
-            self._null = self.count
-            self._ends[self.count + 1] = self._ends[self.count]
-            self.count += 1
+            self._grow(0)
+            # As an empty text that no search finds.
+            count, end = self._used
+            self._words[end : end + 2] = 0
+            self._places[count] = end
+            self._used += (1, 2)
+            self._null = int(count)
         return self._null
 
     def _grow(self, size: int) -> None:
-        used = int(self._ends[self.count])
-        if used + size > self._found.size:
-            self._found = np.concatenate([self._found[:used], np.empty(4 * used + size, np.uint8)])
-        if self.count == self._hashes.size:
-            self._hashes = np.concatenate([self._hashes, np.empty(3 * self.count, np.uint64)])
-            self._ends = np.concatenate([self._ends, np.zeros(3 * self.count, np.int64)])
+        """Make room for a text of so many bytes."""
+        count, end = self._used
+        needed = 2 + (size + 7) // 8
+        if end + needed > self._words.size:
+            self._words = np.concatenate([self._words[:end], np.empty(3 * end + needed, np.uint64)])
+        if count == self._places.size:
+            self._places = np.concatenate([self._places, np.empty(3 * count, np.int64)])
             self._hash()
 
     def values(self, start: int, stop: int) -> pa.Array:
         """The texts of codes start, ..., stop - 1."""
-        ends = self._ends[start : stop + 1]
-        data = pa.py_buffer(self._found[ends[0] : ends[-1]].tobytes())
+        places = self._places[start:stop]
+        sizes = np.empty(places.size, np.int64)
+        kernels.sizes_of_texts(self._words, places, sizes)
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        data = np.empty(starts[-1], np.uint8)
+        kernels.bytes_of_texts(self._words, places, starts, data)
         there = np.arange(start, stop) != self._null
         valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
-        offsets = pa.py_buffer((ends - ends[0]).astype(np.int32))
-        return pa.Array.from_buffers(pa.string(), stop - start, [valid, offsets, data])
+        offsets = pa.py_buffer(starts.astype(np.int32))
+        return pa.Array.from_buffers(pa.string(), stop - start, [valid, offsets, pa.py_buffer(data)])
 
 
 class _Coder:
