@@ -15,6 +15,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import Window
+from pipeline.score.many import tasks_of
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.identity import run_id
@@ -130,7 +131,7 @@ class Prepared:
         return Plan(
             job="score",
             stages=(
-                f"score: copy each file and add the probability ({len(log.files)} tasks)",
+                f"score: copy each file and add the probability ({len(tasks_of(log.files))} tasks)",
                 "publish: rename the finished folder to its place",
             ),
             reads=(
@@ -157,7 +158,7 @@ class Prepared:
     def graph(self) -> Graph:
         """What the scoring would compute."""
         graph = Graph()
-        add_scoring(graph, [(file.path,) for file in self.log.files])
+        add_scoring(graph, [(group[0].path,) for group in tasks_of(self.log.files)])
         return graph
 
     def execute(self, executor: Executor) -> Outcome:

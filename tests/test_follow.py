@@ -1,6 +1,7 @@
 """Following a stream: each file once, the same bytes as score, whatever dies when."""
 
 import datetime as dt
+import inspect
 import json
 import os
 import shutil
@@ -30,7 +31,7 @@ from pipeline.follow.holder import Holder
 from pipeline.follow.ledger import Known, Ledger, Source
 from pipeline.log.log_files import LogFile
 from pipeline.monitor.history import History, WatchedDay, watched_days
-from pipeline.score.scored_file import Scoring, score_file
+from pipeline.score.scored_file import Scoring, score_file, score_in_parts
 from pipeline.table.lookup_table import lookup_bytes
 
 STREAM = {"log": "log", "table": "ads"}
@@ -199,7 +200,7 @@ class Killing:
         for module, name in (
             (Folder, "create"),
             (Folder, "replace"),
-            (batches, "score_file"),
+            (batches, "score_in_parts"),
             (Ledger, "_remove"),
             (Follower, "_remove"),
         ):
@@ -207,18 +208,30 @@ class Killing:
 
     def _wrapped(self, function):
         def dying(*args, **kwargs):
-            self.left -= 1
-            dies = self.left == 0
-            if dies and not self.after:
-                self.happened = True
-                raise Died
+            dies = self._begins()
             result = function(*args, **kwargs)
-            if dies:
-                self.happened = True
-                raise Died
+            self._ends(dies)
             return result
 
-        return dying
+        def dying_in_parts(*args):
+            dies = self._begins()
+            result = yield from function(*args)
+            self._ends(dies)
+            return result
+
+        return dying_in_parts if inspect.isgeneratorfunction(function) else dying
+
+    def _begins(self) -> bool:
+        self.left -= 1
+        dies = self.left == 0
+        if not self.after:
+            self._ends(dies)
+        return dies
+
+    def _ends(self, dies: bool) -> None:
+        if dies:
+            self.happened = True
+            raise Died
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -408,7 +421,7 @@ def test_a_file_that_changes_between_plan_and_read_is_taken_as_it_is_then(world,
 
 def test_a_file_that_changes_while_it_is_read(world, monkeypatch):
     path = world.arrive("a.parquet", at=1.0)
-    real = score_file
+    real = score_in_parts
 
     def changing(*args):
         if path.stat().st_mtime == 1.0:
@@ -416,7 +429,7 @@ def test_a_file_that_changes_while_it_is_read(world, monkeypatch):
             path.write_bytes(content)
         return real(*args)
 
-    monkeypatch.setattr(batches, "score_file", changing)
+    monkeypatch.setattr(batches, "score_in_parts", changing)
     world.take_all()
     assert world.written() == world.expected()
     assert _known(world)["a.parquet"].stamp == str(path.stat().st_mtime)
@@ -483,8 +496,48 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     assert set(world.written()) == {"good.parquet", "poison.parquet"}
 
 
+def test_files_that_are_scored_together_do_not_share_their_faults(world, monkeypatch):
+    """Of eight in lockstep: one is no Parquet, one lacks the column, and one changes while it is read."""
+    for i in range(8):
+        world.arrive(f"{i}.parquet", rows=20 + i, at=float(i + 1))
+    (world.log / "1.parquet").write_bytes(b"PAR1 and not more PAR1")
+    pq.write_table(pa.table({"other": [0.5]}), world.log / "3.parquet")
+    real = score_in_parts
+
+    def disturbed(*args):
+        """The work of a file, disturbed between its parts."""
+        work, parts = real(*args), 0
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value
+            parts += 1
+            if parts == 3 and args[1].relative == "5.parquet":
+                path = world.log / "5.parquet"
+                path.write_bytes(path.read_bytes())
+            yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "score_in_parts", disturbed)
+        follower = world.follower()
+        follower.start()
+        follower.run(follower.listing())
+    assert set(world.written()) == {f"{i}.parquet" for i in (0, 2, 4, 6, 7)}
+    known = _known(world)
+    assert "'score'" in known["3.parquet"].reason
+    assert {name for name, one in known.items() if one.reason is None} == set(world.written())
+    assert set(follower.ledger.waiting) == {"1.parquet"}
+    assert not list(Path(world.output).rglob(".*"))
+    world.take_all(follower)
+    assert {"5.parquet"} == set(world.written()) - {f"{i}.parquet" for i in (0, 2, 4, 6, 7)}
+    (world.log / "1.parquet").unlink()
+    (world.log / "3.parquet").unlink()
+    assert world.written() == world.expected()
+
+
 @pytest.mark.parametrize(
-    ("module", "name"), [(Folder, "create"), (Folder, "replace"), (batches, "score_file")]
+    ("module", "name"), [(Folder, "create"), (Folder, "replace"), (batches, "score_in_parts")]
 )
 def test_a_disk_that_is_full_in_each_step(world, module, name, monkeypatch):
     monkeypatch.setattr(ledgers, "COMPACT_EVERY", 1)
@@ -524,8 +577,10 @@ def test_a_lost_ledger_is_made_again(world, monkeypatch):
     follower.ledger.load()
     assert rebuilt(world.places, follower.ledger) == 1
     scored = []
-    real = score_file
-    monkeypatch.setattr(batches, "score_file", lambda *args: (scored.append(args[1].path), real(*args))[1])
+    real = score_in_parts
+    monkeypatch.setattr(
+        batches, "score_in_parts", lambda *args: (scored.append(args[1].path), real(*args))[1]
+    )
     world.take_all(follower)
     assert scored == [str(changed)]
     assert world.written() == world.expected()

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline._kernels import compact, distinct
+from pipeline.execution.lockstep import finish
 from pipeline.log import thrift
+from pipeline.log.chunks import CheckedFooter
 from pipeline.score.parquet.append import append_columns
 from pipeline.score.parquet.footer import (
     Footer,
@@ -23,7 +25,7 @@ from pipeline.score.parquet.footer import (
     extended_footer,
     read_footer,
 )
-from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, ChunkWriter, codec_number
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, ChunkWriter, codec_beside
 
 PAGE = 1000
 
@@ -49,7 +51,7 @@ def with_columns(source, values, text="v1", codec=1):
         return [NewColumn("p", DOUBLE, doubles), NewColumn("v", BYTE_ARRAY, constants)]
 
     target = io.BytesIO()
-    size = append_columns(io.BytesIO(source), target, write)
+    size = finish(append_columns(io.BytesIO(source), target, write))
     assert size == len(target.getvalue())
     return target.getvalue()
 
@@ -189,14 +191,17 @@ def test_no_row_groups():
 @pytest.mark.parametrize("codec", ["NONE", "SNAPPY", "GZIP", "BROTLI", "ZSTD", "LZ4"])
 def test_codecs(codec):
     source = numbered(2500, compression=codec)
-    name = pq.read_metadata(io.BytesIO(source)).row_group(0).column(0).compression
+    metadata = pq.read_metadata(io.BytesIO(source))
+    name = metadata.row_group(0).column(0).compression
+    (number,) = CheckedFooter(metadata, "x").codecs("a")
     for values in (np.resize([0.1, 0.2, np.nan], 2500), np.random.default_rng(1).random(2500)):
-        metadata = check(source, values, codec=codec_number(name))
+        metadata = check(source, values, codec=codec_beside(number))
         assert {metadata.row_group(0).column(i).compression for i in range(3)} == {name}
 
 
 def test_codecs_that_nobody_should_write_become_snappy():
-    assert codec_number("LZO") == codec_number("SNAPPY") == 1
+    lzo, snappy, hadoops_lz4 = 3, 1, 5
+    assert codec_beside(lzo) == codec_beside(hadoops_lz4) == codec_beside(snappy) == snappy
 
 
 def test_sizes_add_up():
@@ -324,7 +329,7 @@ def test_a_source_that_shrinks_while_it_is_copied():
             return b"" if self.tell() == 0 else super().read(size)
 
     with pytest.raises(OSError, match="the file ended after 0: it was changed while being read"):
-        append_columns(Cut(source), io.BytesIO(), lambda writer: [])
+        finish(append_columns(Cut(source), io.BytesIO(), lambda writer: []))
 
 
 @pytest.mark.parametrize("codec", [0, 1, 6])
@@ -347,7 +352,7 @@ def test_booleans_with_nulls_read_back(codec, nulls, rows):
         return [NewColumn("decision", BOOLEAN, chunks)]
 
     target = io.BytesIO()
-    append_columns(io.BytesIO(source), target, write)
+    finish(append_columns(io.BytesIO(source), target, write))
     found = pq.read_table(target)
     assert found.schema.field("decision").type == pa.bool_()
     expected = [None if n else bool(v) for v, n in zip(values, null, strict=True)]

@@ -14,7 +14,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,7 @@ from pipeline.files.locks import remove
 
 _TEMPORARY = ".tmp"
 _BLOCK = 1 << 20
+_SYNC_THREADS = 8
 
 
 class Folder:
@@ -342,7 +344,22 @@ def begin_sync(file: BinaryIO) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def sync_file(path: Path) -> None:
+def sync_files(paths: Sequence[str], *, missing_ok: bool = False) -> None:
+    """Have the content of files on the disk; several at a time, since each waits for it.
+
+    missing_ok : whether some may be gone
+    """
+    with ThreadPoolExecutor(max(1, min(_SYNC_THREADS, len(paths)))) as pool:
+        for _ in pool.map(_sync_if_there if missing_ok else sync_file, paths):
+            pass
+
+
+def _sync_if_there(path: str) -> None:
+    with suppress(FileNotFoundError):
+        sync_file(path)
+
+
+def sync_file(path: str | Path) -> None:
     """Have a file's content on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError, examples
 from pipeline.files.exchange import exchange
-from pipeline.files.folders import Folder, sync_file, sync_folder, write_whole
+from pipeline.files.folders import Folder, sync_files, sync_folder, write_whole
 from pipeline.files.locks import make, remove, remove_abandoned, remove_dead
 from pipeline.files.secrets import redacted
 from pipeline.files.writable import check_free, check_writable
@@ -350,17 +350,17 @@ def _inode(path: str) -> int | None:
 
 def _keep_only(folder: Path, files: Sequence[str]) -> None:
     """Remove what lost workers may have left beside the files."""
-    wanted = {folder / name for name in files}
-    for path in folder.rglob("*"):
-        if path.is_file() and path not in wanted:
-            path.unlink()
+    wanted = {f"{folder}/{name}" for name in files}
+    for inside, _, names in os.walk(folder):
+        for path in (f"{inside}/{name}" for name in names):
+            if path not in wanted:
+                Path(path).unlink()
 
 
 def _sync(folder: Path) -> None:
     """Have all files of a folder on the disk, and their names: what is said to be there must be there."""
     for inside, _, names in os.walk(folder):
-        for name in names:
-            sync_file(Path(inside, name))
+        sync_files([f"{inside}/{name}" for name in names])
         sync_folder(Path(inside))
 
 

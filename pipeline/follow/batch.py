@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +10,12 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import InputRejectedError
-from pipeline.files.folders import sync_file, sync_folder
+from pipeline.execution.lockstep import Work, lockstep
+from pipeline.files.folders import sync_files, sync_folder
 from pipeline.follow.ledger import Known, Source
 from pipeline.log.log_files import LogFile, Seen, open_parquet, stamp_of
-from pipeline.score.scored_file import Scoring, score_file
+from pipeline.score.many import groups_of, steps_of
+from pipeline.score.scored_file import Scoring, score_in_parts
 
 TASK_FILES = 64
 TASK_BYTES = 64 << 20
@@ -53,15 +54,7 @@ class Outcome(NamedTuple):
 
 def tasks_of(files: Sequence[Source]) -> list[tuple[Source, ...]]:
     """Files in groups that are a task each, in order."""
-    groups: list[list[Source]] = []
-    size = 0
-    for file in files:
-        if not groups or len(groups[-1]) >= TASK_FILES or size + file.size > TASK_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(file)
-        size += file.size
-    return [tuple(group) for group in groups]
+    return groups_of(files, TASK_FILES, TASK_BYTES)
 
 
 def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) -> list[Outcome]:
@@ -69,21 +62,23 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
 
     What is wrong with one file is said of it and stops nothing; what is wrong with a file system is raised.
     """
-    return [_score(file, places, scoring) for file in files]
+    steps = steps_of(files)
+    return [found for step in steps for found in lockstep([_score(file, places, scoring) for file in step])]
 
 
-def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
+def _score(file: Source, places: Places, scoring: Scoring) -> Work[Outcome]:
     path = places.source(file.name)
     found = _seen(places, path)
     if found is None:
         return Outcome(file, GONE)
     if found != file:
         return Outcome(file, CHANGED)
+    yield
     target = places.target(file.name)
     _make_folder(places.target_filesystem, target)
     # Scored under another name first: what changes while it is read must not be seen.
     try:
-        known = _scored(places, file, target, scoring)
+        known = yield from _scored(places, file, target, scoring)
     except InputRejectedError as error:
         unreadable = _unreadable(places.filesystem, path, Seen(file.size, file.stamp))
         if _seen(places, path) != file:
@@ -93,15 +88,16 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Outcome:
         return Outcome(file, REFUSED, Known(file.size, file.stamp, reason=str(error)))
     except FileNotFoundError:
         return Outcome(file, GONE)
+    yield
     if _seen(places, path) != file:
         # It is listed again, and written again.
         return Outcome(file, CHANGED)
     return Outcome(file, SCORED, known)
 
 
-def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Known:
+def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Work[Known]:
     own = LogFile(places.source(file.name), file.name, file.size, file.stamp)
-    counts = score_file(places.filesystem, own, places.target_filesystem, target, scoring)
+    counts = yield from score_in_parts(places.filesystem, own, places.target_filesystem, target, scoring)
     return Known(
         file.size,
         file.stamp,
@@ -144,12 +140,12 @@ def keep(places: Places, files: Sequence[str]) -> None:
     if not isinstance(places.target_filesystem, LocalFileSystem):
         return
     root = Path(places.target_root)
-    folders: set[Path] = set()
-    for path in (Path(places.target(name)) for name in files):
-        with suppress(FileNotFoundError):
-            sync_file(path)
-        folders.update(folder for folder in path.parents if folder == root or root in folder.parents)
-    for folder in folders:
+    sync_files([places.target(name) for name in files], missing_ok=True)
+    folders = {Path(places.target(name)).parent for name in files}
+    above = {
+        folder for inner in folders for folder in inner.parents if root in folder.parents or folder == root
+    }
+    for folder in folders | above:
         sync_folder(folder)
 
 

@@ -8,6 +8,7 @@ before, in the footer's own bytes. Source: the Apache Parquet format's parquet.t
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -47,11 +48,16 @@ class CheckedFooter:
     ----------
     footer : as Arrow has read it
     path : of the file, for messages
+    encoded : the encoded chunks of each row group, where somebody has read them of the file's own footer; None: they
+        are asked of Arrow
     """
 
-    def __init__(self, footer: pq.FileMetaData, path: str) -> None:
+    def __init__(
+        self, footer: pq.FileMetaData, path: str, encoded: Sequence[Sequence[bytes]] | None = None
+    ) -> None:
         self.footer = footer
         self.path = path
+        self._given = encoded
         self._places = {footer.schema.column(i).path: i for i in reversed(range(footer.num_columns))}
 
     def has(self, name: str) -> bool:
@@ -70,28 +76,47 @@ class CheckedFooter:
         InputRejectedError
             The footer contradicts itself or has no such column, or the column is encrypted.
         """
+        self._facts(name)
+        place = self._places[name]
+        return [self.footer.row_group(i).column(place) for i in range(self.footer.num_row_groups)]
+
+    def codecs(self, name: str) -> list[int]:
+        """The codec of each chunk of a column, as Parquet numbers it. Errors: as `chunks`."""
+        return [thrift.read_integer(facts[_CODEC][1]) for facts in self._facts(name)]
+
+    def _facts(self, name: str) -> list[thrift.Fields]:
+        """What the footer says of each chunk of a column, once that was looked at."""
         place = self._places.get(name)
         if place is None:
             raise InputRejectedError(
                 f"{self.path}: expected a footer that describes column '{name}', found none"
             )
         column, count = self.footer.schema.column(place), self.footer.num_columns
+        if len(self._encoded) != self.footer.num_row_groups:
+            raise InputRejectedError(
+                f"{self.path}: expected a footer that describes {self.footer.num_row_groups} row groups, found "
+                f"{len(self._encoded)}: write the file again"
+            )
+        found = []
         for index, chunks in enumerate(self._encoded):
-            problem = (
-                _problem(chunks[place], column)
+            facts = (
+                _facts_of(chunks[place], column)
                 if len(chunks) == count
                 else f"{len(chunks)} chunks for {count}"
             )
-            if problem is not None:
+            if isinstance(facts, str):
                 raise InputRejectedError(
-                    f"{self.path}: expected a footer that describes column '{name}', found {problem} in row group "
+                    f"{self.path}: expected a footer that describes column '{name}', found {facts} in row group "
                     f"{index}: write the file again"
                 )
-        return [self.footer.row_group(i).column(place) for i in range(self.footer.num_row_groups)]
+            found.append(facts)
+        return found
 
     @cached_property
-    def _encoded(self) -> list[list[bytes]]:
+    def _encoded(self) -> Sequence[Sequence[bytes]]:
         """The encoded chunks of each row group."""
+        if self._given is not None:
+            return self._given
         sink = pa.BufferOutputStream()
         self.footer.write_metadata_file(sink)
         fields, _ = thrift.read_struct(sink.getvalue().to_pybytes()[_BEFORE:-_AFTER])
@@ -113,14 +138,21 @@ def bounds_of(statistics: pq.Statistics) -> tuple[Any, Any] | None:
         return None
 
 
-def _problem(encoded: bytes, column: Any) -> str | None:
-    """What is wrong with a chunk's description, as far as Arrow would not say so."""
-    chunk, _ = thrift.read_struct(encoded)
-    if _CRYPTO_METADATA in chunk:
-        return "an encrypted chunk"
-    if _META_DATA not in chunk:
-        return "nothing of its chunk"
-    facts, _ = thrift.read_struct(chunk[_META_DATA][1])
+def _facts_of(encoded: bytes, column: Any) -> thrift.Fields | str:
+    """A chunk's description, or what is wrong with it, as far as Arrow would not say so."""
+    try:
+        chunk, _ = thrift.read_struct(encoded)
+        if _CRYPTO_METADATA in chunk:
+            return "an encrypted chunk"
+        if _META_DATA not in chunk:
+            return "nothing of its chunk"
+        facts, _ = thrift.read_struct(chunk[_META_DATA][1])
+        return _problem(facts, column) or facts
+    except (LookupError, ValueError) as error:
+        return f"bytes that do not read as one ({error!r})"
+
+
+def _problem(facts: thrift.Fields, column: Any) -> str | None:
     if thrift.read_integer(facts[_TYPE][1]) != _KINDS.get(column.physical_type):
         return f"a chunk of another type than {column.physical_type}"
     codec = thrift.read_integer(facts[_CODEC][1])

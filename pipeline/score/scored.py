@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from logcal.errors import ConfigError, examples
 from pipeline.execution import Executor, Graph
-from pipeline.files.output import Output
+from pipeline.files.output import Output, Staging
+from pipeline.log.log_files import LogFile
 from pipeline.log.logs import MOST_NAMED, Log
+from pipeline.score.many import score_files, tasks_of
 from pipeline.score.ranges import CalibrationRange, range_of
-from pipeline.score.scored_file import Scoring, score_file
+from pipeline.score.scored_file import FileCounts, Scoring
 from pipeline.table.lookup_table import read_lookup_facts
 
 _NEW_BYTES_PER_ROW = 9
@@ -120,7 +123,16 @@ def check_output(log: Log, place: Output, run_id: str) -> None:
 
 def add_scoring(graph: Graph, tasks: list[tuple[Any, ...]]) -> Any:
     """Add to a graph what `score_log` computes: `score-i -> commit`; return a reference to what was done to each."""
-    return graph.task("commit", list, graph.layer("score", score_file, tasks))
+    return graph.task("commit", _of_all, graph.layer("score", score_files, tasks))
+
+
+def _targets(staging: Staging, files: Iterable[LogFile]) -> tuple[str, ...]:
+    return tuple(staging.target(file.relative) for file in files)
+
+
+def _of_all(counts: list[list[FileCounts]]) -> list[FileCounts]:
+    """What was done to each file, of what tasks did to some each."""
+    return list(chain.from_iterable(counts))
 
 
 def score_log(
@@ -143,7 +155,7 @@ def score_log(
     log : as `open_log` gives it; only its score column is used, or with `scoring.classifying` its features
     scoring : how
     place : as `scored_output` gives it; it appears complete or not at all
-    executor : runs one task a file; the output's bytes do not depend on it
+    executor : runs a task a file, or for some small ones; the output's bytes do not depend on it
     run_id : tells a repeated run from another
     table : the lookup table's name, for the manifest
     accept : looks at what is to be published; what it raises leaves nothing behind
@@ -159,10 +171,10 @@ def score_log(
     facts = read_lookup_facts(scoring.lookup)
     with place.writing(run_id, [file.relative for file in log.files]) as staging:
         tasks = [
-            (log.filesystem, file, place.filesystem, staging.target(file.relative), scoring)
-            for file in log.files
+            (log.filesystem, group, place.filesystem, _targets(staging, group), scoring)
+            for group in tasks_of(log.files)
         ]
-        counts = executor.reduce("score", score_file, tasks, list, "commit")
+        counts = executor.reduce("score", score_files, tasks, _of_all, "commit")
         files = tuple(
             ScoredFile(file.relative, file.rows, n.null, n.unseen, n.below, n.above, n.size)
             for file, n in zip(log.files, counts, strict=True)

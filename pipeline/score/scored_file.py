@@ -11,7 +11,6 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 from calibrators.calibration_map import CalibrationMap, Interval
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.transforms import apply_transform
+from pipeline.execution.lockstep import Work, finish
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.hive import hive_value, with_values
 from pipeline.log.log_files import (
@@ -36,9 +36,9 @@ from pipeline.log.log_files import (
 )
 from pipeline.log.logs import numbers
 from pipeline.schema import TABLE_VERSION_COLUMN
-from pipeline.score.parquet.append import append_columns, open_target
-from pipeline.score.parquet.footer import NewColumn, NotExtensibleError
-from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_number
+from pipeline.score.parquet.append import append_columns, open_target, read_ending
+from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
+from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_beside
 from pipeline.score.ranges import RangeCount, range_of
 from pipeline.table.lookup_table import LookupFacts, cached_lookup_table
 from pipeline.table.segment_lookup import SegmentedLookup, cached_segmented_lookup
@@ -156,19 +156,29 @@ def score_file(
     InputRejectedError
         The file cannot be read, was changed, or has a column that is named like a new one.
     """
+    return finish(score_in_parts(filesystem, log_file, target_filesystem, target, scoring))
+
+
+def score_in_parts(
+    filesystem: Any, log_file: LogFile, target_filesystem: Any, target: str, scoring: Scoring
+) -> Work[FileCounts]:
+    """What `score_file` does, in parts."""
     path, seen = log_file.path, log_file.seen
     try:
         # The target is closed last: it does not appear where the source has changed.
-        with (
-            open_target(target_filesystem, target) as copy,
-            _opened(filesystem, path, seen, scoring.segments) as (source, parquet),
-        ):
-            _check_file(path, parquet, scoring)
-            file = _open_file(path, parquet, scoring)
-            # Of a large file the footer is read anew, from the bytes that are copied.
-            before = parquet.metadata if seen.size <= HELD_BYTES else None
-            written = append_columns(source, copy, file.write_columns, before)
-            rows = parquet.metadata.num_rows
+        with open_target(target_filesystem, target) as copy:
+            yield
+            with _opened(filesystem, path, seen, scoring.segments) as (source, parquet):
+                yield
+                _check_file(path, parquet, scoring)
+                # Of a large file the footer is read anew, from the bytes that are copied.
+                ending = read_ending(source, parquet.metadata if seen.size <= HELD_BYTES else None)
+                yield
+                file = _open_file(path, parquet, ending.footer, scoring)
+                yield
+                written = yield from append_columns(source, copy, file.write_columns, ending)
+                rows = parquet.metadata.num_rows
+                yield
         out = file.range
         return FileCounts(
             rows, file.null_rows, file.unseen_rows, out.below, out.above, out.lowest, out.highest, written
@@ -221,12 +231,22 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
         )
 
 
-def _open_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> _File:
+def _open_file(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> _File:
+    codecs = _codecs(path, parquet, footer, scoring)
     if scoring.segments:
         segmented = cached_segmented_lookup(scoring.lookup)
-        return _SegmentedFile(path, parquet, segmented, scoring)
+        return _SegmentedFile(path, parquet, codecs, segmented, scoring)
     lookup = cached_lookup_table(scoring.lookup)
-    return _File(path, parquet, lookup.facts, scoring, lookup.map, lookup.interval)
+    return _File(path, parquet, codecs, lookup.facts, scoring, lookup.map, lookup.interval)
+
+
+def _codecs(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> list[int]:
+    """Of each row group, the codec of a column that is there, which the new columns take over."""
+    classifying = scoring.classifying
+    name = scoring.score if classifying is None else classifying.classifier.features[0].name
+    return [
+        codec_beside(codec) for codec in CheckedFooter(parquet.metadata, path, footer.chunks).codecs(name)
+    ]
 
 
 def _unreadable(path: str, error: Exception) -> InputRejectedError:
@@ -240,6 +260,7 @@ class _File:
         self,
         path: str,
         parquet: pq.ParquetFile,
+        codecs: Sequence[int],
         facts: LookupFacts,
         scoring: Scoring,
         calibration_map: CalibrationMap | None,
@@ -247,6 +268,7 @@ class _File:
     ) -> None:
         self.path = path
         self.parquet = parquet
+        self.codecs = codecs
         self.facts = facts
         self.map = calibration_map
         self.interval = interval if scoring.interval else None
@@ -270,7 +292,7 @@ class _File:
 
     def _write_calibrated(self, writer: ChunkWriter, index: int) -> list[Chunk]:
         group = self.parquet.metadata.row_group(index)
-        codec = self._codecs[index]
+        codec = self.codecs[index]
         chunk = writer.write_doubles(self._probabilities(index), group.num_rows, codec)
         self.null_rows += chunk.nulls
         ends = self._write_interval(writer, self._intervals(index), group.num_rows, codec)
@@ -290,7 +312,7 @@ class _File:
         classifying = self.scoring.classifying
         assert classifying is not None
         group = self.parquet.metadata.row_group(index)
-        rows, codec = group.num_rows, self._codecs[index]
+        rows, codec = group.num_rows, self.codecs[index]
         scores = self._classified(index, classifying.classifier)
         pages = [scores[start : start + PAGE_ROWS] for start in range(0, rows, PAGE_ROWS)]
         score = writer.write_doubles(pages, rows, codec)
@@ -309,14 +331,6 @@ class _File:
     @property
     def _version(self) -> bytes:
         return self.facts.version.encode()
-
-    @cached_property
-    def _codecs(self) -> list[int]:
-        """Of each row group, the codec of a column that is there, which the new columns take over."""
-        classifying = self.scoring.classifying
-        name = self.scoring.score if classifying is None else classifying.classifier.features[0].name
-        chunks = CheckedFooter(self.parquet.metadata, self.path).chunks(name)
-        return [codec_number(chunk.compression) for chunk in chunks]
 
     def _batches(self, row_group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         return read_batches(self.parquet, self.path, names, [row_group], PAGE_ROWS)
@@ -358,8 +372,15 @@ class _File:
 class _SegmentedFile(_File):
     """The new columns where each segment has its own map."""
 
-    def __init__(self, path: str, parquet: pq.ParquetFile, lookup: SegmentedLookup, scoring: Scoring) -> None:
-        super().__init__(path, parquet, lookup.facts, scoring, None, lookup.interval)
+    def __init__(
+        self,
+        path: str,
+        parquet: pq.ParquetFile,
+        codecs: Sequence[int],
+        lookup: SegmentedLookup,
+        scoring: Scoring,
+    ) -> None:
+        super().__init__(path, parquet, codecs, lookup.facts, scoring, None, lookup.interval)
         self.lookup = lookup
         self.seen = lookup.index.nothing_seen()
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.execution.lockstep import Work
 from pipeline.files.folders import begin_sync, temporary_name
 from pipeline.score.parquet.footer import (
     MAGIC,
@@ -27,20 +28,43 @@ from pipeline.score.parquet.pages import ChunkWriter
 _COPY_BYTES = 1 << 23
 
 
+class Ending(NamedTuple):
+    """How a file ends: its footer, the offset at which that starts, and what Arrow reads in it."""
+
+    footer: Footer
+    start: int
+    metadata: pq.FileMetaData
+
+
+def read_ending(source: BinaryIO, metadata: pq.FileMetaData | None = None) -> Ending:
+    """Read how a file ends.
+
+    metadata : what Arrow has read in these bytes, if it has
+
+    Raises
+    ------
+    NotExtensibleError
+        The file is encrypted or not Parquet.
+    """
+    encoded, start = read_footer(source)
+    footer = Footer.read(encoded)
+    return Ending(footer, start, _read(encoded) if metadata is None else metadata)
+
+
 def append_columns(
     source: BinaryIO,
     target: BinaryIO,
     make_columns: Callable[[ChunkWriter], Sequence[NewColumn]],
-    before: pq.FileMetaData | None = None,
-) -> int:
-    """Copy a Parquet file and add columns to the copy.
+    ending: Ending | None = None,
+) -> Work[int]:
+    """Copy a Parquet file and add columns to the copy, in parts.
 
     Parameters
     ----------
     source : the file, open for reading
     target : where the copy goes, open for writing and empty; it need not be seekable
     make_columns : writes the new columns' chunks with the given writer and says what they are
-    before : the source's footer as Arrow has read it; None: it is read here
+    ending : the source's, if it was read already
 
     Returns
     -------
@@ -52,11 +76,12 @@ def append_columns(
     NotExtensibleError
         The source is encrypted or not Parquet.
     """
-    encoded, start = read_footer(source)
+    footer, start, before = ending or read_ending(source)
     _copy(source, start, target)
     writer = ChunkWriter(target, start)
+    yield
     columns = make_columns(writer)
-    footer = Footer.read(encoded)
+    yield
     if footer.has_offset_index():
         # Readers that use the offset indexes of some columns expect those of all.
         columns = [
@@ -64,7 +89,8 @@ def append_columns(
             for column in columns
         ]
     end = extended_footer(footer, columns)
-    _check(_read(encoded) if before is None else before, end, columns)
+    yield
+    _check(before, end, columns)
     target.write(end)
     return writer.position + len(end)
 

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib import metadata
 from typing import Any, BinaryIO
 
@@ -113,6 +113,20 @@ class Footer:
         except (LookupError, ValueError) as error:
             raise _unreadable(error) from None
 
+    @cached_property
+    def chunks(self) -> list[list[bytes]]:
+        """The encoded chunks of each row group.
+
+        Raises
+        ------
+        NotExtensibleError
+            The footer does not read as one.
+        """
+        try:
+            return [thrift.read_list(group[1][1]) for group in self.row_groups]
+        except (LookupError, ValueError) as error:
+            raise _unreadable(error) from None
+
     def has_offset_index(self) -> bool:
         """Whether the file says of a column where its pages are.
 
@@ -122,9 +136,7 @@ class Footer:
             The footer does not read as one.
         """
         try:
-            return any(
-                4 in chunk for group in self.row_groups[:1] for chunk in thrift.read_structs(group[1][1])
-            )
+            return any(4 in thrift.read_struct(chunk)[0] for group in self.chunks[:1] for chunk in group)
         except (LookupError, ValueError) as error:
             raise _unreadable(error) from None
 

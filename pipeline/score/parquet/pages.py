@@ -27,7 +27,6 @@ BOOLEAN, DOUBLE, BYTE_ARRAY = 0, 5, 6
 _PLAIN, _RLE, _RLE_DICTIONARY = 0, 3, 8
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-_CODEC_NUMBERS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
 _SNAPPY = 1
 _LEVELS = {"gzip": 6, "brotli": 5}
 _DICTIONARY_LIMIT = 1 << 16
@@ -94,12 +93,12 @@ class Chunk(NamedTuple):
         return thrift.struct(fields)
 
 
-def codec_number(compression: str) -> int:
-    """Parquet's number of a codec named as in `pyarrow.parquet.ColumnChunkMetaData.compression`.
+def codec_beside(codec: int) -> int:
+    """The codec of new chunks beside one of this codec, both as Parquet numbers them.
 
-    LZ4 is LZ4_RAW, and a codec that pyarrow does not have (LZO) becomes snappy.
+    The same; snappy for those that pyarrow does not have (LZO) or that readers differ on (LZ4 with Hadoop's frames).
     """
-    return _CODEC_NUMBERS.get(compression, _SNAPPY)
+    return codec if codec == 0 or codec in _CODECS else _SNAPPY
 
 
 @dataclass
@@ -125,7 +124,7 @@ class ChunkWriter:
         Parameters
         ----------
         batches : float64 arrays, each a page; `rows` values in all
-        codec : as `codec_number` gives it
+        codec : as `codec_beside` gives it
         """
         self._start_chunk()
         pages = _DoublePages(self, codec, min(_DICTIONARY_LIMIT, rows // 2))
