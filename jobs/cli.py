@@ -14,7 +14,6 @@ import click
 
 from jobs import commands
 from jobs.logging_setup import log_to_stderr
-from jobs.numpy_features import sort_fast
 from jobs.registry import JOBS, Job
 from jobs.worker_process import ignore_interrupts
 
@@ -27,7 +26,6 @@ if multiprocessing.parent_process() is not None:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Pydantic reads the facts of every package that is installed, to see whether any is a plugin of its.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-sort_fast()
 
 _HELP = """Calibrate binary classifiers from their Parquet prediction logs.
 
