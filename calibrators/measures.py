@@ -26,6 +26,7 @@ from calibrators.assessment import (
     wilson_interval,
 )
 from calibrators.exact_totals import NOTHING, Predict, Sums, Totals
+from calibrators.ordering import ascending
 from calibrators.passes import Array, Pass, Points, run_in_memory, run_passes
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def check_predictions(
             )
     if np.all(p[:-1] <= p[1:]):
         return Points(*(np.ascontiguousarray(column) for column in (p, w, k))), np.arange(p.size)
-    order = np.argsort(p)
+    order = ascending(p)
     return Points(p[order], w[order], k[order]), order
 
 
