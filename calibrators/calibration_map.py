@@ -15,13 +15,13 @@ Array = npt.NDArray[np.float64]
 
 _INDEX_BUCKETS_PER_ROW = 8
 _FEWEST_BUCKETS = 1 << 14
-_MANY = 1 << 20
+_FEW, _MANY = 1 << 6, 1 << 20
 _COMPILED = "calibrators._kernels.lookup"
 
 
 def compiled(scores: int) -> bool:
     """Whether so many scores are worth compiled code: its import takes as long as a few million without it."""
-    return scores >= _MANY or (_COMPILED in sys.modules and scores > 1000)
+    return scores >= _MANY or (scores >= _FEW and _COMPILED in sys.modules)
 
 
 class Interval(NamedTuple):

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,7 +29,7 @@ from pipeline.files.locks import remove
 
 _TEMPORARY = ".tmp"
 _BLOCK = 1 << 20
-_SYNC_THREADS = 8
+_SYNC_THREADS = 4
 
 
 class Folder:
@@ -349,14 +350,21 @@ def sync_files(paths: Sequence[str], *, missing_ok: bool = False) -> None:
 
     missing_ok : whether some may be gone
     """
-    with ThreadPoolExecutor(max(1, min(_SYNC_THREADS, len(paths)))) as pool:
-        for _ in pool.map(_sync_if_there if missing_ok else sync_file, paths):
+    count = min(_SYNC_THREADS, len(paths))
+    if not count:
+        return
+    with ThreadPoolExecutor(count) as pool:
+        for _ in pool.map(_sync_each, (paths[i::count] for i in range(count)), repeat(missing_ok)):
             pass
 
 
-def _sync_if_there(path: str) -> None:
-    with suppress(FileNotFoundError):
-        sync_file(path)
+def _sync_each(paths: Sequence[str], missing_ok: bool) -> None:
+    for path in paths:
+        try:
+            sync_file(path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
 
 
 def sync_file(path: str | Path) -> None:

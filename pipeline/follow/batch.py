@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,11 +63,19 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
 
     What is wrong with one file is said of it and stops nothing; what is wrong with a file system is raised.
     """
-    steps = steps_of(files)
-    return [found for step in steps for found in lockstep([_score(file, places, scoring) for file in step])]
+    made: set[str] = set()
+    found: list[Outcome] = []
+    for step in steps_of(files):
+        found += lockstep([_score(file, places, scoring, made) for file in step])
+    if isinstance(places.target_filesystem, LocalFileSystem):
+        # Here, so that other tasks go on while this one waits for the disk.
+        written = [places.target(outcome.source.name) for outcome in found if outcome.kind == SCORED]
+        sync_files(written, missing_ok=True)
+    return found
 
 
-def _score(file: Source, places: Places, scoring: Scoring) -> Work[Outcome]:
+def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Work[Outcome]:
+    """Score one. made : folders of the output that are there, so that each is made once a task."""
     path = places.source(file.name)
     found = _seen(places, path)
     if found is None:
@@ -75,7 +84,7 @@ def _score(file: Source, places: Places, scoring: Scoring) -> Work[Outcome]:
         return Outcome(file, CHANGED)
     yield
     target = places.target(file.name)
-    _make_folder(places.target_filesystem, target)
+    _make_folder(places.target_filesystem, target.rpartition("/")[0], made)
     # Scored under another name first: what changes while it is read must not be seen.
     try:
         known = yield from _scored(places, file, target, scoring)
@@ -115,7 +124,7 @@ def _seen(places: Places, path: str) -> Source | None:
     name = path[len(places.root.rstrip("/")) + 1 :]
     try:
         if isinstance(places.filesystem, LocalFileSystem):
-            status = Path(path).stat()
+            status = os.stat(path)  # noqa: PTH116 - files are many
             return Source(name, status.st_size, str(status.st_mtime))
         places.filesystem.invalidate_cache(path.rpartition("/")[0])
         info = places.filesystem.info(path)
@@ -136,12 +145,11 @@ def _unreadable(filesystem: Any, path: str, seen: Seen) -> str | None:
 
 
 def keep(places: Places, files: Sequence[str]) -> None:
-    """Have scored files and their names on the disk, as far as they are still there."""
+    """Have the names of scored files on the disk; their content is, since tasks end so."""
     if not isinstance(places.target_filesystem, LocalFileSystem):
         return
     root = Path(places.target_root)
-    sync_files([places.target(name) for name in files], missing_ok=True)
-    folders = {Path(places.target(name)).parent for name in files}
+    folders = {Path(folder) for folder in {places.target(name).rpartition("/")[0] for name in files}}
     above = {
         folder for inner in folders for folder in inner.parents if root in folder.parents or folder == root
     }
@@ -149,9 +157,10 @@ def keep(places: Places, files: Sequence[str]) -> None:
         sync_folder(folder)
 
 
-def _make_folder(filesystem: Any, path: str) -> None:
-    if isinstance(filesystem, LocalFileSystem):
-        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+def _make_folder(filesystem: Any, path: str, made: set[str]) -> None:
+    if path not in made and isinstance(filesystem, LocalFileSystem):
+        filesystem.makedirs(path, exist_ok=True)
+        made.add(path)
 
 
 def rows_of(filesystem: Any, path: str) -> int | None:

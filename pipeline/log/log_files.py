@@ -439,7 +439,7 @@ def open_small(filesystem: Any, path: str, seen: Seen) -> Iterator[bytes]:
     with ExitStack() as stack:
         with reading(path):
             if isinstance(filesystem, LocalFileSystem):
-                source = stack.enter_context(Path(path).open("rb", buffering=0))
+                source = stack.enter_context(open(path, "rb", buffering=0))  # noqa: PTH123 - such files are many
                 stack.enter_context(watched(filesystem, path, source, seen))
                 content: bytes = source.read()
             else:
