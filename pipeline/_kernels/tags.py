@@ -78,6 +78,21 @@ def order_ties(order, score, tag):
 
 
 @kernel
+def sort_tied(score, tag):
+    """Sort the tags of equal scores. score : array, ascending. tag : int64 array, changed in place."""
+    i = 0
+    while i < score.size:
+        start = i
+        ascending = True
+        i += 1
+        while i < score.size and score[i] == score[start]:
+            ascending = ascending and tag[i - 1] <= tag[i]
+            i += 1
+        if not ascending:
+            put(tag[start:], np.sort(tag[start:i]))
+
+
+@kernel
 def fold_tags(score, tag, shortest):
     """Take ties of at least `shortest` rows of one segment out of rows sorted by score and tag, in place.
 

@@ -40,8 +40,8 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
     -----
     Rows are scattered by the leading bits of their scores to pieces in which the rest of the score and the tag are one
     64-bit whole number: these are sorted by radix, and the rows are read back from them. Nothing is gathered. Where
-    that needs too many pieces, as with scores of very many magnitudes and very many segments, scores are sorted with
-    their places, and ties by comparison. O(n log n).
+    that needs too many pieces, as with scores of very many magnitudes and very many segments, pairs are sorted, and
+    then the tags of equal scores. O(n), but for the tags of equal scores.
     """
     n = score.size
     raw = np.ascontiguousarray(score).view(np.uint64)
@@ -49,8 +49,12 @@ def sort_tagged(score: Array, tag: npt.NDArray[np.signedinteger], bits: int) -> 
     span = int(high) - int(low)
     shift = 64 - bits
     if span >> shift > n // _FEWEST:
-        order = order_tagged(score, tag)
-        return score[order], tag[order].astype(np.int64)
+        pairs = np.empty((n, 2), np.uint64)
+        pairs[:, 0], pairs[:, 1] = raw, tag
+        raw, own = radix.sort_pairs(pairs, np.empty_like(pairs))
+        tags = own.view(np.int64)
+        kernels.sort_tied(raw, tags)
+        return raw.view(np.float64), tags
     while shift > 1 and span >> (shift - 1) <= n // _MOST:
         shift -= 1
     counts = np.zeros((span >> shift) + 1, np.int64)
