@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from calibrators import ordering
 from calibrators._kernels import radix
 from calibrators.ordering import ascending, sort_entries, sort_pairs, sort_scores
+from pipeline.sort.tagged import sort_tagged
 
 VALUES = {
     "uniform": lambda random, n: random.random(n),
@@ -93,3 +94,22 @@ def test_entries_move_with_their_scores(n):
     found = sort_entries(score, pairs)
     for column, expected in zip(found, (score[order], pairs[order, 0], pairs[order, 1]), strict=True):
         np.testing.assert_array_equal(column, expected)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0, 1, 5, 300, 5000]),
+    st.sampled_from([1, 2, 12]),
+    st.integers(1, 31),
+)
+def test_rows_with_tags_are_in_the_order_of_score_and_tag(seed, n, digits, bits):
+    """By pieces where their number and the tags allow it, otherwise by pairs."""
+    random = np.random.default_rng(seed)
+    score = random.normal(0, 10.0 ** random.integers(-3, 4), n).round(digits) + 0.0
+    tag = random.integers(0, 1 << bits, n).astype(np.int64)
+    order = np.lexsort((tag, score))
+    found = (score, tag) if n == 0 else sort_tagged(score, tag, bits)
+    assert (found[0] == score[order]).all()
+    assert (found[1] == tag[order]).all()
+    assert found[1].dtype == np.int64
