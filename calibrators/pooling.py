@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrators._kernels import finite_ends, pava, sums
+from calibrators._kernels import finite_ends, pava, pava_classes, sums
 from calibrators.passes import Array, Blocks, Points
 
 _PIECE = 1 << 22
@@ -29,11 +29,10 @@ def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
 
     negatives, positives : float64 arrays, ascending: the scores of either class, fewer than 2**26 together. O(rows).
     """
-    ends = [np.array([0, scores.size]) for scores in (negatives, positives)]
-    blocks, _, distinct = pava.pool_classes(negatives, ends[0], positives, ends[1])
+    blocks, distinct = pava_classes.pool_classes(negatives, positives)
     first, last, weight, hits = np.ascontiguousarray(blocks.T)
     zero = np.zeros(first.size)
-    return Blocks(first, last, weight, zero, hits, zero), int(distinct[0])
+    return Blocks(first, last, weight, zero, hits, zero), int(distinct)
 
 
 def _pool_piece(points: Points) -> Blocks:

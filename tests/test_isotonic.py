@@ -135,6 +135,19 @@ def test_pooling_classes_is_pooling_their_points(rows):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("digits", [2, 4, 17])
+@pytest.mark.parametrize("power", [-40, -1, 0.0, 0.2, 1, 40])
+def test_pooling_classes_of_long_stretches_is_pooling_their_points(power, digits):
+    rng = np.random.default_rng(digits)
+    s = rng.random(30_000).round(digits)
+    z = rng.random(s.size) < (s**power if power >= 0 else 1 - s**-power)
+    blocks, distinct = pool_classes(np.sort(s[~z]), np.sort(s[z]))
+    points = collapse(s, z)
+    assert distinct == points.score.size
+    for found, expected in zip(blocks, pool_points(points), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("ends", [1, 0.5, 2.5])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("n", "digits"), [(1, None), (2, None), (9, 1), (50, 1), (3000, 3), (20000, None)])

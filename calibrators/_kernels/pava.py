@@ -10,7 +10,6 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.copying import put, put_rows
 from calibrators._kernels.double_double import add_pairs, two_product
-from calibrators._kernels.ties import merge_more
 
 _CLEAR = 1e-14  # relative difference of the cross products above which double precision decides
 _EQUAL = 2.0**-98  # relative difference below which levels count as equal
@@ -99,11 +98,8 @@ def pool(first, last, weight, weight_low, positives, positives_low):
     )  # fmt: skip
 
 
-_STRIP = 1024
-
-
 @kernel
-def _with_room(stack, top):
+def with_room(stack, top):
     """The stack, or a larger one, with room for a block at `top`."""
     if top < stack.shape[0]:
         return stack
@@ -129,8 +125,8 @@ def _pool_more(score, weight, positives, start, stop, block, stack, base, top):
         if k * wi < ki * w:
             if (
                 top == stack.shape[0]
-            ):  # as `_with_room` looks too: calling it for each block takes a third longer
-                stack = _with_room(stack, top)
+            ):  # as `with_room` looks too: calling it for each block takes a third longer
+                stack = with_room(stack, top)
             stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
             top += 1
             a = b = score[i]
@@ -162,57 +158,13 @@ def pool_counts(score, weight, positives):
     block = np.empty(4)
     _set(block, score[0], weight[0], positives[0])
     stack, top = _pool_more(score, weight, positives, 1, score.size, block, np.empty((1024, 4)), 0, 0)
-    stack = _with_room(stack, top)
+    stack = with_room(stack, top)
     put(stack[top], block)
     n = top + 1
     return (
         stack[:n, 0].copy(), stack[:n, 1].copy(), stack[:n, 2].copy(), np.zeros(n),
         stack[:n, 3].copy(), np.zeros(n),
     )  # fmt: skip
-
-
-@kernel
-def pool_classes(negatives, negative_starts, positives, positive_starts):
-    """`merge_classes` and `pool_counts` of many groups of rows without weights, without the points in between.
-
-    negatives, positives : float64 arrays, each group's scores of a class one after the other, ascending
-    negative_starts, positive_starts : int64 arrays, shape (groups + 1,): group g has the scores from [g] to [g + 1].
-        Fewer than 2**26 rows a group, at least one.
-
-    Returns
-    -------
-    blocks : float64 array, shape (blocks, 4): first, last, weight, positives of all groups' blocks
-    sizes, distinct : int64 arrays, shape (groups,): blocks and distinct scores of each
-    """
-    groups = negative_starts.size - 1
-    sizes = np.empty(groups, np.int64)
-    distinct = np.zeros(groups, np.int64)
-    stack = np.empty((1024, 4))
-    block = np.empty(4)
-    score, weight, hits = np.empty(_STRIP), np.empty(_STRIP), np.empty(_STRIP)
-    base = 0
-    for g in range(groups):
-        i, n = negative_starts[g], negative_starts[g + 1]
-        j, p = positive_starts[g], positive_starts[g + 1]
-        top = base
-        m = -1
-        while i < n or j < p:
-            i, j, m = merge_more(negatives, i, n, positives, j, p, score, weight, hits, m)
-            # The last point may be tied with what comes.
-            count = m if i < n or j < p else m + 1
-            start = 0
-            if distinct[g] == 0:
-                _set(block, score[0], weight[0], hits[0])
-                start = 1
-            stack, top = _pool_more(score, weight, hits, start, count, block, stack, base, top)
-            distinct[g] += count
-            score[0], weight[0], hits[0] = score[m], weight[m], hits[m]
-            m = 0
-        stack = _with_room(stack, top)
-        put(stack[top], block)
-        sizes[g] = top + 1 - base
-        base = top + 1
-    return stack[:base].copy(), sizes, distinct
 
 
 @kernel
