@@ -25,6 +25,8 @@ MOST_NAMED = 1000
 """Skipped files that a manifest names; all are counted."""
 
 _FOOTER_THREADS = 16
+_MOST_FOOTERS = 32
+"""That are read one after the other by a thread before it is given the next."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +151,28 @@ def read_footers(
     filesystem: Any, found: Sequence[LogFile]
 ) -> tuple[list[tuple[LogFile, pa.Schema]], list[str]]:
     """The files with their row groups and schemas, and what is wrong with those that cannot be read."""
+    # Several at a time, where they are many: handing one over takes as long as reading a local file's footer does.
+    share = max(1, min(_MOST_FOOTERS, len(found) // (4 * _FOOTER_THREADS)))
+    shares = [found[start : start + share] for start in range(0, len(found), share)]
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        footers = list(pool.map(lambda file: _read_footer(filesystem, file), found))
+        footers = [
+            footer
+            for some in pool.map(lambda files: [_read_footer(filesystem, file) for file in files], shares)
+            for footer in some
+        ]
     problems = [footer for footer in footers if isinstance(footer, str)]
-    return [footer for footer in footers if not isinstance(footer, str)], problems
+    return _with_shared_schemas([footer for footer in footers if not isinstance(footer, str)]), problems
+
+
+def _with_shared_schemas(footers: Sequence[tuple[LogFile, pa.Schema]]) -> list[tuple[LogFile, pa.Schema]]:
+    """The same with one object for neighbours of one schema, which is all that most logs have."""
+    shared: list[tuple[LogFile, pa.Schema]] = []
+    last: pa.Schema | None = None
+    for file, schema in footers:
+        if last is None or not schema.equals(last, check_metadata=True):
+            last = schema
+        shared.append((file, last))
+    return shared
 
 
 def _shown_paths(paths: str | Sequence[str]) -> str:
@@ -180,24 +200,28 @@ def _check_columns(
     """The type of each used column, and what is wrong with them."""
     types: dict[str, str] = {}
     problems = []
+    # Asking a schema takes a microsecond or two: each object is asked once, whatever the files that share it.
+    different = list({id(schema): schema for _, schema in schemas}.values())
     roles = [("score", columns.score), ("label", columns.label), ("weight", columns.weight)]
     for role, name in [*roles, *(("segment", name) for name in columns.segments)]:
         if name is None or not schemas:
             continue
-        missing = [path for path, schema in schemas if name not in schema.names]
+        times = {id(schema): schema.names.count(name) for schema in different}
+        missing = [path for path, schema in schemas if not times[id(schema)]]
         if missing:
             problems.append(_missing(role, name, missing, schemas))
             continue
-        twice = [path for path, schema in schemas if schema.names.count(name) > 1]
+        twice = [path for path, schema in schemas if times[id(schema)] > 1]
         if twice:
             problems.append(
                 f"column '{name}' (log.{role}): expected one column of this name, found several in {len(twice)} files "
                 f"({examples(twice, 3)}): give the others another name"
             )
             continue
+        kinds = {id(schema): str(schema.field(name).type) for schema in different}
         by_type: dict[str, list[str]] = {}
         for path, schema in schemas:
-            by_type.setdefault(str(schema.field(name).type), []).append(path)
+            by_type.setdefault(kinds[id(schema)], []).append(path)
         if len(by_type) > 1:
             counts = "; ".join(f"{kind} in {len(f)} files ({examples(f, 2)})" for kind, f in by_type.items())
             problems.append(
