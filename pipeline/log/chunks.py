@@ -120,13 +120,13 @@ class CheckedFooter:
         sink = pa.BufferOutputStream()
         self.footer.write_metadata_file(sink)
         fields, _ = thrift.read_struct(sink.getvalue().to_pybytes()[_BEFORE:-_AFTER])
-        return [_columns(group) for group in thrift.read_list(fields[_ROW_GROUPS][1], large=0)]
+        return [_columns(group) for group in thrift.read_list(fields[_ROW_GROUPS][1])]
 
 
 def _columns(group: bytes) -> list[bytes]:
     """The encoded chunks of an encoded row group, of which they nearly always are the first field."""
     if group[:1] == _COLUMNS_FIRST:
-        return thrift.read_list(group, 1, large=0)
+        return thrift.read_list(group, 1)
     return thrift.read_list(thrift.read_struct(group)[0][_COLUMNS][1])
 
 

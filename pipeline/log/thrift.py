@@ -17,8 +17,8 @@ BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = 3, 4, 5, 6, 
 Fields = dict[int, tuple[int, bytes]]
 """Of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
 
-_LARGE = 1 << 12
-"""Bytes from which on values are walked over by compiled code, which is forty times as fast."""
+_LARGE = 1 << 7
+"""Bytes from which on values are walked over by compiled code, which is forty times as fast once called."""
 
 _BYTES = [bytes([value]) for value in range(0x100)]
 """Most numbers and all heads of fields take one: they are looked up, and not made."""
@@ -205,13 +205,10 @@ def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
     return head & 0x0F, count, at
 
 
-def read_list(data: bytes, at: int = 0, large: int = _LARGE) -> list[bytes]:
-    """The elements of a list, each still encoded.
-
-    large : bytes from which on they are walked over by compiled code
-    """
+def read_list(data: bytes, at: int = 0) -> list[bytes]:
+    """The elements of a list, each still encoded."""
     kind, count, at = _list_header(data, at)
-    if len(data) >= large:
+    if len(data) >= _LARGE:
         ends = np.empty(count, np.int64)
         if compact.element_ends(np.frombuffer(data, np.uint8), at, kind, ends):
             starts = [at, *ends.tolist()]
