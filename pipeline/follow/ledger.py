@@ -67,6 +67,9 @@ class Known(NamedTuple):
     rows_above_range: int = 0
 
 
+_NOTHING = Known(0, "")
+
+
 @dataclass(frozen=True)
 class Batch:
     """What a batch is to do.
@@ -194,9 +197,10 @@ class Ledger:
 
     def _apply(self, number: int, done: Done) -> None:
         for name, known in done.known.items():
-            if number > self._states.get(partition_of(name), 0):
+            partition = partition_of(name)
+            if number > self._states.get(partition, 0):
                 self.files[name] = known
-                self._touched.add(partition_of(name))
+                self._touched.add(partition)
         for name in done.forgotten:
             if number > self._states.get(partition_of(name), 0):
                 self.files.pop(name, None)
@@ -297,16 +301,17 @@ class Ledger:
 
 def partition_of(name: str) -> str:
     """The partition that a file is known with: its first hive folder, or none."""
+    if "=" not in name:
+        return ""
     return next((part for part in name.split("/")[:-1] if "=" in part), "")
 
 
 def _row(known: Known) -> list[Any]:
-    values = list(known)
-    nothing = Known(known.size, known.stamp)
+    count = len(known)
     # What has nothing to say is left out at the end: ledgers are long.
-    while len(values) > _ALWAYS and values[-1] == nothing[len(values) - 1]:
-        values.pop()
-    return values
+    while count > _ALWAYS and known[count - 1] == _NOTHING[count - 1]:
+        count -= 1
+    return list(known[:count])
 
 
 def _done_of(content: Mapping[str, Any]) -> Done:
