@@ -227,7 +227,8 @@ def test_a_task_that_changes_what_others_share_is_caught():
 
 
 def test_an_error_on_a_thread_waits_for_the_tasks_that_run_and_begins_no_more(tmp_path):
-    tasks = [(str(tmp_path / "missing" / "file"), 0.0), *((str(tmp_path / f"{i}"), 0.3) for i in range(9))]
+    BEGUN.clear()
+    tasks = [(None,), *((str(tmp_path / f"{i}"),) for i in range(9))]
     with pytest.raises(FileNotFoundError, match="missing"):
         ThreadExecutor(2).run("stage", write_later, tasks)
     written = sorted(path.name for path in tmp_path.iterdir())
@@ -243,9 +244,16 @@ def here_after(seconds):
     return seconds, threading.current_thread().name
 
 
-def write_later(path, seconds):
-    """A task."""
-    time.sleep(seconds)
+BEGUN = threading.Event()
+
+
+def write_later(path):
+    """A task, which fails without a path, once another has begun."""
+    if path is None:
+        BEGUN.wait()
+        raise FileNotFoundError("missing")
+    BEGUN.set()
+    time.sleep(0.3)
     Path(path).write_text("x")
 
 
