@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import InputRejectedError
-from pipeline.execution.lockstep import Work, lockstep
+from pipeline.execution.lockstep import Work
 from pipeline.files.folders import sync_files, sync_folder
 from pipeline.follow.ledger import Known, Source
 from pipeline.log.log_files import LogFile, Seen, open_parquet, stamp_of
-from pipeline.score.many import groups_of, steps_of
+from pipeline.score.many import groups_of, in_step, steps_of
 from pipeline.score.scored_file import Scoring, score_in_parts
 
 TASK_FILES = 64
@@ -66,7 +66,8 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
     made: set[str] = set()
     found: list[Outcome] = []
     for step in steps_of(files):
-        found += lockstep([_score(file, places, scoring, made) for file in step])
+        works = [_score(file, places, scoring, made) for file in step]
+        found += in_step(works, local=len(works) > 1 and isinstance(places.filesystem, LocalFileSystem))
     if isinstance(places.target_filesystem, LocalFileSystem):
         # Here, so that other tasks go on while this one waits for the disk.
         written = [places.target(outcome.source.name) for outcome in found if outcome.kind == SCORED]
