@@ -1,8 +1,12 @@
 """Works in lockstep: a part of each in turn, each with its own end."""
 
+import threading
+import time
+
 import pytest
 
 from pipeline.execution.lockstep import finish, lockstep
+from pipeline.score import many
 
 
 def work(log, name, parts, error=None):
@@ -41,3 +45,49 @@ def test_an_interrupt_ends_all():
         lockstep([work(log, "a", 9), work(log, "b", 1, KeyboardInterrupt()), work(log, "c", 9)])
     assert sorted(name for name, part in log if part == "end") == ["a", "b", "c"]
     assert ("a", 2) not in log
+
+
+def together(barrier):
+    """Waits for another such work, which cannot come where they take turns."""
+    barrier.wait(60)
+    yield
+
+
+def test_steps_take_turns_until_they_have_waited_long(monkeypatch):
+    monkeypatch.setattr(many, "_WAITED", 1e9)
+    log = []
+    turns = many.Turns()
+
+    def steps(thread):
+        for step in range(20):
+            turns.run([work(log, (thread, step), 2)])
+
+    threads = [threading.Thread(target=steps, args=(thread,)) for thread in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Nothing of another step is amid one's parts.
+    names = [name for name, _ in log]
+    assert [names[i] for i in range(0, len(names), 3)] == [names[i] for i in range(2, len(names), 3)]
+    assert len(names) == 3 * 60
+    assert turns.alone
+
+    monkeypatch.setattr(many, "_WAITED", 0.01)
+    with pytest.raises(ValueError, match="gone"):
+        turns.run([waiting()])
+    assert not turns.alone
+    barrier = threading.Barrier(2)
+    threads = [threading.Thread(target=turns.run, args=([together(barrier)],)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not barrier.broken
+
+
+def waiting():
+    """Waits as for storage, and fails."""
+    yield
+    time.sleep(0.5)
+    raise ValueError("gone")

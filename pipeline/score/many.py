@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -19,19 +20,48 @@ _TASK_FILES, _TASK_BYTES = 32, 1 << 22
 """Of a task: few enough that workers get equal shares, of files that are small and of those that are not."""
 
 
-_turn = threading.Lock()
+_WAITED, _TIMES = 2.0, 3.0
+"""When steps wait for storage: they took so many seconds more than they computed in, and so many times as long."""
+
+
+class Turns:
+    """Steps of small files by several threads: one at a time, unless they wait for storage most of the time.
+
+    Nearly all that a step does needs Python's own lock, and threads that wrest it from each other take some third
+    longer than one after the other. Where files are far, as in a mounted network folder, threads that wait side by
+    side are worth more.
+
+    Attributes
+    ----------
+    alone : whether steps take turns: at first, and until they have waited long
+    """
+
+    def __init__(self) -> None:
+        self.alone = True
+        self._turn = threading.Lock()
+        self._seconds = self._computed = 0.0
+
+    def run(self, works: Sequence[Work[Result]]) -> list[Result]:
+        """As `lockstep`, in this thread's turn."""
+        if not self.alone:
+            return lockstep(works)
+        with self._turn:
+            begun, own = time.monotonic(), time.thread_time()
+            try:
+                return lockstep(works)
+            finally:
+                self._seconds += time.monotonic() - begun
+                self._computed += time.thread_time() - own
+                if self._seconds > max(self._computed + _WAITED, _TIMES * self._computed):
+                    self.alone = False
+
+
+_turns = Turns()
 
 
 def in_step(works: Sequence[Work[Result]], *, local: bool) -> list[Result]:
-    """As `lockstep`, for works on small files.
-
-    local : whether they lie on a mounted file system. Such works run one thread at a time: nearly all that they do
-        needs Python's own lock, and threads that wrest it from each other take some third longer.
-    """
-    if not local:
-        return lockstep(works)
-    with _turn:
-        return lockstep(works)
+    """As `lockstep`, for works on small files. local : whether they lie on a mounted file system."""
+    return _turns.run(works) if local else lockstep(works)
 
 
 class Sized(Protocol):
