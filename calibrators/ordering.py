@@ -20,8 +20,8 @@ def sort_scores(values: Array) -> None:
 
     Notes
     -----
-    By radix: numpy's sort is as fast on processors with vector instructions that suit it, and takes six times as long
-    on those that carry out one of these in microcode (AVX-512 on Zen 4), or that have none.
+    By radix: numpy's sort is as fast with AVX2, and takes six times as long where AVX-512 stores are carried out in
+    microcode (on AMD's Zen 4).
     """
     if values.size < _FEW:
         values.sort()
