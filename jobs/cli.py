@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from jobs import commands
+from jobs import commands, interrupts
 from jobs.logging_setup import log_to_stderr
 from jobs.registry import JOBS, Job
 from jobs.worker_process import ignore_interrupts
@@ -95,7 +95,10 @@ def _refuse(error: click.ClickException, as_json: bool) -> NoReturn:
 
 def run() -> NoReturn:
     """Be the command's process."""
-    main(prog_name="logcal")
+    try:
+        main(prog_name="logcal")
+    finally:
+        interrupts.ended()
     raise AssertionError("a command ends the process")
 
 

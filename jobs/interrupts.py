@@ -51,6 +51,12 @@ def ignore() -> None:
     _State.raised = True
 
 
+def ended() -> None:
+    """Let signals end nothing any more: the process is ending, and its exit code says what became of the run."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def exit_code() -> int:
     """Of a run that was interrupted."""
     return SIGNALLED + (_State.received or signal.SIGINT)

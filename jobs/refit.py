@@ -15,7 +15,7 @@ from jobs.config import FitConfig, JobConfig
 from jobs.config_follow import FollowConfig
 from jobs.config_log import MeasuredLogConfig
 from jobs.config_monitor import MonitorConfig
-from logcal.errors import CheckFailedError, InputRejectedError, NothingToDoError, examples
+from logcal.errors import CheckFailedError, FileGoneError, InputRejectedError, NothingToDoError, examples
 from pipeline.execution import Executor
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.ledger import Ledger
@@ -30,6 +30,9 @@ PUBLISHED, UNCHANGED, REFUSED, REJECTED = "published", "unchanged", "refused", "
 """What became of a refit. refused: by a check; the table stays. rejected: the log does not suit."""
 
 _STATE = "refit.json"
+
+_MOST_GONE = 3
+"""A refit is begun anew so often because of files that were deleted; where more are, the next one will do."""
 
 
 @dataclass
@@ -110,19 +113,26 @@ class Refits:
         """The result of a job on the stream's log; tried once more without files that the stream has not seen.
 
         The job lists the folder itself: a file may have come since, of which half is written, or another's place be
-        taken while it is read. What is left out now is there when the job is next run.
+        taken while it is read. What is left out now is there when the job is next run. A file may also be deleted
+        after it was listed: then the job is tried anew, `_MOST_GONE` times.
 
         job : called with the names of files to pass over
         """
-        damaged = self._damaged()
-        try:
-            return job(damaged)
-        except InputRejectedError as error:
-            unseen = self._unseen() - damaged
-            if not unseen:
-                raise
-            log.info("tried once more without %s, not scored yet: %s", examples(sorted(unseen), 3), error)
-        return job(damaged | unseen)
+        without, whole, gone = self._damaged(), True, 0
+        while True:
+            try:
+                return job(without)
+            except FileGoneError as error:
+                gone += 1
+                if gone > _MOST_GONE:
+                    raise
+                log.info("tried once more, a file was deleted: %s", error)
+            except InputRejectedError as error:
+                unseen = self._unseen() - without if whole else set()
+                if not unseen:
+                    raise
+                without, whole = without | unseen, False
+                log.info("tried once more without %s, not scored yet: %s", examples(sorted(unseen), 3), error)
 
     def _unseen(self) -> set[str]:
         """Files that are new, or not what they were when they were scored.

@@ -25,6 +25,10 @@ class InputRejectedError(LogcalError):
     exit_code = 3
 
 
+class FileGoneError(InputRejectedError):
+    """A file that was listed is not there any more: the same run may succeed at once, without it."""
+
+
 class CheckFailedError(LogcalError):
     """A result was computed and refused; nothing was published."""
 
@@ -43,7 +47,7 @@ class NothingToDoError(LogcalError):
     exit_code = 99
 
 
-def listing(problems: Sequence[str]) -> str:
+def listing(problems: Sequence[object]) -> str:
     """Problems as lines of one message, at most `MAX_PROBLEMS` of them."""
     lines = [f"- {problem}" for problem in problems[:MAX_PROBLEMS]]
     if len(problems) > MAX_PROBLEMS:

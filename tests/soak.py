@@ -244,7 +244,8 @@ class Soak:
                 _, stderr = process.communicate(timeout=60)
             code = process.returncode
             self.counts[f"follower ended with {code}"] += 1
-            if code not in EXPECTED | {-signal.SIGKILL, 143}:
+            # By SIGTERM itself, 143 in a shell, where it came before the command had begun.
+            if code not in EXPECTED | {-signal.SIGKILL, -signal.SIGTERM, 143}:
                 self.trouble.append(f"a follower ended with {code}: {stderr[-1500:]}")
 
     # The end

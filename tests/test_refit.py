@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs import fit
 from jobs import refit as refits
 from jobs.config_follow import FollowConfig, parse_duration
 from pipeline.execution import InlineExecutor
 from pipeline.follow.ledger import Ledger
+from pipeline.log import logs
 
 
 def lands(folder, name, rows=400, seed=0):
@@ -187,6 +189,52 @@ def test_a_file_that_lands_before_the_first_table_puts_it_off_by_nothing(place, 
     found = follow("--once", "refit.every=1h", "--json").expect(0)
     assert (found.json["refits"], found.json["files"], found.json["waiting"]) == (1, 1, 1)
     assert "tried once more without half.parquet" in found.stderr
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("module", "name"), [(logs, "find_files"), (fit, "prepare")])
+def test_a_file_that_is_deleted_while_a_refit_runs_puts_it_off_by_nothing(
+    place, stream, monkeypatch, module, name, known
+):
+    """It was listed, or its footer was read, and it is gone when it is to be read."""
+    follow, arriving = stream
+    place.filesystem = fsspec.filesystem("file")
+    lands(arriving, "a.parquet")
+    follow("--once", "refit.every=1h").expect(0)
+    lands(arriving, "b.parquet", rows=300)
+    for later in ("c.parquet", "d.parquet"):
+        lands(arriving, later)
+    if known:
+        follow("--once").expect(0)
+    there, left = getattr(module, name), [arriving / "c.parquet", arriving / "d.parquet"]
+
+    def then_one_less(*args, **named):
+        result = there(*args, **named)
+        if left:
+            left.pop().unlink()
+        return result
+
+    monkeypatch.setattr(module, name, then_one_less)
+    assert refit(place, arriving) == "published"
+    assert rows_of_current(place) == 700
+
+
+def test_a_log_that_is_deleted_file_by_file_is_not_tried_for_ever(place, stream, monkeypatch):
+    follow, arriving = stream
+    place.filesystem = fsspec.filesystem("file")
+    for number in range(8):
+        lands(arriving, f"{number}.parquet")
+    follow("--once", "refit.every=1h").expect(0)
+    there = logs.find_files
+
+    def then_one_less(*args, **named):
+        found = there(*args, **named)
+        min(arriving.iterdir()).unlink()
+        return found
+
+    monkeypatch.setattr(logs, "find_files", then_one_less)
+    assert refit(place, arriving) == "rejected"
+    assert len(list(arriving.iterdir())) == 4
 
 
 def test_a_refit_is_tried_again_without_new_files_alone(place, stream):

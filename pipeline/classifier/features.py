@@ -122,7 +122,8 @@ def open_features(
         be used, or differs in kind between files; no features; no rows.
     """
     found = find_files(paths, f"{setting}.path")
-    good, problems = read_footers(found.filesystem, found.files)
+    good, unreadable = read_footers(found.filesystem, found.files)
+    problems = [str(error) for error in unreadable]
     table = None
     if good:
         schemas = [(file.relative, schema) for file, schema in good]

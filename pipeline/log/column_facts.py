@@ -130,9 +130,9 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     """
     found = find_files(paths)
     filesystem = found.filesystem
-    good, problems = read_footers(filesystem, found.files)
-    if problems:
-        raise InputRejectedError(f"the log cannot be used.\n{listing(problems)}")
+    good, unreadable = read_footers(filesystem, found.files)
+    if unreadable:
+        raise InputRejectedError(f"the log cannot be used.\n{listing(unreadable)}")
     files = [file for file, _ in good]
     step = max(1, len(files) // MOST_FILES)
     some = files[::step]

@@ -14,7 +14,7 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
-from logcal.errors import InputRejectedError, examples, listing
+from logcal.errors import FileGoneError, InputRejectedError, examples, listing
 from pipeline.log import hive, segment_values
 from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches
 
@@ -135,21 +135,23 @@ def open_log(
     """
     found = find_files(paths)
     wanted = [file for file in found.files if file.relative not in without] if without else found.files
-    good, problems = read_footers(found.filesystem, among(wanted))
+    good, unreadable = read_footers(found.filesystem, among(wanted))
     schemas = [(file.relative, hive.with_keys(schema, file.path, columns.segments)) for file, schema in good]
     types, column_problems = _check_columns(schemas, columns)
-    problems += column_problems
+    problems = [*map(str, unreadable), *column_problems]
     files = tuple(file for file, _ in good)
     if not problems and sum(file.rows for file in files) == 0:
         problems.append(f"expected rows, found none in {len(files)} files")
     if problems:
-        raise InputRejectedError(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
+        gone = any(isinstance(error, FileGoneError) for error in unreadable)
+        kind = FileGoneError if gone else InputRejectedError
+        raise kind(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
     return Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
 
 
 def read_footers(
     filesystem: Any, found: Sequence[LogFile]
-) -> tuple[list[tuple[LogFile, pa.Schema]], list[str]]:
+) -> tuple[list[tuple[LogFile, pa.Schema]], list[InputRejectedError]]:
     """The files with their row groups and schemas, and what is wrong with those that cannot be read."""
     # Several at a time, where they are many: handing one over takes as long as reading a local file's footer does.
     share = max(1, min(_MOST_FOOTERS, len(found) // (4 * _FOOTER_THREADS)))
@@ -160,8 +162,8 @@ def read_footers(
             for some in pool.map(lambda files: [_read_footer(filesystem, file) for file in files], shares)
             for footer in some
         ]
-    problems = [footer for footer in footers if isinstance(footer, str)]
-    return _with_shared_schemas([footer for footer in footers if not isinstance(footer, str)]), problems
+    problems = [footer for footer in footers if isinstance(footer, InputRejectedError)]
+    return _with_shared_schemas([footer for footer in footers if isinstance(footer, tuple)]), problems
 
 
 def _with_shared_schemas(footers: Sequence[tuple[LogFile, pa.Schema]]) -> list[tuple[LogFile, pa.Schema]]:
@@ -179,9 +181,9 @@ def _shown_paths(paths: str | Sequence[str]) -> str:
     return paths if isinstance(paths, str) else examples(list(paths), 3)
 
 
-def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | str:
+def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | InputRejectedError:
     if file.size == 0:
-        return (
+        return InputRejectedError(
             f"{file.path}: expected a Parquet file, found an empty one (0 bytes): remove it or write it again"
         )
     try:
@@ -190,7 +192,7 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
             groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
             schema = parquet.schema_arrow
     except InputRejectedError as error:
-        return str(error)
+        return error
     return replace(file, row_groups=groups), schema
 
 
