@@ -117,17 +117,18 @@ def _run(
     attempt: Attempt,
 ) -> None:
     with _no_garbage():
+        from jobs import process_memory
         from jobs.cluster import check_class, starting_executor
         from jobs.cluster_kinds import local_workers
         from jobs.compile_ahead import helping
         from jobs.config_files import read_values
         from jobs.config_loading import load_values
         from jobs.logging_setup import announce_compiling
-        from jobs.process_memory import check_address_space
 
     if graph is not None and not dry_run:
         raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
-    check_address_space()
+    process_memory.check_address_space()
+    process_memory.begin()
     values = read_values(files, settings)
     given = copy.deepcopy(values.values)
     try:

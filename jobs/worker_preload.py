@@ -1,6 +1,8 @@
 """What the process that workers are forked from does when it starts."""
 
+from jobs import process_memory
 from jobs.worker_process import ignore_interrupts, load
 
 ignore_interrupts()
+process_memory.begin()
 load()

@@ -27,6 +27,9 @@ Array = npt.NDArray[np.float64]
 Key = tuple[Any, ...]
 """A segment: a value a column (str, int, bool, datetime.date), None where it is null."""
 
+_BUCKETS_PER_ROW = 4
+"""Of the index of a segment's map, at most: two thirds of look-ups then need no search."""
+
 
 @dataclass(frozen=True)
 class LookupFacts:
@@ -192,16 +195,28 @@ class SegmentedLookup:
         return self._of_maps(scores, place)
 
     def _of_maps(self, scores: Array, place: npt.NDArray[np.integer[Any]]) -> Array:
-        names = ("score_hi", "prob_lo", "slope", "anchor")
-        score_hi, *lines = (self.maps[name] for name in names)
         if compiled(scores.size):
             from calibrators._kernels import lookup
 
-            out = np.empty(scores.size)
-            lookup.apply_each(scores, place, self.starts[:-1], self.starts[1:], score_hi, *lines, out)
+            out, scores = np.empty(scores.size), np.ascontiguousarray(scores)
+            lookup.apply_each(scores, scores.view(np.uint64), place, *self._index, out)
             return out
         row = self._rows_at(scores, place)
-        return line(scores, *(column[row] for column in lines))
+        return line(scores, *(self.maps[name][row] for name in ("prob_lo", "slope", "anchor")))
+
+    @cached_property
+    def _index(self) -> tuple[Any, ...]:
+        """The rows of all maps as the compiled look-up takes them, and an index on the bits of scores for each map."""
+        from calibrators._kernels import lookup
+
+        rows = np.column_stack([self.maps[name] for name in ("score_hi", "prob_lo", "slope", "anchor")])
+        rows[self.starts[1:] - 1, 0] = np.nan
+        edges = lookup.ordered_bits(np.ascontiguousarray(self.maps["score_hi"]))
+        heads = np.empty((self.starts.size - 1, 4), np.uint64)
+        size = lookup.heads_of_maps(edges, self.starts, _BUCKETS_PER_ROW, heads)
+        buckets = np.empty(size, np.uint32)
+        lookup.fill_buckets(edges, self.starts, heads, buckets)
+        return rows, heads, buckets
 
     def _rows_at(self, scores: Array, place: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
         """The row of `maps` that each score lies in; any of its map for NaN. place : of each the number of its map."""

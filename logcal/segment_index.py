@@ -70,6 +70,10 @@ class SegmentIndex:
             parents = place
         self._known = np.zeros(parents.size + 1, np.bool_)  # the last one for what is not there
         self._known[prefix[known]] = True
+        self._by_code: tuple[Codes, npt.NDArray[np.bool_]] | None = None
+        if len(self._columns) == 1:
+            # What a value's code leads to, the last one for what is not there: a look-up less a row.
+            self._by_code = self._of_codes([np.append(np.arange(len(self._columns[0])), _ABSENT)])
 
     def find(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], seen: list[Seen] | None = None
@@ -82,12 +86,23 @@ class SegmentIndex:
         seen : of each column, what batch after batch of a file leaves here, so that the values of its dictionary are
             looked up once; see `nothing_seen`
         """
-        rows = len(columns[0])
+        before = seen or self.nothing_seen()
+        codes = [
+            values.find(column, own)
+            for values, column, own in zip(self._columns, columns, before, strict=True)
+        ]
+        if self._by_code is None:
+            return self._of_codes(codes)
+        place, known = self._by_code
+        return place[codes[0]], known[codes[0]]
+
+    def _of_codes(self, codes: Sequence[Integers]) -> tuple[Codes, npt.NDArray[np.bool_]]:
+        """See `find`. codes : of each column the code of each row's value, or -1."""
+        rows = codes[0].size
         place = np.full(rows, self._root, np.int32)
         ids: Integers = np.zeros(rows, np.int64)
-        before = seen or self.nothing_seen()
-        for level, values, column, own in zip(self._levels, self._columns, columns, before, strict=True):
-            ids = level.find(ids, values.find(column, own))
+        for level, own in zip(self._levels, codes, strict=True):
+            ids = level.find(ids, own)
             place = np.where(ids >= 0, level.place[ids], place)
         return place, self._known[ids]
 
@@ -146,7 +161,8 @@ class _Numbers:
     def _table(self) -> tuple[Codes, np.uint64]:
         from calibrators._kernels import find
 
-        slots, shift = _empty_table(self.known.size)
+        bits = _bits(self.known.size)
+        slots, shift = np.full(1 << bits, -1, np.int32), np.uint64(64 - bits)
         find.hash_numbers(self.known, slots, shift)
         return slots, shift
 
@@ -172,10 +188,11 @@ class _Texts:
         return np.where(null_mask(places), _ABSENT, as_numpy(places))
 
     @cached_property
-    def _table(self) -> tuple[Codes, np.uint64]:
+    def _table(self) -> tuple[npt.NDArray[np.uint64], np.uint64]:
         from calibrators._kernels import find
 
-        slots, shift = _empty_table(len(self.known))
+        bits = _bits(len(self.known))
+        slots, shift = np.zeros((1 << bits, 4), np.uint64), np.uint64(64 - bits)
         find.hash_texts(*_texts(self.known), slots, shift)
         return slots, shift
 
@@ -192,6 +209,7 @@ class _Values:
         encoded = column.dictionary_encode(null_encoding="encode")
         self.codes = as_numpy(encoded.indices).astype(np.int64)
         values = encoded.dictionary
+        self._size = len(values)
         self._null = int(np.flatnonzero(null_mask(values))[0]) if values.null_count else -1
         there = np.flatnonzero(~null_mask(values))
         self._code = np.append(there, -1)  # the last one for what is not there
@@ -215,13 +233,20 @@ class _Values:
         if _kind(column.type) != self._kind:
             return self._with_nulls(column, np.full(len(column), _ABSENT))
         if self._text:
-            return self._with_nulls(column, self._code[self._values.find(column)])
+            return self._with_nulls(column, self._codes_at(self._values.find(column)))
         numbers = as_numpy(_whole(column)).astype(np.int64)
-        codes = self._code[self._values.find(numbers)]
+        codes = self._codes_at(self._values.find(numbers))
         if pa.types.is_uint64(column.type) != self._unsigned:
             # What is negative in the one is beyond the largest number in the other.
             codes = np.where(numbers < 0, _ABSENT, codes)
         return self._with_nulls(column, codes)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def _codes_at(self, places: Integers) -> Integers:
+        """The codes of values by their places among those that are no nulls, or -1."""
+        return places if self._null < 0 else self._code[places]
 
     def _of_dictionary(self, dictionary: pa.Array, seen: Seen) -> Integers:
         """The codes of a dictionary's values; that of a batch begins with that of the one before, or is another."""
@@ -259,6 +284,6 @@ def _texts(column: pa.Array) -> tuple[Integers, npt.NDArray[np.uint8]]:
     return starts.astype(np.int64), np.frombuffer(data, np.uint8)
 
 
-def _empty_table(values: int) -> tuple[Codes, np.uint64]:
-    bits = max(4, (2 * values).bit_length())
-    return np.full(1 << bits, -1, np.int32), np.uint64(64 - bits)
+def _bits(values: int) -> int:
+    """Of the number of slots of a hash table: at least twice the values."""
+    return max(4, (2 * values).bit_length())

@@ -28,6 +28,7 @@ from calibrators.decomposition import chance_error, debiased_squared_error
 from calibrators.measures import assess
 from logcal import segment_index
 from logcal.errors import InputRejectedError
+from logcal.lookup_table import SegmentedLookup
 from logcal.segment_index import _Texts
 from logcal.table import Table
 from pipeline import schema
@@ -847,12 +848,16 @@ def test_scores_of_many_maps_at_once(seed, sizes):
     starts = np.cumsum([0, *sizes])
     score = np.append(rng.integers(-2, 210, 600) / 8.0, [np.nan, np.inf, -np.inf])
     place = rng.integers(0, len(sizes), score.size).astype(np.int32)
+    maps = {"score_hi": score_hi, **dict(zip(("prob_lo", "slope", "anchor"), columns, strict=True))}
+    table = SegmentedLookup(None, maps, starts, [], np.empty(0), None, None)
     found = np.empty(score.size)
-    lookup.apply_each(score, place, starts[:-1], starts[1:], score_hi, *columns, found)
-    for s, k, p in zip(score.tolist(), place.tolist(), found.tolist(), strict=True):
+    lookup.apply_each(score, score.view(np.uint64), place, *table._index, found)
+    row = table._rows_at(score, place)
+    for s, k, p, r in zip(score.tolist(), place.tolist(), found.tolist(), row.tolist(), strict=True):
         if np.isnan(s):
             assert np.isnan(p)
             continue
+        assert r == starts[k] + int(np.searchsorted(edges[k][:-1], s, side="right"))
         level, slope, anchor = (
             column[starts[k] + int(np.searchsorted(edges[k][:-1], s, side="right"))] for column in columns
         )

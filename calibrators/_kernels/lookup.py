@@ -96,30 +96,80 @@ def apply_ascending(scores, edges, prob_lo, slope, anchor, out):
 
 
 @kernel
-def apply_each(scores, place, start, stop, score_hi, prob_lo, slope, anchor, out):
-    """Evaluate at scores[i] the map in rows start[k], ..., stop[k] - 1, k = place[i]; NaN stays NaN. O(log rows) each.
+def heads_of_maps(edges, starts, buckets, heads):
+    """Of each map how its buckets are found, as `bucket_starts` has them, into heads. O(maps).
 
-    place : int32 array, shape (n,). start, stop : int64 arrays, shape (maps,).
+    edges : uint64 array, shape (rows,): the ordered bits of the upper edge of each row of all maps
+    starts : int64 array, shape (maps + 1,): where each map's rows begin, and where the last one's end
+    buckets : about how many a row
+    heads : uint64 array, shape (maps, 4): the ordered bits of the first edge, by how many bits scores are shifted, the
+        place of the first bucket among those of all maps, and the number of the last bucket; filled
+
+    Returns
+    -------
+    number of entries that the buckets of all maps take
     """
-    row, left = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    place = 0
+    for k in range(starts.size - 1):
+        first, finite = starts[k], starts[k + 1] - starts[k] - 1
+        shift, last = 0, 0
+        heads[k, 0] = edges[first]
+        if finite > 0:
+            span = edges[first + finite - 1] - edges[first]
+            while (span >> np.uint64(shift)) >= np.uint64(buckets * finite):
+                shift += 1
+            last = np.int64(span >> np.uint64(shift))
+        heads[k, 1], heads[k, 2], heads[k, 3] = shift, place, last
+        place += last + 2
+    return place
+
+
+@kernel
+def fill_buckets(edges, starts, heads, buckets):
+    """For each bucket of each map the first row with an edge in it or beyond, into buckets, uint32; linear."""
+    for k in range(starts.size - 1):
+        row, stop = starts[k], starts[k + 1] - 1
+        place, last = np.int64(heads[k, 2]), np.int64(heads[k, 3])
+        for b in range(last + 1):
+            while row < stop and ((edges[row] - heads[k, 0]) >> heads[k, 1]) < np.uint64(b):
+                row += 1
+            buckets[place + b] = row
+        buckets[place + last + 1] = stop
+
+
+@kernel
+def apply_each(scores, bits, place, rows, heads, buckets, out):
+    """Evaluate at scores[i] the map place[i]; NaN stays NaN. O(1) each, as `apply`.
+
+    scores : float64 array, shape (n,); bits : the same memory as uint64. place : int32 array, shape (n,)
+    rows : float64 array, shape (rows, 4): as in `apply`, of all maps; the last edge of each is NaN
+    heads, buckets : see `heads_of_maps` and `fill_buckets`
+    """
+    row, left = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
+    one = np.uint32(1)
     for first in range(0, scores.size, _BLOCK):
         n = min(_BLOCK, scores.size - first)
-        most = np.int64(1)
+        most = one
+        # In steps, whose reads do not wait for each other, and whose comparisons select: nobody can foresee them.
         for i in range(n):
             k = place[first + i]
-            row[i] = start[k]
-            left[i] = stop[k] - start[k]
+            key = _TOP if scores[first + i] == 0.0 else _ordered(bits[first + i])
+            low = heads[k, 0]
+            b = min((max(key, low) - low) >> heads[k, 1], heads[k, 3]) + heads[k, 2]
+            row[i] = buckets[b]
+            left[i] = buckets[b + np.uint64(1)] - row[i] + one
             most = max(most, left[i])
-        # All searches of a block go on step by step: what one reads does not wait for what another has found.
-        while most > 1:
+        while most > one:
             for i in range(n):
-                half = left[i] >> 1
-                row[i] += half * np.int64(score_hi[row[i] + max(half, np.int64(1)) - 1] <= scores[first + i])
+                half = left[i] >> one
+                at = np.uintp(row[i]) + np.uintp(max(half, one)) - np.uintp(1)
+                row[i] += half * np.uint32(rows[at, 0] <= scores[first + i])
                 left[i] -= half
-            most -= most >> 1
+            most -= most >> one
         for i in range(n):
             j, s = row[i], scores[first + i]
-            value = prob_lo[j] + slope[j] * (s - anchor[j])
+            level, slope = rows[j, 1], rows[j, 2]
+            value = level + slope * (s - rows[j, 3])
             # An infinite score in a constant row would give 0 * inf.
-            value = prob_lo[j] if slope[j] == 0.0 else value
+            value = level if slope == 0.0 else value
             out[first + i] = s if s != s else value
