@@ -15,7 +15,7 @@ from jobs.config import FitConfig, JobConfig
 from jobs.config_follow import FollowConfig
 from jobs.config_log import MeasuredLogConfig
 from jobs.config_monitor import MonitorConfig
-from logcal.errors import CheckFailedError, FileGoneError, InputRejectedError, NothingToDoError, examples
+from logcal.errors import CheckFailedError, FileChangedError, InputRejectedError, NothingToDoError, examples
 from pipeline.execution import Executor
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.ledger import Ledger
@@ -31,8 +31,8 @@ PUBLISHED, UNCHANGED, REFUSED, REJECTED = "published", "unchanged", "refused", "
 
 _STATE = "refit.json"
 
-_MOST_GONE = 3
-"""A refit is begun anew so often because of files that were deleted; where more are, the next one will do."""
+_MOST_CHANGES = 5
+"""A refit is begun anew so often because of files that changed or were deleted; where more do, the next one will do."""
 
 
 @dataclass
@@ -110,24 +110,23 @@ class Refits:
         return {*self.ledger.refused, *self.ledger.waiting}
 
     def _tried(self, job: Callable[[Collection[str]], T]) -> T:
-        """The result of a job on the stream's log; tried once more without files that the stream has not seen.
+        """The result of a job on the stream's log; tried anew where files come, change or go meanwhile.
 
-        The job lists the folder itself: a file may have come since, of which half is written, or another's place be
-        taken while it is read. What is left out now is there when the job is next run. A file may also be deleted
-        after it was listed: then the job is tried anew, `_MOST_GONE` times.
+        The job lists the folder itself, and reads what it has listed. Where a file is another by then, or gone, it is
+        begun anew, `_MOST_CHANGES` times. A file may also have come of which half is written: then it is tried once
+        more without files that the stream has not seen. What is left out is there when the job is next run.
 
         job : called with the names of files to pass over
         """
-        without, whole, gone = self._damaged(), True, 0
+        without, whole, changes = self._damaged(), True, 0
         while True:
             try:
                 return job(without)
-            except FileGoneError as error:
-                gone += 1
-                if gone > _MOST_GONE:
-                    raise
-                log.info("tried once more, a file was deleted: %s", error)
             except InputRejectedError as error:
+                changes += isinstance(error, FileChangedError)
+                if isinstance(error, FileChangedError) and changes <= _MOST_CHANGES:
+                    log.info("begun anew: %s", error)
+                    continue
                 unseen = self._unseen() - without if whole else set()
                 if not unseen:
                     raise

@@ -25,8 +25,8 @@ class InputRejectedError(LogcalError):
     exit_code = 3
 
 
-class FileGoneError(InputRejectedError):
-    """A file that was listed is not there any more: the same run may succeed at once, without it."""
+class FileChangedError(InputRejectedError):
+    """A file that was listed is gone, or another by now: the same run may succeed at once, with what is there."""
 
 
 class CheckFailedError(LogcalError):

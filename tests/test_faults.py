@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from logcal.errors import ConfigError, FileGoneError, TemporaryError
+from logcal.errors import ConfigError, FileChangedError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import redacted, remember, without_secrets
 
@@ -22,7 +22,7 @@ def store_error(name, text="", module="botocore.exceptions", base=Exception):
         (OSError(errno.EIO, "Input/output error"), TemporaryError),
         (OSError(errno.ENAMETOOLONG, "File name too long"), ConfigError),
         (PermissionError(errno.EACCES, "Permission denied"), ConfigError),
-        (FileNotFoundError("bucket/log"), FileGoneError),
+        (FileNotFoundError("bucket/log"), FileChangedError),
         (FileNotFoundError("The specified bucket does not exist"), ConfigError),
         (ConnectionResetError("reset"), TemporaryError),
         (TimeoutError(), TemporaryError),

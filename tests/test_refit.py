@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import shutil
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
@@ -191,12 +192,15 @@ def test_a_file_that_lands_before_the_first_table_puts_it_off_by_nothing(place, 
     assert "tried once more without half.parquet" in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("change", "rows"), [(Path.unlink, 700), (lambda path: lands(path.parent, path.name, rows=50), 800)]
+)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("module", "name"), [(logs, "find_files"), (fit, "prepare")])
-def test_a_file_that_is_deleted_while_a_refit_runs_puts_it_off_by_nothing(
-    place, stream, monkeypatch, module, name, known
+def test_files_that_change_or_go_while_a_refit_runs_put_it_off_by_nothing(
+    place, stream, monkeypatch, module, name, known, change, rows
 ):
-    """It was listed, or its footer was read, and it is gone when it is to be read."""
+    """They were listed, or their footers were read, and they are others when they are to be read."""
     follow, arriving = stream
     place.filesystem = fsspec.filesystem("file")
     lands(arriving, "a.parquet")
@@ -208,21 +212,21 @@ def test_a_file_that_is_deleted_while_a_refit_runs_puts_it_off_by_nothing(
         follow("--once").expect(0)
     there, left = getattr(module, name), [arriving / "c.parquet", arriving / "d.parquet"]
 
-    def then_one_less(*args, **named):
+    def then_one_changes(*args, **named):
         result = there(*args, **named)
         if left:
-            left.pop().unlink()
+            change(left.pop())
         return result
 
-    monkeypatch.setattr(module, name, then_one_less)
+    monkeypatch.setattr(module, name, then_one_changes)
     assert refit(place, arriving) == "published"
-    assert rows_of_current(place) == 700
+    assert rows_of_current(place) == rows
 
 
 def test_a_log_that_is_deleted_file_by_file_is_not_tried_for_ever(place, stream, monkeypatch):
     follow, arriving = stream
     place.filesystem = fsspec.filesystem("file")
-    for number in range(8):
+    for number in range(10):
         lands(arriving, f"{number}.parquet")
     follow("--once", "refit.every=1h").expect(0)
     there = logs.find_files

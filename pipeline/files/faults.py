@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from logcal.errors import ConfigError, FileGoneError, LogcalError, TemporaryError
+from logcal.errors import ConfigError, FileChangedError, LogcalError, TemporaryError
 from pipeline.files.secrets import without_secrets
 
 _NO_CREDENTIALS = {
@@ -84,7 +84,7 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
     -------
     TemporaryError : no memory, no threads, no space; a store that is not reached, fails or breaks off.
     ConfigError : no such bucket, no credentials, no permission, names that cannot be.
-    FileGoneError : no such object.
+    FileChangedError : no such object.
     """
     head = f"{what}: " if what else ""
     said = without_secrets(" ".join(str(error).split()))[:300]
@@ -133,7 +133,7 @@ def _store_fault(error: BaseException, head: str, said: str) -> LogcalError | No
             "choose another place"
         )
     if isinstance(error, FileNotFoundError):
-        return FileGoneError(f"{head}expected a file or folder, found none ({said})")
+        return FileChangedError(f"{head}expected a file or folder, found none ({said})")
     temporary = isinstance(error, (ConnectionError, TimeoutError)) or (of_store and names & _UNREACHABLE)
     if temporary:
         return TemporaryError(

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import ConfigError, FileGoneError, InputRejectedError, LogcalError, examples, listing
+from logcal.errors import ConfigError, FileChangedError, InputRejectedError, LogcalError, examples, listing
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault
 from pipeline.log.chunks import CheckedFooter
@@ -488,8 +488,8 @@ def _check_unchanged(filesystem: Any, path: str, source: Any, seen: Seen, *, ope
         raise _changed(path, seen, now)
 
 
-def _changed(path: str, seen: Seen, now: Seen) -> InputRejectedError:
-    return InputRejectedError(
+def _changed(path: str, seen: Seen, now: Seen) -> FileChangedError:
+    return FileChangedError(
         f"{path}: expected the file as it was when the log was opened ({seen}), found it changed ({now}): the log is "
         "being written to; run again when it is complete"
     )
@@ -522,7 +522,7 @@ def reading(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if error.errno is None:
             raise (as_fault(error, path) or error) from None
-        raise FileGoneError(
+        raise FileChangedError(
             f"{path}: expected the file that was there when the log was opened, found none: the log is being written "
             "to; run again when it is complete"
         ) from None
