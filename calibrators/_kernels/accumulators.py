@@ -17,6 +17,7 @@ from calibrators._kernels.sums import MAX_COMPONENTS, add, whole_total
 
 CHUNKS = 68
 _LOW = np.int64(0xFFFFFFFF)
+_WHOLE = np.int64(1 << 53)  # doubles hold every whole number below
 
 
 @kernel(inline=True)
@@ -54,9 +55,15 @@ def accumulate_product(accumulator, slot, bits, x, y):
 @kernel
 def drain(accumulator, components):
     """Move the sum, if >= 0, into components as an expansion, padded with zeros; return its length. O(chunks)."""
+    return drain_part(accumulator, 0, CHUNKS, components)
+
+
+@kernel
+def drain_part(accumulator, first, last, components):
+    """`drain` where all chunks but first, ..., last - 1 are zero."""
     carry = np.int64(0)
     n = 0
-    for i in range(CHUNKS):
+    for i in range(first, last):
         total = accumulator[i] + carry
         accumulator[i] = 0
         carry = total >> 32
@@ -64,7 +71,7 @@ def drain(accumulator, components):
         if rest != 0:
             n = add(components, n, math.ldexp(float(rest), 32 * i - 1074))
     if carry != 0:
-        n = add(components, n, math.ldexp(float(carry), 32 * CHUNKS - 1074))
+        n = add(components, n, math.ldexp(float(carry), 32 * last - 1074))
     for i in range(n, components.size):
         components[i] = 0.0
     return n
@@ -73,8 +80,12 @@ def drain(accumulator, components):
 @kernel
 def whole_as_components(total, components):
     """Write the int64 total >= 0 into components as an expansion, padded with zeros; return its length."""
-    n = add(components, 0, float(total & _LOW))
-    n = add(components, n, float(total >> 32) * 4294967296.0)
+    if total < _WHOLE:
+        components[0] = float(total)
+        n = np.int64(total > 0)
+    else:
+        n = add(components, 0, float(total & _LOW))
+        n = add(components, n, float(total >> 32) * 4294967296.0)
     for i in range(n, components.size):
         components[i] = 0.0
     return n

@@ -11,6 +11,7 @@ from calibrators._kernels.accumulators import (
     CHUNKS,
     accumulate_product,
     drain,
+    drain_part,
     whole_as_components,
 )
 from calibrators._kernels.compiled import kernel
@@ -23,6 +24,11 @@ WEIGHTS, PRODUCTS, LOSSES = 0, 1, 2
 """How much `sums_of_counts` takes."""
 
 _STRIP = 512
+_WIDTH = 16
+"""Components of a sum of counts, and of their products with doubles between 2**-200 and 1, which spans 283 bits: most
+segments are small, and are asked for by the hundred thousand."""
+_FIRST, _LAST = 24, 37
+"""The chunks of products with doubles between 2**-200 and 1: from 2**-306 to 2**110."""
 _TOP = 33  # the chunk whose lowest bit is 2**-18
 _UNIT = 262144.0  # 2**18
 _NEXT = 4294967296.0  # 2**32
@@ -127,6 +133,53 @@ def _add_ranks(p, w, k, start, stop, ranks):
     ranks[0], ranks[1] = rank, below
 
 
+@kernel(inline=True)
+def _add_to_segment(p, w, k, squares, start, stop, depth, total, products, slot, bits):
+    """Add the points start, ..., stop - 1 to a segment's weight, positives and squares, and to its products."""
+    weight = hits = square = np.int64(0)
+    for i in range(start, stop):
+        a = np.int64(w[i])
+        weight += a
+        hits += np.int64(k[i])
+        square += a * a
+    if squares.size:
+        square = np.int64(0)
+        for i in range(start, stop):
+            square += squares[i]
+    total[0] += weight
+    total[1] += hits
+    total[2] += square
+    if depth == WEIGHTS:
+        return
+    if p[start] < TINY or p[stop - 1] >= 1.0:
+        for i in range(start, stop):
+            if p[i] >= TINY:
+                accumulate_product(products, slot, bits, w[i], p[i])
+    else:
+        add_products(p[start:stop], w[start:stop], stop - start, products, slot, bits)
+
+
+@kernel
+def _add_strip(q, v, h, label, misses, work, squared, logs, infinite, slot, bits):
+    """Add the losses of a strip's points. label, misses : scratch for as many numbers."""
+    n = q.size
+    if q[0] < TINY or q[n - 1] >= 1.0:
+        add_losses(q, v, h, squared, logs, infinite, slot, bits, work)
+        return
+    mixed = np.int64(0)
+    for i in range(n):
+        mixed |= np.int64((h[i] != 0.0) & (v[i] != h[i]))
+    if not mixed:
+        _add_losses(q, h, v, n, work, squared, logs, slot, bits)
+        return
+    for i in range(n):
+        label[i], misses[i] = 1.0, v[i] - h[i]
+    _add_losses(q, label, h, n, work, squared, logs, slot, bits)
+    for i in range(n):
+        label[i] = 0.0
+    _add_losses(q, label, misses, n, work, squared, logs, slot, bits)
+
+
 @kernel
 def sums_of_counts(p, w, k, squares, bounds, depth):
     """The sums of `measures.segment_sums`, `loss_sums` and `rank_sum`, where w and k are counts.
@@ -145,7 +198,7 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
     arrays, shapes (segments, 4, components), (3, components), (components,)
     """
     segments = bounds.size - 1
-    sums = np.zeros((segments, 4, MAX_COMPONENTS))
+    sums = np.zeros((segments, 4, _WIDTH))
     accumulators = np.zeros((4, CHUNKS), np.int64)
     products, squared, logs, infinite = accumulators[0], accumulators[1], accumulators[2], accumulators[3]
     slot = np.empty(1)
@@ -153,53 +206,30 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
     values = np.empty(_STRIP)
     work = (values, values.view(np.int64), np.empty(_STRIP), np.empty(_STRIP))
     label, misses = np.empty(_STRIP), np.empty(_STRIP)
-    ranks = np.zeros(4, np.int64)
-    for j in range(segments):
-        total = np.zeros(3, np.int64)
-        for start in range(bounds[j], bounds[j + 1], _STRIP):
-            stop = min(start + _STRIP, bounds[j + 1])
-            n = stop - start
-            q, v, h = p[start:stop], w[start:stop], k[start:stop]
-            weight = hits = square = mixed = np.int64(0)
-            for i in range(n):
-                a, b = np.int64(v[i]), np.int64(h[i])
-                weight += a
-                hits += b
-                square += a * a
-                mixed |= np.int64((b != 0) & (a != b))
-            if squares.size:
-                square = np.int64(0)
-                for i in range(start, stop):
-                    square += squares[i]
-            total[0] += weight
-            total[1] += hits
-            total[2] += square
+    ranks, total = np.zeros(4, np.int64), np.zeros(3, np.int64)
+    j = 0
+    while j < segments:
+        # Small neighbours share a strip.
+        after = j + 1
+        while after < segments and bounds[after + 1] - bounds[j] <= _STRIP:
+            after += 1
+        for start in range(bounds[j], bounds[after], _STRIP):
+            stop = min(start + _STRIP, bounds[after])
+            for s in range(j, after):
+                low, high = max(start, bounds[s]), min(stop, bounds[s + 1])
+                if low < high:
+                    _add_to_segment(p, w, k, squares, low, high, depth, total, products, slot, bits)
+                    if high == bounds[s + 1]:
+                        whole_as_components(total[0], sums[s, 0])
+                        whole_as_components(total[1], sums[s, 1])
+                        drain_part(products, _FIRST, _LAST, sums[s, 2])
+                        whole_as_components(total[2], sums[s, 3])
+                        total[0] = total[1] = total[2] = 0
             _add_ranks(p, w, k, start, stop, ranks)
-            if depth == WEIGHTS:
-                continue
-            if q[0] < TINY or q[n - 1] >= 1.0:
-                for i in range(n):
-                    if q[i] >= TINY:
-                        accumulate_product(products, slot, bits, v[i], q[i])
-                if depth == LOSSES:
-                    add_losses(q, v, h, squared, logs, infinite, slot, bits, work)
-                continue
-            add_products(q, v, n, products, slot, bits)
-            if depth == PRODUCTS:
-                continue
-            if mixed:
-                for i in range(n):
-                    label[i], misses[i] = 1.0, v[i] - h[i]
-                _add_losses(q, label, h, n, work, squared, logs, slot, bits)
-                for i in range(n):
-                    label[i] = 0.0
-                _add_losses(q, label, misses, n, work, squared, logs, slot, bits)
-            else:
-                _add_losses(q, h, v, n, work, squared, logs, slot, bits)
-        whole_as_components(total[0], sums[j, 0])
-        whole_as_components(total[1], sums[j, 1])
-        drain(products, sums[j, 2])
-        whole_as_components(total[2], sums[j, 3])
+            if depth == LOSSES:
+                q, v, h = p[start:stop], w[start:stop], k[start:stop]
+                _add_strip(q, v, h, label, misses, work, squared, logs, infinite, slot, bits)
+        j = after
     _end_tie(ranks)
     losses = np.zeros((3, MAX_COMPONENTS))
     drain(squared, losses[0])
@@ -208,7 +238,7 @@ def sums_of_counts(p, w, k, squares, bounds, depth):
     rank = np.zeros(MAX_COMPONENTS)
     whole_as_components(ranks[0], rank)
     return (
-        _narrow(sums.reshape(-1, MAX_COMPONENTS)).reshape(segments, 4, -1),
+        _narrow(sums.reshape(-1, _WIDTH)).reshape(segments, 4, -1),
         _narrow(losses),
         _narrow(rank.reshape(1, -1))[0],
     )

@@ -6,7 +6,7 @@ An expansion is components[:n] of an array with room for `sums.MAX_COMPONENTS`; 
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.double_double import two_product
+from calibrators._kernels.double_double import two_product, two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 NO, SINGLE, ROOM = np.int64(0), np.int64(1), np.int64(MAX_COMPONENTS)
@@ -16,6 +16,8 @@ _WORD = np.int64(0xFFFFFFFF)
 _WORD_SIZE = 4294967296.0
 _SURE = 2.0**-95
 """The error of two terms of a quotient, relative to it, is less."""
+_SHORT = 2.0**-50
+"""Of a sum, what its second double may be at most where the rounding of that does not matter."""
 _TERMS = 12
 
 
@@ -23,7 +25,8 @@ _TERMS = 12
 def add_all(components, n, others, m, sign):
     """Add an expansion, times 1 or -1, to another; returns its length."""
     for i in range(m):
-        n = add(components, n, sign * others[i])
+        if others[i] != 0.0:
+            n = add(components, n, sign * others[i])
     return n
 
 
@@ -62,6 +65,31 @@ def _near(components, n):
 
 
 @kernel
+def _is_sure(high, low):
+    """Whether high is the double nearest to high + low, give or take `_SURE` of it."""
+    small = abs(high) * _SURE
+    up, down = (np.nextafter(high, np.inf) - high) / 2, (high - np.nextafter(high, -np.inf)) / 2
+    return low < up - small and low > small - down
+
+
+@kernel
+def _quotient_by_one(one, m, divisor):
+    """`quotient` by a double, in two terms and without memory; and whether they decide it."""
+    high, low = one[m - 1], 0.0
+    for i in range(m - 2, -1, -1):
+        high, error = two_sum(high, one[i])
+        low += error
+    if m > 4 or abs(low) > abs(high) * _SHORT:
+        return 0.0, False
+    first = high / divisor
+    product, rest = two_product(first, divisor)
+    # What the first term leaves is a double.
+    second = (((high - product) - rest) + low) / divisor
+    found, left = two_sum(first, second)
+    return found, _is_sure(found, left)
+
+
+@kernel
 def quotient(one, m, other, k):
     """The double nearest to the quotient of two expansions, ties to even; the second is positive.
 
@@ -69,6 +97,12 @@ def quotient(one, m, other, k):
     """
     if m == 0:
         return 0.0
+    if k == 1:
+        if m == 1:
+            return one[0] / other[0]
+        found, sure = _quotient_by_one(one, m, other[0])
+        if sure:
+            return found
     rest, terms = np.empty(MAX_COMPONENTS), np.empty(MAX_COMPONENTS)
     n = add_all(rest, NO, one, m, 1.0)
     divisor, found = _near(other, k), NO
@@ -82,8 +116,6 @@ def quotient(one, m, other, k):
         if i == 1:
             high = rounded(terms, found)
             low = _near(terms, found - 1) if found > 1 and terms[found - 1] == high else 0.0
-            small = abs(high) * _SURE
-            up, down = (np.nextafter(high, np.inf) - high) / 2, (high - np.nextafter(high, -np.inf)) / 2
-            if terms[found - 1] == high and low < up - small and low > small - down:
+            if terms[found - 1] == high and _is_sure(high, low):
                 return high
     return rounded(terms, found)

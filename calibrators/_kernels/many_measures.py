@@ -138,6 +138,8 @@ def _between(cuts, sums, low, high, components, n):
     """
     weight = hits = np.int64(0)
     for s in range(cuts.size - 1):
+        if cuts[s] >= high:
+            break
         if cuts[s] >= low and cuts[s + 1] <= high and cuts[s] < cuts[s + 1]:
             for c in range(sums.shape[2]):
                 weight += np.int64(sums[s, 0, c])
