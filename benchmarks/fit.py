@@ -4,9 +4,10 @@
     python benchmarks/fit.py /tmp/logcal-bench/log100m
     python benchmarks/fit.py /tmp/logcal-bench/log100m --methods isotonic bbq --peers
 
-DuckDB and Polars only sort; they have no lookup table yet. Spark (`--peers spark-12g`, with pyspark where
-SPARK_PYTHON points to, and Java) fits its isotonic regression. Whole processes, start included; the page cache is
-warm; runs are interleaved. Needs the `bench` extra.
+DuckDB and Polars only sort; they have no lookup table yet. `duckdb-groups-8GB` and `polars-groups` add ties up, as
+the first half of a fit does: `GROUP BY score`, sorted. Spark (`--peers spark-12g`, with pyspark where SPARK_PYTHON
+points to, and Java) fits its isotonic regression. Whole processes, start included; the page cache is warm; runs are
+interleaved. Needs the `bench` extra.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ SPARK_PYTHON = os.environ.get("SPARK_PYTHON", sys.executable)
 
 DUCKDB = """
 import duckdb, sys
-log, output, memory, scratch = sys.argv[1:]
+log, output, memory, scratch, query = sys.argv[1:]
 connection = duckdb.connect()
 connection.execute(f"SET memory_limit='{memory}'; SET threads=2; SET temp_directory='{scratch}'")
-connection.execute(
-    f"COPY (SELECT score, label FROM read_parquet('{log}/*.parquet') ORDER BY score) TO '{output}' (FORMAT parquet)"
-)
+connection.execute(f"COPY ({query} ORDER BY score) TO '{output}' (FORMAT parquet)")
 """
+_ROWS = "SELECT score, label FROM read_parquet('{log}/*.parquet')"
+_GROUPS = "SELECT score, count(*) AS w, sum(label) AS k FROM read_parquet('{log}/*.parquet') GROUP BY score"
 POLARS = """
 import os, sys
 os.environ["POLARS_MAX_THREADS"] = "2"
 import polars
-log, output = sys.argv[1:]
-polars.scan_parquet(f"{log}/*.parquet").select("score", "label").sort("score").sink_parquet(output)
+log, output, groups = sys.argv[1:]
+rows = polars.scan_parquet(f"{log}/*.parquet").select("score", "label")
+if groups:
+    rows = rows.group_by("score").agg(polars.len().alias("w"), polars.col("label").cast(polars.Int64).sum().alias("k"))
+rows.sort("score").sink_parquet(output)
 """
 SPARK = """
 import sys
@@ -97,13 +101,15 @@ def main(arguments: list[str]) -> None:
 
 def _peer(name: str, log: Path, folder: Path, clear: Callable[[], None]) -> Contender:
     output = str(folder / "sorted.parquet")
-    engine, _, memory = name.partition("-")
+    engine, *rest = name.split("-")
+    groups, memory = "groups" in rest, rest[-1] if rest else ""
     if engine == "duckdb":
-        command = [sys.executable, "-c", DUCKDB, str(log), output, memory, str(folder / "spill")]
+        query = (_GROUPS if groups else _ROWS).format(log=log)
+        command = [sys.executable, "-c", DUCKDB, str(log), output, memory, str(folder / "spill"), query]
     elif engine == "spark":
         command = [SPARK_PYTHON, "-c", SPARK, str(log), output, memory, str(folder)]
     else:
-        command = [sys.executable, "-c", POLARS, str(log), output]
+        command = [sys.executable, "-c", POLARS, str(log), output, "groups" if groups else ""]
     return Contender(name, command, clear)
 
 
