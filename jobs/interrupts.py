@@ -19,6 +19,13 @@ SIGNALLED = 128
 """A run that a signal ended exits with this plus the signal's number, as shells have it: 130 or 143."""
 
 
+_LONGEST = 10.0
+"""Seconds after which it is raised even where a lock is being taken: that may wait for what never comes."""
+
+_LOCKING = {"threading", "queue", "logging", "concurrent.futures.thread", "concurrent.futures._base"}
+_WAITING = {"wait", "_wait_for_tstate_lock", "as_completed", "result"}
+
+
 class _State:
     catching = False
     received: int | None = None
@@ -68,7 +75,7 @@ def _receive(number: int, frame: FrameType | None) -> None:
         _State.received, _State.at = number, time.monotonic()
     elif _State.raised or time.monotonic() - _State.at < SOON:
         return
-    if first or _importing(frame):
+    if first or _importing(frame) or (_taking_lock(frame) and time.monotonic() - _State.at < _LONGEST):
         reminder = threading.Timer(SOON, _remind, [number])
         reminder.daemon = True
         reminder.start()
@@ -84,6 +91,18 @@ def _importing(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _taking_lock(frame: FrameType | None) -> bool:
+    """Whether the frame takes a lock or gives one back: interrupted, it may keep one that other threads wait for.
+
+    Waiting for something is another matter: what waits is made to be interrupted.
+    """
+    return (
+        frame is not None
+        and frame.f_globals.get("__name__") in _LOCKING
+        and frame.f_code.co_name not in _WAITING
+    )
 
 
 def _remind(number: int) -> None:

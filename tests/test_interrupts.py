@@ -1,10 +1,17 @@
 """Runs that are interrupted, or lose a process: nothing half-done is left, and nothing keeps running."""
 
+import logging
 import os
+import queue
 import signal
 import socket
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
+
+from jobs import interrupts
 
 LOCAL = "cluster.kind=local"
 
@@ -12,6 +19,41 @@ LOCAL = "cluster.kind=local"
 def without_stderr(tree):
     """Everything but what the command said."""
     return {name: content for name, content in tree.items() if name != "stderr.txt"}
+
+
+def frame(module, name):
+    """Of a function of a module."""
+    code = SimpleNamespace(co_filename=module.__file__, co_name=name)
+    return SimpleNamespace(f_code=code, f_globals={"__name__": module.__name__}, f_back=None)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "seconds", "raised"),
+    [
+        (threading, "__enter__", 1.0, False),
+        (threading, "release", 1.0, False),
+        (queue, "put", 1.0, False),
+        (logging, "handle", 1.0, False),
+        # Whoever waits may be interrupted, and nobody is waited for for ever.
+        (threading, "wait", 1.0, True),
+        (threading, "_wait_for_tstate_lock", 1.0, True),
+        (threading, "__enter__", 11.0, True),
+        (queue, "put", 0.1, False),
+        (interrupts, "check", 0.1, False),
+        (interrupts, "check", 1.0, True),
+    ],
+)
+def test_nothing_is_raised_where_a_lock_is_taken(monkeypatch, module, name, seconds, raised):
+    """It would never be given back, and the threads that want it never end."""
+    clock = [100.0]
+    timer = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(interrupts.threading, "Timer", lambda *args: timer)
+    with interrupts.catching():
+        interrupts._receive(signal.SIGTERM, frame(interrupts, "run"))
+        clock[0] += seconds
+        with pytest.raises(KeyboardInterrupt) if raised else nullcontext():
+            interrupts._receive(signal.SIGTERM, frame(module, name))
 
 
 def await_runs(place, running):
