@@ -15,7 +15,14 @@ from jobs.config import FitConfig, JobConfig
 from jobs.config_follow import FollowConfig
 from jobs.config_log import MeasuredLogConfig
 from jobs.config_monitor import MonitorConfig
-from logcal.errors import CheckFailedError, FileChangedError, InputRejectedError, NothingToDoError, examples
+from logcal.errors import (
+    CheckFailedError,
+    FileChangedError,
+    FileRejectedError,
+    InputRejectedError,
+    NothingToDoError,
+    examples,
+)
 from pipeline.execution import Executor
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.ledger import Ledger
@@ -31,8 +38,8 @@ PUBLISHED, UNCHANGED, REFUSED, REJECTED = "published", "unchanged", "refused", "
 
 _STATE = "refit.json"
 
-_MOST_CHANGES = 5
-"""A refit is begun anew so often because of files that changed or were deleted; where more do, the next one will do."""
+_MOST_ATTEMPTS = 6
+"""A refit is begun so often because of files that came, changed or went; where more do, the next one will do."""
 
 
 @dataclass
@@ -113,24 +120,26 @@ class Refits:
         """The result of a job on the stream's log; tried anew where files come, change or go meanwhile.
 
         The job lists the folder itself, and reads what it has listed. Where a file is another by then, or gone, it is
-        begun anew, `_MOST_CHANGES` times. A file may also have come of which half is written: then it is tried once
-        more without files that the stream has not seen. What is left out is there when the job is next run.
+        begun anew. A file may also have come of which half is written, or that is damaged: then it is tried without
+        files that the stream has not seen. Either is done `_MOST_ATTEMPTS` times, as more may come meanwhile. What is
+        left out is there when the job is next run. Where it is no file that is wrong, it is tried once without those.
 
         job : called with the names of files to pass over
         """
-        without, whole, changes = self._damaged(), True, 0
+        without, attempts, all_seen = self._damaged(), 0, False
         while True:
             try:
                 return job(without)
             except InputRejectedError as error:
-                changes += isinstance(error, FileChangedError)
-                if isinstance(error, FileChangedError) and changes <= _MOST_CHANGES:
+                attempts += 1
+                again = isinstance(error, FileRejectedError) and attempts < _MOST_ATTEMPTS
+                if again and isinstance(error, FileChangedError):
                     log.info("begun anew: %s", error)
                     continue
-                unseen = self._unseen() - without if whole else set()
+                unseen = self._unseen() - without if again or not all_seen else set()
                 if not unseen:
                     raise
-                without, whole = without | unseen, False
+                without, all_seen = without | unseen, True
                 log.info("tried once more without %s, not scored yet: %s", examples(sorted(unseen), 3), error)
 
     def _unseen(self) -> set[str]:

@@ -25,7 +25,11 @@ class InputRejectedError(LogcalError):
     exit_code = 3
 
 
-class FileChangedError(InputRejectedError):
+class FileRejectedError(InputRejectedError):
+    """A file is no Parquet file, damaged, or half-written: without it, or later, the same run may succeed."""
+
+
+class FileChangedError(FileRejectedError):
     """A file that was listed is gone, or another by now: the same run may succeed at once, with what is there."""
 
 

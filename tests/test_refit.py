@@ -223,6 +223,27 @@ def test_files_that_change_or_go_while_a_refit_runs_put_it_off_by_nothing(
     assert rows_of_current(place) == rows
 
 
+@pytest.mark.parametrize(("damaged", "outcome"), [(3, "published"), (9, "rejected")])
+def test_damaged_files_may_land_while_a_refit_is_tried_again(place, stream, monkeypatch, damaged, outcome):
+    follow, arriving = stream
+    place.filesystem = fsspec.filesystem("file")
+    lands(arriving, "a.parquet")
+    follow("--once", "refit.every=1h").expect(0)
+    lands(arriving, "b.parquet", rows=300)
+    follow("--once").expect(0)
+    there, left = logs.find_files, list(range(damaged))
+
+    def then_one_more(*args, **named):
+        if left:
+            (arriving / f"damaged-{left.pop()}.parquet").write_text("this is no Parquet file")
+        return there(*args, **named)
+
+    monkeypatch.setattr(logs, "find_files", then_one_more)
+    assert refit(place, arriving) == outcome
+    assert len(left) == max(0, damaged - 6)
+    assert rows_of_current(place) == (700 if outcome == "published" else 400)
+
+
 def test_a_log_that_is_deleted_file_by_file_is_not_tried_for_ever(place, stream, monkeypatch):
     follow, arriving = stream
     place.filesystem = fsspec.filesystem("file")

@@ -20,7 +20,15 @@ import pyarrow.parquet as pq
 from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import ConfigError, FileChangedError, InputRejectedError, LogcalError, examples, listing
+from logcal.errors import (
+    ConfigError,
+    FileChangedError,
+    FileRejectedError,
+    InputRejectedError,
+    LogcalError,
+    examples,
+    listing,
+)
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault
 from pipeline.log.chunks import CheckedFooter
@@ -389,7 +397,7 @@ def read_batches(
             found += batch.num_rows
             yield batch
     if found != expected:
-        raise InputRejectedError(
+        raise FileRejectedError(
             f"{path}: expected {expected:,} rows as its footer says, found {found:,} in its pages: the file is "
             "damaged; write it again"
         )
@@ -537,7 +545,7 @@ def reading(path: str) -> Iterator[None]:
             raise fault from None
         if not isinstance(error, (pa.ArrowException, OSError)):
             raise
-        raise InputRejectedError(
+        raise FileRejectedError(
             f"{path}: expected a Parquet file, found one that cannot be read ({reason(error)}): write it again"
         ) from None
 

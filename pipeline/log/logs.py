@@ -14,7 +14,7 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
-from logcal.errors import FileChangedError, InputRejectedError, examples, listing
+from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, examples, listing
 from pipeline.log import hive, segment_values
 from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches
 
@@ -143,8 +143,10 @@ def open_log(
     if not problems and sum(file.rows for file in files) == 0:
         problems.append(f"expected rows, found none in {len(files)} files")
     if problems:
-        changed = any(isinstance(error, FileChangedError) for error in unreadable)
-        kind = FileChangedError if changed else InputRejectedError
+        kind: type[InputRejectedError] = InputRejectedError
+        if unreadable and not column_problems:
+            changed = any(isinstance(error, FileChangedError) for error in unreadable)
+            kind = FileChangedError if changed else FileRejectedError
         raise kind(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
     return Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
 
@@ -183,7 +185,7 @@ def _shown_paths(paths: str | Sequence[str]) -> str:
 
 def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | InputRejectedError:
     if file.size == 0:
-        return InputRejectedError(
+        return FileRejectedError(
             f"{file.path}: expected a Parquet file, found an empty one (0 bytes): remove it or write it again"
         )
     try:
