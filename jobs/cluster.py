@@ -38,7 +38,7 @@ _SLICE = 0.5
 """Seconds between looks at whether a cluster is still wanted."""
 
 _LATE = 2.0
-"""Seconds beyond the timeout after which a start that says nothing is given up."""
+"""Seconds beyond the timeout after which a start that says nothing is given up, and a manager's answer at the end."""
 
 _REFUSALS = 3
 """After so many a cluster manager is not asked again: the first may have been a mishap."""
@@ -131,6 +131,9 @@ class _Starting:
         if self.config.on_this_machine or self.config.by_class:
             wait_for_futures([self._future], _STOP)
         self.refusals.close()
+        if self.jobs is not None and self.jobs.answer is not None:
+            # It may have asked the manager by a process of its own, which the loop must see end.
+            wait_for_futures([self.jobs.answer], _LATE)
         if self.client is not None:
             self.client.close()
         if self.cluster is not None:
