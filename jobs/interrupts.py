@@ -18,7 +18,6 @@ SOON = 0.3
 SIGNALLED = 128
 """A run that a signal ended exits with this plus the signal's number, as shells have it: 130 or 143."""
 
-
 _LONGEST = 10.0
 """Seconds after which it is raised even where a lock is being taken: that may wait for what never comes."""
 
