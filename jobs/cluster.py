@@ -55,11 +55,13 @@ class StartExecutor(Protocol):
 
 
 @contextmanager
-def starting_executor(config: ClusterConfig) -> Iterator[StartExecutor]:
+def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterator[StartExecutor]:
     """Begin to start a cluster; yield what waits for it and returns its executor.
 
     So that a job can be prepared meanwhile. With kind auto processes are started only for work that threads would not
     serve. Whatever was started is stopped at the end.
+
+    workers_import : see `jobs.registry.Job`; processes of this machine begin to import it now
 
     Raises
     ------
@@ -68,6 +70,8 @@ def starting_executor(config: ClusterConfig) -> Iterator[StartExecutor]:
     TemporaryError
         The cluster cannot be reached, or no worker comes.
     """
+    if workers_import and config.on_this_machine:
+        worker_process.begin(workers_import)
     with ExitStack() as stack:
 
         def start() -> _Starting:

@@ -37,6 +37,8 @@ class Job:
     example: str = ""
     """Arguments of the shortest sensible command."""
     shortcuts: tuple[Shortcut, ...] = ()
+    workers_import: str = ""
+    """A module of what its tasks import besides what all jobs do; then threads do not serve them. Empty: nothing."""
 
     def config_class(self) -> type[JobConfig]:
         """Import the configuration class."""
@@ -49,6 +51,7 @@ class Job:
         return importlib.import_module(self.module)
 
 
+_TRAINING = "jobs.worker_preload_training"
 _STORE = "--set store.path=store --set store.table=ads"
 
 _JOBS = (
@@ -59,6 +62,7 @@ _JOBS = (
         module="jobs.generate",
         required=("data.path", "output.path"),
         example="--set data.path=data/ --set output.path=generated/",
+        workers_import=_TRAINING,
     ),
     Job(
         name="fit",
@@ -132,6 +136,7 @@ _JOBS = (
         module="jobs.reproduce",
         required=("output.path",),
         example="--quick --set output.path=reproduction",
+        workers_import=_TRAINING,
         shortcuts=(
             Shortcut("--quick", "reproduce.quick", "Some minutes, on the data sets that logcal ships."),
         ),

@@ -151,7 +151,7 @@ def _run(
         return
     attempt.begin(config)
     # A cluster that is wanted in any case starts while the job is being prepared.
-    with starting_executor(config.cluster) as executor:
+    with starting_executor(config.cluster, job.workers_import) as executor:
         with _no_garbage():
             prepared: Prepared = job.load_module().prepare(config)
         attempt.prepared(prepared.plan)

@@ -29,8 +29,10 @@ ENVIRONMENT = {
 }
 
 
-def begin() -> str:
+def begin(*modules: str) -> str:
     """Begin to start the process that workers are forked from; return the start method for `multiprocessing`.
+
+    modules : imported there besides what all tasks need, unless the process has begun to start before
 
     'forkserver' on Linux; 'spawn' elsewhere, where forking is not safe once system libraries are loaded, and where
     the server's socket cannot be made, such as below a temporary folder with a long name.
@@ -38,7 +40,7 @@ def begin() -> str:
     if sys.platform != "linux":
         return "spawn"
     os.environ.update(ENVIRONMENT)
-    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOAD])
+    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOAD, *modules])
     # Starting the tracker, which the server would do otherwise, unblocks signals.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -18,6 +18,7 @@ import pytest
 from calibrators.processors import processors
 from jobs.cluster import starting_executor
 from jobs.config_cluster import ClusterConfig
+from jobs.registry import JOBS
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
 
@@ -269,6 +270,21 @@ def test_workers_that_sort_and_score_import_neither_pandas_nor_scikit_learn():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "distributed" in loaded.split()
     assert {"pandas", "sklearn", "scipy.optimize"} & set(loaded.split()) == set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
+@pytest.mark.parametrize(
+    "job", [job for job in JOBS.values() if job.workers_import], ids=lambda job: job.name
+)
+def test_workers_that_train_are_forked_from_a_process_that_has_imported_it(job):
+    code = (
+        "import multiprocessing, sys; from jobs import worker_process\n"
+        f"assert worker_process.begin({job.workers_import!r}) == 'forkserver'\n"
+        "with multiprocessing.get_context('forkserver').Pool(1) as pool:\n"
+        "    print(*pool.apply(eval, ('list(__import__(\"sys\").modules)',)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {job.workers_import, "sklearn.compose", "skops.io", "pandas"} <= set(ran.stdout.split())
 
 
 @pytest.mark.skipif(
