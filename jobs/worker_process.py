@@ -32,10 +32,10 @@ ENVIRONMENT = {
 def begin(*modules: str) -> str:
     """Begin to start the process that workers are forked from; return the start method for `multiprocessing`.
 
-    modules : imported there besides what all tasks need, unless the process has begun to start before
-
     'forkserver' on Linux; 'spawn' elsewhere, where forking is not safe once system libraries are loaded, and where
     the server's socket cannot be made, such as below a temporary folder with a long name.
+
+    modules : imported there besides what all tasks need, unless the process has begun to start before
     """
     if sys.platform != "linux":
         return "spawn"

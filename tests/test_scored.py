@@ -279,7 +279,7 @@ def test_bytes_do_not_depend_on_the_workers(tmp_path, scoring):
     tables = {f"day={i % 2}/{i}.parquet": pa.table({"score": scores(500, i)}) for i in range(7)}
     log = write_log(tmp_path / "log", tables, row_group_size=200)
     run(log, scoring, tmp_path / "one")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         run(log, scoring, tmp_path / "two", DaskExecutor(client, 2))
     one, two = tmp_path / "one", tmp_path / "two"
