@@ -1,8 +1,9 @@
 """What the process that workers are forked from does when it starts."""
 
 from jobs import process_memory
-from jobs.worker_process import ignore_interrupts, load
+from jobs.worker_process import ignore_interrupts, load, while_command_lives
 
 ignore_interrupts()
 process_memory.begin()
-load()
+with while_command_lives():
+    load()

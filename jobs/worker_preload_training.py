@@ -3,13 +3,14 @@
 Each of them would take seconds for it otherwise, and for a logistic regression a twentieth of one.
 """
 
-import joblib  # noqa: F401
-import pandas as pd  # noqa: F401
-import sklearn.compose
-import sklearn.impute
-import sklearn.pipeline
-import sklearn.preprocessing  # noqa: F401
-import skops.io  # noqa: F401
-import threadpoolctl  # noqa: F401
+from jobs.worker_process import while_command_lives
 
-import pipeline.generate.generated_log  # noqa: F401
+with while_command_lives():
+    import pandas as pd  # noqa: F401
+    import sklearn.compose
+    import sklearn.impute
+    import sklearn.pipeline
+    import sklearn.preprocessing  # noqa: F401
+    import skops.io  # noqa: F401
+
+    import pipeline.generate.generated_log  # noqa: F401

@@ -11,11 +11,17 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 
 log = logging.getLogger("logcal")
 
 PRELOAD = "logcal.worker_preload"
+_LOOK = 0.05
+"""Seconds between looks at whether the command has ended."""
+
 _LARGE = str(1 << 30)
 ENVIRONMENT = {
     # A worker runs one task at a time, on one thread.
@@ -53,6 +59,30 @@ def begin(*modules: str) -> str:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
+
+
+@contextmanager
+def while_command_lives() -> Iterator[None]:
+    """Meanwhile end this process soon after the command that started it.
+
+    A command may end before it wants workers. A process that goes on importing for them holds the command's output
+    open, and who reads that through a pipe waits for both.
+    """
+    command = os.getppid()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK):
+            if os.getppid() != command:
+                os._exit(0)
+
+    watching = threading.Thread(target=watch, name="logcal-command", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()  # workers are forked from this process next, which is no time for threads
 
 
 def ignore_interrupts() -> None:

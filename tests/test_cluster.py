@@ -287,6 +287,29 @@ def test_workers_that_train_are_forked_from_a_process_that_has_imported_it(job):
     assert {job.workers_import, "sklearn.compose", "skops.io", "pandas"} <= set(ran.stdout.split())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
+def test_the_process_that_workers_are_forked_from_ends_with_its_command_though_it_imports(tmp_path):
+    # Who reads the command's output through a pipe waits until every process that has it open has ended.
+    (tmp_path / "endless.py").write_text(
+        "import os, time\n"
+        "from jobs.worker_process import while_command_lives\n"
+        "with while_command_lives():\n"
+        "    print('importing', flush=True)\n"
+        "    time.sleep(3600)\n"
+    )
+    code = "import sys; from jobs import worker_process; worker_process.begin('endless'); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    ) as command:
+        assert command.stdout.readline() == "importing\n"
+        output, _ = command.communicate("", timeout=240)  # which closes its input, and it ends
+    assert (command.returncode, output) == (0, "")
+
+
 @pytest.mark.skipif(
     int(pa.__version__.partition(".")[0]) < 26, reason="PyArrow 20 imports pandas to make arrays"
 )
