@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators._kernels import expansions
+from calibrators._kernels import expansions, few_error_bars, few_measures
+from calibrators._kernels.fixed_point import FEW, pair_of, parts_of
 from calibrators._kernels.sums import expansion_of
 from calibrators.many import all_counts, assess_columns, error_bars_of_columns, filled_groups
 from calibrators.measures import MEASURES, assess, error_bars
@@ -62,6 +63,79 @@ def test_error_bars_are_those_of_each_column():
         wanted = error_bars(*own)
         values = [wanted.auc_error, wanted.spiegelhalter_z, wanted.score_test_p]
         np.testing.assert_array_equal(row, np.array(values, float))
+
+
+def small(rng: np.random.Generator) -> Points:
+    """A column as segments have them: few rows, probabilities of models and of calibrated ones, and counts."""
+    rows = int(rng.integers(1, rng.choice([4, 25, 300])))
+    p = (
+        rng.random(rows),
+        rng.beta(0.3, 5, rows),
+        rng.beta(1, 200, rows),
+        np.round(rng.random(rows), 1),
+        rng.choice([1 / 3, 2 / 3, 0.1, 0.25, 0.5], rows),
+        10.0 ** -rng.uniform(0, 17, rows),
+    )[rng.integers(6)]
+    most = (2, 50, 5_000, 50_000)[rng.integers(4)]
+    return collapse(p, rng.random(rows) < p, rng.integers(1, most, rows).astype(float))
+
+
+def test_few_predictions_are_measured_without_expansions_and_as_with_them():
+    rng = np.random.default_rng(5)
+    columns = [small(rng) for _ in range(600)]
+    columns += [collapse(np.arange(1, n + 1) / (n + 1), np.arange(n) % 2 == 0) for n in (FEW, FEW + 1)]
+    edges = np.append(np.arange(1, 7) / 7, 0.5)
+    work, other = few_measures.workspace(), few_error_bars.workspace()
+    sure = []
+    for own in columns:
+        found, groups, bars = np.full(15, np.nan), np.full((7, 3), np.nan), np.full(3, np.nan)
+        sure.append(
+            (
+                few_measures.assess_few(*own, edges, 7, work, found, groups),
+                few_error_bars.error_bars_few(*own, other, bars),
+            )
+        )
+        if sure[-1][0]:
+            wanted = assess(*own, bins=7, histogram_bins=1)
+            values = [getattr(wanted.measures, name) for name in MEASURES]
+            values += [wanted.mean_prediction, wanted.weight, wanted.positives]
+            of_all = np.delete(np.array(values, float), few_measures.RMSE)
+            np.testing.assert_array_equal(np.delete(found[:12], few_measures.RMSE), of_all)
+            filled = [group for group in wanted.by_frequency if group.weight > 0]
+            for one, group in zip(filled_groups(groups), filled, strict=True):
+                assert one == (group.weight, group.effective_size, group.mean_prediction, group.frequency)
+    assert sure[-2:] == [(True, True), (False, False)]
+    measured, with_bars = np.mean(sure, axis=0)
+    assert measured > 0.7
+    assert with_bars > 0.4  # of many rows they are taken by expansions
+
+
+def test_what_two_doubles_leave_open_is_not_said_to_be_sure():
+    edges, found, groups = np.append(np.arange(1, 3) / 3, 0.5), np.empty(15), np.empty((3, 3))
+    tiny = collapse(np.array([1e-30, 0.5]), np.array([False, True]))
+    assert not few_measures.assess_few(*tiny, edges, 3, few_measures.workspace(), found, groups)
+    assert not few_error_bars.error_bars_few(*tiny, few_error_bars.workspace(), np.empty(3))
+
+
+fixed = st.tuples(st.integers(-(2**50), 2**50), *[st.integers(-(2**61), 2**61)] * 3)
+
+
+@settings(deadline=None)
+@given(fixed)
+def test_two_doubles_are_next_to_a_fixed_point_number(parts):
+    value = sum(Fraction(part, 2**bits) for part, bits in zip(parts, (18, 50, 82, 114), strict=True))
+    high, low, exact = pair_of(*parts)
+    assert high == float(value)
+    error = abs(Fraction(high) + Fraction(low) - value)
+    assert error == 0 if exact else error <= abs(value) / 2**104
+
+
+@settings(deadline=None)
+@given(st.floats(2.0**-60, 1023.0))
+def test_a_double_is_a_fixed_point_number(x):
+    *parts, left = parts_of(x)
+    assert left == 0
+    assert sum(Fraction(part, 2**bits) for part, bits in zip(parts, (18, 50, 82, 114), strict=True)) == x
 
 
 @pytest.mark.parametrize("tests", [False, True])

@@ -104,6 +104,34 @@ def add_coarse(values, factors, n, counts, sums, accumulator, slot, bits):
 
 
 @kernel
+def calibration_rows(q, n, tests, rows, losses):
+    """What `calibration_sums` multiplies with weights or positives, of the first n predictions, but for rows of ones.
+
+    rows : float64 array, shape (11, n at least). losses : scratch of n at least: two float64 arrays, their memory as
+    int64, and another
+    """
+    for i in range(n):
+        a = q[i] if q[i] >= TINY else 0.0
+        rows[2, i] = a
+        rows[3, i] = a * (1.0 - a)
+    if not tests:
+        return
+    hit, miss, hit_bits, miss_bits, exponents = losses
+    log_losses(q, n, hit, miss, (hit_bits, miss_bits), exponents)
+    for i in range(n):
+        a, v = rows[2, i], rows[3, i]
+        u = abs(1.0 - 2.0 * a)
+        rows[4, i] = u
+        rows[5, i] = a * u
+        rows[6, i] = u * u * v
+        x = abs(miss[i] - hit[i]) if v > 0.0 else 0.0
+        rows[7, i] = x
+        rows[8, i] = a * x
+        rows[9, i] = v * x
+        rows[10, i] = v * x * x
+
+
+@kernel
 def calibration_sums(p, w, k, counts, tests):
     """Sums over predictions that all lie in one of: [0, 0], (0, 1/2), [1/2, 1), [1, 1]. Shape (11, components).
 
@@ -118,28 +146,12 @@ def calibration_sums(p, w, k, counts, tests):
     rows = np.empty((11, STRIP))
     for i in range(STRIP):
         rows[0, i] = rows[1, i] = 1.0
-    hit, miss, exponents = np.empty(STRIP), np.empty(STRIP), np.empty(STRIP)
-    loss_bits = (hit.view(np.int64), miss.view(np.int64))
+    hit, miss = np.empty(STRIP), np.empty(STRIP)
+    losses = (hit, miss, hit.view(np.int64), miss.view(np.int64), np.empty(STRIP))
     for start in range(0, p.size, STRIP):
         n = min(STRIP, p.size - start)
         q, weight, hits = p[start : start + n], w[start : start + n], k[start : start + n]
-        for i in range(n):
-            a = q[i] if q[i] >= TINY else 0.0
-            rows[2, i] = a
-            rows[3, i] = a * (1.0 - a)
-        if tests:
-            log_losses(q, n, hit, miss, loss_bits, exponents)
-            for i in range(n):
-                a, v = rows[2, i], rows[3, i]
-                u = abs(1.0 - 2.0 * a)
-                rows[4, i] = u
-                rows[5, i] = a * u
-                rows[6, i] = u * u * v
-                x = abs(miss[i] - hit[i]) if v > 0.0 else 0.0
-                rows[7, i] = x
-                rows[8, i] = a * x
-                rows[9, i] = v * x
-                rows[10, i] = v * x * x
+        calibration_rows(q, n, tests, rows, losses)
         for r in range(11 if tests else 4):
             factors = hits if r == 1 or r == 4 or r == 7 else weight
             if r < 2 and counts:

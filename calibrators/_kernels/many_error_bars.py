@@ -10,14 +10,20 @@ import numpy as np
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.error_sums import calibration_sums, placements_of_counts
 from calibrators._kernels.expansions import NO, ROOM, SINGLE, add_all, add_product, quotient
+from calibrators._kernels.few_error_bars import (
+    AUC_ERROR,
+    PARTED,
+    SCORE_TEST,
+    SPIEGELHALTER,
+    error_bars_few,
+    workspace,
+)
 from calibrators._kernels.search import first_at
 from calibrators._kernels.sums import MAX_COMPONENTS, rounded
 
-AUC_ERROR, SPIEGELHALTER, SCORE_TEST = range(3)
 NUMBERS = 3
 
 _ZERO, _LOW, _HIGH, _ONE = range(4)
-_PARTED = 1e-12  # as in `calibrators.error_bars`
 
 
 @kernel
@@ -30,9 +36,12 @@ def error_bars_each(p, w, k, starts, found):
     found : float64 array, shape (columns, NUMBERS); NaN: there is no such number
     """
     bounds = np.zeros(5, np.int64)
+    work = workspace()
     for c in range(starts.size - 1):
         first, end = starts[c], starts[c + 1]
         q, v, h = p[first:end], w[first:end], k[first:end]
+        if error_bars_few(q, v, h, work, found[c]):
+            continue
         found[c, AUC_ERROR] = _auc_error(placements_of_counts(q, v, h))
         bounds[1] = first_at(q, 0, np.nextafter(0.0, 1.0))
         bounds[2], bounds[3], bounds[4] = first_at(q, 0, 0.5), first_at(q, 0, 1.0), q.size
@@ -133,7 +142,7 @@ def _score_test(both, size):
     d = add_product(divisor, NO, both[2], size[2], both[4], size[4], 1.0)
     largest = rounded(divisor, d)
     d = add_product(divisor, d, both[3], size[3], both[3], size[3], -1.0)
-    if size[2] == 0 or not rounded(divisor, d) > _PARTED * largest:
+    if size[2] == 0 or not rounded(divisor, d) > PARTED * largest:
         return np.nan
     n = NO
     for i, j, r, sign in ((0, 0, 4, 1.0), (0, 1, 3, -1.0), (0, 1, 3, -1.0), (1, 1, 2, 1.0)):

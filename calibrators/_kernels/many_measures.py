@@ -16,34 +16,35 @@ from calibrators._kernels.expansions import (
     add_whole,
     quotient,
 )
+from calibrators._kernels.few_measures import (
+    ACCURACY,
+    AUC,
+    BRIER,
+    ECE_FREQUENCY,
+    ECE_WIDTH,
+    GAP,
+    GROUP_FREQUENCY,
+    GROUP_MEAN,
+    GROUP_WEIGHT,
+    LARGEST,
+    LOG_LOSS,
+    MCE_FREQUENCY,
+    MCE_WIDTH,
+    MEAN,
+    POSITIVES,
+    VARIANCE,
+    WEIGHT,
+    assess_few,
+    workspace,
+)
 from calibrators._kernels.measures import TINY
 from calibrators._kernels.search import first_at
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
-(
-    AUC,
-    ACCURACY,
-    BRIER,
-    RMSE,
-    LOG_LOSS,
-    ECE_FREQUENCY,
-    MCE_FREQUENCY,
-    ECE_WIDTH,
-    MCE_WIDTH,
-    MEAN,
-    WEIGHT,
-    POSITIVES,
-    GAP,
-    VARIANCE,
-    LARGEST,
-) = range(15)
-"""Of a row of measures; the root of the Brier score is left to the caller."""
 NUMBERS = 15
+"""Of a row of measures; see `few_measures`."""
 
 _LOSSES, _WEIGHTS = np.int64(LOSSES), np.int64(WEIGHTS)
-
-GROUP_WEIGHT, GROUP_MEAN, GROUP_FREQUENCY = range(3)
-"""Of a group of equally many rows."""
 
 
 @kernel
@@ -61,10 +62,14 @@ def assess_each(p, w, k, starts, edges, bins, found, groups):
     groups : float64 array, shape (columns, bins, 3): weight, mean prediction, frequency of each group
     """
     none = np.empty(0, np.int64)
+    work = workspace()
     for c in range(starts.size - 1):
         first, end = starts[c], starts[c + 1]
         q, v, h = p[first:end], w[first:end], k[first:end]
-        if q[0] < 0 or q[q.size - 1] > 1:
+        scores = q[0] < 0 or q[q.size - 1] > 1
+        if not scores and assess_few(q, v, h, edges, bins, work, found[c], groups[c]):
+            continue
+        if scores:
             _of_scores(q, v, h, none, found[c])
             continue
         at = np.empty(edges.size, np.int64)
