@@ -451,6 +451,61 @@ def test_compiled_code_walks_as_the_plain_code_does(values, cut):
         assert not whole
 
 
+def read_by(large, data, at):
+    """A struct as it is read where values of `large` bytes are walked over by compiled code; or the kind of error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thrift, "_LARGE", large)
+        try:
+            return thrift.read_struct(data, at)
+        except (LookupError, ValueError) as error:
+            return type(error)
+
+
+@given(
+    st.one_of(
+        st.dictionaries(st.integers(-5, 200), THRIFT, max_size=30).map(thrift.struct), st.binary(max_size=60)
+    ),
+    st.integers(0, 3),
+    st.integers(0, 400),
+)
+def test_compiled_code_reads_structs_as_the_plain_code_does(encoded, at, cut):
+    for data in (bytes(at) + encoded, bytes(at) + encoded + b"rest", bytes(at) + encoded[:cut]):
+        assert read_by(0, data, at) == read_by(1 << 30, data, at)
+
+
+def test_structs_of_many_fields_are_read():
+    for count in (23, 24, 25, 300):
+        fields = {number: (thrift.I32, thrift.integer(number)) for number in range(1, count + 1)}
+        encoded = thrift.struct(fields)
+        assert thrift.read_struct(encoded) == (fields, len(encoded))
+        found = np.empty((count, 4), np.int64)
+        data = np.frombuffer(encoded, np.uint8)
+        assert compact.fields(data, 0, found) == (count, len(encoded))
+        assert found[:, 0].tolist() == list(fields)
+        assert compact.fields(data, 0, found[1:])[0] == -1
+
+
+@pytest.mark.parametrize("bits", [7, 14, 21, 28, 35, 63, 64])
+def test_numbers_of_any_length_are_written_and_read(bits):
+    for value in range(max(0, 2**bits - 3), min(2**bits + 3, 2**64)):
+        encoded = thrift.varint(value)
+        assert len(encoded) == max(1, -(-value.bit_length() // 7))
+        assert thrift.read_varint(encoded + b"rest", 0) == (value, len(encoded))
+
+
+def test_files_that_differ_in_names_rows_and_codecs_have_nothing_of_each_other():
+    """What is kept from file to file is kept by all that it depends on."""
+    names = ["p", "v", "a longer name"]
+    for rows, text, codec, name in itertools.product((1, 300, 5000), ("v1", "v2"), (0, 1, 6), names):
+        schema = pa.schema([pa.field(f"{name} {rows}", pa.int64())], metadata={"own": f"{rows} {text}"})
+        source = parquet_bytes(pa.table({f"{name} {rows}": np.arange(rows)}, schema=schema))
+        result = pq.read_table(io.BytesIO(with_columns(source, np.arange(rows) % 3.0, text, codec)))
+        assert result.schema.names == [f"{name} {rows}", "p", "v"]
+        assert result.schema.metadata[b"own"].decode() == f"{rows} {text}"
+        assert result.column("p").to_pylist() == [i % 3.0 for i in range(rows)]
+        assert result.column("v").to_pylist() == [text] * rows
+
+
 def test_wide_footers_are_extended_by_compiled_code():
     table = pa.table({f"c{i}": np.arange(30) + 0.5 for i in range(60)})
     source = parquet_bytes(table, row_group_size=1)

@@ -112,3 +112,48 @@ def element_ends(data, at, kind, ends):
                     return False
         ends[i] = at
     return True
+
+
+@kernel
+def fields(data, at, found):
+    """What a struct holds.
+
+    Parameters
+    ----------
+    data : uint8 array: the bytes.
+    at : where its first field starts.
+    found : int64 array, shape (most, 4): of each field its number, its type, where its value starts, and where it
+        ends; filled.
+
+    Returns
+    -------
+    number of fields, and where the struct ends; -1 and anything where it could not be walked over (see
+    `element_ends`), or has more than `most` fields
+    """
+    last = np.empty(1, np.int64)
+    number = np.int64(0)
+    count = 0
+    while at < data.size:
+        head = np.int64(data[at])
+        at += 1
+        if head == 0:
+            return count, at
+        if head >= 0x10:
+            number += head >> 4
+        else:
+            coded, at = _varint(data, at)
+            if coded < 0:
+                break
+            number = (coded >> 1) ^ -(coded & 1)
+        kind = head & 0x0F
+        end = at
+        if kind > 2:
+            if not element_ends(data, at, kind, last):
+                break
+            end = last[0]
+        if count == found.shape[0]:
+            break
+        found[count, 0], found[count, 1], found[count, 2], found[count, 3] = number, kind, at, end
+        count += 1
+        at = end
+    return -1, at
