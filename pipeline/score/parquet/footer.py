@@ -53,19 +53,6 @@ class NewColumn:
     indexes: Sequence[tuple[int, int]] | None = None
     """Offset and bytes of each chunk's offset index, where there are any."""
 
-    @property
-    def schema_element(self) -> bytes:
-        """Its SchemaElement struct."""
-        fields: thrift.Fields = {
-            1: (I32, thrift.integer(self.physical_type)),
-            3: (I32, thrift.integer(_OPTIONAL)),
-            4: (BINARY, thrift.binary(self.name.encode())),
-        }
-        if self.physical_type == BYTE_ARRAY:
-            fields[6] = (I32, thrift.integer(_UTF8))
-            fields[10] = (STRUCT, thrift.struct({1: (STRUCT, thrift.struct({}))}))
-        return thrift.struct(fields)
-
 
 def read_footer(source: BinaryIO) -> tuple[bytes, int]:
     """A file's footer and the offset at which it starts.
@@ -145,6 +132,7 @@ def _unreadable(error: Exception) -> NotExtensibleError:
     return NotExtensibleError(f"its footer does not read as Parquet's: {error!r}")
 
 
+@lru_cache(maxsize=16)
 def created_by(before: str) -> str:
     """Who wrote the file, and that we added to it.
 
@@ -178,10 +166,11 @@ def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
     """
     try:
         fields = dict(footer.fields)
-        fields[2] = (LIST, _extended_schema(fields[2][1], columns))
+        new = tuple((column.name, column.physical_type) for column in columns)
+        fields[2] = (LIST, _extended_schema(fields[2][1], new))
         fields[4] = (LIST, _extended_row_groups(footer.row_groups, columns))
         if 5 in fields:
-            fields[5] = (LIST, _extended_metadata(fields[5][1], columns))
+            fields[5] = (LIST, _extended_metadata(fields[5][1], new))
         before = thrift.read_binary(fields[6][1]).decode("utf-8", "replace") if 6 in fields else ""
         fields[6] = (BINARY, thrift.binary(created_by(before).encode()))
         if 7 in fields:
@@ -191,17 +180,36 @@ def extended_footer(footer: Footer, columns: Sequence[NewColumn]) -> bytes:
         raise _unreadable(error) from None
     if 8 in fields:
         raise NotExtensibleError("expected a plain Parquet file, found an encrypted one")
-    new = thrift.struct(fields)
-    return new + len(new).to_bytes(4, "little") + MAGIC
+    encoded = thrift.struct(fields)
+    return encoded + len(encoded).to_bytes(4, "little") + MAGIC
 
 
-def _extended_schema(elements: bytes, columns: Sequence[NewColumn]) -> bytes:
+_Named = tuple[tuple[str, int], ...]
+"""Names and physical types of new columns."""
+
+
+@lru_cache(maxsize=16)
+def _extended_schema(elements: bytes, columns: _Named) -> bytes:
+    """The schema with new columns. The files of a log have one, mostly."""
     root, *others = thrift.read_list(elements)
     fields, _ = thrift.read_struct(root)
     children = thrift.read_integer(fields[5][1])
     fields[5] = (I32, thrift.integer(children + len(columns)))
-    new = [column.schema_element for column in columns]
+    new = [_schema_element(name, kind) for name, kind in columns]
     return thrift.list_of(STRUCT, [thrift.struct(fields), *others, *new])
+
+
+def _schema_element(name: str, physical_type: int) -> bytes:
+    """The SchemaElement struct of a new column."""
+    fields: thrift.Fields = {
+        1: (I32, thrift.integer(physical_type)),
+        3: (I32, thrift.integer(_OPTIONAL)),
+        4: (BINARY, thrift.binary(name.encode())),
+    }
+    if physical_type == BYTE_ARRAY:
+        fields[6] = (I32, thrift.integer(_UTF8))
+        fields[10] = (STRUCT, thrift.struct({1: (STRUCT, thrift.struct({}))}))
+    return thrift.struct(fields)
 
 
 def _extended_row_groups(row_groups: Sequence[thrift.Fields], columns: Sequence[NewColumn]) -> bytes:
@@ -224,7 +232,9 @@ def _extended_row_groups(row_groups: Sequence[thrift.Fields], columns: Sequence[
     return thrift.list_of(STRUCT, extended)
 
 
-def _extended_metadata(entries: bytes, columns: Sequence[NewColumn]) -> bytes:
+@lru_cache(maxsize=16)
+def _extended_metadata(entries: bytes, columns: _Named) -> bytes:
+    """Key-value metadata with the new columns in its descriptions of the schema, which are mostly one for a log."""
     extended = []
     for entry in thrift.read_list(entries):
         fields, _ = thrift.read_struct(entry)
@@ -238,33 +248,31 @@ def _extended_metadata(entries: bytes, columns: Sequence[NewColumn]) -> bytes:
     return thrift.list_of(STRUCT, extended)
 
 
-def _extended_description(key: bytes, value: bytes, columns: Sequence[NewColumn]) -> bytes | None:
+def _extended_description(key: bytes, value: bytes, columns: _Named) -> bytes | None:
     """A description of the schema with the new columns; None when it does not parse and is better left out."""
     try:
         if key == _ARROW_SCHEMA:
-            return _extended_arrow_schema(value, tuple((c.name, c.physical_type) for c in columns))
+            return _extended_arrow_schema(value, columns)
         description: dict[str, Any] = json.loads(value)
         make = _spark_field if key == _SPARK_SCHEMA else _avro_field
-        description["fields"] += [make(column) for column in columns]
+        description["fields"] += [make(name, kind) for name, kind in columns]
         return json.dumps(description, separators=(",", ":"), ensure_ascii=False).encode()
     except (ValueError, TypeError, KeyError, pa.ArrowException, OSError):
         return None
 
 
 @lru_cache(maxsize=16)
-def _extended_arrow_schema(value: bytes, columns: tuple[tuple[str, int], ...]) -> bytes:
-    """Of columns' names and types. The files of a log have one schema, mostly."""
+def _extended_arrow_schema(value: bytes, columns: _Named) -> bytes:
+    """As above, where other metadata differ from file to file."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
     for name, kind in columns:
         schema = schema.append(pa.field(name, _ARROW_TYPES[kind]))
     return base64.b64encode(schema.serialize().to_pybytes())
 
 
-def _spark_field(column: NewColumn) -> dict[str, Any]:
-    kind = _TYPE_NAMES[column.physical_type]
-    return {"name": column.name, "type": kind, "nullable": True, "metadata": {}}
+def _spark_field(name: str, physical_type: int) -> dict[str, Any]:
+    return {"name": name, "type": _TYPE_NAMES[physical_type], "nullable": True, "metadata": {}}
 
 
-def _avro_field(column: NewColumn) -> dict[str, Any]:
-    kind = _TYPE_NAMES[column.physical_type]
-    return {"name": column.name, "type": ["null", kind], "default": None}
+def _avro_field(name: str, physical_type: int) -> dict[str, Any]:
+    return {"name": name, "type": ["null", _TYPE_NAMES[physical_type]], "default": None}

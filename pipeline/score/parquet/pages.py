@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -214,32 +215,44 @@ class ChunkWriter:
 
     def write_page(self, body: bytes, rows: int, encoding: int, codec: int) -> None:
         """Write a data page whose body is levels and values."""
-        header: thrift.Fields = {
-            1: (I32, thrift.integer(rows)),
-            2: (I32, thrift.integer(encoding)),
-            3: (I32, thrift.integer(_RLE)),
-            4: (I32, thrift.integer(_RLE)),
-        }
         start = self.position
-        self._write(_DATA_PAGE, body, {5: (STRUCT, thrift.struct(header))}, codec)
+        self._write(_DATA_PAGE, body, rows, encoding, codec)
         self._pages.append((start, self.position - start, self._rows))
         self._rows += rows
 
     def write_dictionary(self, body: bytes, entries: int, codec: int) -> None:
         """Write a dictionary page."""
-        header: thrift.Fields = {1: (I32, thrift.integer(entries)), 2: (I32, thrift.integer(_PLAIN))}
-        self._write(_DICTIONARY_PAGE, body, {7: (STRUCT, thrift.struct(header))}, codec)
+        self._write(_DICTIONARY_PAGE, body, entries, _PLAIN, codec)
 
-    def _write(self, kind: int, body: bytes, header: thrift.Fields, codec: int) -> None:
-        packed = _compress(body, codec)
-        header[1] = (I32, thrift.integer(kind))
-        header[2] = (I32, thrift.integer(len(body)))
-        header[3] = (I32, thrift.integer(len(packed)))
-        head = thrift.struct(header)
+    def _write(self, kind: int, body: bytes, values: int, encoding: int, codec: int) -> None:
+        encode = _encoded_again if len(body) <= _KEPT_BYTES else _encoded
+        head, packed = encode(kind, body, values, encoding, codec)
         self.target.write(head)
         self.target.write(packed)
         self.position += len(head) + len(packed)
         self._uncompressed += len(head) + len(body)
+
+
+def _encoded(
+    kind: int, body: bytes, values: int, encoding: int, codec: int
+) -> tuple[bytes, bytes | memoryview]:
+    """A page's header, and what follows it."""
+    packed = _compress(body, codec)
+    own: thrift.Fields = {1: (I32, thrift.integer(values)), 2: (I32, thrift.integer(encoding))}
+    if kind == _DATA_PAGE:
+        own[3] = own[4] = (I32, thrift.integer(_RLE))
+    header: thrift.Fields = {
+        1: (I32, thrift.integer(kind)),
+        2: (I32, thrift.integer(len(body))),
+        3: (I32, thrift.integer(len(packed))),
+        5 if kind == _DATA_PAGE else 7: (STRUCT, thrift.struct(own)),
+    }
+    return thrift.struct(header), packed
+
+
+_KEPT_BYTES = 256
+_encoded_again = lru_cache(maxsize=64)(_encoded)
+"""For pages that many files have alike, such as those of a string that is the same in every row."""
 
 
 def _compress(body: bytes, codec: int) -> bytes | memoryview:
