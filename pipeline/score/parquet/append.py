@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from pipeline.score.parquet.footer import (
 from pipeline.score.parquet.pages import ChunkWriter
 
 _COPY_BYTES = 1 << 23
+
+_GATHERED_BYTES, _GATHERED_PARTS = 1 << 20, 512
+"""Written with one call: systems take 1,024 parts, or a few less."""
 
 
 class Ending(NamedTuple):
@@ -114,6 +118,10 @@ def _check(before: pq.FileMetaData, end: bytes, columns: Sequence[NewColumn]) ->
 
 def _copy(source: BinaryIO, size: int, target: BinaryIO) -> None:
     """Copy the first `size` bytes; inside the kernel where it can."""
+    if type(source) is io.BytesIO and len(held := source.getvalue()) >= size:
+        # The bytes that it was made of: they need not be copied once more to be written.
+        target.write(memoryview(held)[:size])
+        return
     source.seek(0)
     copied = _copy_in_kernel(source, size, target)
     source.seek(copied)
@@ -141,6 +149,42 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
     return copied
 
 
+class _Gathered:
+    """What is written to a local file, handed over in few calls: a small file takes one.
+
+    Parameters
+    ----------
+    file : open for writing, without a buffer. What is written may not change until it is flushed.
+    """
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self._parts: list[bytes | memoryview] = []
+        self._held = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write bytes, now or later."""
+        self._parts.append(data)
+        self._held += len(data)
+        if self._held >= _GATHERED_BYTES or len(self._parts) == _GATHERED_PARTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over all that is held."""
+        parts, self._parts, self._held = self._parts, [], 0
+        while parts:
+            written = os.writev(self._file.fileno(), parts)
+            while parts and written >= len(parts[0]):
+                written -= len(parts.pop(0))
+            if parts:
+                parts[0] = memoryview(parts[0])[written:]
+
+    def fileno(self) -> int:
+        """For those who write past this object: it holds nothing back then."""
+        self.flush()
+        return self._file.fileno()
+
+
 @contextmanager
 def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
     """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist."""
@@ -156,9 +200,10 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
     # As `beside`, without looking for what a rename has taken away: files may be many and small.
     temporary = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"  # noqa: PTH119, PTH120
     try:
-        with open(temporary, "wb") as local:  # noqa: PTH123
-            yield local
-            begin_sync(local)
+        with open(temporary, "wb", buffering=0) as local:  # noqa: PTH123
+            gathered: Any = _Gathered(local)
+            yield gathered
+            begin_sync(gathered)
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
