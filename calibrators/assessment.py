@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 Z_95 = 1.959963984540054
 """The 97.5 % point of the standard normal distribution."""
@@ -87,15 +87,6 @@ class ReliabilityBin:
     effective_size: float
     interval_low: float | None
     interval_high: float | None
-
-
-class RowGroup(NamedTuple):
-    """What of a `ReliabilityBin` is needed to say how it would look by chance."""
-
-    weight: float
-    effective_size: float
-    mean_prediction: float
-    frequency: float
 
 
 @dataclass(frozen=True)

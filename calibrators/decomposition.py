@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrators._kernels import pava, ties
+from calibrators._kernels import many_certainty, pava, ties
+from calibrators._kernels.block_losses import mean_losses
 from calibrators._kernels.double_double import add_pairs
-from calibrators.assessment import Assessment, ReliabilityBin, RowGroup
+from calibrators.assessment import Assessment, ReliabilityBin
 from calibrators.exact_totals import Entries, exact
 from calibrators.passes import Array, Blocks, Points
 from calibrators.pooling import pool_points
@@ -200,14 +201,12 @@ def decompose_losses(
     blocks: Blocks, drawn: Array, brier_score: float, log_score: float | None
 ) -> Decomposition:
     """The decomposition of mean losses of the same predictions."""
-    total, positives = float(blocks.weight.sum()), float(blocks.positives.sum())
+    best_brier, best_log, base_brier, base_log = mean_losses(blocks.weight, blocks.positives)
     null = _null(drawn) if drawn.size else None
     brier, log_loss, ici = (None, None, None) if null is None else null.chance
     parts = []
-    losses = ((_brier, brier_score, brier), (_log, log_score, log_loss))
-    for loss, score, own in losses:
-        recalibrated = float(loss(blocks.positives, blocks.weight).sum()) / total
-        uncertainty = float(loss(np.array([positives]), np.array([total]))[0]) / total
+    losses = ((brier_score, best_brier, base_brier, brier), (log_score, best_log, base_log, log_loss))
+    for score, recalibrated, uncertainty, own in losses:
         worse = None if score is None or math.isinf(score) else max(0.0, score - recalibrated)
         mean, high = own or (None, None)
         parts.append(LossParts(worse, max(0.0, uncertainty - recalibrated), uncertainty, mean, high))
@@ -288,41 +287,16 @@ def _null(drawn: Array) -> _Null | None:
 # Calibration errors of groups, and what chance does to them.
 
 
-def chance_error(groups: Sequence[ReliabilityBin | RowGroup]) -> float:
+def chance_error(groups: Sequence[ReliabilityBin]) -> float:
     """The expected calibration error that these groups would show by chance if every probability is right.
 
     The mean absolute deviation of a binomial count, 2 nu (1 - p) Bin(nu; m, p) with nu = floor(m p) + 1 (de Moivre), m
     the rows and p the mean of a group: an upper bound where probabilities vary within it.
     """
-    filled = [group for group in groups if group.mean_prediction is not None]
-    if not filled:
-        return 0.0
-    total = math.fsum(group.weight for group in filled)
-    gaps = (
-        group.weight * _mean_deviation(group.effective_size, group.mean_prediction or 0.0) for group in filled
-    )
-    return math.fsum(gaps) / total
+    return _chances(groups)[many_certainty.CHANCE_ERROR]
 
 
-def _mean_deviation(size: float, p: float) -> float:
-    """E|k - m p| / m of a binomial k."""
-    m = max(1, round(size))
-    if p <= 0 or p >= 1:
-        return 0.0
-    nu = math.floor(m * p) + 1
-    if nu > m:
-        return 0.0
-    log = (
-        math.lgamma(m + 1)
-        - math.lgamma(nu + 1)
-        - math.lgamma(m - nu + 1)
-        + nu * math.log(p)
-        + (m - nu) * math.log1p(-p)
-    )
-    return 2 * nu * (1 - p) * math.exp(log) / m
-
-
-def debiased_squared_error(groups: Sequence[ReliabilityBin | RowGroup]) -> float | None:
+def debiased_squared_error(groups: Sequence[ReliabilityBin]) -> float | None:
     """The mean squared calibration error of groups, less what chance adds on average; below 0 by chance.
 
     Sum of (m / N) ((p - f)**2 - f (1 - f) / (m - 1)) over groups of m rows with mean p and frequency f.
@@ -331,12 +305,18 @@ def debiased_squared_error(groups: Sequence[ReliabilityBin | RowGroup]) -> float
     ----------
     Kumar, Liang & Ma (2019), "Verified uncertainty calibration", NeurIPS, arXiv:1909.10155.
     """
+    found = _chances(groups)[many_certainty.DEBIASED]
+    return None if math.isnan(found) else found
+
+
+def _chances(groups: Sequence[ReliabilityBin]) -> list[float]:
+    """Both numbers, by the code that takes them of many columns."""
     filled = [group for group in groups if group.frequency is not None and group.mean_prediction is not None]
-    if not filled or any(group.effective_size <= 1 for group in filled):
-        return None
-    total = math.fsum(group.weight for group in filled)
-    terms = []
-    for group in filled:
-        f, p = group.frequency or 0.0, group.mean_prediction or 0.0
-        terms.append(group.weight * ((p - f) ** 2 - f * (1 - f) / (group.effective_size - 1)))
-    return math.fsum(terms) / total
+    rows = [(group.weight, group.mean_prediction, group.frequency) for group in filled]
+    table = np.array(rows, np.float64).reshape(1, len(filled), 3)
+    found = np.empty((1, many_certainty.CHANCES))
+    many_certainty.chances_each(
+        table, np.array([[group.effective_size for group in filled]], np.float64), found
+    )
+    numbers: list[float] = found[0].tolist()
+    return numbers

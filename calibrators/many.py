@@ -11,11 +11,18 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import few_error_bars, few_measures, many_error_bars, many_measures
+from calibrators._kernels import (
+    few_error_bars,
+    few_measures,
+    many_agreements,
+    many_certainty,
+    many_error_bars,
+    many_measures,
+)
 from calibrators._kernels.measures import counts_and_whole
-from calibrators.assessment import RowGroup
 from calibrators.measures import THRESHOLD
 from calibrators.passes import Array, Points
+from calibrators.spread import cell_edges
 
 Integers = npt.NDArray[np.int64]
 
@@ -75,8 +82,37 @@ def error_bars_of_columns(points: Points, starts: Integers) -> Array:
     return found
 
 
-def filled_groups(groups: Array) -> list[RowGroup]:
-    """The groups of a column that have rows. groups : of it, see `assess_columns`."""
-    return [
-        RowGroup(weight, weight, mean, frequency) for weight, mean, frequency in groups.tolist() if weight > 0
-    ]
+def chances_of_columns(groups: Array) -> Array:
+    """What chance does to the calibration errors of columns of probabilities.
+
+    groups : see `assess_columns`
+
+    Returns
+    -------
+    float64 array, shape (columns, 2)
+        As `calibrators.decomposition.chance_error` and `debiased_squared_error`; NaN where there is no such number.
+    """
+    found = np.empty((groups.shape[0], many_certainty.CHANCES))
+    many_certainty.chances_each(groups, groups[:, :, 0].copy(), found)
+    return found
+
+
+def agreements_of_columns(points: Points, starts: Integers, losses: Array, enough: float) -> Array:
+    """What losses are made of, Cox's line and the ICI of columns of probabilities.
+
+    Parameters
+    ----------
+    points, starts : see `assess_columns`; predictions lie in [0, 1]
+    losses : float64 array, shape (columns, 2): Brier score and log loss
+    enough : rows of either label from which on a column has these numbers
+
+    Returns
+    -------
+    float64 array, shape (columns, 9)
+        Miscalibration and discrimination of the Brier score and of the log loss, as `decomposition.decompose_losses`;
+        intercept and its error, slope and its error, as `spread.cox`; `spread.mean_distance`. NaN where there is no
+        such number.
+    """
+    found = np.empty((starts.size - 1, many_agreements.NUMBERS))
+    many_agreements.agreements_each(*points, starts, cell_edges(), losses, float(enough), found)
+    return found

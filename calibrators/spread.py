@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import pava
 from calibrators._kernels.accumulators import expansion_of
+from calibrators._kernels.cox import line
 from calibrators._kernels.logistic import logistic
 from calibrators._kernels.sums import exact_sum
 from calibrators.assessment import Z_95
@@ -26,7 +27,6 @@ from calibrators.passes import Array
 _STEPS = 512
 _FARTHEST = 700
 _SMOOTH_CELLS = 2000
-_MOST_ROUNDS = 100
 
 
 class SpreadState(NamedTuple):
@@ -51,7 +51,7 @@ class Spread(NamedTuple):
 
 
 @functools.cache
-def _edges() -> Array:
+def cell_edges() -> Array:
     """Where cells begin: behind 0, and at log-odds of whole steps; and 1."""
     steps = np.arange(-_FARTHEST, 37, 1 / _STEPS)
     edges = np.empty(steps.size)
@@ -62,7 +62,7 @@ def _edges() -> Array:
 def spread_of_entries(entries: Entries) -> SpreadState:
     """The cells of a part whose predictions are known: in [0, 1], ascending."""
     p, w, k = entries[:3]
-    edges = _edges()
+    edges = cell_edges()
     first, end = np.searchsorted(edges, p[[0, -1]], side="right").tolist()
     starts = np.append(0, np.searchsorted(p, edges[first:end]))
     cell = first + np.flatnonzero(np.diff(np.append(starts, p.size)))
@@ -161,13 +161,13 @@ def agreement(spread: Spread, rate: float = 1.0) -> Agreement:
     """
     reasons: dict[str, str] = {}
     values: dict[str, Any] = {}
-    line = cox(spread, rate)
-    if line is None:
+    found = cox(spread, rate)
+    if found is None:
         reasons["slope"] = (
             "not defined, because it needs two different probabilities between 0 and 1, and labels that no line parts"
         )
     else:
-        (values["intercept"], values["slope"]), errors = line
+        (values["intercept"], values["slope"]), errors = found
         values["intercept_error"], values["slope_error"] = errors
     if rate == 1.0:
         values |= dict(zip(("ici", "e50", "e90"), distances(spread), strict=True))
@@ -181,45 +181,8 @@ def cox(spread: Spread, rate: float = 1.0) -> tuple[tuple[float, float], tuple[f
     """Intercept and slope of labels on the log-odds of predictions, and their standard errors; None without them."""
     inner = (spread.p > 0) & (spread.p < 1)
     p, w, k = (column[inner] for column in spread)
-    if p.size < 2 or not 0 < k.sum() < w.sum():
-        return None
-    x = np.log(p) - np.log1p(-p) - math.log(rate)
-
-    def likelihood_of(eta: Array) -> float:
-        return float((k * eta - w * np.logaddexp(0.0, eta)).sum())
-
-    theta = np.array([0.0, 1.0])
-    eta = theta[0] + theta[1] * x
-    likelihood, now = -math.inf, likelihood_of(eta)
-    for _ in range(_MOST_ROUNDS):
-        q = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(eta, -700), 700)))
-        v, rest = w * q * (1.0 - q), k - w * q
-        along = v * x
-        gradient = np.array([rest.sum(), (x * rest).sum()])
-        across = along.sum()
-        information = np.array([[v.sum(), across], [across, (along * x).sum()]])
-        determinant = information[0, 0] * information[1, 1] - information[0, 1] ** 2
-        if not determinant > 1e-14 * information[0, 0] * information[1, 1]:
-            return None
-        step = np.linalg.solve(information, gradient)
-        length = float(np.abs(step).max())
-        if length < 1e-12 * (1.0 + float(np.abs(theta).max())) or (now <= likelihood and length < 1e-8):
-            inverse = np.linalg.inv(information)
-            errors = (math.sqrt(inverse[0, 0]), math.sqrt(inverse[1, 1]))
-            return (float(theta[0]), float(theta[1])), errors
-        likelihood = now
-        scale = 1.0
-        while True:
-            there = theta + scale * step
-            eta = there[0] + there[1] * x
-            now = likelihood_of(eta)
-            if now >= likelihood or scale <= 1e-9:
-                break
-            scale /= 2
-        theta = there
-        if float(np.abs(theta).max()) > 1e4:
-            return None
-    return None
+    intercept, slope, *errors = line(p, w, k, math.log(rate))
+    return None if math.isnan(slope) else ((intercept, slope), (errors[0], errors[1]))
 
 
 def distances(spread: Spread) -> tuple[float, float, float]:

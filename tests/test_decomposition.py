@@ -1,18 +1,22 @@
 """The parts of losses against scikit-learn's isotonic regression, chance against enumeration and simulation."""
 
 import itertools
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 from calibrators import collapse, measures
+from calibrators._kernels.block_losses import mean_losses
+from calibrators._kernels.many_certainty import mean_deviation
 from calibrators.assessment import ReliabilityBin
-from calibrators.decomposition import _mean_deviation, chance_error, debiased_squared_error, decompose
+from calibrators.decomposition import chance_error, debiased_squared_error, decompose
 from calibrators.error_bars import assurance_passes
 from calibrators.measures import assess, run_passes
 from calibrators.passes import Points
@@ -83,11 +87,88 @@ def test_chance_shows_what_right_probabilities_show():
         assert 0.85 <= np.mean(shown <= expected.chance_95) <= 1.0
 
 
-@pytest.mark.parametrize(("m", "p"), [(1, 0.3), (7, 0.5), (40, 0.01), (1000, 0.2), (10, 0.999), (5, 0.0)])
-def test_mean_deviation_of_a_binomial_count(m, p):
-    k = np.arange(m + 1)
-    expected = scipy.stats.binom.pmf(k, m, p) @ np.abs(k - m * p) / m
-    assert _mean_deviation(m, p) == pytest.approx(expected, rel=1e-10)
+@given(st.lists(st.tuples(st.integers(1, 2**40), st.floats(0, 1)), min_size=1, max_size=20))
+def test_losses_of_blocks_are_their_formulas(blocks):
+    rows = [(w, round(w * share)) for w, share in blocks]
+
+    def log_loss(w, k):
+        return -sum((part * (Decimal(part) / w).ln() for part in (k, w - k) if part), Decimal(0))
+
+    total = tuple(map(sum, zip(*rows, strict=True)))
+    wanted = [
+        sum(map(loss, *zip(*some, strict=True))) / total[0]
+        for some in (rows, [total])
+        for loss in (lambda w, k: Decimal(k) * (w - k) / w, log_loss)
+    ]
+    found = mean_losses(*np.array(rows, float).T.copy())
+    np.testing.assert_allclose(found, np.array(wanted, float), rtol=2e-15, atol=2e-16)
+
+
+_probabilities = st.one_of(
+    st.floats(0.0, 1.0),
+    st.floats(-300.0, 0.0).map(lambda x: 10.0**x),
+    st.floats(-15.9, -0.1).map(lambda x: 1.0 - 10.0**x),
+)
+
+
+@given(st.integers(1, 60), _probabilities)
+def test_mean_deviation_of_a_count_is_that_of_all_its_values(m, p):
+    exact = Fraction(p)
+    wanted = sum(
+        math.comb(m, k) * exact**k * (1 - exact) ** (m - k) * abs(Fraction(k, m) - exact)
+        for k in range(m + 1)
+    )
+    assert mean_deviation(float(m), p) == pytest.approx(float(wanted), rel=2e-15, abs=1e-320)
+
+
+def log_factorial(n):
+    """To some 25 digits."""
+    if n < 50:
+        return Decimal(math.factorial(n)).ln()
+    series = zip((12, -360, 1260, -1680, 1188), (1, 3, 5, 7, 9), strict=True)
+    rest = sum(1 / (divisor * Decimal(n) ** power) for divisor, power in series)
+    rest += -Decimal(691) / 360360 / Decimal(n) ** 11 + 1 / (156 * Decimal(n) ** 13)
+    twice_pi = 2 * Decimal("3.14159265358979323846264338327950288419717")
+    return (Decimal(n) + Decimal("0.5")) * Decimal(n).ln() - n + twice_pi.ln() / 2 + rest
+
+
+@given(st.integers(1, 2**30), _probabilities | st.floats(0.0, 1.0, width=16), st.floats(-0.49, 0.49))
+@settings(max_examples=300, deadline=None)
+def test_mean_deviation_of_large_counts_is_de_moivres(m, p, more):
+    wanted = Decimal(0)
+    if 0 < p < 1:
+        with localcontext(prec=400):  # of 1 - p no digit is lost
+            q = 1 - Decimal(p)
+        with localcontext(prec=40):
+            nu = math.floor(Fraction(p) * m) + 1
+            ways = log_factorial(m) - log_factorial(nu) - log_factorial(m - nu)
+            wanted = 2 * nu * q * (ways + nu * Decimal(p).ln() + (m - nu) * q.ln()).exp() / m
+    assert mean_deviation(m + more, p) == pytest.approx(float(wanted), rel=2e-15, abs=1e-320)
+
+
+def test_mean_deviation_of_no_rows_is_that_of_one():
+    assert mean_deviation(0.2, 0.25) == 0.375
+
+
+_groups = st.lists(st.tuples(st.integers(2, 40), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
+
+
+@given(_groups, st.floats(0.1, 3.0))
+def test_errors_of_groups_are_their_formulas(groups, scale):
+    table = [ReliabilityBin(0, 1, m * scale, m * f, p, f, float(m), 0, 1) for m, p, f in groups]
+    whole = sum(Fraction(one.weight) for one in table)
+    shown = squared = Fraction(0)
+    for one in table:
+        p, f = Fraction(one.mean_prediction), Fraction(one.frequency)
+        terms = (p - f) ** 2 - f * (1 - f) / (Fraction(one.effective_size) - 1)
+        squared += Fraction(one.weight) * terms
+        m = int(one.effective_size)
+        deviation = (
+            math.comb(m, k) * p**k * (1 - p) ** (m - k) * abs(Fraction(k, m) - p) for k in range(m + 1)
+        )
+        shown += Fraction(one.weight) * sum(deviation)
+    assert chance_error(table) == pytest.approx(float(shown / whole), rel=1e-14, abs=1e-300)
+    assert debiased_squared_error(table) == pytest.approx(float(squared / whole), rel=1e-12, abs=1e-15)
 
 
 def test_errors_of_groups_and_what_chance_does_to_them():
@@ -107,6 +188,10 @@ def test_groups_that_say_nothing():
     empty = ReliabilityBin(0.0, 0.1, 0.0, 0.0, None, None, 0.0, None, None)
     assert chance_error((empty,)) == 0.0
     assert debiased_squared_error((empty,)) is None
+    one, two = (ReliabilityBin(0.0, 0.1, m, 0.0, 0.5, 0.0, m, 0.0, 0.1) for m in (1.0, 2.0))
+    assert debiased_squared_error((two, one)) is None
+    assert debiased_squared_error((two, empty)) == 0.25
+    assert chance_error((two, empty, one)) == pytest.approx((2 * 0.25 + 0.5) / 3)
 
 
 def test_the_band_holds_right_probabilities_and_shows_wrong_ones():

@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 from calibrators._kernels import expansions, few_error_bars, few_measures
 from calibrators._kernels.fixed_point import FEW, pair_of, parts_of
 from calibrators._kernels.sums import expansion_of
-from calibrators.many import all_counts, assess_columns, error_bars_of_columns, filled_groups
+from calibrators.decomposition import chance_error, debiased_squared_error, decompose
+from calibrators.error_bars import assurance_passes
+from calibrators.many import (
+    agreements_of_columns,
+    all_counts,
+    assess_columns,
+    chances_of_columns,
+    error_bars_of_columns,
+)
 from calibrators.measures import MEASURES, assess, error_bars
-from calibrators.passes import Points, collapse
+from calibrators.passes import Points, collapse, run_in_memory
+from calibrators.spread import cox, mean_distance
 from pipeline.evaluate import segment_numbers
 from pipeline.sort.exchange import Slices
 
@@ -50,9 +59,10 @@ def test_measures_are_those_of_each_column(bins):
         values += [wanted.mean_prediction, wanted.weight, wanted.positives]
         np.testing.assert_array_equal(row[:12], np.array(values, float))
         filled = [group for group in wanted.by_frequency if group.weight > 0]
-        assert [one.weight for one in filled_groups(some)] == [one.weight for one in filled]
-        for one, group in zip(filled_groups(some), filled, strict=True):
-            assert one == (group.weight, group.effective_size, group.mean_prediction, group.frequency)
+        assert filled or own.score[0] < 0 or own.score[-1] > 1
+        for one, group in zip(some[some[:, 0] > 0].tolist(), filled, strict=True):
+            assert one == [group.weight, group.mean_prediction, group.frequency]
+            assert group.effective_size == group.weight
 
 
 def test_error_bars_are_those_of_each_column():
@@ -63,6 +73,46 @@ def test_error_bars_are_those_of_each_column():
         wanted = error_bars(*own)
         values = [wanted.auc_error, wanted.spiegelhalter_z, wanted.score_test_p]
         np.testing.assert_array_equal(row, np.array(values, float))
+
+
+@pytest.mark.parametrize("bins", [1, 10])
+def test_what_chance_does_is_that_of_each_column(bins):
+    rng = np.random.default_rng(bins)
+    columns = [one for _ in range(500) if (one := column(rng)).score[0] >= 0 and one.score[-1] <= 1]
+    found = chances_of_columns(assess_columns(*together(columns), bins)[1])
+    for own, row in zip(columns, found, strict=True):
+        groups = assess(*own, bins=bins).by_frequency
+        values = [chance_error(groups), debiased_squared_error(groups)]
+        np.testing.assert_array_equal(row, np.array(values, float))
+
+
+def test_lines_and_parts_of_losses_are_those_of_each_column():
+    rng = np.random.default_rng(3)
+    columns = [one for _ in range(500) if (one := column(rng)).score[0] >= 0 and one.score[-1] <= 1]
+    for score, weight, positives in columns[-50:]:
+        # So many rows that pooling takes more than a double for their products.
+        times = 2.0 ** (30 - int(weight.sum()).bit_length())
+        columns.append(Points(score, weight * times, positives * times))
+    points, starts = together(columns)
+    losses = np.ascontiguousarray(assess_columns(points, starts, 10)[0][:, [2, 4]])
+    enough, lines = 0, 0
+    for own, row in zip(columns, agreements_of_columns(points, starts, losses, 5), strict=True):
+        hits = own.positives.sum()
+        if min(hits, own.weight.sum() - hits) < 5:
+            assert np.isnan(row).all()
+            continue
+        _, corp, cells = run_in_memory(assurance_passes(), own)
+        parts = decompose(*corp, assess(*own))
+        values = [
+            value
+            for loss in (parts.brier, parts.log_loss)
+            for value in (loss.miscalibration, loss.discrimination)
+        ]
+        line = cox(cells)
+        values += [None] * 4 if line is None else np.array(line).T.ravel().tolist()
+        np.testing.assert_array_equal(row, np.array([*values, mean_distance(cells)], float))
+        enough, lines = enough + 1, lines + (line is not None)
+    assert enough > lines > 50
 
 
 def small(rng: np.random.Generator) -> Points:
@@ -102,8 +152,8 @@ def test_few_predictions_are_measured_without_expansions_and_as_with_them():
             of_all = np.delete(np.array(values, float), few_measures.RMSE)
             np.testing.assert_array_equal(np.delete(found[:12], few_measures.RMSE), of_all)
             filled = [group for group in wanted.by_frequency if group.weight > 0]
-            for one, group in zip(filled_groups(groups), filled, strict=True):
-                assert one == (group.weight, group.effective_size, group.mean_prediction, group.frequency)
+            for one, group in zip(groups[groups[:, 0] > 0].tolist(), filled, strict=True):
+                assert one == [group.weight, group.mean_prediction, group.frequency]
     assert sure[-2:] == [(True, True), (False, False)]
     measured, with_bars = np.mean(sure, axis=0)
     assert measured > 0.7

@@ -84,6 +84,43 @@ def gradient(theta, x, y):
     return np.array([residual.sum(), (x * residual).sum()])
 
 
+_cells = st.lists(
+    st.tuples(
+        st.floats(1e-12, 1 - 1e-12) | st.sampled_from([5e-324, 1e-300, 1e-8, 0.5, 1 - 2**-53]),
+        st.floats(0.5, 1e6),
+        st.floats(0.01, 0.99) | st.sampled_from([0.0, 1.0]),
+    ),
+    min_size=2,
+    max_size=30,
+    unique_by=lambda cell: cell[0],
+)
+
+
+@given(_cells)
+@settings(max_examples=200, deadline=None)
+def test_nothing_is_left_to_gain_at_coxs_line(cells):
+    p, w, share = np.array(sorted(cells)).T
+    found = cox(Spread(p, w, w * share))
+    if found is None:
+        return
+    (a, b), errors = found
+    # Newton's step from there, in more digits.
+    p, w, k = (np.longdouble(column) for column in (p, w, w * share))
+    x = np.log(p) - np.log1p(-p)
+    eta = a + b * x
+    with np.errstate(over="ignore"):
+        q, v = 1 / (1 + np.exp(-eta)), w / (2 + np.exp(-eta) + np.exp(eta))
+    g, along, one, across, square = (
+        terms.sum() for terms in (k - w * q, x * (k - w * q), v, v * x, v * x * x)
+    )
+    determinant = one * square - across**2
+    steps = np.array([square * g - across * along, one * along - across * g]) / determinant
+    digits = one * square / determinant
+    assert np.abs(steps).max() <= 1e-13 * float(digits) * (1 + max(abs(a), abs(b)))
+    wanted = np.sqrt(np.array([square, one]) / determinant)
+    np.testing.assert_allclose(errors, wanted.astype(float), rtol=1e-13 * float(digits))
+
+
 def test_where_there_is_no_line():
     none = np.zeros(4)
     assert cox(Spread(np.array([0.2]), np.array([9.0]), np.array([3.0]))) is None

@@ -16,16 +16,19 @@ from calibrators.decomposition import (
     chance_error,
     debiased_squared_error,
     decompose,
-    decompose_losses,
 )
 from calibrators.error_bars import ErrorBars, assurance_passes, error_bar_passes
-from calibrators.exact_totals import entries_of
-from calibrators.many import all_counts, assess_columns, error_bars_of_columns, filled_groups
+from calibrators.many import (
+    agreements_of_columns,
+    all_counts,
+    assess_columns,
+    chances_of_columns,
+    error_bars_of_columns,
+)
 from calibrators.measures import assessment_passes, side_by_side
 from calibrators.passes import Array, Blocks, Pass, Points, run_in_memory, run_passes
-from calibrators.pooling import pool_points
 from calibrators.sampling import weighing_negatives
-from calibrators.spread import Spread, cox, join_spread, mean_distance, spread_of_entries
+from calibrators.spread import Spread, cox, mean_distance
 from pipeline import schema
 from pipeline.execution import tasks
 from pipeline.sort.exchange import Slices
@@ -123,31 +126,20 @@ def _measure_counts(bins: int, tests: bool, otherwise: Callable[[Slices], Array]
     return out
 
 
-_BLOCK = 64
+_BLOCK = 256
 """Segments between two looks at whether the command has ended."""
 
 
 def _sure_of_counts(points: Points, starts: Integers, groups: Array, rows: Array) -> None:
     """Write `SEGMENT_CERTAINTY` of segments behind their measures. groups : see `assess_columns`."""
     rows[:, _AT["auc_error"] : _AT["score_test_p"] + 1] = error_bars_of_columns(points, starts)
-    ends = starts.tolist()
-    for i, (row, own) in enumerate(zip(rows, groups, strict=True)):
-        filled = filled_groups(own)
-        values = {
-            "chance_error": chance_error(filled),
-            "debiased_squared_error": debiased_squared_error(filled),
-        }
-        positives = row[_AT["positives"]]
-        if min(positives, row[_AT["weight"]] - positives) >= ENOUGH:
-            column = Points(*(column[ends[i] : ends[i + 1]] for column in points))
-            cells = join_spread([spread_of_entries(entries_of(None, column))])
-            values |= _line(cox(cells)) | {"ici": mean_distance(cells)}
-            brier, log_loss = row[[_AT["brier"], _AT["log_loss"]]].tolist()
-            values |= _parts(decompose_losses(pool_points(column), _NOTHING_DRAWN, brier, log_loss))
-        for name, value in values.items():
-            row[_AT[name]] = math.nan if value is None else value
+    rows[:, _AT["chance_error"] : _AT["debiased_squared_error"] + 1] = chances_of_columns(groups)
+    losses = np.ascontiguousarray(rows[:, [_AT["brier"], _AT["log_loss"]]])
+    rows[:, _AT[_BEHIND[0]] :] = agreements_of_columns(points, starts, losses, ENOUGH)
 
 
+_BEHIND = (*schema.SEGMENT_PARTS, *schema.SEGMENT_LINE, "ici")
+"""What `agreements_of_columns` returns: the last of the fields."""
 _AT = {name: i for i, name in enumerate(FIELDS)}
 """The place of each field."""
 
