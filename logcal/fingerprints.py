@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.calibration_map import CalibrationMap, Interval
 from logcal import schema
-from logcal.lookup_table import Array, Key
+from logcal.arrow_columns import as_column
+from logcal.lookup_table import Array
 
 _MAP = schema.LOOKUP_TABLE.names
+
+_AT_ONCE = 1 << 16
+"""Rows whose texts are made together."""
+
+_PLAIN = re.compile(rb"[ !#-\[\]-~]*")
+"""What JSON in ASCII has as it is: all that can be printed but the quotation mark and the backslash."""
 
 
 def fingerprint(
@@ -45,8 +54,8 @@ def fingerprint(
 def segmented_fingerprint(
     facts: dict[str, Any],
     types: Sequence[pa.DataType],
-    keys: Sequence[Key],
-    rows: Sequence[int],
+    keys: Sequence[pa.Array],
+    rows: npt.NDArray[np.int64],
     maps: dict[str, Array],
     segments: pa.Table,
     version: str = schema.FORMAT_VERSION,
@@ -58,7 +67,8 @@ def segmented_fingerprint(
     ----------
     facts : method, parameters, score_transform, data, monotone, segments; and interval, where there are any
     types : of the segment columns
-    keys, rows : of all levels, in order: None for columns behind a key's level, and how many rows its map has
+    keys, rows : of all levels, in order: a column of values for each segment column, null behind a key's level; and how
+        many rows its map has
     maps : columns of all maps
     segments : the table beside them
     version : of the format
@@ -66,14 +76,71 @@ def segmented_fingerprint(
     """
     digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
     # Whose rows they are, once a segment and not once a row.
-    digest.update(json.dumps([[str(kind) for kind in types], keys, rows], default=str).encode())
+    digest.update(f"[{json.dumps([str(kind) for kind in types])}, [".encode())
+    _update(digest, keys, "[", "]")
+    digest.update(b"], [")
+    _update(digest, [as_column(rows)])
+    digest.update(b"]]")
     for name in _MAP:
         digest.update(np.asarray(maps[name], "<f8").tobytes())
     for values in interval or ():
         digest.update(np.asarray(values, "<f8").tobytes())
     for name, column in zip(segments.schema.names, segments.columns, strict=True):
-        digest.update(json.dumps([name, column.to_pylist()], default=str).encode())
+        digest.update(f"[{json.dumps(name)}, [".encode())
+        _update(digest, [column])
+        digest.update(b"]]")
     return digest.hexdigest()
+
+
+def _update(
+    digest: Any, columns: Sequence[pa.Array | pa.ChunkedArray], before: str = "", behind: str = ""
+) -> None:
+    """Add the JSON texts of rows, each between the same two, as `json.dumps` separates those of a list.
+
+    Whole columns of texts at a time: for a million segments Python's objects would take seconds.
+    """
+    import pyarrow.compute as pc
+
+    for start in range(0, len(columns[0]), _AT_ONCE):
+        rows = [_texts(_one(column.slice(start, _AT_ONCE))) for column in columns]
+        texts = rows[0] if len(rows) == 1 else pc.binary_join_element_wise(*rows, ", ")
+        ends = pa.array([0, len(texts)], pa.int32())
+        [joined] = pc.binary_join(pa.ListArray.from_arrays(ends, texts), f"{behind}, {before}")
+        digest.update(f"{', ' if start else ''}{before}{joined}{behind}".encode())
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """The JSON text of each value, as `json.dumps` has it."""
+    import pyarrow.compute as pc
+
+    if pa.types.is_integer(column.type):
+        texts = column.cast(pa.string())
+    elif pa.types.is_string(column.type) and _is_plain(column):
+        texts = pc.binary_join_element_wise('"', column, '"', "")
+    else:
+        # Zeros of either sign are different texts.
+        bits = column.view(pa.int64()) if pa.types.is_float64(column.type) else column
+        coded = bits.dictionary_encode()
+        values = coded.dictionary.view(column.type).to_pylist()
+        if pa.types.is_float64(column.type):
+            found = json.dumps(values)[1:-1].split(", ")
+        else:
+            found = list(map(json.JSONEncoder(default=str).encode, values))
+        texts = pa.array(found, pa.string()).take(coded.indices)
+    return texts.fill_null("null")
+
+
+def _is_plain(column: pa.Array) -> bool:
+    """Whether JSON has nothing in texts to escape."""
+    _, ends, data = column.buffers()
+    if data is None:
+        return True
+    first, last = np.frombuffer(ends, np.int32)[[column.offset, column.offset + len(column)]]
+    return _PLAIN.fullmatch(data[first:last]) is not None
 
 
 def as_json(value: Any) -> str:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from calibrators.calibration_map import CalibrationMap, Interval, line
 from logcal import schema, storage
-from logcal.arrow_columns import as_column, as_numpy
+from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
@@ -445,8 +445,9 @@ def _fingerprint_of(lookup: SegmentedLookup) -> str:
     facts = {**lookup.facts.content, "monotone": lookup.facts.monotone, "segments": list(names)}
     if lookup.facts.interval is not None:
         facts["interval"] = lookup.facts.interval
-    sizes = [b - a for a, b in spans]
+    sizes = np.array([b - a for a, b in spans], np.int64)
+    columns = [column_of([key[i] for key in keys], kind) for i, kind in enumerate(types)]
     version = lookup.facts.format_version
     return segmented_fingerprint(
-        facts, types, keys, sizes, lookup.maps, lookup.segments, version, lookup.interval
+        facts, types, columns, sizes, lookup.maps, lookup.segments, version, lookup.interval
     )

@@ -26,7 +26,7 @@ from logcal.lookup_table import SegmentedLookup
 from logcal.reading import SEGMENTS_FILE, cached_table, read_table, segmented
 from pipeline import schema
 from pipeline.log import segment_values
-from pipeline.log.segment_values import Encoder, Integers, Key
+from pipeline.log.segment_values import Encoder, Integers
 from pipeline.table import lookup_table
 from pipeline.table.segment_maps import GLOBAL, IDENTITY, MOVED, OWN, PARENT, Moves
 
@@ -93,7 +93,8 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
         facts["interval"] = fit.interval
     keys = [key + (None,) * (len(columns) - level.level) for level in fit.levels for key in level.keys]
     rows = np.array([size for level in fit.levels for size in level.maps.sizes])
-    table = _maps_table(fit, columns, keys, rows)
+    owners = segment_values.arrays(keys, fit.types)
+    table = _maps_table(fit, columns, owners, rows)
     moves = [level.moves for level in fit.levels if level.moves is not None]
     moved, sigmoids = bool(moves), any(one.of is not None for one in moves)
     segments, sources, reasons = (_moves_table if moved else _segments_table)(fit, columns)
@@ -103,17 +104,19 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     if fit.interval != NONE:
         version = schema.FOURTH_FORMAT_VERSION
         interval = Interval(*(as_numpy(table.column(name)) for name in schema.INTERVAL_TABLE.names[-2:]))
-    content = segmented_fingerprint(facts, fit.types, keys, rows.tolist(), maps, segments, version, interval)
+    content = segmented_fingerprint(facts, fit.types, owners, rows, maps, segments, version, interval)
     buffer = io.BytesIO()
     pq.write_table(segments, buffer, compression="zstd")
     return SegmentedFiles(content, buffer.getvalue(), table.num_rows, sources, reasons, table, facts, version)
 
 
-def _maps_table(fit: SegmentedFit, columns: tuple[str, ...], keys: list[Key], rows: Integers) -> pa.Table:
-    """The maps of all levels. keys, rows : of each map its segment, None for columns behind its level, and its rows."""
+def _maps_table(
+    fit: SegmentedFit, columns: tuple[str, ...], owners: list[pa.Array], rows: Integers
+) -> pa.Table:
+    """The maps of all levels. owners, rows : of each map its segment, null behind its level, and its rows."""
     levels = np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in fit.levels])
-    owner = np.repeat(np.arange(len(keys)), rows)
-    segment = [column.take(as_column(owner)) for column in segment_values.arrays(keys, fit.types)]
+    owner = np.repeat(np.arange(rows.size), rows)
+    segment = [column.take(as_column(owner)) for column in owners]
     maps = zip(*(level.maps.arrays() for level in fit.levels), strict=True)
     return pa.Table.from_arrays(
         [*segment, as_column(levels[owner]), *(as_column(np.concatenate(parts)) for parts in maps)],
