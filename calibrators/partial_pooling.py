@@ -63,14 +63,14 @@ class Cells(NamedTuple):
     Attributes
     ----------
     starts : int64 array, shape (segments + 1,)
+    centre : float64 array, shape (segments,): of the parent, see `Curve`
     logit : float64 array, shape (cells,): of the parent's level in the cell's block
-    offset : float64 array, shape (cells,): the same less the parent's centre
     weight, positives : float64 arrays, shape (cells,)
     """
 
     starts: Integers
+    centre: Array
     logit: Array
-    offset: Array
     weight: Array
     positives: Array
 
@@ -228,9 +228,9 @@ def move(cells: Cells) -> Moved:
     scores = np.empty((len(shares), VARIANCES.size, VARIANCES.size))
 
     def step(share: slice, variances: tuple[float, float], found: Array | None) -> None:
-        data = (cells.logit, cells.offset, cells.weight, cells.positives)
+        data = (cells.logit, cells.weight, cells.positives)
         starts = cells.starts[share.start : share.stop + 1]
-        kernel.move_curves(*data, starts, *variances, theta[share], derivatives[share])
+        kernel.move_curves(*data, starts, cells.centre[share], *variances, theta[share], derivatives[share])
         if found is not None:
             kernel.evidence(theta[share], derivatives[share], VARIANCES, found)
 
@@ -251,8 +251,11 @@ def move(cells: Cells) -> Moved:
             seen.add(pair)
         list(threads.map(step, shares, repeat(pair), repeat(None)))
     # A curve's centre is its parent's; taking it out leaves the form that tables have.
-    first = np.minimum(cells.starts[:-1], max(cells.logit.size - 1, 0))
-    centre = (cells.logit - cells.offset)[first] if cells.logit.size else np.zeros(groups)
+    if cells.logit.size:
+        first = cells.logit[np.minimum(cells.starts[:-1], cells.logit.size - 1)]
+        centre = first - (first - cells.centre)
+    else:
+        centre = np.zeros(groups)
     return Moved(pair, theta[:, 0] - theta[:, 1] * centre, 1.0 + theta[:, 1])
 
 
@@ -261,7 +264,7 @@ def _some(cells: Cells, every: int) -> Cells:
     sizes = np.diff(cells.starts)[::every]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     rows = np.arange(starts[-1]) + np.repeat(cells.starts[:-1:every] - starts[:-1], sizes)
-    return Cells(starts, *(column[rows] for column in cells[1:]))
+    return Cells(starts, cells.centre[::every].copy(), *(column[rows] for column in cells[2:]))
 
 
 def cross(cells: Cells, value: Integers, parent: Integers) -> Moved:
@@ -298,7 +301,7 @@ def cross(cells: Cells, value: Integers, parent: Integers) -> Moved:
     information = weight * p * (1.0 - p)
     centre = float((information * logit).sum() / information.sum())
     starts = np.searchsorted(owner[order], np.arange(shared.size + 1))
-    moved = move(Cells(starts, logit, logit - centre, weight, positives))
+    moved = move(Cells(starts, np.full(shared.size, centre), logit, weight, positives))
     found.shift[several], found.slope[several] = moved.shift[group], moved.slope[group]
     return Moved(moved.variances, found.shift, found.slope)
 

@@ -28,7 +28,7 @@ from logcal.table import Table
 from pipeline.fit.calibration import make_calibrator
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort import exchange, run_files, segment_visits
+from pipeline.sort import packed, run_files, segment_visits
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.segment_lookup import segmented_files
 from pipeline.table.segment_maps import SegmentRules
@@ -195,7 +195,7 @@ def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
     made = []
     for layout in range(3):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
-        monkeypatch.setattr(exchange, "STRIDE", int(rng.choice([1, 16, 1024])))
+        monkeypatch.setattr(packed, "STRIDE", int(rng.choice([1, 16, 1024])))
         monkeypatch.setattr(segment_visits, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
         (tmp_path / str(layout)).mkdir()
         own = table.take(rng.permutation(table.num_rows)) if layout else table

@@ -34,14 +34,18 @@ def cells_of(rng, groups=30, shift=0.5, stretch=0.3, rows=200):
         n = rng.integers(1, rows, blocks.size).astype(float)
         x = curve.logit[blocks] - curve.centre
         k = rng.binomial(n.astype(int), expit(curve.logit[blocks] + a + d * x)).astype(float)
-        parts.append((curve.logit[blocks], x, n, k))
+        parts.append((curve.logit[blocks], n, k))
     starts = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])])
-    return Cells(starts, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return Cells(
+        starts,
+        np.full(groups, curve.centre),
+        *(np.concatenate(column) for column in zip(*parts, strict=True)),
+    )
 
 
 def penalised(theta, cells, g, a, d):
     rows = slice(cells.starts[g], cells.starts[g + 1])
-    eta = cells.logit[rows] + theta[0] + theta[1] * cells.offset[rows]
+    eta = cells.logit[rows] + theta[0] + theta[1] * (cells.logit[rows] - cells.centre[g])
     n, k = cells.weight[rows], cells.positives[rows]
     likelihood = (-k * np.logaddexp(0, -eta) - (n - k) * np.logaddexp(0, eta)).sum()
     return -(likelihood - theta[0] ** 2 / (2 * a) - theta[1] ** 2 / (2 * d))
@@ -51,7 +55,7 @@ def penalised(theta, cells, g, a, d):
 def test_each_group_is_at_the_optimum_that_scipy_finds(variances):
     cells = cells_of(np.random.default_rng(0))
     theta, derivatives = np.zeros((30, 2)), np.zeros((30, 5))
-    kernel.move_curves(*cells[1:], cells.starts, *variances, theta, derivatives)
+    kernel.move_curves(*cells[2:], cells.starts, cells.centre, *variances, theta, derivatives)
     for g in range(30):
         best = optimize.minimize(
             penalised, [0.0, 0.0], (cells, g, *variances), bounds=[(None, None), (-1, None)], tol=1e-14
@@ -97,7 +101,7 @@ def test_groups_of_one_class_and_without_rows():
     cells.positives[: cells.starts[1]] = 0
     cells.positives[cells.starts[1] : cells.starts[2]] = cells.weight[cells.starts[1] : cells.starts[2]]
     starts = np.append(cells.starts, cells.starts[-1])
-    moved = move(cells._replace(starts=starts))
+    moved = move(cells._replace(starts=starts, centre=np.append(cells.centre, 0.3)))
     assert np.isfinite(moved.shift).all()
     assert (moved.slope >= 0).all()
     assert moved.shift[-1] == 0
@@ -134,7 +138,7 @@ def test_segments_that_do_not_differ_are_hardly_moved_and_often_not_at_all():
         k = rng.binomial(n.astype(int), np.linspace(0.05, 0.6, 12)).astype(float)
         curve = curve_of(k.sum(axis=0) / n.sum(axis=0), n.sum(axis=0))
         logits = np.tile(curve.logit, 300)
-        cells = Cells(np.arange(0, 3601, 12), logits, logits - curve.centre, n.ravel(), k.ravel())
+        cells = Cells(np.arange(0, 3601, 12), np.full(300, curve.centre), logits, n.ravel(), k.ravel())
         moved = move(cells)
         assert max(moved.variances) <= 2.0**-9
         if moved.variances == (0.0, 0.0):

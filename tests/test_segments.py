@@ -41,7 +41,7 @@ from pipeline.fit.segment_fit import fit_segments
 from pipeline.log import segment_values
 from pipeline.log.log_files import open_parquet
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort import buckets, exchange, run_files, segment_visits
+from pipeline.sort import buckets, packed, run_files, segment_visits
 from pipeline.sort.score_table import SortPlan
 from pipeline.sort.segment_visits import pack
 from pipeline.table.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
@@ -206,7 +206,7 @@ def test_equals_a_loop_in_memory(
     rules = SegmentRules(*rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_files, "SAMPLE_STRIDE", stride)
-        patch.setattr(exchange, "STRIDE", stride)
+        patch.setattr(packed, "STRIDE", stride)
         found = fit(
             tmp_path_factory.mktemp("x"),
             table,
@@ -259,7 +259,7 @@ def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
     made = []
     for layout in ("one", "small", "shuffled"):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
-        monkeypatch.setattr(exchange, "STRIDE", int(rng.choice([1, 16, 1024])))
+        monkeypatch.setattr(packed, "STRIDE", int(rng.choice([1, 16, 1024])))
         monkeypatch.setattr(segment_visits, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
         (tmp_path / layout).mkdir()
         path = write_layout(tmp_path / layout / "log", table, layout, rng)
@@ -314,7 +314,7 @@ def test_very_many_segments(tmp_path):
 @pytest.mark.parametrize("bucket_bytes", [800, 1 << 24])
 def test_every_method_whole_or_cut(tmp_path, method, params, bucket_bytes, monkeypatch):
     monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
-    monkeypatch.setattr(exchange, "STRIDE", 8)
+    monkeypatch.setattr(packed, "STRIDE", 8)
     table = some_log(1500, 3, segments=4).drop_columns("country")
     rules = SegmentRules(60, 5)
     found = fit(
@@ -629,7 +629,7 @@ def rows_in_memory(table, expected, columns):
 @pytest.mark.parametrize("bucket_bytes", [2000, 1 << 24])
 def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, monkeypatch):
     monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
-    monkeypatch.setattr(exchange, "STRIDE", 8)
+    monkeypatch.setattr(packed, "STRIDE", 8)
     monkeypatch.setattr(segment_numbers, "ENOUGH", 20)
     columns = ("model", "country")
     table, rules = some_log(1200, 7, segments=3), SegmentRules(60, 5)

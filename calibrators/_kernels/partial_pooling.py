@@ -129,18 +129,18 @@ def pool_ranks_within(rows, starts, parent, edges, edge_starts, pooled):
 
 
 @kernel
-def _derivatives(cells, start, stop, a, d, scratch, out):
+def _derivatives(cells, start, stop, centre, a, d, scratch, out):
     """Gradient and information of one group's log likelihood at (a, d) into out: g_a, g_d, h_aa, h_ad, h_dd.
 
-    cells : logit, x, weight, positives. scratch : float64 array, shape (BLOCK,), and memory of `logistic.room`
+    cells : logit, weight, positives. scratch : float64 array, shape (BLOCK,), and memory of `logistic.room`
     """
-    logit, x, weight, positives = cells
+    logit, weight, positives = cells
     chance, memory = scratch
     g_a = g_d = h_aa = h_ad = h_dd = 0.0
     for begin in range(start, stop, BLOCK):
         n = min(BLOCK, stop - begin)
         for j in range(n):
-            chance[j] = logit[begin + j] + a + d * x[begin + j]
+            chance[j] = logit[begin + j] + a + d * (logit[begin + j] - centre)
         if n < _FEW:
             for j in range(n):
                 chance[j] = probability_of(chance[j])
@@ -148,26 +148,27 @@ def _derivatives(cells, start, stop, a, d, scratch, out):
             fill(chance[:n], chance[:n], memory)
         for j in range(n):
             i = begin + j
+            x = logit[i] - centre
             p = chance[j]
             residual = positives[i] - weight[i] * p
             information = weight[i] * p * (1.0 - p)
             g_a += residual
-            g_d += residual * x[i]
+            g_d += residual * x
             h_aa += information
-            h_ad += information * x[i]
-            h_dd += information * x[i] * x[i]
+            h_ad += information * x
+            h_dd += information * x * x
     out[0], out[1], out[2], out[3], out[4] = g_a, g_d, h_aa, h_ad, h_dd
 
 
 @kernel
-def _climb(cells, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, scratch, out):
+def _climb(cells, start, stop, centre, inverse_a, inverse_d, move_a, move_d, a, d, scratch, out):
     """Newton's method on the penalised log likelihood, which is concave; steps are halved that go too far.
 
     Returns the optimum, and leaves the derivatives there in `out`.
 
     inverse_a, inverse_d : one over the variances. move_a, move_d : which of a and d are moved
     """
-    _derivatives(cells, start, stop, a, d, scratch, out)
+    _derivatives(cells, start, stop, centre, a, d, scratch, out)
     for _ in range(_ROUNDS):
         g_a, g_d = out[0] - a * inverse_a, out[1] - d * inverse_d
         h_aa, h_ad, h_dd = out[2] + inverse_a, out[3], out[4] + inverse_d
@@ -182,7 +183,7 @@ def _climb(cells, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, scrat
         slope = step_a * g_a + step_d * g_d
         t = 1.0
         for _ in range(_HALVINGS):
-            _derivatives(cells, start, stop, a + t * step_a, d + t * step_d, scratch, out)
+            _derivatives(cells, start, stop, centre, a + t * step_a, d + t * step_d, scratch, out)
             there = step_a * (out[0] - (a + t * step_a) * inverse_a) + step_d * (
                 out[1] - (d + t * step_d) * inverse_d
             )
@@ -191,7 +192,7 @@ def _climb(cells, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, scrat
                 break
             t *= 0.5
         else:
-            _derivatives(cells, start, stop, a + t * step_a, d + t * step_d, scratch, out)
+            _derivatives(cells, start, stop, centre, a + t * step_a, d + t * step_d, scratch, out)
         a += t * step_a
         d += t * step_d
         if max(abs(step_a), abs(step_d)) <= _SMALL:
@@ -200,18 +201,19 @@ def _climb(cells, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, scrat
 
 
 @kernel
-def move_curves(logit, x, weight, positives, starts, variance_a, variance_d, theta, derivatives):
+def move_curves(logit, weight, positives, starts, centre, variance_a, variance_d, theta, derivatives):
     """The penalised optimum of each group: logit p = logit + a + d x, a ~ N(0, variance_a), d ~ N(0, variance_d).
 
     Parameters
     ----------
-    logit, x, weight, positives : float64 arrays, shape (cells,), group after group
+    logit, weight, positives : float64 arrays, shape (cells,), group after group
     starts : int64 array, shape (groups + 1,)
+    centre : float64 array, shape (groups,): x is logit less it
     variance_a, variance_d : >= 0; with 0 the parameter is 0
     theta : float64 array, shape (groups, 2): where to begin; the optimum is written there. d >= -1
     derivatives : float64 array, shape (groups, 5): gradient and information of the log likelihood there, for `evidence`
     """
-    cells = (logit, x, weight, positives)
+    cells = (logit, weight, positives)
     scratch = (np.empty(BLOCK), room())
     move_a, move_d = variance_a > 0.0, variance_d > 0.0
     inverse_a = 1.0 / variance_a if move_a else 0.0
@@ -222,16 +224,20 @@ def move_curves(logit, x, weight, positives, starts, variance_a, variance_d, the
         d = theta[g, 1] if move_d else 0.0
         start, stop = starts[g], starts[g + 1]
         if move_a or move_d:
-            a, d = _climb(cells, start, stop, inverse_a, inverse_d, move_a, move_d, a, d, scratch, out)
+            a, d = _climb(
+                cells, start, stop, centre[g], inverse_a, inverse_d, move_a, move_d, a, d, scratch, out
+            )
         else:
-            _derivatives(cells, start, stop, a, d, scratch, out)
+            _derivatives(cells, start, stop, centre[g], a, d, scratch, out)
         if d < -1.0:
             # A curve that falls is no calibration: the flat one.
             d = -1.0
             if move_a:
-                a, d = _climb(cells, start, stop, inverse_a, inverse_d, True, False, a, d, scratch, out)
+                a, d = _climb(
+                    cells, start, stop, centre[g], inverse_a, inverse_d, True, False, a, d, scratch, out
+                )
             else:
-                _derivatives(cells, start, stop, a, d, scratch, out)
+                _derivatives(cells, start, stop, centre[g], a, d, scratch, out)
         theta[g, 0], theta[g, 1] = a, d
         put(derivatives[g], out)
 

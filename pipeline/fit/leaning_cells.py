@@ -7,7 +7,7 @@ makes of that file the maps of its segments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +22,16 @@ from calibrators.partial_pooling import (
     Moved,
     OwnMaps,
     Stretches,
+    WithinStretches,
     logit_of,
     own_maps,
     pool_within,
 )
 from calibrators.passes import Array
 from calibrators.sampling import odds_divided
-from pipeline.files.blobs import Blob, write_blob
+from pipeline.files.blobs import Blob
 from pipeline.sort.exchange import Exchanged, gather
+from pipeline.sort.packed import Packed, write_packed
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import read_codes
 
@@ -57,7 +59,8 @@ class Parents(NamedTuple):
 class Work(NamedTuple):
     """Neighbouring segments first, ..., last, of which a task gathers what all ranges have.
 
-    pooled : see `pool_within`. left : path of the file that the task leaves
+    pooled : which are to have a map of their own; see `pool_within`. below : whether there are segments below
+    left : path of the file that the task leaves
     """
 
     files: tuple[Exchanged, ...]
@@ -65,44 +68,50 @@ class Work(NamedTuple):
     last: int
     parents: Parents
     pooled: npt.NDArray[np.bool_]
+    below: bool
     left: str
 
 
 class Joined(NamedTuple):
-    """A file with the items of some segments, within the stretches of their parents' maps, and the cells they are in.
+    """What some segments have within the stretches of their parents' maps, in a file.
 
-    Cells are what a segment has in a stretch. Columns of numbers of 8 bytes, one after another: of each segment the
-    cells and the items; of each cell the place of its stretch among all, its first item, weight, positives; of each
-    item first score, last score, weight, positives.
+    Cells are what a segment has in a stretch; a pooled segment's are made of items. Columns: of each segment its
+    cells; of each cell the place of its stretch among all, weight, positives, and where segments are below its first
+    score; of the pooled segments' cells how many items each has, of pooled segments how many; of their items first
+    score, last score, weight, positives.
     """
 
-    path: str
-    segments: int
-    cells: int
-    items: int
+    file: Packed
 
-    def _read(self, start: int, columns: int, size: int, kind: type[Any]) -> npt.NDArray[Any]:
-        found = np.empty((columns, size), kind)
-        if found.size:
-            with Blob(self.path) as blob:
-                blob.read(8 * start, found.reshape(-1).data.cast("B"))
-        return found
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+        return self.file.sizes[0]
+
+    @property
+    def cells(self) -> int:
+        """Of all segments."""
+        return self.file.sizes[1]
 
     def sizes(self) -> Integers:
-        """Of each segment the cells and the items: int64, shape (2, segments)."""
-        return self._read(0, 2, self.segments, np.int64)
+        """Of each segment the cells."""
+        return self.file.read(0).view(np.int64)
 
-    def places(self) -> Integers:
-        """Of each cell its stretch and its first item: int64, shape (2, cells)."""
-        return self._read(2 * self.segments, 2, self.cells, np.int64)
+    def stretches(self) -> Integers:
+        """Of each cell."""
+        return self.file.read(1).view(np.int64)
 
-    def counts(self) -> Array:
-        """Of each cell weight and positives: float64, shape (2, cells)."""
-        return self._read(2 * self.segments + 2 * self.cells, 2, self.cells, np.float64)
+    def numbers(self, column: int) -> Array:
+        """Of cells: 2 for the weight, 3 for positives, 4 for the first score."""
+        return self.file.read(column).view(np.float64)
 
-    def columns(self) -> Array:
-        """The items: float64, shape (4, items)."""
-        return self._read(2 * self.segments + 4 * self.cells, 4, self.items, np.float64)
+    def item_counts(self) -> tuple[Integers, Integers]:
+        """Of each of the pooled segments' cells, and of each of these segments."""
+        return self.file.read(5).view(np.int64), self.file.read(6).view(np.int64)
+
+    def items(self) -> list[Array]:
+        """The items."""
+        return [self.file.read(column).view(np.float64) for column in range(7, 11)]
 
 
 def join(work: Work | None) -> Joined | None:
@@ -117,23 +126,25 @@ def join(work: Work | None) -> Joined | None:
     parent = read_codes(parents.of, work.first, work.last + 1)
     stretches = Stretches(parents.read(parents.edges), parents.starts - parents.starts[0])
     found = pool_within(columns, items, stretches, parent - parent[0], work.pooled)
-    segment = np.repeat(np.arange(found.sizes.size), found.sizes)
+    del columns
+    return Joined(write_packed(work.left, _columns(work, found)))
+
+
+def _columns(work: Work, found: WithinStretches) -> Iterator[npt.NDArray[Any]]:
+    """The columns of a `Joined`: most are short, and so each is made when the one before it is written."""
+    segment = np.repeat(np.arange(found.sizes.size, dtype=np.int32), found.sizes)
     # Items of one stretch are a cell of it.
-    begin = np.flatnonzero(np.diff(segment, prepend=-1) | np.diff(found.stretch, prepend=-1))
-    written = (
-        np.bincount(segment[begin], minlength=found.sizes.size),
-        found.sizes,
-        found.stretch[begin] + parents.starts[0],
-        begin,
-        np.add.reduceat(found.weight, begin),
-        np.add.reduceat(found.positives, begin),
-        found.first,
-        found.last,
-        found.weight,
-        found.positives,
-    )
-    write_blob(work.left, (np.ascontiguousarray(column).data.cast("B") for column in written))
-    return Joined(work.left, found.sizes.size, begin.size, found.first.size)
+    begin = np.flatnonzero(np.diff(segment, prepend=np.int32(-1)) | np.diff(found.stretch, prepend=-1))
+    yield np.bincount(segment[begin], minlength=found.sizes.size)
+    yield found.stretch[begin] + work.parents.starts[0]
+    yield np.add.reduceat(found.weight, begin)
+    yield np.add.reduceat(found.positives, begin)
+    yield found.first[begin] if work.below else np.empty(0)
+    yield np.diff(np.append(begin, segment.size))[work.pooled[segment[begin]]]
+    yield found.sizes[work.pooled]
+    mine = work.pooled[segment]
+    for column in (found.first, found.last, found.weight, found.positives):
+        yield column[mine]
 
 
 def cells_of(joined: Sequence[Joined], logit: Array, centre: Array) -> Cells:
@@ -141,30 +152,26 @@ def cells_of(joined: Sequence[Joined], logit: Array, centre: Array) -> Cells:
 
     logit : of all stretches of the parents' maps. centre : of each segment's parent
     """
-    sizes = np.concatenate([part.sizes()[0] for part in joined])
-    starts = starts_of(sizes)
-    columns = np.empty((4, int(starts[-1])))
+    starts = starts_of(np.concatenate([part.sizes() for part in joined]))
+    columns = np.empty((3, int(starts[-1])))
     at = 0
     for part in joined:
         own = slice(at, at + part.cells)
-        columns[0, own] = logit[part.places()[0]]
-        columns[2:, own] = part.counts()
+        columns[0, own] = logit[part.stretches()]
+        columns[1, own] = part.numbers(2)
+        columns[2, own] = part.numbers(3)
         at += part.cells
-    columns[1] = columns[0] - np.repeat(centre, sizes)
-    return Cells(starts, *columns)
+    return Cells(starts, centre, *columns)
 
 
 class Own(NamedTuple):
-    """What a task makes maps from: of its segments which are wanted, and how they move their parents' maps."""
+    """What a task makes maps from: how its segments move their parents' maps."""
 
-    wanted: npt.NDArray[np.bool_]
     shift: Array
     slope: Array
 
 
-def shares_of(
-    joined: Sequence[Joined | None], wanted: npt.NDArray[np.bool_], moved: Moved
-) -> list[Own | None]:
+def shares_of(joined: Sequence[Joined | None], moved: Moved) -> list[Own | None]:
     """What each task needs."""
     shares: list[Own | None] = []
     at = 0
@@ -173,7 +180,7 @@ def shares_of(
             shares.append(None)
             continue
         own = slice(at, at + part.segments)
-        shares.append(Own(wanted[own], moved.shift[own], moved.slope[own]))
+        shares.append(Own(moved.shift[own], moved.slope[own]))
         at += part.segments
     return shares
 
@@ -203,38 +210,35 @@ class Made(NamedTuple):
     curves: MovedMaps | None
 
 
-def make(
-    work: Work | None, joined: Joined | None, share: Own | None, rate: float, parents: bool
-) -> Made | None:
-    """Maps of the segments that have one of their own.
-
-    rate : by which odds are divided. parents : whether there are segments below
-    """
+def make(work: Work | None, joined: Joined | None, share: Own | None, rate: float) -> Made | None:
+    """Maps of the segments that have one of their own. rate : by which odds are divided."""
     if work is None or joined is None or share is None:
         return None
-    cells, items = joined.sizes()
-    stretch, begin = joined.places()
-    first, last, weight, positives = joined.columns()
-    starts = starts_of(items)
-    alone = first[starts[:-1]] == last[starts[1:] - 1]
-    fitted = share.wanted & ~alone
-    logit = work.parents.read(work.parents.logits)[stretch - work.parents.starts[0]]
+    fitted, sizes = work.pooled.copy(), np.zeros(work.pooled.size, np.int64)
+    if not (work.below or fitted.any()):
+        return Made(fitted, sizes, [np.empty(0)] * 7, None)
+    cells = joined.sizes()
+    logit = work.parents.read(work.parents.logits)[joined.stretches() - work.parents.starts[0]]
     eta = np.repeat(share.shift, cells) + np.repeat(share.slope, cells) * logit
-    level = np.empty(eta.size)
-    logistic(eta, level)
-    mine = np.repeat(fitted, items)
-    prior = np.repeat(level, np.diff(np.append(begin, first.size)))
-    sizes = np.zeros(fitted.size, np.int64)
+    of_cells, items = joined.item_counts()
+    first, last, weight, positives = joined.items()
+    starts = starts_of(items)
+    several = first[starts[:-1]] != last[starts[1:] - 1]
+    fitted[work.pooled] = several
     if not fitted.any():
         columns, own = [np.empty(0)] * 7, None
     else:
+        level = np.empty(of_cells.size)
+        logistic(eta[np.repeat(work.pooled, cells)], level)
+        mine = np.repeat(several, items)
+        prior = np.repeat(level, of_cells)
         own = own_maps(
-            first[mine], last[mine], weight[mine], positives[mine], starts_of(items[fitted]), prior[mine]
+            first[mine], last[mine], weight[mine], positives[mine], starts_of(items[several]), prior[mine]
         )
         said = own.level if rate == 1.0 else np.asarray(odds_divided(own.level, rate))
         blocks = np.column_stack([own.first, own.last, own.weight, own.positives])
         columns, sizes[fitted] = maps_of_blocks(blocks, said, own.sizes)
-    curves = _curves(first[begin], eta, joined.counts()[0], cells, fitted, own) if parents else None
+    curves = _curves(joined.numbers(4), eta, joined.numbers(2), cells, fitted, own) if work.below else None
     return Made(fitted, sizes, columns, curves)
 
 

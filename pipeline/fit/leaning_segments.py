@@ -111,7 +111,8 @@ def add_leaning(
     most = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
     for i in range(len(log.columns.segments)):
-        packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, plan, most)
+        below = i + 1 < len(log.columns.segments)
+        packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, below, plan, most)
         works = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
         joined = graph.layer(f"join-{i + 1}", join, [(work,) for work in works], receipts=receipts)
@@ -119,8 +120,7 @@ def add_leaning(
         shares = graph.entries(
             f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("shares"), moved), most
         )
-        below = i + 1 < len(log.columns.segments)
-        each = [(*of, rate, below) for of in zip(works, joined, shares, strict=True)]
+        each = [(*of, rate) for of in zip(works, joined, shares, strict=True)]
         made = graph.layer(f"own-{i + 1}", make, each)
         level = graph.task(f"level-{i + 1}", _fit_level, numbered, moved, made, curves, i, rate)
         curves = graph.task(f"curves-{i + 1}", operator.itemgetter(1), level)
@@ -165,6 +165,7 @@ def _packed(
     numbered: Numbered,
     curves: _Curves,
     level: int,
+    below: bool,
     plan: SortPlan,
     count: int,
 ) -> list[Work | None]:
@@ -185,7 +186,9 @@ def _packed(
             starts = stretches.starts[parent[first] : parent[last] + 2]
             own = pooled[first : last + 1]
             left = f"{name}-cells-{first}"
-            found.append(Work(tuple(files), first, last, Parents(edges, logits, starts, of), own, left))
+            found.append(
+                Work(tuple(files), first, last, Parents(edges, logits, starts, of), own, below, left)
+            )
         return found
 
     return within(count, plan.bucket_bytes, MOST_POOLED, works)
@@ -203,12 +206,11 @@ class _Level(NamedTuple):
 
 
 def _move(numbered: Numbered, joined: list[Joined | None], above: _Curves, place: int) -> _Level:
-    wanted = np.array([reason is None for reason in numbered.reasons[place]], np.bool_)
     parent = _parents(numbered, place)
     centre = above.centre[parent]
     cells = cells_of([part for part in joined if part is not None], above.logit, centre)
     moved, crossed = _moved(cells, centre, numbered.segments.levels[place], parent)
-    return _Level(moved, crossed, shares_of(joined, wanted, moved))
+    return _Level(moved, crossed, shares_of(joined, moved))
 
 
 def _moved(cells: Cells, centre: Array, level: Level, parent: Codes) -> tuple[Moved, tuple[float, float]]:
@@ -222,8 +224,7 @@ def _moved(cells: Cells, centre: Array, level: Level, parent: Codes) -> tuple[Mo
     main = cross(cells, value, parent.astype(np.int64))
     sizes = np.diff(cells.starts)
     logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
-    offset = logit - np.repeat(main.shift + main.slope * centre, sizes)
-    own = move(cells._replace(logit=logit, offset=offset))
+    own = move(cells._replace(logit=logit, centre=main.shift + main.slope * centre))
     shift, slope = own.shift + own.slope * main.shift, own.slope * main.slope
     return Moved(own.variances, shift, slope), main.variances
 
