@@ -12,6 +12,8 @@ _BLOCK = 256  # texts whose look-ups are made ready together: what they need fit
 _FEW = 4096  # texts: so many are in the cache anyway
 _HEAD = 2  # words before a text's bytes
 _LOW = np.uint64(0xFFFFFFFF)
+_BYTE = np.uint64(0xFF)
+_NOT_ASCII = np.uint64(0x8080808080808080)
 
 
 @kernel
@@ -167,8 +169,35 @@ def bytes_of_texts(words, places, starts, data):
     """The bytes of the texts of some codes, into data, a uint8 array, from starts. See `number_text`."""
     for i in range(places.size):
         at = places[i] + _HEAD
-        for j in range(starts[i + 1] - starts[i]):
-            data[starts[i] + j] = np.uint8(words[at + j // 8] >> np.uint64(8 * (j % 8)))
+        size = starts[i + 1] - starts[i]
+        for begin in range(0, size, 8):
+            eight = words[at]
+            at += 1
+            for j in range(starts[i] + begin, starts[i] + min(begin + 8, size)):
+                data[j] = np.uint8(eight & _BYTE)
+                eight >>= np.uint64(8)
+
+
+@kernel
+def are_ascii(words, places):
+    """Whether the texts of some codes have no byte above 127. See `number_text`."""
+    for place in places:
+        size = np.int64(words[place + 1] >> np.uint64(32))
+        for i in range(place + _HEAD, place + _HEAD + (size + 7) // 8):
+            if words[i] & _NOT_ASCII:
+                return False
+    return True
+
+
+@kernel
+def add_counts(codes, counts, total):
+    """Add a run's counts to those of all. codes : int32 array, shape (n,): of each row of `counts` that of `total`.
+
+    counts, total : int64 arrays, shape (n, 2) and (segments, 2)
+    """
+    for i in range(codes.size):
+        total[codes[i], 0] += counts[i, 0]
+        total[codes[i], 1] += counts[i, 1]
 
 
 @kernel

@@ -81,6 +81,8 @@ class Encoder:
 
     def values_of(self, codes: Integers) -> list[pa.Array]:
         """The values of codes, of each column."""
+        if not self._pairs and np.array_equal(codes, np.arange(len(self))):
+            return [self._coders[0].values]
         members = self._members(codes)
         return [
             coder.values.take(as_column(column)) for coder, column in zip(self._coders, members, strict=True)
@@ -213,6 +215,10 @@ class _Texts:
             self._places = np.concatenate([self._places, np.empty(3 * count, np.int64)])
             self._hash()
 
+    def are_ascii(self, start: int) -> bool:
+        """Whether the texts of the codes from `start` on are, which need not be checked then."""
+        return bool(kernels.are_ascii(self._words, self._places[start : self.count]))
+
     def values(self, start: int, stop: int) -> pa.Array:
         """The texts of codes start, ..., stop - 1."""
         places = self._places[start:stop]
@@ -294,6 +300,8 @@ class _Coder:
             codes[~missing] = self._texts.encode(values.drop_null())
         if self._texts.count > before:
             self._array = None
+            if self._texts.are_ascii(before):
+                return codes
             try:
                 self._texts.values(before, self._texts.count).validate(full=True)
             except pa.ArrowInvalid:

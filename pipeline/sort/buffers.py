@@ -181,7 +181,9 @@ class CodedBuffer(Buffer):
     def add(self, rows: Rows) -> int:
         """See `Buffer.add`."""
         assert rows.code is not None
-        self.counts = np.append(self.counts, np.zeros(2 * len(self.encoder) - self.counts.size, np.int64))
+        if 2 * len(self.encoder) > self.counts.size:
+            # Not at every batch: with many segments each has new ones.
+            self.counts = np.append(self.counts, np.zeros(4 * len(self.encoder) - self.counts.size, np.int64))
         used = 0
         for start in range(0, rows.score.size, self.capacity):
             part = slice(start, start + self.capacity)
@@ -205,14 +207,16 @@ class CodedBuffer(Buffer):
         """See `Buffer.flush`."""
         if self.n == 0:
             return
-        counts = self.counts.reshape(-1, 2)
-        present = np.flatnonzero(counts.any(axis=1))
+        counts = self.counts.reshape(-1, 2)[: len(self.encoder)]
+        present = np.flatnonzero(counts[:, 0] | counts[:, 1])
         slot = self.slot[: self.n]
         if present.size < counts.shape[0]:
             places = np.zeros(counts.shape[0], np.int32)
             places[present] = np.arange(present.size)
             slot = 2 * places[slot >> 1] + (slot & 1)
-        segments = RunSegments(self.encoder.values_of(present), counts[present])
+        own = counts if present.size == counts.shape[0] else counts[present]
+        # A run's segments are held until those of all runs are numbered.
+        segments = RunSegments(self.encoder.values_of(present), own.astype(np.min_scalar_type(own.max())))
         score = self.score[: self.n]
         if self.weight is None:
             sections = tagged_sections(score, slot, present.size)

@@ -179,7 +179,7 @@ def _segments_of(runs: Sequence[Run]) -> bytes | None:
     if not known:
         return None
     owner = np.repeat(np.arange(len(known), dtype=np.int32), [len(own.counts) for own in known])
-    counts = np.concatenate([own.counts for own in known])
+    counts = np.concatenate([own.counts for own in known]).astype(np.int64)
     values = [pa.concat_arrays(column) for column in zip(*(own.values for own in known), strict=True)]
     columns = [as_column(owner), as_column(counts[:, 0]), as_column(counts[:, 1]), *values]
     names = ["run", "negatives", "positives", *(str(i) for i in range(len(values)))]

@@ -122,11 +122,11 @@ class Sections(NamedTuple):
 class RunSegments(NamedTuple):
     """The segments of a run, by its own codes.
 
-    values : of each column of the key. counts : int64 array, shape (codes, 2): rows with label 0 and with label 1
+    values : of each column of the key. counts : whole numbers, shape (codes, 2): rows with label 0 and with label 1
     """
 
     values: list[pa.Array]
-    counts: Integers
+    counts: npt.NDArray[np.integer[Any]]
 
 
 @dataclass
