@@ -204,6 +204,38 @@ def recode(column, table, labelled):
 
 
 @kernel
+def merge_entries(score, tag, entry_score, entry_code, entry_weight, entry_positives):
+    """Rows of weight 1 and entries, both sorted by score and code, as entries in that order.
+
+    Returns
+    -------
+    score, code, weight, positives
+    """
+    n, m = score.size, entry_score.size
+    out = np.empty((3, n + m))
+    codes = np.empty(n + m, np.int64)
+    i = j = 0
+    for at in range(n + m):
+        rows_first = j == m
+        if i < n and j < m:
+            s, t = score[i], entry_score[j]
+            rows_first = s < t or (s == t and tag[i] >> 1 < entry_code[j])
+        if rows_first:
+            out[0, at] = score[i]
+            codes[at] = tag[i] >> 1
+            out[1, at] = 1.0
+            out[2, at] = tag[i] & 1
+            i += 1
+        else:
+            out[0, at] = entry_score[j]
+            codes[at] = entry_code[j]
+            out[1, at] = entry_weight[j]
+            out[2, at] = entry_positives[j]
+            j += 1
+    return out[0], codes, out[1], out[2]
+
+
+@kernel
 def split_tags(score, tag):
     """The scores of rows with label 0, and those with label 1, in their order."""
     negatives = np.empty(score.size + 1)

@@ -32,7 +32,7 @@ from pipeline.sort.run_files import (
     Words,
 )
 from pipeline.sort.segments import Coding
-from pipeline.sort.tagged import order_tagged
+from pipeline.sort.tagged import order_tagged, sort_tagged
 
 HEAVY = 3
 """Times the bytes of a bucket: when so much of rows with segments is gathered, a tie is heavy, and ties are folded."""
@@ -191,6 +191,13 @@ class CodedBucket(NamedTuple):
 
     def in_order(self) -> tuple[Array, Integers, Array, Array]:
         """All of them as entries, sorted by score and code."""
+        if self.rows[0].size == 0 and self.score.size:
+            # Rows of weight 1, which are most of all, sort as whole numbers, faster than places of theirs do.
+            tagged = sort_tagged(self.score, self.tag, max(1, int(self.tag.max()).bit_length()))
+            order = order_tagged(*self.entries[:2])
+            entries = [column[order] for column in self.entries]
+            merged: tuple[Array, Integers, Array, Array] = tag_kernels.merge_entries(*tagged, *entries)
+            return merged
         signed = self.rows[2]
         label = (self.tag & 1).astype(np.float64)
         score = np.concatenate([self.entries[0], self.rows[0], self.score])

@@ -93,7 +93,7 @@ class SegmentedComparison:
 
     whole: Comparison
     segments: list[SegmentDifference]
-    keys: list[Key] = field(repr=False)
+    keys: Sequence[Key] = field(repr=False)
 
     def worse(self) -> list[dict[str, Any]]:
         """`worst` for JSON, with the columns' values as text."""

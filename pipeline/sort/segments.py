@@ -72,7 +72,7 @@ class Level:
 
     level: int
     types: tuple[pa.DataType, ...]
-    keys: list[Key]
+    keys: Sequence[Key]
     rows: Integers
     positives: Integers
     of: Codes

@@ -9,6 +9,7 @@ each level, and by how much each moves the map that it goes through.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -91,9 +92,8 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     facts = {**facts, "monotone": fit.monotone, "segments": list(columns)}
     if fit.interval != NONE:
         facts["interval"] = fit.interval
-    keys = [key + (None,) * (len(columns) - level.level) for level in fit.levels for key in level.keys]
     rows = np.array([size for level in fit.levels for size in level.maps.sizes])
-    owners = segment_values.arrays(keys, fit.types)
+    owners = _columns(fit.levels, fit)
     table = _maps_table(fit, columns, owners, rows)
     moves = [level.moves for level in fit.levels if level.moves is not None]
     moved, sigmoids = bool(moves), any(one.of is not None for one in moves)
@@ -108,6 +108,20 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     buffer = io.BytesIO()
     pq.write_table(segments, buffer, compression="zstd")
     return SegmentedFiles(content, buffer.getvalue(), table.num_rows, sources, reasons, table, facts, version)
+
+
+def _columns(levels: Sequence[LevelFit], fit: SegmentedFit) -> list[pa.Array]:
+    """The segments of levels, null in columns behind each one's level."""
+    own = [segment_values.arrays(level.keys, fit.types[: level.level]) for level in levels]
+    return [
+        pa.concat_arrays(
+            [
+                of[i] if i < len(of) else pa.nulls(len(level.keys), kind)
+                for of, level in zip(own, levels, strict=True)
+            ]
+        )
+        for i, kind in enumerate(fit.types)
+    ]
 
 
 def _maps_table(
@@ -149,7 +163,6 @@ def _moves_table(
 ) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
     """The same of segments that move maps; counts are of those of all columns."""
     levels = fit.levels[1:]
-    keys = [key + (None,) * (len(columns) - level.level) for level in levels for key in level.keys]
     kinds = [kind for level in levels for kind in _kinds(level, identity=fit.identity)]
     own = fit.levels[-1]
     last = kinds[len(kinds) - len(own.keys) :]
@@ -161,7 +174,7 @@ def _moves_table(
     more = [[schema.LOGIT_FROM[of] for of in np.concatenate(sigmoids).tolist()]] if sigmoids else []
     table = pa.Table.from_arrays(
         [
-            *segment_values.arrays(keys, fit.types),
+            *_columns(levels, fit),
             as_column(np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels])),
             as_column(np.concatenate([level.rows for level in levels])),
             as_column(np.concatenate([level.positives for level in levels])),

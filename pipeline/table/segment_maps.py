@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -147,7 +149,7 @@ class LevelFit:
     """
 
     level: int
-    keys: list[Key]
+    keys: Sequence[Key]
     rows: npt.NDArray[np.int64]
     positives: npt.NDArray[np.int64]
     reasons: list[str | None]
@@ -187,8 +189,6 @@ class SegmentedFit:
                 return (OWN if fit.level == len(key) else PARENT), fit.level
         return (IDENTITY if self.identity else GLOBAL), 0
 
-    def __post_init__(self) -> None:
-        places = {fit.level: {key: i for i, key in enumerate(fit.keys)} for fit in self.levels}
-        object.__setattr__(self, "_places", places)
-
-    _places: dict[int, dict[Key, int]] = field(init=False, repr=False)
+    @cached_property
+    def _places(self) -> dict[int, dict[Key, int]]:
+        return {fit.level: {key: i for i, key in enumerate(fit.keys)} for fit in self.levels}
