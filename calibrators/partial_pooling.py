@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,34 @@ class Cells(NamedTuple):
     logit: Array
     weight: Array
     positives: Array
+
+    @property
+    def groups(self) -> int:
+        """How many segments there are."""
+        return self.starts.size - 1
+
+    def part(self, start: int, stop: int) -> Cells:
+        """Those of segments start, ..., stop - 1."""
+        starts = self.starts[start : stop + 1]
+        own = slice(starts[0], starts[-1])
+        return Cells(
+            starts - starts[0],
+            self.centre[start:stop],
+            self.logit[own],
+            self.weight[own],
+            self.positives[own],
+        )
+
+
+class CellParts(Protocol):
+    """Cells that need not be in memory together; see `Cells`."""
+
+    @property
+    def groups(self) -> int:
+        """How many segments there are."""
+
+    def part(self, start: int, stop: int) -> Cells:
+        """Those of segments start, ..., stop - 1."""
 
 
 @dataclass(frozen=True)
@@ -215,24 +243,28 @@ def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> Curve:
     return Curve(logit, float((information * logit).sum() / information.sum()), float(p[0]), float(p[-1]))
 
 
-def move(cells: Cells) -> Moved:
+def move(cells: CellParts) -> Moved:
     """Estimate the variances of the segments of a level, and each segment's shift and stretch of its parent's curve.
 
     Weights count as repeated rows. Deterministic: sums run in the order of the segments. O(cells) a round of some,
     and 484 operations a segment.
     """
-    groups = cells.starts.size - 1
+    groups = cells.groups
     theta, derivatives = np.zeros((groups, 2)), np.zeros((groups, 5))
+    centre = np.zeros(groups)
     # Sums of shares are added up, and so may not depend on how many threads there are.
     shares = [slice(at, min(at + _SHARE, groups)) for at in range(0, groups, _SHARE)]
     scores = np.empty((len(shares), VARIANCES.size, VARIANCES.size))
 
     def step(share: slice, variances: tuple[float, float], found: Array | None) -> None:
-        data = (cells.logit, cells.weight, cells.positives)
-        starts = cells.starts[share.start : share.stop + 1]
-        kernel.move_curves(*data, starts, cells.centre[share], *variances, theta[share], derivatives[share])
+        own = cells.part(share.start, share.stop)
+        data = (own.logit, own.weight, own.positives, own.starts, own.centre)
+        kernel.move_curves(*data, *variances, theta[share], derivatives[share])
         if found is not None:
             kernel.evidence(theta[share], derivatives[share], VARIANCES, found)
+        elif own.logit.size:
+            first = own.logit[np.minimum(own.starts[:-1], own.logit.size - 1)]
+            centre[share] = first - (first - own.centre)
 
     pair, seen = _FIRST, set()
     if groups >= 2 * _SHARE:  # if those of some are the variances of all, one round tells
@@ -251,20 +283,21 @@ def move(cells: Cells) -> Moved:
             seen.add(pair)
         list(threads.map(step, shares, repeat(pair), repeat(None)))
     # A curve's centre is its parent's; taking it out leaves the form that tables have.
-    if cells.logit.size:
-        first = cells.logit[np.minimum(cells.starts[:-1], cells.logit.size - 1)]
-        centre = first - (first - cells.centre)
-    else:
-        centre = np.zeros(groups)
     return Moved(pair, theta[:, 0] - theta[:, 1] * centre, 1.0 + theta[:, 1])
 
 
-def _some(cells: Cells, every: int) -> Cells:
+def _some(cells: CellParts, every: int) -> Cells:
     """Those of every so-many-th segment."""
-    sizes = np.diff(cells.starts)[::every]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    rows = np.arange(starts[-1]) + np.repeat(cells.starts[:-1:every] - starts[:-1], sizes)
-    return Cells(starts, cells.centre[::every].copy(), *(column[rows] for column in cells[2:]))
+    found = []
+    for start in range(0, cells.groups, _SHARE):
+        own = cells.part(start, min(start + _SHARE, cells.groups))
+        kept = np.arange(-start % every, own.groups, every)
+        sizes = np.diff(own.starts)[kept]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        rows = np.arange(starts[-1]) + np.repeat(own.starts[kept] - starts[:-1], sizes)
+        found.append((sizes, own.centre[kept], *(column[rows] for column in own[2:])))
+    sizes, *columns = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Cells(np.concatenate([[0], np.cumsum(sizes)]), *columns)
 
 
 def cross(cells: Cells, value: Integers, parent: Integers) -> Moved:

@@ -18,6 +18,7 @@ from calibrators.isotonic_groups import maps_of_blocks
 from calibrators.partial_pooling import (
     LEAST,
     MOST,
+    CellParts,
     Cells,
     Moved,
     OwnMaps,
@@ -34,6 +35,9 @@ from pipeline.sort.exchange import Exchanged, gather
 from pipeline.sort.packed import Packed, write_packed
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import read_codes
+
+MOST_HELD = 1 << 22
+"""Cells that are read once and held, 24 bytes each."""
 
 
 class Parents(NamedTuple):
@@ -97,13 +101,13 @@ class Joined(NamedTuple):
         """Of each segment the cells."""
         return self.file.read(0).view(np.int64)
 
-    def stretches(self) -> Integers:
-        """Of each cell."""
-        return self.file.read(1).view(np.int64)
+    def stretches(self, start: int = 0, stop: int | None = None) -> Integers:
+        """Of cells start, ..., stop - 1."""
+        return self.file.read(1, start, stop).view(np.int64)
 
-    def numbers(self, column: int) -> Array:
-        """Of cells: 2 for the weight, 3 for positives, 4 for the first score."""
-        return self.file.read(column).view(np.float64)
+    def numbers(self, column: int, start: int = 0, stop: int | None = None) -> Array:
+        """The same; column : 2 for the weight, 3 for positives, 4 for the first score."""
+        return self.file.read(column, start, stop).view(np.float64)
 
     def item_counts(self) -> tuple[Integers, Integers]:
         """Of each of the pooled segments' cells, and of each of these segments."""
@@ -147,21 +151,46 @@ def _columns(work: Work, found: WithinStretches) -> Iterator[npt.NDArray[Any]]:
         yield column[mine]
 
 
-def cells_of(joined: Sequence[Joined], logit: Array, centre: Array) -> Cells:
-    """The cells of all segments of a level.
+class JoinedCells:
+    """The cells of all segments of a level, read where they are looked at: of a million segments they are 400 MB.
 
     logit : of all stretches of the parents' maps. centre : of each segment's parent
     """
-    starts = starts_of(np.concatenate([part.sizes() for part in joined]))
-    columns = np.empty((3, int(starts[-1])))
-    at = 0
-    for part in joined:
-        own = slice(at, at + part.cells)
-        columns[0, own] = logit[part.stretches()]
-        columns[1, own] = part.numbers(2)
-        columns[2, own] = part.numbers(3)
-        at += part.cells
-    return Cells(starts, centre, *columns)
+
+    def __init__(self, joined: Sequence[Joined], logit: Array, centre: Array) -> None:
+        self._joined = joined
+        self._logit = logit
+        self._centre = centre
+        self.starts = starts_of(np.concatenate([part.sizes() for part in joined]))
+        self._first = starts_of(np.array([part.segments for part in joined]))
+
+    @property
+    def groups(self) -> int:
+        """How many segments there are."""
+        return self.starts.size - 1
+
+    def part(self, start: int, stop: int) -> Cells:
+        """Those of segments start, ..., stop - 1."""
+        starts = self.starts[start : stop + 1] - self.starts[start]
+        columns = np.empty((3, int(starts[-1])))
+        at = 0
+        for part, first in zip(self._joined, self._first.tolist(), strict=False):
+            low, high = max(start, first), min(stop, first + part.segments)
+            if low >= high:
+                continue
+            begin, end = (self.starts[[low, high]] - self.starts[first]).tolist()
+            own = slice(at, at + end - begin)
+            columns[0, own] = self._logit[part.stretches(begin, end)]
+            columns[1, own] = part.numbers(2, begin, end)
+            columns[2, own] = part.numbers(3, begin, end)
+            at = own.stop
+        return Cells(starts, self._centre[start:stop], *columns)
+
+
+def cells_of(joined: Sequence[Joined], logit: Array, centre: Array) -> CellParts:
+    """See `JoinedCells`; in memory where they are few, since they are looked at several times."""
+    cells = JoinedCells(joined, logit, centre)
+    return cells if cells.starts[-1] > MOST_HELD else cells.part(0, cells.groups)
 
 
 class Own(NamedTuple):

@@ -19,7 +19,7 @@ from calibrators.base import Calibrator
 from calibrators.partial_pooling import (
     LEAST,
     MOST,
-    Cells,
+    CellParts,
     Moved,
     Stretches,
     cross,
@@ -72,10 +72,7 @@ class _Curves:
 
 def own_segments(segments: Segments, rules: SegmentRules) -> list[list[str | None]]:
     """Of each level's segments, why it has no map of its own; None where it has."""
-    return [
-        [rules.reason(n, k) for n, k in zip(level.rows.tolist(), level.positives.tolist(), strict=True)]
-        for level in segments.levels
-    ]
+    return [rules.reasons(level.rows, level.positives) for level in segments.levels]
 
 
 class Numbered(NamedTuple):
@@ -213,12 +210,13 @@ def _move(numbered: Numbered, joined: list[Joined | None], above: _Curves, place
     return _Level(moved, crossed, shares_of(joined, moved))
 
 
-def _moved(cells: Cells, centre: Array, level: Level, parent: Codes) -> tuple[Moved, tuple[float, float]]:
+def _moved(parts: CellParts, centre: Array, level: Level, parent: Codes) -> tuple[Moved, tuple[float, float]]:
     """How segments move their parents' curves: by what their last column's value does to all of them, and each by what
     is left; and the variances of the former.
     """
     if level.level < 2:
-        return move(cells), (0.0, 0.0)
+        return move(parts), (0.0, 0.0)
+    cells = parts.part(0, parts.groups)
     values: dict[Any, int] = {}
     value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
     main = cross(cells, value, parent.astype(np.int64))
@@ -235,10 +233,9 @@ def _fit_level(
     """The fit of a level, its finished maps, and the variances of their shifts and slopes."""
     own, parts = numbered.segments.levels[place], [part for part in made if part is not None]
     fitted = np.concatenate([part.fitted for part in parts])
-    reasons = [
-        ONE_SCORE if reason is None and not has else reason
-        for reason, has in zip(numbered.reasons[place], fitted.tolist(), strict=True)
-    ]
+    reasons = list(numbered.reasons[place])
+    for lacking in np.flatnonzero(numbered.wanted[place] & ~fitted).tolist():
+        reasons[lacking] = ONE_SCORE
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     maps = Maps(sizes, [list(column) for column in zip(*(part.columns for part in parts), strict=True)])
     moves = _moves(own.level, level.moved, above.moves, _parents(numbered, place), fitted, parts, rate)

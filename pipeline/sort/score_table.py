@@ -241,6 +241,9 @@ def add_merge(
     those beyond what there is do nothing. A merge needs its own entry of the split alone.
     """
     count = most_parts(log, plan, total)
+    if cutting is not None and not isinstance(total, RunReceipt):
+        # The names of segments, of which each run holds most, may go once they are numbered.
+        total = graph.task("runs", _without_segments, total)
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
     chunk: Callable[..., Any] | None = request.chunk if request is not None else None
     classes = request.classes if request is not None else None
@@ -254,6 +257,10 @@ def add_merge(
     merged = graph.layer("merge", _merge_bucket, tasks, receipts=receipts_in(plan.scratch))
     combine = None if request is None else request.combine
     return graph.task("combine", _combined, total, merged, combine, plan.grid)
+
+
+def _without_segments(total: RunReceipt) -> RunReceipt:
+    return replace(total, runs=[replace(run, segments=None) for run in total.runs])
 
 
 def most_parts(log: Log, plan: SortPlan, total: Any) -> int:

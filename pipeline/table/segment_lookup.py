@@ -178,9 +178,9 @@ def _moves_table(
             as_column(np.concatenate([np.full(len(level.keys), level.level, np.int32) for level in levels])),
             as_column(np.concatenate([level.rows for level in levels])),
             as_column(np.concatenate([level.positives for level in levels])),
-            column_of(kinds, pa.string()),
+            _of_few(kinds),
             as_column(numbers[0]),
-            column_of([reason for level in levels for reason in level.reasons], pa.string()),
+            _of_few([reason for level in levels for reason in level.reasons]),
             *(as_column(column) for column in numbers[1:]),
             *(column_of(column, pa.string()) for column in more),
         ],
@@ -196,9 +196,18 @@ def _kinds(level: LevelFit, *, identity: bool) -> list[str]:
     moved = (moves.shift != 0) | (moves.slope != 1)
     if moves.of is not None:
         moved &= moves.of == 0
-    last = IDENTITY if identity else GLOBAL
-    found = zip(level.reasons, moved.tolist(), moves.fitted_level.tolist(), strict=True)
-    return [OWN if why is None else MOVED if own else PARENT if at else last for why, own, at in found]
+    found = np.where(moves.fitted_level > 0, PARENT, IDENTITY if identity else GLOBAL).astype(object)
+    found[moved] = MOVED
+    found[np.array([why is None for why in level.reasons], np.bool_)] = OWN
+    kinds: list[str] = found.tolist()
+    return kinds
+
+
+def _of_few(names: Sequence[str | None]) -> pa.Array:
+    """A column of texts that are few different ones."""
+    places = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    codes = np.fromiter(map(places.__getitem__, names), np.int32, len(names))
+    return column_of(list(places), pa.string()).take(as_column(codes))
 
 
 def _count(names: list[str]) -> dict[str, int]:

@@ -56,6 +56,18 @@ class SegmentRules:
             return MIN_POSITIVES
         return MIN_NEGATIVES if self.lean and rows - positives < self.min_positives else None
 
+    def reasons(self, rows: npt.NDArray[np.int64], positives: npt.NDArray[np.int64]) -> list[str | None]:
+        """The same of many."""
+        found = np.full(rows.size, None, object)
+        # What comes first in `reason` is written last.
+        if self.lean:
+            found[rows - positives < self.min_positives] = MIN_NEGATIVES
+        found[positives < self.min_positives] = MIN_POSITIVES
+        found[(positives == 0) | (positives == rows)] = ONE_CLASS
+        if not self.lean:
+            found[rows < self.min_rows] = MIN_ROWS
+        return found.tolist()
+
 
 class Moves(NamedTuple):
     """How segments move the maps that they go through: logit p = shift + slope * logit of the map's p.
