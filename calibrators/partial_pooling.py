@@ -180,7 +180,8 @@ def pool_within(
     O(items log stretches) at most, O(items) where most follow each other in a stretch.
     """
     found, stretch, sizes = kernel.pool_within(*items, starts, parent, *stretches, pooled)
-    first, last, weight, weight_low, positives, positives_low = found
+    first, last, weight, weight_low, positives, positives_low = _alone(found, items[0].size)
+    stretch = _alone(stretch, items[0].size)
     return WithinStretches(first, last, weight, weight_low, positives, positives_low, stretch, sizes)
 
 
@@ -203,7 +204,12 @@ def pool_ranks_within(
     items : int32 array, shape (4, items): first and last rank, rows, positive rows. sizes : int64, shape (groups,)
     """
     items, sizes = kernel.pool_ranks_within(rows, starts, parent, *stretches, pooled)
-    return items, sizes
+    return _alone(items, rows.size), sizes
+
+
+def _alone(part: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
+    """A part of a larger array without the rest, unless that is little and copying takes longer than it is worth."""
+    return part.copy() if 2 * part.shape[-1] < room else part
 
 
 def logit_of(p: Array, q: Array) -> Array:

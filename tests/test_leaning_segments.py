@@ -25,6 +25,7 @@ from logcal.errors import InputRejectedError
 from logcal.moved import Moves, drawn
 from logcal.reading import read_table
 from logcal.table import Table
+from pipeline.fit import leaning_cells
 from pipeline.fit.calibration import make_calibrator
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
@@ -197,6 +198,8 @@ def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
         monkeypatch.setattr(packed, "STRIDE", int(rng.choice([1, 16, 1024])))
         monkeypatch.setattr(segment_visits, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
+        # Cells in memory, or read where they are looked at.
+        monkeypatch.setattr(leaning_cells, "MOST_HELD", int(rng.choice([0, 1 << 22])))
         (tmp_path / str(layout)).mkdir()
         own = table.take(rng.permutation(table.num_rows)) if layout else table
         cut = (int(rng.integers(1, 7)), int(rng.integers(20, 5000)))

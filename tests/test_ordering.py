@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from calibrators import ordering
 from calibrators._kernels import radix
 from calibrators.ordering import ascending, sort_entries, sort_pairs, sort_scores
+from pipeline.sort.buckets import CodedBucket
 from pipeline.sort.tagged import sort_tagged
 
 VALUES = {
@@ -113,3 +114,18 @@ def test_rows_with_tags_are_in_the_order_of_score_and_tag(seed, n, digits, bits)
     assert (found[0] == score[order]).all()
     assert (found[1] == tag[order]).all()
     assert found[1].dtype == np.int64
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 50, 3000]), st.sampled_from([0, 1, 40]))
+def test_rows_and_entries_are_merged_in_the_order_of_score_and_code(seed, n, m):
+    """As a range's rows are that has ties that were folded; equal ones may be in any order, since they are added up."""
+    random = np.random.default_rng(seed)
+    score, tag = random.integers(0, 9, n) / 4, random.integers(0, 12, n)
+    own = random.integers(0, 9, m) / 4, random.integers(0, 6, m), random.integers(1, 9, m) * 1.0, np.ones(m)
+    bucket = CodedBucket(score, tag, (np.empty(0), np.empty(0, np.int64), np.empty(0)), own, 0.0)
+    found = np.stack([np.asarray(column, np.float64) for column in bucket.in_order()])
+    rows = np.stack([score, tag >> 1, np.ones(n), tag & 1])
+    whole = np.concatenate([rows, np.stack(own)], axis=1)
+    assert (np.lexsort((found[1], found[0])) == np.arange(n + m)).all()
+    np.testing.assert_array_equal(found[:, np.lexsort(found[::-1])], whole[:, np.lexsort(whole[::-1])])

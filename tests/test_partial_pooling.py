@@ -108,6 +108,19 @@ def test_groups_of_one_class_and_without_rows():
     assert moved.slope[-1] == 1
 
 
+def test_parts_of_segments_are_those_of_all(monkeypatch):
+    """As of those whose cells are not in memory together; the first variances are of every so-many-th segment."""
+    cells = cells_of(np.random.default_rng(6), groups=50)
+    monkeypatch.setattr(partial_pooling, "_SHARE", 7)
+    some = partial_pooling._some(cells, 3)
+    for i, g in enumerate(range(0, 50, 3)):
+        mine, own = slice(*cells.starts[g : g + 2]), slice(*some.starts[i : i + 2])
+        for column, found in zip(cells[2:], some[2:], strict=True):
+            np.testing.assert_array_equal(found[own], column[mine])
+    assert some.groups == 17
+    assert (some.centre == cells.centre[::3]).all()
+
+
 def test_the_chosen_variances_are_those_of_quadrature():
     cells = cells_of(np.random.default_rng(2), groups=40, shift=0.7, stretch=0.0)
     moved = move(cells)

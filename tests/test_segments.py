@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import pickle
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -827,6 +828,39 @@ def test_texts_of_every_size_get_codes_and_are_found(texts, offset, kind):
     assert out.tolist() == [
         distinct.index(text) // 2 if distinct.index(text) % 2 == 0 else -1 for text in wanted
     ]
+
+
+def test_text_that_is_not_ascii_is_checked_and_other_text_is_taken():
+    for text in (b"plain", b"a\x00b", b"", "Zürich-Nord".encode(), b"12345678", "1234567é".encode()):
+        column = pa.array([b"x", text], pa.binary()).cast(pa.string(), safe=False)
+        encoder = segment_values.Encoder(("a",))
+        encoder.encode(pa.RecordBatch.from_arrays([column], ["a"]))
+        assert encoder.keys == [("x",), (text.decode(),)]
+    for text in (b"\xff", b"12345678\x80", b"1234567\xc3"):
+        data = pa.py_buffer(b"x" + text)
+        ends = pa.py_buffer(np.array([0, 1, 1 + len(text)], np.int32))
+        column = pa.Array.from_buffers(pa.string(), 2, [None, ends, data])
+        with pytest.raises(InputRejectedError, match="UTF-8"):
+            segment_values.Encoder(("a",)).encode(pa.RecordBatch.from_arrays([column], ["a"]))
+
+
+def test_keys_are_columns_until_they_are_looked_at():
+    keys = segment_values.Keys([pa.array(["a", None, "b"]), pa.array([1, 2, 3])])
+    assert len(keys) == 3
+    assert segment_values.arrays(keys, [pa.string(), pa.int64()])[1] is keys.columns[1]
+    assert segment_values.arrays(keys, [pa.string(), pa.int32()])[1].type == pa.int32()
+    assert list(keys) == [("a", 1), (None, 2), ("b", 3)]
+    assert keys[1] == (None, 2)
+    assert keys == [("a", 1), (None, 2), ("b", 3)]
+    assert keys != [("a", 1)]
+    assert pickle.loads(pickle.dumps(keys)) == keys
+
+
+def test_reasons_of_many_segments_are_those_of_each():
+    rows, positives = (column.ravel() for column in np.meshgrid(np.arange(9), np.arange(9)))
+    for rules in (SegmentRules(4, 2), SegmentRules(1, 1), SegmentRules(4, 3, lean=True)):
+        each = [rules.reason(n, k) for n, k in zip(rows.tolist(), positives.tolist(), strict=True)]
+        assert rules.reasons(rows, positives) == each
 
 
 def test_very_many_known_texts_are_found():

@@ -39,7 +39,8 @@ def pool_within(
 
     Returns
     -------
-    items : float64 array, shape (6, m). stretch : int64 array, shape (m,): the place of each among `edges`
+    items : float64 array, shape (6, m), a part of a larger one, as the next is. stretch : int64 array, shape (m,): the
+        place of each among `edges`
     sizes : int64 array, shape (groups,)
     """
     groups = starts.size - 1
@@ -61,7 +62,7 @@ def pool_within(
             )
             stretch[m - 1] = at
         sizes[g] = m - base
-    return out[:, :m].copy(), stretch[:m].copy(), sizes
+    return out[:, :m], stretch[:m], sizes
 
 
 @kernel
@@ -93,7 +94,8 @@ def pool_ranks_within(rows, starts, parent, edges, edge_starts, pooled):
 
     Returns
     -------
-    items : int32 array, shape (4, m): the first and the last rank of each, its rows, the positive ones
+    items : int32 array, shape (4, m), a part of a larger one: the first and the last rank of each, its rows, the
+        positive ones
     sizes : int64 array, shape (groups,)
     """
     groups = starts.size - 1
@@ -125,7 +127,7 @@ def pool_ranks_within(rows, starts, parent, edges, edge_starts, pooled):
             first[m], last[m], weight[m], positives[m] = begin, rank, w, k
             m += 1
         sizes[g] = m - base
-    return out[:, :m].copy(), sizes
+    return out[:, :m], sizes
 
 
 @kernel

@@ -36,7 +36,7 @@ from pipeline.sort.packed import Packed, write_packed
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import read_codes
 
-MOST_HELD = 1 << 22
+MOST_HELD = 1 << 23
 """Cells that are read once and held, 24 bytes each."""
 
 

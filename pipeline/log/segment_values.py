@@ -137,8 +137,12 @@ class Encoder:
         """
         members = self._members(present)
         orders = [coder.in_order() for coder in self._coders]
-        ranks = [np.argsort(places)[column] for places, column in zip(orders, members, strict=True)]
-        by_segment = np.lexsort(ranks[::-1])
+        ranks = [_inverse(places)[column] for places, column in zip(orders, members, strict=True)]
+        if len(ranks) == 1 and present.size == orders[0].size:
+            # All of them: they are in order as their values are.
+            by_segment = _inverse(present)[orders[0]]
+        else:
+            by_segment = np.lexsort(ranks[::-1])
         values = [
             coder.values.take(as_column(places)) for coder, places in zip(self._coders, orders, strict=True)
         ]
@@ -152,6 +156,13 @@ class Encoder:
             members.append(both & 0xFFFFFFFF)
             codes = both >> 32
         return [codes, *reversed(members)]
+
+
+def _inverse(places: Integers) -> Integers:
+    """Where each place stands among all."""
+    found = np.empty_like(places)
+    found[places] = np.arange(places.size)
+    return found
 
 
 class _Numbering:
