@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from calibrators.calibration_map import CalibrationMap, Interval
 from logcal import schema
-from logcal.arrow_columns import as_column
+from logcal.arrow_columns import as_column, column_of
 from logcal.lookup_table import Array
 
 _MAP = schema.LOOKUP_TABLE.names
@@ -103,10 +103,15 @@ def _update(
 
     for start in range(0, len(columns[0]), _AT_ONCE):
         rows = [_texts(_one(column.slice(start, _AT_ONCE))) for column in columns]
-        texts = rows[0] if len(rows) == 1 else pc.binary_join_element_wise(*rows, ", ")
-        ends = pa.array([0, len(texts)], pa.int32())
-        [joined] = pc.binary_join(pa.ListArray.from_arrays(ends, texts), f"{behind}, {before}")
+        texts = rows[0] if len(rows) == 1 else pc.binary_join_element_wise(*rows, _scalar(", "))
+        ends = as_column(np.array([0, len(texts)], np.int32))
+        [joined] = pc.binary_join(pa.ListArray.from_arrays(ends, texts), _scalar(f"{behind}, {before}"))
         digest.update(f"{', ' if start else ''}{before}{joined}{behind}".encode())
+
+
+def _scalar(text: str) -> pa.Scalar:
+    """A text for Arrow, which imports pandas where it is given Python's."""
+    return column_of([text], pa.string())[0]
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -120,7 +125,7 @@ def _texts(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(column.type):
         texts = column.cast(pa.string())
     elif pa.types.is_string(column.type) and _is_plain(column):
-        texts = pc.binary_join_element_wise('"', column, '"', "")
+        texts = pc.binary_join_element_wise(_scalar('"'), column, _scalar('"'), _scalar(""))
     else:
         # Zeros of either sign are different texts.
         bits = column.view(pa.int64()) if pa.types.is_float64(column.type) else column
@@ -130,8 +135,8 @@ def _texts(column: pa.Array) -> pa.Array:
             found = json.dumps(values)[1:-1].split(", ")
         else:
             found = list(map(json.JSONEncoder(default=str).encode, values))
-        texts = pa.array(found, pa.string()).take(coded.indices)
-    return texts.fill_null("null")
+        texts = column_of(found, pa.string()).take(coded.indices)
+    return texts.fill_null(_scalar("null"))
 
 
 def _is_plain(column: pa.Array) -> bool:

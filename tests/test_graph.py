@@ -351,12 +351,12 @@ def test_drawings_show_the_stages_of_every_job(dated, call):
         assert dated.tree() == before
         return found
 
-    numbered = ["number", "cut", *MERGES]
+    numbered = ["number", "cut", "runs", *MERGES]
     each = "segments.shrinkage=none"
     assert drawn("fit") == [*SORTS, *MERGES]
     assert drawn("fit", "calibrator.method=platt") == [*SORTS, *MERGES, "pass", "combine-pass"]
     assert drawn("fit", *SEGMENTS, each) == [*SORTS, *numbered, *JOINS, "fitted"]
-    assert drawn("fit", *SEGMENTS)[8:] == [
+    assert drawn("fit", *SEGMENTS)[9:] == [
         "whole",
         "pack",
         "work",
