@@ -384,9 +384,9 @@ def test_drawings_show_the_stages_of_every_job(dated, call):
     assert drawn("evaluate", told, *WINDOW[:3])[:3] == ["sort", "day", "total"]
     dated.table = "by-site"
     call("fit", *SEGMENTS, each).expect(0)
-    side = [*SORTS, *numbered, "rows", *JOINS, *MEASURES, "side"]
-    again = [f"{name}-again" for name in side]
-    assert drawn("evaluate", told) == [*side, *again, "measured"]
+    side = ["cut", "runs", *MERGES, "rows", *JOINS, *MEASURES, "side"]
+    again = [f"{name}-again" for name in ("place", "order", "ordered", "total", "numbered", *side)]
+    assert drawn("evaluate", told) == [*SORTS, "number", *side, *again, "measured"]
 
 
 def test_what_cannot_be_a_graph_says_why(place, tmp_path):

@@ -45,6 +45,7 @@ from pipeline.log.logs import Columns, open_log
 from pipeline.sort import buckets, packed, run_files, segment_visits
 from pipeline.sort.score_table import SortPlan
 from pipeline.sort.segment_visits import pack
+from pipeline.table.predictor import Predictor
 from pipeline.table.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
 from pipeline.table.segment_maps import SegmentRules
 
@@ -628,14 +629,16 @@ def rows_in_memory(table, expected, columns):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("bucket_bytes", [2000, 1 << 24])
-def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, monkeypatch):
+@pytest.mark.parametrize(("method", "params"), [("isotonic", None), ("histogram", {"bins": 12})])
+def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, method, params, monkeypatch):
     monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
     monkeypatch.setattr(packed, "STRIDE", 8)
     monkeypatch.setattr(segment_numbers, "ENOUGH", 20)
     columns = ("model", "country")
     table, rules = some_log(1200, 7, segments=3), SegmentRules(60, 5)
-    found = fit(tmp_path, table, columns, weighted, rules)
+    found = fit(tmp_path, table, columns, weighted, rules, method, params)
     _, lookup = publish(tmp_path, found, columns)
+    assert lookup.facts.monotone == (method == "isotonic")
     news = some_log(1500, 8, segments=4)
     news = news.append_column("more", news.column("label"))
     log = open_log(
@@ -643,12 +646,13 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, mo
         Columns("score", "label", "w" if weighted else None, columns),
     )
     plans = []
-    for name, path in (("before", None), ("after", str(tmp_path / "lookup.parquet"))):
+    for name in ("before", "after"):
         (tmp_path / name).mkdir()
-        plan = SortPlan(tmp_path / name, lookup=path, write=tmp_path / f"{name}-table", run_rows=170)
+        plan = SortPlan(tmp_path / name, write=tmp_path / f"{name}-table", run_rows=170)
         plans.append(replace(plan, bucket_bytes=bucket_bytes))
-    measured = evaluate_segments(log, lookup, tuple(plans), Shuffled(), 10)
-    rows = rows_in_memory(news, expected_maps(table, columns, weighted, rules), columns)
+    predictor = Predictor(str(tmp_path / "lookup.parquet"), columns)
+    measured = evaluate_segments(log, lookup, predictor, tuple(plans), Shuffled(), 10)
+    rows = rows_in_memory(news, expected_maps(table, columns, weighted, rules, method, params), columns)
     written = measured.table().to_pylist()
     keys = sorted({row[0] for row in rows}, key=segment_values.order)
     assert [tuple(row[c] for c in columns) for row in written] == keys

@@ -30,7 +30,7 @@ from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_up
 from pipeline.sort.tagged import order_tagged
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.segment_lookup import SEGMENTS_FILE, CodedMaps, cached_segmented_lookup
+from pipeline.table.segment_lookup import SEGMENTS_FILE
 from pipeline.table.version import MANIFEST, SCORE_TABLE
 
 
@@ -175,7 +175,7 @@ def add_sort_kept(graph: Graph, kept: KeptTable, log: Log, segments: tuple[str, 
     """Add to a graph what makes runs of a kept table's points, as `add_sort` of rows: `sort-i -> check`.
 
     log : the kept table's `files`. segments : the columns that tell segments apart; none: all points together
-    plan : of its `lookup` too, which is of these segments
+    plan : of its `lookup` too, where there are no segments
     """
     data = kept.manifest["data"]
     total = RunReceipt(
@@ -217,8 +217,6 @@ def _write_points(
         return write_entries(points, folder, index)
     encoder = Encoder(segments)
     code = encoder.encode(batch)
-    if lookup is not None:
-        score, _ = CodedMaps(cached_segmented_lookup(lookup), encoder).predict(score, code)
     order = order_tagged(score, code)
     entries = CodedEntries(
         *tags.expand_ties(score[order], code[order].astype(np.int64), weight[order], positives[order])

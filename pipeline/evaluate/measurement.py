@@ -124,11 +124,12 @@ class Measurement:
             table, evaluation, run = self._plain(plan, again, executor)
             segments = None
         else:
-            self._make_days(plan, again)
+            self._make_days(plan)
             add = partial(self._add_sorted, columns=self.columns)
             segments = evaluate_segments(
                 self.log,
                 self.segmented,
+                Predictor(self.path, self.columns),
                 (plan, again),
                 executor,
                 self.bins,
@@ -208,9 +209,8 @@ class Measurement:
             graph.task("measured", _together, *self.add_plain(graph, plan, again))
         else:
             add = partial(self._add_sorted, columns=self.columns)
-            sides = add_sides(
-                graph, self.log, self.columns, (plan, again), self.bins, add, self.sampling_rate
-            )
+            predictor = Predictor(self.path, self.columns)
+            sides = add_sides(graph, self.log, predictor, (plan, again), self.bins, add, self.sampling_rate)
             graph.task("measured", _together, *sides)
         return graph
 

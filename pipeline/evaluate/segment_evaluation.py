@@ -26,17 +26,19 @@ from pipeline.log import segment_values
 from pipeline.log.logs import Log
 from pipeline.sort.first_pass import Begin, add_first_pass, answering
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_sort, most_parts
-from pipeline.sort.segment_predictions import SegmentedComparison
-from pipeline.sort.segment_rows import Known, SegmentRows
+from pipeline.sort.segment_predictions import SegmentedComparison, add_order
+from pipeline.sort.segment_rows import AddedRows, Known, SegmentRows
 from pipeline.sort.segment_visits import (
     ITEM_BYTES,
     MOST_SEGMENTS,
     Visit,
     add_visits,
+    add_works,
     finish_visits,
     most_works,
 )
 from pipeline.sort.segments import Level
+from pipeline.table.predictor import Predictor
 from pipeline.table.segment_lookup import SegmentedLookup
 
 WORST = 10
@@ -89,28 +91,10 @@ class _AddedSide(NamedTuple):
     answer: Any
 
 
-def _add_side(
-    graph: Graph,
-    log: Log,
-    plan: SortPlan,
-    total: Any,
-    names: tuple[str, ...],
-    known: Known | None,
-    visit: Visit[Array],
-    begin: Begin,
-) -> _AddedSide:
-    """Add to a graph what sorts predictions, writes the table of all rows, and measures it and each segment."""
-    rows, merged = SegmentRows.add(graph, log, plan, total, names, known)
-    most = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_SEGMENTS)
-    wanted = graph.task("wanted", _everyone, rows)
-    visited = add_visits(graph, merged, wanted, visit, plan.bucket_bytes, most, plan.scratch)
-    return _AddedSide(rows, visited, add_first_pass(graph, merged, begin, most_parts(log, plan, total)))
-
-
 def add_sides(
     graph: Graph,
     log: Log,
-    names: tuple[str, ...],
+    predictor: Predictor,
     plans: tuple[SortPlan, SortPlan],
     bins: int,
     add: AddSort,
@@ -119,16 +103,34 @@ def add_sides(
 ) -> list[Any]:
     """Add to a graph what `evaluate_segments` computes: of the scores, and again of the calibrated probabilities.
 
-    names : of the segment columns. Returns references.
+    predictor : of the table. Returns references.
     """
-    sides = []
-    for plan, suffix, tests in zip(plans, ("", "-again"), (False, True), strict=True):
-        visit = visit_of(bins, _weighted(log, known), sampling_rate, tests=tests)
-        with graph.named(suffix):
-            begin = partial(_begin, Sizes(bins, sampling_rate=sampling_rate), tests)
-            side = _add_side(graph, log, plan, add(graph, plan), names, known, visit, begin)
-            sides.append(graph.task("side", _AddedSide, *side))
-    return sides
+    plan, again = plans
+    weighted = _weighted(log, known)
+    total = add(graph, plan)
+    added = SegmentRows.add(graph, log, plan, total, predictor.columns, known)
+    visit = partial(visit_of, bins, weighted, sampling_rate)
+    begin = partial(_begin, Sizes(bins, sampling_rate=sampling_rate))
+    works, before = _add_side(graph, log, plan, total, added, visit(tests=False), partial(begin, False))
+    with graph.named("-again"):
+        # Of each segment's points, which are at hand, and not of the log's rows once more.
+        total, numbered = add_order(graph, works, added.rows, predictor, again, weighted=weighted)
+        names = predictor.columns
+        added = SegmentRows.add_numbered(graph, log, again, total, numbered, names, weighted=weighted)
+        _, after = _add_side(graph, log, again, total, added, visit(tests=True), partial(begin, True))
+    return [before, after]
+
+
+def _add_side(
+    graph: Graph, log: Log, plan: SortPlan, total: Any, added: AddedRows, visit: Visit[Array], begin: Begin
+) -> tuple[list[Any], Any]:
+    """Add to a graph what measures each segment, and all rows; return references to works and to an `_AddedSide`."""
+    most = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_SEGMENTS)
+    wanted = graph.task("wanted", _everyone, added.rows)
+    works = add_works(graph, added.merged, wanted, pooled=False, task_bytes=plan.bucket_bytes, most=most)
+    visited = add_visits(graph, works, visit, plan.scratch)
+    answer = add_first_pass(graph, added.merged, begin, most_parts(log, plan, total))
+    return works, graph.task("side", _AddedSide, added.rows, visited, answer)
 
 
 def _weighted(log: Log, known: Known | None) -> bool:
@@ -250,6 +252,7 @@ def _text(value: Any) -> str | None:
 def evaluate_segments(
     log: Log,
     lookup: SegmentedLookup,
+    predictor: Predictor,
     plans: tuple[SortPlan, SortPlan],
     executor: Executor,
     bins: int,
@@ -262,9 +265,8 @@ def evaluate_segments(
     Parameters
     ----------
     log : whose segment columns are the table's
-    lookup : the segmented table
-    plans : how to sort the scores, and the calibrated probabilities (with `lookup`, in a scratch folder of its own);
-        both with `write`
+    lookup : the segmented table. predictor : of it
+    plans : how to sort the scores, and the calibrated probabilities (in a scratch folder of its own); both with `write`
     bins : of the calibration errors
     add : what adds the sort of the log's rows, or of some of them; None: of all
     sampling_rate : see `evaluate`
@@ -272,7 +274,7 @@ def evaluate_segments(
     """
     graph = Graph()
     add = add or partial(_add_sort, log)
-    sides = add_sides(graph, log, lookup.columns, plans, bins, add, sampling_rate, known)
+    sides = add_sides(graph, log, predictor, plans, bins, add, sampling_rate, known)
     visits = [visit_of(bins, _weighted(log, known), sampling_rate, tests=tests) for tests in (False, True)]
     found = executor.compute(graph, graph.task("sides", list, sides))
     before, after = (_side(*pair, executor) for pair in zip(found, visits, strict=True))

@@ -46,6 +46,7 @@ from pipeline.sort.segment_visits import (
     MOST_SEGMENTS,
     Visit,
     add_visits,
+    add_works,
     cut_leaning,
     cut_levels,
     finish_visits,
@@ -116,7 +117,9 @@ def _add_visits(
     few = MOST_POOLED if visit.first is None else MOST_SEGMENTS
     each = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, rules.min_rows, few)
     most = each * len(log.columns.segments)
-    return add_visits(graph, first, wanted, visit, plan.bucket_bytes, most, plan.scratch)
+    pooled = visit.first is None
+    works = add_works(graph, first, wanted, pooled=pooled, task_bytes=plan.bucket_bytes, most=most)
+    return add_visits(graph, works, visit, plan.scratch)
 
 
 def _rules(calibrator: Calibrator, rules: SegmentRules) -> SegmentRules:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,6 @@ from pipeline.sort.buffers import Buffer, CodedBuffer, WeightedBuffer
 from pipeline.sort.effective_size import WeightSums
 from pipeline.sort.run_files import Run, Sections, write_run
 
-if TYPE_CHECKING:
-    from pipeline.table.segment_lookup import CodedMaps
-
 
 class Reading(NamedTuple):
     """How a log's rows become scores.
@@ -32,7 +29,8 @@ class Reading(NamedTuple):
     Attributes
     ----------
     transform : 'none' or 'sigmoid', applied to the score column.
-    lookup : path of a lookup table applied after it, or None: the score is then a calibrated probability.
+    lookup : path of a lookup table without segments applied after it: the score is then a calibrated probability; or
+        None.
     grid : what scores are rounded to last; see `pipeline.log.score_grid`.
     """
 
@@ -119,11 +117,6 @@ class Intake:
         self.reading = reading
         columns = reading.columns
         self.encoder = Encoder(columns.segments) if columns.segments else None
-        self.maps: CodedMaps | None = None
-        if self.encoder is not None and reading.lookup is not None:
-            from pipeline.table.segment_lookup import CodedMaps, cached_segmented_lookup
-
-            self.maps = CodedMaps(cached_segmented_lookup(reading.lookup), self.encoder)
 
     def read(self, piece: Piece) -> Iterator[tuple[Rows, Rows]]:
         """Batches of a piece: rows as they are; and the same with the scores that they are sorted by, but for the
@@ -131,13 +124,7 @@ class Intake:
         """
         for rows in read_rows(self.reading.filesystem, piece, self.reading.columns):
             code = None if self.encoder is None else self.encoder.encode(rows.batch)
-            if self.maps is None or code is None:
-                score = calibration_scores(rows.score, self.reading)
-            else:
-                score = calibration_scores(rows.score, self.reading._replace(lookup=None))
-                # As in `calibration_scores`.
-                score, _ = self.maps.predict(np.where(np.isfinite(score), score, np.nan), code)
-            yield rows, rows._replace(score=score, code=code)
+            yield rows, rows._replace(score=calibration_scores(rows.score, self.reading), code=code)
 
     def rounded(self, rows: Rows) -> tuple[Rows, float]:
         """Rows with their scores on the grid, and how far the score has moved that moved the most."""

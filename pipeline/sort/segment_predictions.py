@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,15 +16,21 @@ import numpy as np
 from calibrators._kernels import ties
 from calibrators.comparison import Comparison, PairedDifference, comparison_of, join_sums, pair_sums
 from calibrators.passes import Array, Points
-from pipeline.execution import Executor
+from pipeline._kernels import tags
+from pipeline.execution import Executor, Graph
+from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
+from pipeline.sort.buffers import coded_sections, tagged_sections
 from pipeline.sort.exchange import Slices
-from pipeline.sort.run_files import Integers
+from pipeline.sort.run_files import CodedEntries, Integers, Run, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
-from pipeline.sort.segment_rows import SegmentRows
-from pipeline.sort.segments import read_codes, write_codes
+from pipeline.sort.segment_merge import Cutting
+from pipeline.sort.segment_rows import SegmentRows, cut_all
+from pipeline.sort.segment_visits import Work
+from pipeline.sort.segments import Coding, Level, read_codes, write_codes
+from pipeline.sort.tagged import order_tagged
 from pipeline.table.predictor import Predictor
 
 MOST_WORSE = 10
@@ -213,3 +220,90 @@ def _order(predicting: _Predicting, folder: str, index: int, codes: Integers, sl
     _, weight, positives = slices.columns
     points = Points(*ties.expand_ties(p[order], weight[order], positives[order]))
     return write_entries(points, folder, index)
+
+
+class _Ordered(NamedTuple):
+    """What a task of `add_order` did. run : of predictions, with codes of its own. codes : the segment of each."""
+
+    run: Run
+    lowest: float
+    highest: float
+    codes: Integers
+
+
+def add_order(
+    graph: Graph, works: Sequence[Any], rows: Any, predictor: Predictor, plan: SortPlan, *, weighted: bool
+) -> tuple[Any, Any]:
+    """Add to a graph what sorts predictions, from the points of segments: `place -> order-i -> ordered`.
+
+    The log's rows need not be read again, nor their segments be told apart: most of what another sort would take. Nor
+    need a map be monotone, or as many points be left as there were.
+
+    Parameters
+    ----------
+    works : of `add_works`, of points. rows : SegmentRows of them, or a reference
+    predictor : of the segments' maps
+    plan : how to sort the predictions, in a scratch folder of its own
+    weighted : whether rows have weights
+
+    Returns
+    -------
+    references to a RunReceipt, and to what `SegmentRows.add_numbered` takes
+    """
+    placed = graph.task("place", _predicting, rows, predictor, "again")
+    tasks = [(work, placed, plan.scratch, i, weighted) for i, work in enumerate(works)]
+    found = graph.layer("order", _order_coded, tasks, receipts=receipts_in(plan.scratch))
+    ordered = graph.task("ordered", _put_together, rows, found, plan.scratch)
+    total = graph.task("total", operator.itemgetter(0), ordered)
+    return total, graph.task("numbered", operator.itemgetter(1), ordered)
+
+
+def _order_coded(
+    work: Work | None, predicting: _Predicting, folder: str, index: int, weighted: bool
+) -> _Ordered | None:
+    if work is None:
+        return None
+    slices = work.items()
+    score = predicting.of(work.codes, slices)
+    code = np.repeat(np.arange(work.codes.size), np.diff(slices.starts))
+    # A map leaves few different predictions of a segment, and mostly side by side.
+    score, code, weight, positives = tags.expand_ties(score, code, *slices.columns[1:])
+    # Entries are the largest: what may be one row is left as one. Components of one sum may not.
+    apart = (np.diff(score) != 0) | (np.diff(code) != 0)
+    alone = np.append(True, apart) & np.append(apart, True) & ((positives == 0) | (positives == weight))
+    if not weighted:
+        alone &= weight == 1
+    sections = Sections()
+    if alone.any() and weighted:
+        signed = np.where(positives > 0, weight, -weight)
+        sections = coded_sections(score[alone], code[alone], signed[alone])
+    elif alone.any():
+        tag = 2 * code[alone] + positives[alone].astype(np.int64)
+        sections = tagged_sections(score[alone], tag, work.codes.size)
+    others = [column[~alone] for column in (score, code, weight, positives)]
+    entries = [np.concatenate(pair) for pair in zip(sections.coded_entries, others, strict=True)]
+    order = order_tagged(*entries[:2])
+    joined = tags.expand_ties(*(column[order] for column in entries))
+    sections = sections._replace(coded_entries=CodedEntries(*joined))
+    run = write_run(f"{folder}/run-{index:06d}-0000", sections)
+    return _Ordered(run, float(score.min()), float(score.max()), work.codes)
+
+
+def _put_together(
+    rows: SegmentRows, found: list[_Ordered | None], scratch: str
+) -> tuple[RunReceipt, tuple[Level, Cutting]]:
+    done = [one for one in found if one is not None]
+    table = rows.table
+    total = RunReceipt(
+        [one.run for one in done],
+        rows=table.rows,
+        used=table.used,
+        used_positive=table.used_positive,
+        lowest=min(one.lowest for one in done),
+        highest=max(one.highest for one in done),
+        bad=table.bad,
+    )
+    starts = np.cumsum([0, *(one.codes.size for one in done)]).tolist()
+    path = write_codes(f"{scratch}/codes", np.concatenate([one.codes for one in done]).astype(np.int32))
+    coding = Coding(path, tuple(starts), len(rows.level.keys))
+    return total, (rows.level, cut_all(rows.level, coding, scratch, weighted=rows.weighted))

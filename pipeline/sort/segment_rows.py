@@ -20,7 +20,7 @@ from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_visits import Visit, cut_levels, map_segments, visit_segments
-from pipeline.sort.segments import Level, number_segments
+from pipeline.sort.segments import Coding, Level, Segments, number_segments
 
 R = TypeVar("R")
 
@@ -91,6 +91,23 @@ class SegmentRows:
         """The same in a graph: `number -> split -> merge-i -> combine -> rows`. total : RunReceipt, or a reference."""
         weighted = log.columns.weight is not None if known is None else known.weighted
         numbered = graph.task("number", _number, total, plan.scratch, weighted, known)
+        return cls.add_numbered(graph, log, plan, total, numbered, names, weighted=weighted)
+
+    @classmethod
+    def add_numbered(
+        cls,
+        graph: Graph,
+        log: Log,
+        plan: SortPlan,
+        total: Any,
+        numbered: Any,
+        names: tuple[str, ...],
+        *,
+        weighted: bool,
+    ) -> AddedRows:
+        """The same where segments have been numbered. numbered : the level, and how rows leave the merge, as `cut_all`
+        says it; or a reference to the pair.
+        """
         cutting = graph.task("cut", operator.itemgetter(1), numbered)
         merged = add_merge(graph, log, plan, None, total, cutting)
         return AddedRows(graph.task("rows", _rows, merged, numbered, log, plan, names, weighted), merged)
@@ -123,8 +140,15 @@ def _number(total: RunReceipt, scratch: str, weighted: bool, known: Known | None
     if known is not None:
         counts = np.array([known.rows[key] for key in level.keys], np.int64).reshape(-1, 2)
         level = replace(level, rows=counts[:, 0], positives=counts[:, 1])
+    return level, cut_all(level, segments.coding, scratch, weighted=weighted)
+
+
+def cut_all(level: Level, coding: Coding, scratch: str, *, weighted: bool) -> Cutting:
+    """What the merge is to leave of all segments of a log's last level: their points."""
     everyone = np.ones(len(level.keys), np.bool_)
-    return level, cut_levels(segments, [(level, everyone)], scratch, pooled=False, weighted=weighted)
+    return cut_levels(
+        Segments((level,), coding), [(level, everyone)], scratch, pooled=False, weighted=weighted
+    )
 
 
 def _rows(

@@ -115,6 +115,13 @@ class Work(NamedTuple):
     part: _Part | None
     heaviest: float = 1.0
 
+    def items(self) -> Slices:
+        """What is left of the segments, or of the part of one."""
+        if self.part is None:
+            return _gathered(self.files, self.codes)
+        points = self.part.points()
+        return Slices(list(points), np.array([0, points.score.size]))
+
 
 class Visited(NamedTuple):
     """What came of a `Work`. result : for the segments; of a part its first score, points, and state of the pass."""
@@ -142,24 +149,29 @@ def within(count: int, task_bytes: int, most: int, works: Callable[[int, int], l
     return [*found, *([None] * (count - len(found)))]
 
 
-def add_visits(
-    graph: Graph, merged: Any, wanted: Any, visit: Visit[R], task_bytes: int, most: int, scratch: str
-) -> Any:
-    """Add the third stage to a graph: `pack -> join-i -> joined`; return a reference to what `finish_visits` takes.
+def add_works(
+    graph: Graph, merged: Any, wanted: Any, *, pooled: bool, task_bytes: int, most: int
+) -> list[Any]:
+    """Add to a graph what packs segments into tasks: `pack -> work-i`; return references to `Work` or None.
 
     Parameters
     ----------
     merged : a score table with what is left of segments, level by level, and anything; or a reference to the pair
     wanted : of each level, which segments are visited; or a reference
+    pooled : whether what is left is pooled, so that no segment is cut
     task_bytes : that a task takes
     most : tasks: so many are there, those beyond what there is do nothing, and where more were needed they take more
-    scratch : where tasks leave what came of them
     """
-    packed = graph.task("pack", _packed, merged, wanted, visit.first is None, task_bytes, most)
-    entries = graph.entries("work", packed, most)
-    return graph.task(
-        "joined", _filled, graph.layer("join", _join, _tasks(entries, visit), receipts=receipts_in(scratch))
-    )
+    return graph.entries("work", graph.task("pack", _packed, merged, wanted, pooled, task_bytes, most), most)
+
+
+def add_visits(graph: Graph, works: Sequence[Any], visit: Visit[R], scratch: str) -> Any:
+    """Add the third stage to a graph: `join-i -> joined`; return a reference to what `finish_visits` takes.
+
+    works : of `add_works`, pooled where the visit has no first pass. scratch : where tasks leave what came of them
+    """
+    found = graph.layer("join", _join, _tasks(works, visit), receipts=receipts_in(scratch))
+    return graph.task("joined", _filled, found)
 
 
 def _tasks(works: Sequence[Any], visit: Visit[Any]) -> list[tuple[Any, ...]]:
@@ -211,7 +223,7 @@ def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> Visi
     if work is None:
         return None
     if work.part is None:
-        result = small(_gathered(work.files, work.codes)._replace(heaviest=work.heaviest))
+        result = small(work.items()._replace(heaviest=work.heaviest))
     else:
         points = work.part.points()
         result = (float(points.score[0]), points.score.size, chunk(points))

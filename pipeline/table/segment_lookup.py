@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.calibration_map import Interval
 from calibrators.intervals import NONE
-from calibrators.passes import Array
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.fingerprints import segmented_fingerprint
 from logcal.lookup_table import SegmentedLookup
 from logcal.reading import SEGMENTS_FILE, cached_table, read_table, segmented
 from pipeline import schema
 from pipeline.log import segment_values
-from pipeline.log.segment_values import Encoder, Integers
+from pipeline.log.segment_values import Integers
 from pipeline.table import lookup_table
 from pipeline.table.segment_maps import GLOBAL, IDENTITY, MOVED, OWN, PARENT, Moves
 
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "RESERVED",
     "SEGMENTS_FILE",
-    "CodedMaps",
     "SegmentedFiles",
     "SegmentedLookup",
     "cached_segmented_lookup",
@@ -212,25 +209,6 @@ def _of_few(names: Sequence[str | None]) -> pa.Array:
 
 def _count(names: list[str]) -> dict[str, int]:
     return {name: names.count(name) for name in sorted(set(names))}
-
-
-class CodedMaps:
-    """The maps that rows go through, by the codes of an encoder; each segment is looked up once."""
-
-    def __init__(self, lookup: SegmentedLookup, encoder: Encoder) -> None:
-        self.lookup = lookup
-        self.encoder = encoder
-        self._place = np.empty(0, np.int32)
-        self._known = np.empty(0, np.bool_)
-
-    def predict(self, scores: Array, codes: npt.NDArray[np.int32]) -> tuple[Array, npt.NDArray[np.bool_]]:
-        """Probabilities, and which rows are of a segment that the table does not know."""
-        new = np.arange(self._place.size, len(self.encoder))
-        if new.size:
-            place, known = self.lookup.index.find(self.encoder.values_of(new))
-            self._place = np.append(self._place, place)
-            self._known = np.append(self._known, known)
-        return self.lookup.apply(scores, self._place[codes]), ~self._known[codes]
 
 
 def read_segmented_lookup(path: str) -> SegmentedLookup:
