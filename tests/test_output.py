@@ -76,7 +76,7 @@ def test_what_a_system_takes_in_parts_is_written_whole(tmp_path, monkeypatch, mo
     monkeypatch.setattr(append.os, "writev", some)
     monkeypatch.setattr(append, "_GATHERED_BYTES", 5000)
     target = str(tmp_path / "a.parquet")
-    with open_target(LocalFileSystem(), target) as file:
+    with open_target(LocalFileSystem(), target, gathered=True) as file:
         file.write(b"before")
         os.write(file.fileno(), b"past")
         for part in parts:
@@ -92,7 +92,7 @@ def test_nothing_appears_where_the_system_does_not_write(tmp_path, monkeypatch):
     monkeypatch.setattr(append.os, "writev", full)
     with (
         pytest.raises(OSError, match="full"),
-        open_target(LocalFileSystem(), str(tmp_path / "a")) as file,
+        open_target(LocalFileSystem(), str(tmp_path / "a"), gathered=True) as file,
     ):
         file.write(b"x")
     assert not any(tmp_path.iterdir())

@@ -166,7 +166,7 @@ def score_in_parts(
     path, seen = log_file.path, log_file.seen
     try:
         # The target is closed last: it does not appear where the source has changed.
-        with open_target(target_filesystem, target) as copy:
+        with open_target(target_filesystem, target, gathered=True) as copy:
             yield
             with _opened(filesystem, path, seen, scoring.segments) as (source, parquet):
                 yield

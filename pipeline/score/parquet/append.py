@@ -186,8 +186,12 @@ class _Gathered:
 
 
 @contextmanager
-def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist."""
+def open_target(filesystem: Any, path: str, *, gathered: bool = False) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears, whole, when the block ends without an error. Its folder must exist.
+
+    gathered : whether what is written stays as it is until the block ends, so that a local file may be handed over in
+        few calls; nothing but writing and flushing is done with it then
+    """
     if not isinstance(filesystem, LocalFileSystem):
         file = filesystem.open(path, "wb")
         try:
@@ -200,10 +204,15 @@ def open_target(filesystem: Any, path: str) -> Iterator[BinaryIO]:
     # As `beside`, without looking for what a rename has taken away: files may be many and small.
     temporary = f"{os.path.dirname(path)}/{temporary_name(os.path.basename(path))}"  # noqa: PTH119, PTH120
     try:
-        with open(temporary, "wb", buffering=0) as local:  # noqa: PTH123
-            gathered: Any = _Gathered(local)
-            yield gathered
-            begin_sync(gathered)
+        if gathered:
+            with open(temporary, "wb", buffering=0) as raw:  # noqa: PTH123
+                parts: Any = _Gathered(raw)
+                yield parts
+                begin_sync(parts)
+        else:
+            with open(temporary, "wb") as local:  # noqa: PTH123
+                yield local
+                begin_sync(local)
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
