@@ -473,6 +473,15 @@ def test_compiled_code_reads_structs_as_the_plain_code_does(encoded, at, cut):
         assert read_by(0, data, at) == read_by(1 << 30, data, at)
 
 
+@pytest.mark.parametrize("kind", [thrift.LIST, thrift.SET, thrift.MAP])
+def test_more_values_than_there_are_bytes_are_not_stepped_over(kind):
+    many = thrift.varint(1 << 62)
+    encoded = (many + b"\x11" if kind == thrift.MAP else b"\xf1" + many) + bytes(50)
+    for value in (encoded, bytes([0x10 | kind]) + encoded):
+        with pytest.raises(IndexError, match="values in"):
+            thrift.skip(value, 0, kind if value is encoded else thrift.STRUCT)
+
+
 def test_structs_of_many_fields_are_read():
     for count in (23, 24, 25, 300):
         fields = {number: (thrift.I32, thrift.integer(number)) for number in range(1, count + 1)}

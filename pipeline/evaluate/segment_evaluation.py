@@ -7,9 +7,9 @@ when that is taken off which chance can explain; see `beyond_chance`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
 from pipeline.sort.first_pass import Begin, add_first_pass, answering
+from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_sort, most_parts
 from pipeline.sort.segment_predictions import SegmentedComparison, add_order
 from pipeline.sort.segment_rows import AddedRows, Known, SegmentRows
@@ -166,14 +167,24 @@ class SegmentedEvaluation:
     after: Side
     bins: int
 
-    def table(self, compared: SegmentedComparison | None = None) -> pa.Table:
-        """A row a segment, in the order of `segment_values.order`. compared : these, with something else."""
+    def table(self, compared: SegmentedComparison | None = None, at: Integers | None = None) -> pa.Table:
+        """A row a segment, in the order of `segment_values.order`. compared : these, with something else.
+
+        at : places of segments: of these alone, in this order
+        """
         level = self.before.level
+        keys = segment_values.arrays(level.keys, level.types)
+        fitted_on: Sequence[str] = self.fitted_on
+        if at is None:
+            at = np.arange(level.rows.size)
+        else:
+            keys = [column.take(as_column(at)) for column in keys]
+            fitted_on = [self.fitted_on[i] for i in at.tolist()]
         columns: list[pa.Array] = [
-            *segment_values.arrays(level.keys, level.types),
-            as_column(level.rows),
-            as_column(level.positives),
-            column_of(self.fitted_on, pa.string()),
+            *keys,
+            as_column(level.rows[at]),
+            as_column(level.positives[at]),
+            column_of(fitted_on, pa.string()),
         ]
         sides = (("before", self.before), ("after", self.after))
         own = {name: {BEYOND: self._beyond(side), **self._ratios(side)} for name, side in sides}
@@ -182,10 +193,10 @@ class SegmentedEvaluation:
                 values = own[side].get(name)
                 if values is None:
                     values = getattr(self, side).column(name)
-                columns.append(nullable_column(values))
-        columns += [nullable_column(self.after.column(name)) for name in schema.SEGMENT_CERTAINTY]
+                columns.append(nullable_column(values[at]))
+        columns += [nullable_column(self.after.column(name)[at]) for name in schema.SEGMENT_CERTAINTY]
         if compared is not None:
-            columns += self._differences(compared)
+            columns += [column.take(as_column(at)) for column in self._differences(compared)]
         fields = zip(self.columns, level.types, strict=True)
         layout = schema.evaluated_segments(fields, compared=compared is not None)
         return pa.Table.from_arrays(columns, schema=layout)
@@ -213,25 +224,32 @@ class SegmentedEvaluation:
 
         As in `table`, with the columns' values as text under "segment".
         """
-        table = self.table()
-        error = self._beyond(self.after)
-        order = np.lexsort((np.arange(error.size), -self.before.level.rows, -error))[:WORST]
-        rows = table.take(as_column(order)).to_pylist()
-        keys = [self.before.level.keys[i] for i in order.tolist()]
-        measured = table.schema.names[len(self.columns) :]
+        table = self.table(at=self._worst(WORST))
+        count = len(self.columns)
+        keys = zip(*(column.to_pylist() for column in table.columns[:count]), strict=True)
+        measured = table.select(range(count, table.num_columns)).to_pylist()
         return [
-            {"segment": [_text(value) for value in key], **{name: row[name] for name in measured}}
-            for key, row in zip(keys, rows, strict=True)
+            {"segment": [_text(value) for value in key], **row}
+            for key, row in zip(keys, measured, strict=True)
         ]
+
+    def _worst(self, most: int) -> Integers:
+        error = self._beyond(self.after)
+        order = np.lexsort((np.arange(error.size), -self.before.level.rows, -error))
+        return np.asarray(order[:most], np.int64)
 
     def flagged(self) -> list[tuple[tuple[Any, ...], str]]:
         """Keys, and what their maps were fitted to, of the segments that are most off beyond chance, as in `worst`."""
         error = self._beyond(self.after)
-        order = np.lexsort((np.arange(error.size), -self.before.level.rows, -error))[:PICTURED]
-        return [(tuple(self.before.level.keys[i]), self.fitted_on[i]) for i in order.tolist() if error[i] > 0]
+        worst = [i for i in self._worst(PICTURED).tolist() if error[i] > 0]
+        return [(tuple(self.before.level.keys[i]), self.fitted_on[i]) for i in worst]
 
     def facts(self) -> dict[str, Any]:
         """How many segments there are, of what kind, and the worst of them."""
+        return dict(self._facts)
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
         level = self.before.level
         unseen = np.array([kind == UNSEEN for kind in self.fitted_on], np.bool_)
         return {

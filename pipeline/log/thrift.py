@@ -113,6 +113,7 @@ def _walk(data: bytes, at: int, kind: int) -> int:
 
 def _skip_list(data: bytes, at: int) -> int:
     kind, count, at = _list_header(data, at)
+    _check_room(data, at, count)
     if kind == STRUCT:
         for _ in range(count):
             at = _skip_struct(data, at)
@@ -120,6 +121,15 @@ def _skip_list(data: bytes, at: int) -> int:
     for _ in range(count):
         at = _skip_element(data, at, kind)
     return at
+
+
+def _check_room(data: bytes, at: int, count: int) -> None:
+    """Raise IndexError where so many values do not fit into what is left: each takes a byte at least.
+
+    Some are stepped over without a look at them, for as long as a damaged number says.
+    """
+    if count > len(data) - at:
+        raise IndexError(f"{count} values in {len(data) - at} bytes at byte {at}")
 
 
 def _skip_element(data: bytes, at: int, kind: int) -> int:
@@ -157,6 +167,7 @@ def _skip_map(data: bytes, at: int) -> int:
         return at
     kinds = data[at]
     at += 1
+    _check_room(data, at, 2 * count)
     for _ in range(count):
         at = _skip_element(data, at, kinds >> 4)
         at = _skip_element(data, at, kinds & 0x0F)
