@@ -210,7 +210,21 @@ def _works(
 ) -> list[Work]:
     """The tasks of a level. pooled : whether what is left is pooled, so that no segment is cut."""
     sizes = 8 * files[0].columns * item_counts(files)
-    small, large = pack(sizes, ~wanted, task_bytes, most, cut=not pooled)
+    return _works_of(level, files, sizes, ~wanted, task_bytes, most, cut=not pooled)
+
+
+def _works_of(
+    level: int,
+    files: Sequence[Exchanged],
+    sizes: Integers,
+    skipped: npt.NDArray[np.bool_],
+    task_bytes: int,
+    most: int,
+    *,
+    cut: bool,
+) -> list[Work]:
+    """The same of segments whose sizes are known. skipped, cut : see `pack`."""
+    small, large = pack(sizes, skipped, task_bytes, most, cut=cut)
     # Those that are cut first: none waits for the last one of another kind.
     parts = [(code, part) for code in large for part in _parts(files, code, task_bytes)]
     return [
@@ -284,21 +298,14 @@ def map_segments(
     results
     """
     counts = item_counts(files)
-    small, large = pack(8 * files[0].columns * counts, counts == 0, task_bytes, MOST_SEGMENTS)
-    tasks: list[tuple[Any, ...]] = [
-        (_map_part, part, code, function) for code in large for part in _parts(files, code, task_bytes)
-    ]
-    tasks += [(_map_small, tuple(files), codes, function) for codes in small]
-    return executor.run("join", _call, [(call, i, *arguments) for i, (call, *arguments) in enumerate(tasks)])
+    works = _works_of(
+        0, files, 8 * files[0].columns * counts, counts == 0, task_bytes, MOST_SEGMENTS, cut=True
+    )
+    return executor.run("join", _map, [(function, i, work) for i, work in enumerate(works)])
 
 
-def _map_part(index: int, part: _Part, code: int, function: Callable[..., R]) -> R:
-    points = part.points()
-    return function(index, np.array([code]), Slices(list(points), np.array([0, points.score.size])))
-
-
-def _map_small(index: int, files: tuple[Exchanged, ...], codes: Integers, function: Callable[..., R]) -> R:
-    return function(index, codes, _gathered(files, codes))
+def _map(function: Callable[[int, Integers, Slices], R], index: int, work: Work) -> R:
+    return function(index, work.codes, work.items())
 
 
 def _gathered(files: tuple[Exchanged, ...], codes: Integers) -> Slices:
@@ -332,10 +339,6 @@ def _parts(files: Sequence[Exchanged], code: int, task_bytes: int) -> list[_Part
         parts[-1].append((file, (start, stop)))
         held += size
     return [_Part(*map(tuple, zip(*part, strict=True))) for part in parts]
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def _run_part(part: _Part, chunk: Callable[[Points], Any]) -> Any:
