@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from jobs import worker_process
+from jobs.cluster_kinds import local_workers
 from jobs.config import ScoreConfig
+from jobs.config_cluster import AUTO, ClusterConfig
 from jobs.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.run import Outcome, Plan
 from jobs.windows import place_of, window_days, window_of
@@ -13,9 +18,10 @@ from logcal.errors import ConfigError
 from pipeline.classifier.features import Roles, open_features
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
+from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import Window
-from pipeline.score.many import tasks_of
+from pipeline.score.many import are_small, tasks_of
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.identity import run_id
@@ -36,7 +42,8 @@ def prepare(config: ScoreConfig) -> Prepared:
     classifying = classifying_of(config, version)
     segments = segments_of(version)
     if classifying is None:
-        log = open_log(config.log.path, Columns(config.log.score, segments=segments))
+        columns = Columns(config.log.score, segments=segments)
+        log = open_log(config.log.path, columns, among=partial(_expecting, config.cluster))
         check_segment_types(version, log)
     else:
         features = classifying.classifier.features
@@ -75,6 +82,13 @@ def prepare(config: ScoreConfig) -> Prepared:
     )
     check_output(log, output, identity)
     return Prepared(config, log, version, scoring, identity, output, limits, window)
+
+
+def _expecting(cluster: ClusterConfig, files: Sequence[LogFile]) -> Sequence[LogFile]:
+    """The files; where processes will be wanted for them, what those are forked from starts while footers are read."""
+    if cluster.kind == AUTO and local_workers(cluster) > 1 and are_small(files):
+        worker_process.begin_companions()
+    return files
 
 
 def check_interval(wanted: bool, version: Version) -> None:

@@ -1,9 +1,5 @@
 """What the process that workers are forked from does when it starts."""
 
-from jobs import process_memory
-from jobs.worker_process import ignore_interrupts, load, while_command_lives
+from jobs.worker_process import WORKER_TASKS, prepare
 
-ignore_interrupts()
-process_memory.begin()
-with while_command_lives():
-    load()
+prepare(WORKER_TASKS)

@@ -136,6 +136,8 @@ class DaskExecutor(Executor):
         tasks: Sequence[tuple[Any, ...]],
         combine: Callable[[list[Any]], Any],
         last: str = "combine",
+        *,
+        locked: bool = False,
     ) -> Any:
         """See `Executor.reduce`.
 

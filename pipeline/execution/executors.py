@@ -11,6 +11,7 @@ from concurrent.futures import wait as wait_for_futures
 from typing import Any
 
 from pipeline.execution import tasks as running
+from pipeline.execution.companions import Companions
 from pipeline.execution.graph import Graph
 from pipeline.execution.progress import Progress, Report, silent
 
@@ -52,8 +53,13 @@ class Executor(ABC):
         tasks: Sequence[tuple[Any, ...]],
         combine: Callable[[list[Any]], Any],
         last: str = "combine",
+        *,
+        locked: bool = False,
     ) -> Any:
-        """Compute a graph of one stage, and of a last task that makes one result of all results, in their order."""
+        """Compute a graph of one stage, and of a last task that makes one result of all results, in their order.
+
+        locked : whether the tasks hold Python's lock most of the time, so that threads would wait for each other
+        """
         graph = Graph()
         results = graph.layer(stage, function, tasks)
         if not results:
@@ -90,8 +96,28 @@ class ThreadExecutor(Executor):
     """Runs tasks on threads of this process.
 
     For tasks that spend their time in compiled loops, numpy and pyarrow, which let other threads run meanwhile: then
-    threads are as quick as processes, start at once, and share their memory and what they have read.
+    threads are as quick as processes, start at once, and share their memory and what they have read. Where tasks hold
+    Python's lock, processes beside this one run some of them.
     """
+
+    def __init__(self, workers: int, report: Report = silent, companions: Companions | None = None) -> None:
+        super().__init__(workers, report)
+        self._companions = companions
+
+    def reduce(
+        self,
+        stage: str,
+        function: Callable[..., Any],
+        tasks: Sequence[tuple[Any, ...]],
+        combine: Callable[[list[Any]], Any],
+        last: str = "combine",
+        *,
+        locked: bool = False,
+    ) -> Any:
+        """See `Executor.reduce`."""
+        if locked and self._companions is not None:
+            self._companions.begin(len(tasks))
+        return super().reduce(stage, function, tasks, combine, last)
 
     def compute(self, graph: Graph, reference: Any) -> Any:
         """See `Executor.compute`."""
@@ -100,7 +126,8 @@ class ThreadExecutor(Executor):
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="logcal-worker")
         # Dask waits for tasks where signals would end up amid its own work, and has no use for the time.
         waiting = ThreadPoolExecutor(1, thread_name_prefix="logcal-scheduler")
-        result = waiting.submit(_on_threads, graph, reference, pool, done)
+        run = running.here if self._companions is None else self._companions.run
+        result = waiting.submit(_on_threads, graph, reference, pool, done, run)
         try:
             while not result.done():
                 progress.at(dict(done))
@@ -108,6 +135,8 @@ class ThreadExecutor(Executor):
             found = result.result()
         except BaseException:
             running.stop(graph.token)
+            if self._companions is not None:
+                self._companions.stop()
             raise
         finally:
             _close(pool)
@@ -116,16 +145,16 @@ class ThreadExecutor(Executor):
         return found
 
 
-def _on_threads(graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Counter[str]) -> Any:
+def _on_threads(
+    graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Counter[str], run: Callable[..., Any]
+) -> Any:
     import dask.threaded
     from dask._task_spec import Task
 
     def count(key: Any, *_: Any) -> None:
         done[key[0]] += 1
 
-    tasks = {
-        key: Task(key, running.here, graph.token, task.func, *task.args) for key, task in graph.tasks.items()
-    }
+    tasks = {key: Task(key, run, graph.token, task.func, *task.args) for key, task in graph.tasks.items()}
     return dask.threaded.get(tasks, reference.key, pool=pool, callbacks=[_in_order(tasks, count)])
 
 

@@ -19,6 +19,8 @@ _STEP_FILES, _STEP_BYTES = 8, 1 << 20
 _TASK_FILES, _TASK_BYTES = 32, 1 << 22
 """Of a task: few enough that workers get equal shares, of files that are small and of those that are not."""
 
+_MANY_FILES = 1000
+"""So many small files take longer than processes to start that share them."""
 
 _WAITED, _TIMES = 2.0, 3.0
 """When steps wait for storage: they took so many seconds more than they computed in, and so many times as long."""
@@ -96,6 +98,11 @@ def tasks_of(files: Sequence[File]) -> list[tuple[File, ...]]:
 def steps_of(files: Sequence[File]) -> list[tuple[File, ...]]:
     """A task's files in groups that are scored in lockstep, in order."""
     return groups_of(files, _STEP_FILES, _STEP_BYTES)
+
+
+def are_small(files: Sequence[Sized]) -> bool:
+    """Whether scoring them is mostly work that Python's lock lets one thread do at a time, and much of it."""
+    return len(files) >= _MANY_FILES and sum(file.size for file in files) <= len(files) * _STEP_BYTES
 
 
 def score_files(
