@@ -27,7 +27,7 @@ from jobs.cluster_watch import ClusterWatch, check_workers, no_worker
 from jobs.config_cluster import AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting
 from logcal.errors import ConfigError, TemporaryError
-from pipeline.execution import Companions, DaskExecutor, Executor, InlineExecutor, ThreadExecutor
+from pipeline.execution import DaskExecutor, Executor, InlineExecutor, ThreadExecutor
 from pipeline.execution.cluster import look
 
 __all__ = ["StartExecutor", "check_class", "starting_executor"]
@@ -86,12 +86,7 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
                 return InlineExecutor(stack.enter_context(reporting()))
             if config.kind == THREADS or (config.kind == AUTO and threads):
                 process_memory.keep()
-                workers = local_workers(config)
-                companions = Companions(
-                    worker_process.begin_companions, workers - 1 if config.kind == AUTO else 0
-                )
-                stack.callback(companions.close)
-                return ThreadExecutor(workers, stack.enter_context(reporting()), companions)
+                return ThreadExecutor(local_workers(config), stack.enter_context(reporting()))
             up = begun or start()
             client, watch = up.result()
             log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))

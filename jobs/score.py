@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jobs import worker_process
 from jobs.cluster_kinds import local_workers
 from jobs.config import ScoreConfig
-from jobs.config_cluster import AUTO, ClusterConfig
+from jobs.config_cluster import AUTO
 from jobs.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.run import Outcome, Plan
 from jobs.windows import place_of, window_days, window_of
 from logcal.errors import ConfigError
 from pipeline.classifier.features import Roles, open_features
-from pipeline.execution import Executor, Graph
+from pipeline.execution import Companions, Executor, Graph
 from pipeline.files.output import Output
-from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import Window
-from pipeline.score.many import are_small, tasks_of
+from pipeline.score.many import companions_for, tasks_of
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.identity import run_id
@@ -42,8 +38,7 @@ def prepare(config: ScoreConfig) -> Prepared:
     classifying = classifying_of(config, version)
     segments = segments_of(version)
     if classifying is None:
-        columns = Columns(config.log.score, segments=segments)
-        log = open_log(config.log.path, columns, among=partial(_expecting, config.cluster))
+        log = open_log(config.log.path, Columns(config.log.score, segments=segments))
         check_segment_types(version, log)
     else:
         features = classifying.classifier.features
@@ -81,14 +76,13 @@ def prepare(config: ScoreConfig) -> Prepared:
         place_of(config.output.path, "output.path", window), replace=config.output.mode == "replace"
     )
     check_output(log, output, identity)
-    return Prepared(config, log, version, scoring, identity, output, limits, window)
-
-
-def _expecting(cluster: ClusterConfig, files: Sequence[LogFile]) -> Sequence[LogFile]:
-    """The files; where processes will be wanted for them, what those are forked from starts while footers are read."""
-    if cluster.kind == AUTO and local_workers(cluster) > 1 and are_small(files):
-        worker_process.begin_companions()
-    return files
+    companions = None
+    if config.cluster.kind == AUTO and classifying is None:
+        # Before anything starts threads, beside which no process may be forked.
+        companions = companions_for(
+            log.filesystem, log.files, output.filesystem, local_workers(config.cluster)
+        )
+    return Prepared(config, log, version, scoring, identity, output, limits, window, companions)
 
 
 def check_interval(wanted: bool, version: Version) -> None:
@@ -132,6 +126,7 @@ class Prepared:
     output: Output
     limits: Limits
     window: Window | None = None
+    companions: Companions | None = None
 
     @property
     def threads(self) -> bool:
@@ -187,6 +182,7 @@ class Prepared:
             run_id=self.identity,
             table=config.store.table,
             accept=self.limits.accept,
+            companions=self.companions,
         )
         summary = {
             "path": scored.path,

@@ -1,5 +1,9 @@
 """What the process that workers are forked from does when it starts."""
 
-from jobs.worker_process import WORKER_TASKS, prepare
+from jobs import process_memory
+from jobs.worker_process import ignore_interrupts, load, while_command_lives
 
-prepare(WORKER_TASKS)
+ignore_interrupts()
+process_memory.begin()
+with while_command_lives():
+    load()

@@ -15,15 +15,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from multiprocessing.context import BaseContext
 
 log = logging.getLogger("logcal")
 
 PRELOAD = "logcal.worker_preload"
-_COMPANION_PRELOAD = "logcal.companion_preload"
 _LOOK = 0.05
 """Seconds between looks at whether the command has ended."""
 
@@ -40,19 +35,18 @@ ENVIRONMENT = {
 }
 
 
-def begin(*modules: str, preload: str = PRELOAD) -> str:
+def begin(*modules: str) -> str:
     """Begin to start the process that workers are forked from; return the start method for `multiprocessing`.
 
     'forkserver' on Linux; 'spawn' elsewhere, where forking is not safe once system libraries are loaded, and where
     the server's socket cannot be made, such as below a temporary folder with a long name.
 
-    preload : the module that imports what tasks need, unless the process has begun to start before
-    modules : imported there besides, likewise
+    modules : imported there besides what all tasks need, unless the process has begun to start before
     """
     if sys.platform != "linux":
         return "spawn"
     os.environ.update(ENVIRONMENT)
-    multiprocessing.get_context("forkserver").set_forkserver_preload([preload, *modules])
+    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOAD, *modules])
     # Starting the tracker, which the server would do otherwise, unblocks signals.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -65,12 +59,6 @@ def begin(*modules: str, preload: str = PRELOAD) -> str:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
-
-
-def begin_companions() -> BaseContext | None:
-    """Begin to start the process that companions are forked from; return what starts them, None where it cannot."""
-    method = begin(preload=_COMPANION_PRELOAD)
-    return multiprocessing.get_context(method) if method == "forkserver" else None
 
 
 @contextmanager
@@ -97,29 +85,19 @@ def while_command_lives() -> Iterator[None]:
         watching.join()  # workers are forked from this process next, which is no time for threads
 
 
-def prepare(modules: tuple[str, ...]) -> None:
-    """What a process that others are forked from does first. modules : of what tasks run."""
-    from jobs import process_memory
-
-    ignore_interrupts()
-    process_memory.begin()
-    with while_command_lives():
-        load(modules)
-
-
 def ignore_interrupts() -> None:
     """Let Ctrl-C, which a terminal sends to every process, be the command's alone: it stops its workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-TASKS = ("jobs.cli", "pipeline.score.many")
-WORKER_TASKS = ("distributed.worker", *TASKS, "pipeline.sort.score_table")
-"""Modules of what companions run, and of what workers run."""
-
-
-def load(modules: tuple[str, ...]) -> None:
+def load() -> None:
     """Import what tasks need, and let numba load what its compiled functions need."""
-    for module in modules:
+    for module in (
+        "distributed.worker",
+        "jobs.cli",
+        "pipeline.sort.score_table",
+        "pipeline.score.scored_file",
+    ):
         importlib.import_module(module)
     import numpy as np
 

@@ -266,7 +266,7 @@ def test_ctrl_c_is_not_the_workers():
 
 
 def test_workers_that_sort_and_score_import_neither_pandas_nor_scikit_learn():
-    code = "import sys; from jobs import worker_process; worker_process.load(worker_process.WORKER_TASKS); print(*sys.modules)"
+    code = "import sys; from jobs import worker_process; worker_process.load(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "distributed" in loaded.split()
     assert {"pandas", "sklearn", "scipy.optimize"} & set(loaded.split()) == set()

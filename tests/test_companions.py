@@ -1,32 +1,43 @@
-"""Processes beside the command's that run some of its tasks: results, errors, and their end whatever becomes of them."""
+"""Processes beside the command that run some of its tasks: results, errors, and their end whatever becomes of them."""
 
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
-from jobs import worker_process
 from logcal.errors import InputRejectedError
 from pipeline.execution import Companions, ThreadExecutor
 from pipeline.score import many
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="companions are forked, on Linux alone")
 
+FILES = 2 * many._COMPANION_FILES
+
 PATIENCE = 240
 """Seconds until what must happen is said not to have happened."""
 
 
 @pytest.fixture
-def companions():
+def forked(monkeypatch):
+    """Processes are forked beside threads that other tests have left, too."""
+    monkeypatch.setattr("pipeline.execution.companions._forking_is_safe", lambda: True)
+
+
+@pytest.fixture
+def companions(forked):
     """One process beside this one."""
-    made = Companions(worker_process.begin_companions, 1)
+    made = Companions(1)
     yield made
     made.close()
-    assert [process for process, _ in made._processes if process.is_alive()] == []
+    assert not any(process.is_alive() for process, _ in made._all)
 
 
 def gathered(results):
@@ -75,10 +86,8 @@ def die():
 
 
 def reduced(companions, function, tasks):
-    """The results of tasks that hold Python's lock, in their order, once the other process has started."""
-    companions.begin(len(tasks))
-    await_that(lambda: not companions._begun or companions._settled.is_set())
-    return ThreadExecutor(2, companions=companions).reduce("stage", function, tasks, gathered, locked=True)
+    """The results of tasks on two threads, in their order."""
+    return ThreadExecutor(2).reduce("stage", function, tasks, gathered, companions=companions)
 
 
 def test_tasks_run_in_both_processes_and_results_are_in_their_order(companions, tmp_path):
@@ -89,21 +98,13 @@ def test_tasks_run_in_both_processes_and_results_are_in_their_order(companions, 
     assert os.getpid() in processes
 
 
-def test_a_stage_of_few_tasks_or_of_compiled_loops_starts_none(companions):
-    assert reduced(companions, abs, [(-1,), (2,)]) == [1, 2]
-    executor = ThreadExecutor(2, companions=companions)
-    assert executor.run("stage", abs, [(-i,) for i in range(24)]) == list(range(24))
-    assert companions._processes == []
-
-
 @pytest.mark.parametrize(("act", "kind"), [(reject, InputRejectedError), (fail, ZeroDivisionError)])
-def test_an_error_is_raised_here_and_ends_the_process(companions, tmp_path, act, kind):
+def test_an_error_is_raised_here_and_ends_the_other_process(companions, tmp_path, act, kind):
     with pytest.raises(kind, match=r"expected a file, found none|a bug") as caught:
         reduced(companions, elsewhere, [(os.getpid(), str(tmp_path), act)] * 24)
     # Where a bug of ours was is said, as the other process's traceback is lost.
     assert any("in fail" in note for note in getattr(caught.value, "__notes__", ())) == (act is fail)
-    ((process, _),) = companions._processes
-    process.join(PATIENCE)
+    ((process, _),) = companions._all
     assert not process.is_alive()
 
 
@@ -112,25 +113,57 @@ def test_the_task_of_one_that_is_killed_runs_here(companions, tmp_path):
     assert found == ["here"] * 24
 
 
-def test_where_none_can_be_started_all_tasks_run_here():
-    companions = Companions(lambda: None, 1)
+def test_beside_other_threads_none_is_forked_and_all_tasks_run_here():
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    companions = Companions(1)
+    end.set()
+    other.join()
     assert reduced(companions, abs, [(-i,) for i in range(24)]) == list(range(24))
-    companions.close()
+    assert companions._all == []
 
-    def broken():
-        raise OSError("no more processes")
 
-    companions = Companions(broken, 1)
-    assert reduced(companions, abs, [(-i,) for i in range(24)]) == list(range(24))
-    companions.close()
+def test_each_ends_when_nobody_can_send_it_tasks_any_more(forked):
+    # Each was forked with what tasks are sent through to those before it.
+    companions = Companions(3)
+    for _, connection in companions._all:
+        connection.close()
+    for process, _ in companions._all:
+        process.join(PATIENCE)
+        assert process.exitcode == 0
+
+
+def test_companions_are_for_many_small_files_that_are_not_waited_for(forked):
+    class File(NamedTuple):
+        size: int = 1000
+
+    local, memory = LocalFileSystem(), MemoryFileSystem()
+
+    def count(files, source=local, target=local, workers=2):
+        found = many.companions_for(source, files, target, workers)
+        if found is not None:
+            found.close()
+        return 0 if found is None else len(found._all)
+
+    files = [File()] * many._COMPANION_FILES
+    assert [count(files), count(files * 3, workers=9), count(files * 3, workers=3)] == [1, 3, 2]
+    for none in (
+        count(files[1:]),
+        count(files, workers=1),
+        count([*files, File(1 << 40)]),
+        count(files, source=memory),
+        count(files, target=memory),
+    ):
+        assert none == 0
 
 
 def many_files(place):
     """A fitted table, and a log of as many files as processes are wanted for; returns what the command is given."""
     place.write_log()
     place.job("fit").expect(0)
-    score = np.random.default_rng(1).random(8 * many._MANY_FILES)
-    place.write_log({"score": score}, files=many._MANY_FILES, name="many")
+    score = np.random.default_rng(1).random(8 * FILES)
+    place.write_log({"score": score}, files=FILES, name="many")
     return {"log__path": place.root / "many"}
 
 
@@ -144,7 +177,7 @@ def test_many_small_files_are_the_same_bytes_as_in_one_process(place):
     place.job("score", "cluster.workers=2", **given).expect(0)
     other = place.root / "inline"
     place.job("score", "cluster.kind=inline", output__path=other, **given).expect(0)
-    assert len(contents(other)) == many._MANY_FILES
+    assert len(contents(other)) == FILES
     assert contents(place.output) == contents(other)
 
 
@@ -157,4 +190,4 @@ def test_nothing_keeps_running_when_the_command_is_ended(place, start, number):
     running.result()
     running.await_no_processes()
     place.job("score", "cluster.workers=2", **given).expect(0)
-    assert len(contents(place.output)) == many._MANY_FILES
+    assert len(contents(place.output)) == FILES

@@ -2,11 +2,12 @@
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from pipeline.execution.lockstep import finish, lockstep
-from pipeline.score import many
+from pipeline.execution.turns import Turns
 
 
 def work(log, name, parts, error=None):
@@ -53,14 +54,13 @@ def together(barrier):
     yield
 
 
-def test_steps_take_turns_until_they_have_waited_long(monkeypatch):
-    monkeypatch.setattr(many, "_WAITED", 1e9)
+def test_steps_take_turns_until_they_have_waited_long():
     log = []
-    turns = many.Turns()
+    turns = Turns(1e9)
 
     def steps(thread):
         for step in range(20):
-            turns.run([work(log, (thread, step), 2)])
+            turns.run(partial(lockstep, [work(log, (thread, step), 2)]))
 
     threads = [threading.Thread(target=steps, args=(thread,)) for thread in range(3)]
     for thread in threads:
@@ -73,12 +73,14 @@ def test_steps_take_turns_until_they_have_waited_long(monkeypatch):
     assert len(names) == 3 * 60
     assert turns.alone
 
-    monkeypatch.setattr(many, "_WAITED", 0.01)
+    turns = Turns(0.01)
     with pytest.raises(ValueError, match="gone"):
-        turns.run([waiting()])
+        turns.run(partial(lockstep, [waiting()]))
     assert not turns.alone
     barrier = threading.Barrier(2)
-    threads = [threading.Thread(target=turns.run, args=([together(barrier)],)) for _ in range(2)]
+    threads = [
+        threading.Thread(target=turns.run, args=(partial(lockstep, [together(barrier)]),)) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logcal.errors import LogcalError, TemporaryError
 from pipeline.execution import tasks as running
+from pipeline.execution.companions import Companions
 from pipeline.execution.executors import LOOK, Executor
 from pipeline.execution.graph import Graph
 from pipeline.execution.progress import Progress, Report, silent
@@ -96,7 +97,7 @@ class DaskExecutor(Executor):
         self.client = client
         self.watch = watch
 
-    def compute(self, graph: Graph, reference: Any) -> Any:
+    def compute(self, graph: Graph, reference: Any, companions: Companions | None = None) -> Any:
         """See `Executor.compute`."""
         import dask
 
@@ -137,7 +138,7 @@ class DaskExecutor(Executor):
         combine: Callable[[list[Any]], Any],
         last: str = "combine",
         *,
-        locked: bool = False,
+        companions: Companions | None = None,
     ) -> Any:
         """See `Executor.reduce`.
 

@@ -2,89 +2,84 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import multiprocessing
 import pickle
+import signal
+import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.execution import tasks as running
 from pipeline.execution.tasks import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from multiprocessing.connection import Connection
-    from multiprocessing.context import BaseContext
+    from multiprocessing.process import BaseProcess
 
 log = logging.getLogger("logcal")
 
-_TASKS = 8
-"""Of each process at least: fewer are done before it has started."""
-
 _END = 2.0
-"""Seconds that a process has to end by itself once it is not wanted any more."""
+"""Seconds that a process has to end by itself once it has no tasks any more."""
+
+
+class _Companion(NamedTuple):
+    process: BaseProcess
+    connection: Connection
 
 
 class Companions:
     """Processes of this machine that run a task each at a time, for threads of this process.
 
-    A thread whose task would only wait for the others' turn hands it to one that is free. One that ends too early, such
+    A thread whose task would only wait for another's turn hands it to one that is free. One that ends too early, such
     as where memory is short, is not replaced: its task runs here, as it may run again. They end with this process.
+
+    They are forked from this process, which has imported already what tasks need: that takes a hundredth of a second,
+    where a process that starts from nothing takes more than half of one, which is a thousand small files.
     """
 
-    def __init__(self, context: Callable[[], BaseContext | None], most: int) -> None:
-        """`context` : makes what starts processes, or None where there can be none. `most` : processes."""
-        self._context = context
-        self._most = most
+    def __init__(self, count: int) -> None:
+        """Fork so many; none where forking is not safe: but on Linux, and beside other threads of this process."""
+        self._all: list[_Companion] = []
         self._free: SimpleQueue[Connection] = SimpleQueue()
-        self._processes: list[tuple[Any, Connection]] = []
-        self._state = threading.Lock()
-        self._begun = self._ended = False
         self._turn = threading.Lock()
-        self._settled = threading.Event()
-        """Set once all have started, or no more will."""
-
-    def begin(self, tasks: int) -> None:
-        """Begin to start them, for so many tasks, unless that was done; tasks do not wait for them."""
-        count = min(self._most, tasks // _TASKS)
-        if not self._begun and count > 0:
-            self._begun = True
-            threading.Thread(target=self._start, args=(count,), name="logcal-companions", daemon=True).start()
-
-    def _start(self, count: int) -> None:
+        if not _forking_is_safe():
+            return
         try:
-            context = self._context()
-            for _ in range(count if context is not None else 0):
-                assert context is not None
-                here, there = context.Pipe()
-                process: Any = context.Process(target=_serve, args=(there,), daemon=True)  # type: ignore[attr-defined]
-                process.start()
-                there.close()
-                with self._state:
-                    self._processes.append((process, here))
-                    if self._ended:
-                        process.kill()
-                        return
-                here.recv()
-                self._free.put(here)
-        except (OSError, EOFError, RuntimeError) as error:
-            log.debug("no processes beside this one: %s", error)
-        finally:
-            self._settled.set()
+            for _ in range(count):
+                self._fork()
+        except OSError as error:
+            log.debug("%d instead of %d processes beside this one: %s", len(self._all), count, error)
+
+    def _fork(self) -> None:
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe()
+        # Those that were forked before wait for what comes through theirs until nobody has its other end any more.
+        others = [here, *(connection for _, connection in self._all)]
+        process = context.Process(target=_serve, args=(there, others), name="logcal-companion", daemon=True)
+        with warnings.catch_warnings():
+            # Python counts threads that numpy's and Arrow's libraries have: those prepare for a fork themselves.
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+            process.start()
+        there.close()
+        self._all.append(_Companion(process, here))
+        self._free.put(here)
 
     def run(self, run: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """As `tasks.here`: in this process if no other thread's task is, otherwise in one that is free.
 
         Where none is, the task runs here all the same, beside others.
         """
-        if not self._begun:
-            return running.here(run, function, *arguments)
-        with self._in_turn() as own:
-            if own:
+        if self._turn.acquire(blocking=False):
+            try:
                 return running.here(run, function, *arguments)
+            finally:
+                self._turn.release()
         try:
             connection = self._free.get_nowait()
         except Empty:
@@ -93,47 +88,41 @@ class Companions:
             connection.send((run, function, arguments))
             answer = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our own process
         except (OSError, EOFError):
-            # Whether it was stopped is looked at first.
+            # It has ended. Whether it was stopped is looked at before the task runs.
             return running.here(run, function, *arguments)
         self._free.put(connection)
         if isinstance(answer, Failure):
             raise answer.error
         return answer
 
-    @contextmanager
-    def _in_turn(self) -> Iterator[bool]:
-        own = self._turn.acquire(blocking=False)
-        try:
-            yield own
-        finally:
-            if own:
-                self._turn.release()
-
     def stop(self) -> None:
         """End them at once, amid their tasks."""
-        for process, _ in self._end():
+        for process, _ in self._all:
             process.kill()
 
     def close(self) -> None:
         """End them: they have no tasks any more."""
-        ending = self._end()
-        for _, connection in ending:
+        for _, connection in self._all:
             connection.close()
-        for process, _ in ending:
+        for process, _ in self._all:
             process.join(_END)
             if process.is_alive():
                 process.kill()
 
-    def _end(self) -> list[tuple[Any, Connection]]:
-        with self._state:
-            self._ended = True
-            return list(self._processes)
+
+def _forking_is_safe() -> bool:
+    return sys.platform == "linux" and threading.active_count() == 1
 
 
-def _serve(connection: Connection) -> None:
-    """Run tasks until there are no more, or whoever sends them is gone."""
+def _serve(connection: Connection, others: list[Connection]) -> None:
+    """Run tasks until there are no more, or whoever sends them is gone. others : not this process's."""
+    for other in others:
+        other.close()
+    # What a terminal sends to every process is the command's alone, which ends this one; so is what it does then.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.enable()
     try:
-        connection.send(None)
         while True:
             connection.send_bytes(_outcome(*connection.recv()))
     except (EOFError, OSError):

@@ -35,10 +35,13 @@ class Executor(ABC):
         self.report = report
 
     @abstractmethod
-    def compute(self, graph: Graph, reference: Any) -> Any:
+    def compute(self, graph: Graph, reference: Any, companions: Companions | None = None) -> Any:
         """The result of a task of a graph.
 
         The first error that a task raises is raised here, once no task of the graph runs any more.
+
+        companions : run some of the tasks where they would run on threads and wait for each other's turn there; they
+            end with the graph
         """
 
     def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -54,18 +57,18 @@ class Executor(ABC):
         combine: Callable[[list[Any]], Any],
         last: str = "combine",
         *,
-        locked: bool = False,
+        companions: Companions | None = None,
     ) -> Any:
         """Compute a graph of one stage, and of a last task that makes one result of all results, in their order.
 
-        locked : whether the tasks hold Python's lock most of the time, so that threads would wait for each other
+        companions : see `compute`
         """
         graph = Graph()
         results = graph.layer(stage, function, tasks)
         if not results:
             Progress(graph, self.report).end()
             return combine([])
-        return self.compute(graph, graph.task(f"{last}-{stage}", combine, results))
+        return self.compute(graph, graph.task(f"{last}-{stage}", combine, results), companions)
 
 
 class InlineExecutor(Executor):
@@ -74,7 +77,7 @@ class InlineExecutor(Executor):
     def __init__(self, report: Report = silent) -> None:
         super().__init__(1, report)
 
-    def compute(self, graph: Graph, reference: Any) -> Any:
+    def compute(self, graph: Graph, reference: Any, companions: Companions | None = None) -> Any:
         """See `Executor.compute`."""
         import dask
 
@@ -100,33 +103,14 @@ class ThreadExecutor(Executor):
     Python's lock, processes beside this one run some of them.
     """
 
-    def __init__(self, workers: int, report: Report = silent, companions: Companions | None = None) -> None:
-        super().__init__(workers, report)
-        self._companions = companions
-
-    def reduce(
-        self,
-        stage: str,
-        function: Callable[..., Any],
-        tasks: Sequence[tuple[Any, ...]],
-        combine: Callable[[list[Any]], Any],
-        last: str = "combine",
-        *,
-        locked: bool = False,
-    ) -> Any:
-        """See `Executor.reduce`."""
-        if locked and self._companions is not None:
-            self._companions.begin(len(tasks))
-        return super().reduce(stage, function, tasks, combine, last)
-
-    def compute(self, graph: Graph, reference: Any) -> Any:
+    def compute(self, graph: Graph, reference: Any, companions: Companions | None = None) -> Any:
         """See `Executor.compute`."""
         progress = Progress(graph, self.report)
         done: Counter[str] = Counter()
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="logcal-worker")
         # Dask waits for tasks where signals would end up amid its own work, and has no use for the time.
         waiting = ThreadPoolExecutor(1, thread_name_prefix="logcal-scheduler")
-        run = running.here if self._companions is None else self._companions.run
+        run = running.here if companions is None else companions.run
         result = waiting.submit(_on_threads, graph, reference, pool, done, run)
         try:
             while not result.done():
@@ -135,12 +119,14 @@ class ThreadExecutor(Executor):
             found = result.result()
         except BaseException:
             running.stop(graph.token)
-            if self._companions is not None:
-                self._companions.stop()
+            if companions is not None:
+                companions.stop()
             raise
         finally:
             _close(pool)
             waiting.shutdown(wait=False, cancel_futures=True)
+            if companions is not None:
+                companions.close()
         progress.end()
         return found
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.execution import Companions
 from pipeline.execution.lockstep import Result, Work, lockstep
+from pipeline.execution.turns import Turns
 from pipeline.log.log_files import LogFile
 from pipeline.score.scored_file import FileCounts, Scoring, score_in_parts
 
@@ -19,51 +19,18 @@ _STEP_FILES, _STEP_BYTES = 8, 1 << 20
 _TASK_FILES, _TASK_BYTES = 32, 1 << 22
 """Of a task: few enough that workers get equal shares, of files that are small and of those that are not."""
 
-_MANY_FILES = 1000
-"""So many small files take longer than processes to start that share them."""
+_COMPANION_FILES = 256
+"""Of each process beside this one at least: fewer are done by the time it has begun."""
 
-_WAITED, _TIMES = 2.0, 3.0
-"""When steps wait for storage: they took so many seconds more than they computed in, and so many times as long."""
+_WAITED = 2.0
+"""Seconds from which on it counts that steps wait for storage."""
 
-
-class Turns:
-    """Steps of small files by several threads: one at a time, unless they wait for storage most of the time.
-
-    Nearly all that a step does needs Python's own lock, and threads that wrest it from each other take some third
-    longer than one after the other. Where files are far, as in a mounted network folder, threads that wait side by
-    side are worth more.
-
-    Attributes
-    ----------
-    alone : whether steps take turns: at first, and until they have waited long
-    """
-
-    def __init__(self) -> None:
-        self.alone = True
-        self._turn = threading.Lock()
-        self._seconds = self._computed = 0.0
-
-    def run(self, works: Sequence[Work[Result]]) -> list[Result]:
-        """As `lockstep`, in this thread's turn."""
-        if not self.alone:
-            return lockstep(works)
-        with self._turn:
-            begun, own = time.monotonic(), time.thread_time()
-            try:
-                return lockstep(works)
-            finally:
-                self._seconds += time.monotonic() - begun
-                self._computed += time.thread_time() - own
-                if self._seconds > max(self._computed + _WAITED, _TIMES * self._computed):
-                    self.alone = False
-
-
-_turns = Turns()
+_turns = Turns(_WAITED)
 
 
 def in_step(works: Sequence[Work[Result]], *, local: bool) -> list[Result]:
     """As `lockstep`, for works on small files. local : whether they lie on a mounted file system."""
-    return _turns.run(works) if local else lockstep(works)
+    return _turns.run(lambda: lockstep(works)) if local else lockstep(works)
 
 
 class Sized(Protocol):
@@ -100,9 +67,17 @@ def steps_of(files: Sequence[File]) -> list[tuple[File, ...]]:
     return groups_of(files, _STEP_FILES, _STEP_BYTES)
 
 
-def are_small(files: Sequence[Sized]) -> bool:
-    """Whether scoring them is mostly work that Python's lock lets one thread do at a time, and much of it."""
-    return len(files) >= _MANY_FILES and sum(file.size for file in files) <= len(files) * _STEP_BYTES
+def companions_for(
+    filesystem: Any, files: Sequence[Sized], target_filesystem: Any, workers: int
+) -> Companions | None:
+    """Processes beside this one for scoring files as many workers; None where threads alone serve as well.
+
+    Of many small files that are not waited for, nearly all is work that Python's lock lets one thread do at a time.
+    """
+    local = isinstance(filesystem, LocalFileSystem) and isinstance(target_filesystem, LocalFileSystem)
+    small = sum(file.size for file in files) <= len(files) * _STEP_BYTES
+    count = min(workers - 1, len(files) // _COMPANION_FILES)
+    return Companions(count) if local and small and count > 0 else None
 
 
 def score_files(

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from fsspec.implementations.local import LocalFileSystem
-
 from logcal.errors import ConfigError, examples
-from pipeline.execution import Executor, Graph
+from pipeline.execution import Companions, Executor, Graph
 from pipeline.files.output import Output, Staging
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import MOST_NAMED, Log
-from pipeline.score.many import are_small, score_files, tasks_of
+from pipeline.score.many import score_files, tasks_of
 from pipeline.score.ranges import CalibrationRange, range_of
 from pipeline.score.scored_file import FileCounts, Scoring
 from pipeline.table.lookup_table import read_lookup_facts
@@ -128,12 +126,6 @@ def add_scoring(graph: Graph, tasks: list[tuple[Any, ...]]) -> Any:
     return graph.task("commit", _of_all, graph.layer("score", score_files, tasks))
 
 
-def _locked(log: Log, place: Output) -> bool:
-    """Whether tasks hold Python's lock most of the time, as those of many small files do that are not waited for."""
-    local = isinstance(log.filesystem, LocalFileSystem) and isinstance(place.filesystem, LocalFileSystem)
-    return local and are_small(log.files)
-
-
 def _targets(staging: Staging, files: Iterable[LogFile]) -> tuple[str, ...]:
     return tuple(staging.target(file.relative) for file in files)
 
@@ -152,6 +144,7 @@ def score_log(
     run_id: str,
     table: str = "",
     accept: Callable[[ScoredLog], None] = lambda scored: None,
+    companions: Companions | None = None,
 ) -> ScoredLog:
     """Write a log with the probability of each row.
 
@@ -167,6 +160,7 @@ def score_log(
     run_id : tells a repeated run from another
     table : the lookup table's name, for the manifest
     accept : looks at what is to be published; what it raises leaves nothing behind
+    companions : see `Executor.reduce`
 
     Raises
     ------
@@ -182,7 +176,7 @@ def score_log(
             (log.filesystem, group, place.filesystem, _targets(staging, group), scoring)
             for group in tasks_of(log.files)
         ]
-        counts = executor.reduce("score", score_files, tasks, _of_all, "commit", locked=_locked(log, place))
+        counts = executor.reduce("score", score_files, tasks, _of_all, "commit", companions=companions)
         files = tuple(
             ScoredFile(file.relative, file.rows, n.null, n.unseen, n.below, n.above, n.size)
             for file, n in zip(log.files, counts, strict=True)
