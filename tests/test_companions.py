@@ -21,6 +21,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="companions are 
 
 FILES = 2 * many._COMPANION_FILES
 
+BESIDE = ("cluster.kind=auto", "cluster.workers=2")
+
 PATIENCE = 240
 """Seconds until what must happen is said not to have happened."""
 
@@ -158,13 +160,14 @@ def test_companions_are_for_many_small_files_that_are_not_waited_for(forked):
         assert none == 0
 
 
-def many_files(place):
-    """A fitted table, and a log of as many files as processes are wanted for; returns what the command is given."""
+def many_files(place, files=FILES):
+    """A fitted table, and a log of as many small files; returns what the command is given."""
     place.write_log()
     place.job("fit").expect(0)
-    score = np.random.default_rng(1).random(8 * FILES)
-    place.write_log({"score": score}, files=FILES, name="many")
-    return {"log__path": place.root / "many"}
+    folder = place.write_log({"score": np.random.default_rng(1).random(8 * FILES)}, files=FILES, name="many")
+    for i in range(FILES, files):
+        (folder / f"part-{i}.parquet").hardlink_to(folder / f"part-{i % FILES}.parquet")
+    return {"log__path": folder}
 
 
 def contents(folder):
@@ -174,20 +177,29 @@ def contents(folder):
 
 def test_many_small_files_are_the_same_bytes_as_in_one_process(place):
     given = many_files(place)
-    place.job("score", "cluster.workers=2", **given).expect(0)
+    place.job("score", *BESIDE, **given).expect(0)
     other = place.root / "inline"
     place.job("score", "cluster.kind=inline", output__path=other, **given).expect(0)
     assert len(contents(other)) == FILES
     assert contents(place.output) == contents(other)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_keeps_running_when_the_command_is_ended(place, start, number):
-    given = many_files(place)
-    running = start(place, "score", "cluster.workers=2", **given)
-    running.await_that(lambda: list(place.root.rglob("part-7*.parquet")), "a scored file")
-    running.process.send_signal(number)
-    running.result()
+@pytest.mark.parametrize(
+    ("whom", "number"), [("command", signal.SIGTERM), ("command", signal.SIGKILL), ("group", signal.SIGINT)]
+)
+def test_nothing_keeps_running_when_the_command_is_ended(place, start, whom, number):
+    files = 4 * FILES
+    given = many_files(place, files)
+    running = start(place, "score", *BESIDE, **given)
+    running.await_that(lambda: len(running.group()) >= 2, "a process beside the command")
+    if whom == "group":
+        running.signal_group(number)
+    else:
+        running.process.send_signal(number)
+    ended = running.result()
     running.await_no_processes()
-    place.job("score", "cluster.workers=2", **given).expect(0)
-    assert len(contents(place.output)) == FILES
+    # A scored file may have been the last.
+    assert ended.code in (-signal.SIGKILL, 128 + number, 0), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert place.job("score", *BESIDE, **given).code in (0, 99)
+    assert len(contents(place.output)) == files

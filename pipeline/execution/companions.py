@@ -27,6 +27,8 @@ log = logging.getLogger("logcal")
 _END = 2.0
 """Seconds that a process has to end by itself once it has no tasks any more."""
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class _Companion(NamedTuple):
     process: BaseProcess
@@ -62,10 +64,15 @@ class Companions:
         # Those that were forked before wait for what comes through theirs until nobody has its other end any more.
         others = [here, *(connection for _, connection in self._all)]
         process = context.Process(target=_serve, args=(there, others), name="logcal-companion", daemon=True)
-        with warnings.catch_warnings():
-            # Python counts threads that numpy's and Arrow's libraries have: those prepare for a fork themselves.
-            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-            process.start()
+        # Until it has handlers of its own a signal would be handled there as the command's.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            with warnings.catch_warnings():
+                # Python counts threads that numpy's and Arrow's libraries have: those prepare for a fork themselves.
+                warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+                process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         there.close()
         self._all.append(_Companion(process, here))
         self._free.put(here)
@@ -121,6 +128,7 @@ def _serve(connection: Connection, others: list[Connection]) -> None:
     # What a terminal sends to every process is the command's alone, which ends this one; so is what it does then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     gc.enable()
     try:
         while True:
