@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import log_odds, pava
+from calibrators._kernels import log_odds
 from calibrators._kernels import partial_pooling as kernel
 from calibrators._kernels.logistic import logistic
 from calibrators.passes import Array, Blocks, Points
@@ -34,7 +34,12 @@ _FIRST = (0.25, 0.0625)
 _SMALLEST = VARIANCES[1]
 _MOST_ROUNDS = 10
 _SHARE = 1 << 15
-"""Segments that a thread moves at a time, and of which the first variances are."""
+"""Segments whose evidence a thread adds up, and of which the first variances are."""
+
+_PIECE = 1 << 10
+"""Segments that a thread moves at a time, at least: no result depends on it."""
+
+_MOST_PIECES = 64
 _MOST_THREADS = 8
 
 LEAN = 300.0
@@ -185,26 +190,75 @@ def pool_within(
     return WithinStretches(first, last, weight, weight_low, positives, positives_low, stretch, sizes)
 
 
-def pool_ranks_within(
-    rows: npt.NDArray[np.uint32],
+class CountedCells(NamedTuple):
+    """What groups have in each stretch of their parents' maps, in whole rows, group after group.
+
+    Attributes
+    ----------
+    sizes : int64 array, shape (groups,): cells of each group
+    stretch : int64 array, shape (cells,): the place of each one's stretch among all parents'
+    first, weight, positives : float64 arrays, shape (cells,): the first score; rows, and those with label 1
+    counts : int64 array: of each cell of the pooled groups, how many items it has
+    items : float64 array, shape (4, items): of pooled groups, see `WithinStretches`: first, last, weight, positives
+    item_sizes : int64 array, shape (groups,): items of each group, 0 where it is not pooled
+    """
+
+    sizes: Integers
+    stretch: Integers
+    first: Array
+    weight: Array
+    positives: Array
+    counts: Integers
+    items: Array
+    item_sizes: Integers
+
+
+def cells_within(
+    items: Array,
     starts: Integers,
     stretches: Stretches,
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
-) -> tuple[npt.NDArray[np.int32], Integers]:
+) -> CountedCells:
+    """As `pool_within`, and what its items come to in each stretch, of rows that are counted and come in parts.
+
+    Parameters
+    ----------
+    items : float64 array, shape (n, 4): first and last score, rows and positive rows; of a part, group after group
+    starts : int64 array, shape (parts, groups + 1): where each group's begin in a part, which lies above the one before
+    stretches, parent, pooled : see `pool_within`
+    """
+    sizes, stretch, cells, counts, pools, pool_sizes = kernel.cells_within(
+        items, starts, parent, *stretches, pooled
+    )
+    first, weight, positives = cells
+    return CountedCells(sizes, stretch, first, weight, positives, counts, pools, pool_sizes)
+
+
+def pool_ranks_within(
+    rows: npt.NDArray[np.uint32],
+    starts: Integers,
+    distinct: Array,
+    stretches: Stretches,
+    parent: npt.NDArray[np.integer[Any]],
+    pooled: npt.NDArray[np.bool_],
+) -> tuple[Array, npt.NDArray[np.int32], Integers]:
     """As `pool_within` of rows of weight 1, whose scores are ranks; their edges, too. O(rows log stretches) at most.
 
     Parameters
     ----------
     rows : uint32 array, shape (n,), n < 2**31: of each twice its score's rank, plus its label; ascending in each group
+    distinct : float64 array: the score of each rank
     starts, parent, pooled : see `pool_within`
 
     Returns
     -------
-    items : int32 array, shape (4, items): first and last rank, rows, positive rows. sizes : int64, shape (groups,)
+    items : float64 array, shape (4, items): first and last score, rows, positive rows
+    ranks : int32 array, shape (items,): of the first scores. sizes : int64 array, shape (groups,)
     """
-    items, sizes = kernel.pool_ranks_within(rows, starts, parent, *stretches, pooled)
-    return _alone(items, rows.size), sizes
+    found: tuple[Array, npt.NDArray[np.int32], Integers]
+    found = kernel.pool_ranks_within(rows, starts, distinct, parent, *stretches, pooled)
+    return found
 
 
 def _alone(part: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
@@ -260,17 +314,20 @@ def move(cells: CellParts) -> Moved:
     centre = np.zeros(groups)
     # Sums of shares are added up, and so may not depend on how many threads there are.
     shares = [slice(at, min(at + _SHARE, groups)) for at in range(0, groups, _SHARE)]
+    piece_size = max(_PIECE, groups // _MOST_PIECES)
+    pieces = [slice(at, min(at + piece_size, groups)) for at in range(0, groups, piece_size)]
     scores = np.empty((len(shares), VARIANCES.size, VARIANCES.size))
 
-    def step(share: slice, variances: tuple[float, float], found: Array | None) -> None:
-        own = cells.part(share.start, share.stop)
+    def step(piece: slice, variances: tuple[float, float]) -> None:
+        own = cells.part(piece.start, piece.stop)
         data = (own.logit, own.weight, own.positives, own.starts, own.centre)
-        kernel.move_curves(*data, *variances, theta[share], derivatives[share])
-        if found is not None:
-            kernel.evidence(theta[share], derivatives[share], VARIANCES, found)
-        elif own.logit.size:
+        kernel.move_curves(*data, *variances, theta[piece], derivatives[piece])
+        if own.logit.size:
             first = own.logit[np.minimum(own.starts[:-1], own.logit.size - 1)]
-            centre[share] = first - (first - own.centre)
+            centre[piece] = first - (first - own.centre)
+
+    def weigh(share: slice, found: Array) -> None:
+        kernel.evidence(theta[share], derivatives[share], VARIANCES, found)
 
     pair, seen = _FIRST, set()
     if groups >= 2 * _SHARE:  # if those of some are the variances of all, one round tells
@@ -280,14 +337,17 @@ def move(cells: CellParts) -> Moved:
         for _ in range(_MOST_ROUNDS):
             # A variance of 0 would keep the parameter at 0, and say nothing of what it could be.
             tried = (max(pair[0], _SMALLEST), max(pair[1], _SMALLEST))
-            list(threads.map(step, shares, repeat(tried), scores))
+            list(threads.map(step, pieces, repeat(tried)))
+            list(threads.map(weigh, shares, scores))
             # Of ties the first, which is the smallest.
             best = divmod(int(np.argmax(scores.sum(axis=0))), VARIANCES.size)
             pair = (float(VARIANCES[best[0]]), float(VARIANCES[best[1]]))
             if pair in seen:
                 break
             seen.add(pair)
-        list(threads.map(step, shares, repeat(pair), repeat(None)))
+        if pair == (0.0, 0.0):
+            return Moved(pair, np.zeros(groups), np.ones(groups))
+        list(threads.map(step, pieces, repeat(pair)))
     # A curve's centre is its parent's; taking it out leaves the form that tables have.
     return Moved(pair, theta[:, 0] - theta[:, 1] * centre, 1.0 + theta[:, 1])
 
@@ -388,15 +448,10 @@ def own_maps(
     -----
     Neighbours of equal level are one block. O(n).
     """
-    sizes = np.diff(starts)
-    if lean:
-        c = np.repeat(lean / np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1]), sizes)
-    else:
-        c = np.zeros(weight.size)
-    w, y = weight * (1.0 + c), positives + c * weight * prior
+    information = np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1])
+    share = lean / information if lean else np.zeros(information.size)
     # Pooled by their places instead of their scores, so that it is known which are in a block.
-    at, none = np.arange(first.size, dtype=np.float64), np.zeros(first.size)
-    blocks, left = pava.pool_groups(at, at, w, none, np.minimum(y, w), none, starts)
+    blocks, left = kernel.pool_leaning(weight, positives, prior, starts, share)
     begin, end = blocks[0].astype(np.int64), blocks[1].astype(np.int64)
     return OwnMaps(
         first[begin],

@@ -14,6 +14,7 @@ from calibrators.partial_pooling import (
     VARIANCES,
     Cells,
     Stretches,
+    cells_within,
     curve_of,
     move,
     own_blocks,
@@ -94,6 +95,21 @@ def test_shares_change_nothing(monkeypatch):
         assert found.variances == expected.variances
         np.testing.assert_allclose(found.shift, expected.shift, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(found.slope, expected.slope, rtol=1e-10, atol=1e-12)
+
+
+def test_pieces_change_nothing_at_all(monkeypatch):
+    cells = cells_of(np.random.default_rng(6), groups=200)
+    starts = np.insert(cells.starts, 5, cells.starts[5])  # one without rows
+    cells = cells._replace(starts=starts, centre=np.insert(cells.centre, 5, 0.3))
+    expected = move(cells)
+    assert expected.variances > (0, 0)
+    for piece, most in ((1, 500), (5, 64), (1, 3)):
+        monkeypatch.setattr(partial_pooling, "_PIECE", piece)
+        monkeypatch.setattr(partial_pooling, "_MOST_PIECES", most)
+        found = move(cells)
+        assert found.variances == expected.variances
+        np.testing.assert_array_equal(found.shift, expected.shift)
+        np.testing.assert_array_equal(found.slope, expected.slope)
 
 
 def test_groups_of_one_class_and_without_rows():
@@ -246,7 +262,8 @@ def test_rows_by_ranks_are_pooled_as_their_points(seed, sizes, ranks, share):
     parent = rng.integers(0, 2, len(sizes)).astype(np.int32)
     pooled = rng.random(len(sizes)) < 0.5
     stretches = Stretches(np.concatenate(edges).astype(np.int32), edge_starts)
-    found, found_sizes = pool_ranks_within(rows, starts, stretches, parent, pooled)
+    distinct = np.sort(rng.normal(size=ranks + 1))
+    found, first, found_sizes = pool_ranks_within(rows, starts, distinct, stretches, parent, pooled)
 
     points = [np.unique(group >> 1, return_counts=True) for group in groups]
     score = np.concatenate([rank for rank, _ in points]).astype(np.float64)
@@ -264,5 +281,64 @@ def test_rows_by_ranks_are_pooled_as_their_points(seed, sizes, ranks, share):
         items, own, Stretches(stretches.edges.astype(np.float64), edge_starts), parent, pooled
     )
     np.testing.assert_array_equal(found_sizes, expected.sizes)
-    for column, name in zip(found, ("first", "last", "weight", "positives"), strict=True):
-        np.testing.assert_array_equal(column, getattr(expected, name))
+    np.testing.assert_array_equal(first, expected.first)
+    np.testing.assert_array_equal(found[0], distinct[expected.first.astype(int)])
+    np.testing.assert_array_equal(found[1], distinct[expected.last.astype(int)])
+    np.testing.assert_array_equal(found[2], expected.weight)
+    np.testing.assert_array_equal(found[3], expected.positives)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    groups=st.integers(1, 6),
+    parts=st.integers(1, 4),
+    share=st.floats(0, 1),
+)
+def test_cells_of_parts_are_what_isotonic_regression_of_each_stretch_says(seed, groups, parts, share):
+    rng = np.random.default_rng(seed)
+    places = 30  # distinct scores of a part
+    edges = [np.append(0.0, np.flatnonzero(rng.random(parts * places - 1) < share) + 1.0) for _ in range(2)]
+    stretches = Stretches(np.concatenate(edges), np.cumsum([0, *(own.size for own in edges)]))
+    parent, pooled = rng.integers(0, 2, groups).astype(np.int32), rng.random(groups) < 0.6
+    counts = rng.integers(0, 8, (parts, groups))
+    items = []
+    for part in range(parts):
+        for size in counts[part]:
+            score = np.sort(rng.choice(places, size, replace=False)) + float(part * places)
+            weight = rng.integers(1, 6, size).astype(float)
+            items.append(np.column_stack([score, score, weight, np.floor(weight * rng.random(size) * 1.2)]))
+    starts = np.concatenate([[0], np.cumsum(counts)])[
+        np.arange(parts)[:, np.newaxis] * groups + np.arange(groups + 1)
+    ]
+    found = cells_within(np.concatenate(items), starts, stretches, parent, pooled)
+
+    cell = item = counted = 0
+    for g in range(groups):
+        own = np.concatenate([items[part * groups + g] for part in range(parts)])
+        of = stretches.starts[parent[g]]
+        stretch = of + np.searchsorted(edges[parent[g]], own[:, 0], side="right") - 1
+        distinct = np.unique(stretch)
+        assert found.sizes[g] == distinct.size
+        items_before = item
+        for which in distinct:
+            score, _, weight, positives = own[stretch == which].T
+            assert found.stretch[cell] == which
+            assert found.first[cell] == score[0]
+            assert found.weight[cell] == weight.sum()
+            assert found.positives[cell] == positives.sum()
+            cell += 1
+            if not pooled[g]:
+                continue
+            level = IsotonicRegression().fit_transform(score, positives / weight, sample_weight=weight)
+            begin = np.flatnonzero(np.append(True, np.diff(level) > 1e-9))
+            assert found.counts[counted] == begin.size
+            counted += 1
+            first, last, rows, hits = found.items[:, item : item + begin.size]
+            np.testing.assert_array_equal(first, score[begin])
+            np.testing.assert_array_equal(last, score[np.append(begin[1:], score.size) - 1])
+            np.testing.assert_array_equal(rows, np.add.reduceat(weight, begin))
+            np.testing.assert_array_equal(hits, np.add.reduceat(positives, begin))
+            item += begin.size
+        assert found.item_sizes[g] == item - items_before
+    assert (cell, counted, item) == (found.stretch.size, found.counts.size, found.items.shape[1])

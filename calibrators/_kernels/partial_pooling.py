@@ -10,7 +10,7 @@ from calibrators._kernels.compiled import kernel
 from calibrators._kernels.copying import put
 from calibrators._kernels.log_odds import log_of, probability_of
 from calibrators._kernels.logistic import BLOCK, fill, room
-from calibrators._kernels.pava import add_block
+from calibrators._kernels.pava import add_block, level_difference
 
 _ROUNDS = 100
 _HALVINGS = 40
@@ -66,6 +66,71 @@ def pool_within(
 
 
 @kernel
+def cells_within(items, starts, parent, edges, edge_starts, pooled):
+    """What groups have in each stretch of their parents' maps, in one sweep over items that come in parts.
+
+    As `pool_within` of each group's items of all parts, one part after the other, for items that are counted.
+
+    Parameters
+    ----------
+    items : float64 array, shape (n, 4): first and last score, rows and positive rows
+    starts : int64 array, shape (parts, groups + 1): where each group's items of a part begin. They ascend in a part,
+        and from each part to the next.
+    parent, edges, edge_starts, pooled : as in `pool_within`
+
+    Returns
+    -------
+    sizes : int64 array, shape (groups,): cells of each group
+    stretch : int64 array, shape (cells,): the place of each cell's stretch among `edges`
+    cells : float64 array, shape (3, cells): first score, rows and positive rows
+    counts : int64 array: items of each cell of pooled groups
+    pools : float64 array, shape (4, m): these items' first and last score, rows and positive rows
+    pool_sizes : int64 array, shape (groups,): how many each group has, 0 where it is not pooled
+    """
+    groups = parent.size
+    sizes, pool_sizes = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    n = items.shape[0]
+    stretch, counts = np.empty(n, np.int64), np.empty(n, np.int64)
+    cells, pools = np.empty((3, n)), np.empty((4, n))
+    c = counted = m = 0
+    for g in range(groups):
+        first_cell, first_pool = c, m
+        start = m
+        at = edge_starts[parent[g]]
+        end = edge_starts[parent[g] + 1]
+        of_pools = pooled[g]
+        for part in range(starts.shape[0]):
+            for i in range(starts[part, g], starts[part, g + 1]):
+                a, b, w, k = items[i, 0], items[i, 1], items[i, 2], items[i, 3]
+                beyond = at + 1 < end and edges[at + 1] <= a
+                if beyond or c == first_cell:
+                    if beyond:
+                        at = _edge_below(edges, at, end, a)
+                    stretch[c] = at
+                    cells[0, c], cells[1, c], cells[2, c] = a, w, k
+                    c += 1
+                    counted += of_pools
+                    start = m
+                else:
+                    cells[1, c - 1] += w
+                    cells[2, c - 1] += k
+                if of_pools:
+                    while m > start:
+                        j = m - 1
+                        if level_difference(pools[3, j], 0.0, pools[2, j], 0.0, k, 0.0, w, 0.0) < 0.0:
+                            break
+                        m = j
+                        a = pools[0, j]
+                        w += pools[2, j]
+                        k += pools[3, j]
+                    pools[0, m], pools[1, m], pools[2, m], pools[3, m] = a, b, w, k
+                    m += 1
+                    counts[counted - 1] = m - start
+        sizes[g], pool_sizes[g] = c - first_cell, m - first_pool
+    return sizes, stretch[:c], cells[:, :c], counts[:counted], pools[:, :m], pool_sizes
+
+
+@kernel
 def _edge_below(edges, at, end, a):
     """The last place from `at` to `end` whose edge is not above a; that of `at` is not. Near ones are found first."""
     step = 1
@@ -83,19 +148,20 @@ def _edge_below(edges, at, end, a):
 
 
 @kernel
-def pool_ranks_within(rows, starts, parent, edges, edge_starts, pooled):
+def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled):
     """As `pool_within` of rows of weight 1, whose scores are ranks.
 
     Parameters
     ----------
     rows : uint32 array: of each row twice its score's rank, plus its label; ascending in each group
     starts : int64 array, shape (groups + 1,)
+    distinct : float64 array: the score of each rank
     parent, edge_starts, pooled : as in `pool_within`. edges : int32 array, ranks
 
     Returns
     -------
-    items : int32 array, shape (4, m), a part of a larger one: the first and the last rank of each, its rows, the
-        positive ones
+    items : float64 array, shape (4, m): the first and the last score of each, its rows, the positive ones
+    ranks : int32 array, shape (m,): of the first scores
     sizes : int64 array, shape (groups,)
     """
     groups = starts.size - 1
@@ -127,7 +193,44 @@ def pool_ranks_within(rows, starts, parent, edges, edge_starts, pooled):
             first[m], last[m], weight[m], positives[m] = begin, rank, w, k
             m += 1
         sizes[g] = m - base
-    return out[:, :m], sizes
+    items = np.empty((4, m))
+    for j in range(m):
+        items[0, j] = distinct[first[j]]
+        items[1, j] = distinct[last[j]]
+        items[2, j] = weight[j]
+        items[3, j] = positives[j]
+    return items, first[:m].copy(), sizes
+
+
+@kernel
+def pool_leaning(weight, positives, prior, starts, share):
+    """Isotonic blocks of groups of points to which a share of a prior curve is added.
+
+    Parameters
+    ----------
+    weight, positives, prior : float64 arrays, shape (n,): of points, group after group, ascending in each; and the
+        curve's probability there
+    starts : int64 array, shape (groups + 1,)
+    share : float64 array, shape (groups,): a point of weight w and positives y becomes w (1 + c) and y + c w p
+
+    Returns
+    -------
+    blocks : float64 array, shape (6, m): the columns of `pava.pool`, with the points' places as their scores
+    sizes : int64 array, shape (groups,)
+    """
+    groups = starts.size - 1
+    sizes = np.zeros(groups, np.int64)
+    out = np.empty((6, weight.size))
+    m = 0
+    for g in range(groups):
+        base = m
+        c = share[g]
+        for i in range(starts[g], starts[g + 1]):
+            w = weight[i] * (1.0 + c)
+            y = min(positives[i] + c * weight[i] * prior[i], w)
+            m = add_block(out, base, m, True, float(i), float(i), w, 0.0, y, 0.0)
+        sizes[g] = m - base
+    return out[:, :m].copy(), sizes
 
 
 @kernel

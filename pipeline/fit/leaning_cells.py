@@ -20,10 +20,12 @@ from calibrators.partial_pooling import (
     MOST,
     CellParts,
     Cells,
+    CountedCells,
     Moved,
     OwnMaps,
     Stretches,
     WithinStretches,
+    cells_within,
     logit_of,
     own_maps,
     pool_within,
@@ -31,7 +33,7 @@ from calibrators.partial_pooling import (
 from calibrators.passes import Array
 from calibrators.sampling import odds_divided
 from pipeline.files.blobs import Blob
-from pipeline.sort.exchange import Exchanged, gather
+from pipeline.sort.exchange import Exchanged, gather, layers
 from pipeline.sort.packed import Packed, write_packed
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import read_codes
@@ -122,16 +124,31 @@ def join(work: Work | None) -> Joined | None:
     """What segments have within the stretches of their parents' maps."""
     if work is None:
         return None
-    columns, items, _ = gather(work.files, work.first, work.last)
-    if len(columns) == 4:
-        zero = np.zeros(columns[0].size)
-        columns = [*columns[:3], zero, columns[3], zero]
     parents = work.parents
     parent = read_codes(parents.of, work.first, work.last + 1)
+    parent -= parent[0]
     stretches = Stretches(parents.read(parents.edges), parents.starts - parents.starts[0])
-    found = pool_within(columns, items, stretches, parent - parent[0], work.pooled)
+    if work.files[0].columns == 4:  # counts
+        items, layer_starts = layers(work.files, work.first, work.last)
+        counted = cells_within(items, layer_starts, stretches, parent, work.pooled)
+        del items
+        return Joined(write_packed(work.left, _counted_columns(work, counted)))
+    columns, starts, _ = gather(work.files, work.first, work.last)
+    found = pool_within(columns, starts, stretches, parent, work.pooled)
     del columns
     return Joined(write_packed(work.left, _columns(work, found)))
+
+
+def _counted_columns(work: Work, found: CountedCells) -> Iterator[npt.NDArray[Any]]:
+    """The columns of a `Joined`."""
+    yield found.sizes
+    yield found.stretch + work.parents.starts[0]
+    yield found.weight
+    yield found.positives
+    yield found.first if work.below else np.empty(0)
+    yield found.counts
+    yield found.item_sizes[work.pooled]
+    yield from found.items
 
 
 def _columns(work: Work, found: WithinStretches) -> Iterator[npt.NDArray[Any]]:
@@ -259,11 +276,13 @@ def make(work: Work | None, joined: Joined | None, share: Own | None, rate: floa
     else:
         level = np.empty(of_cells.size)
         logistic(eta[np.repeat(work.pooled, cells)], level)
-        mine = np.repeat(several, items)
         prior = np.repeat(level, of_cells)
-        own = own_maps(
-            first[mine], last[mine], weight[mine], positives[mine], starts_of(items[several]), prior[mine]
-        )
+        if not several.all():
+            mine = np.repeat(several, items)
+            first, last, weight, positives, prior = (
+                column[mine] for column in (first, last, weight, positives, prior)
+            )
+        own = own_maps(first, last, weight, positives, starts_of(items[several]), prior)
         said = own.level if rate == 1.0 else np.asarray(odds_divided(own.level, rate))
         blocks = np.column_stack([own.first, own.last, own.weight, own.positives])
         columns, sizes[fitted] = maps_of_blocks(blocks, said, own.sizes)

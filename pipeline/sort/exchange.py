@@ -90,6 +90,32 @@ def gather(files: Sequence[Exchanged], first: int, last: int) -> Slices:
     return Slices(columns, starts)
 
 
+class Layers(NamedTuple):
+    """Items of some segments as the files have them: those of the first file, segment after segment, and so on.
+
+    items : float64 array, shape (n, columns). starts : int64 array, shape (files, segments + 1): where each one's begin
+    """
+
+    items: Array
+    starts: Integers
+
+
+def layers(files: Sequence[Exchanged], first: int, last: int) -> Layers:
+    """As `gather`, for those who go through all files at once: nothing is moved."""
+    starts = np.stack(each(lambda file: file.starts(first, last), files, files[0].path))
+    sizes = starts[:, -1] - starts[:, 0]
+    begin = np.cumsum(sizes) - sizes
+    items = np.empty((int(sizes.sum()), files[0].columns))
+    words = items.view(np.uint64)
+
+    def fill(place: int) -> None:
+        own = int(begin[place])
+        files[place].file.fill_rows(int(starts[place, 0]), words[own : own + int(sizes[place])])
+
+    each(fill, range(len(files)), files[0].path)
+    return Layers(items, starts + (begin - starts[:, 0])[:, np.newaxis])
+
+
 def item_counts(files: Sequence[Exchanged]) -> Integers:
     """How many items each segment has in all."""
     total = np.zeros(files[0].segments, np.int64)

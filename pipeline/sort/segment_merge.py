@@ -148,10 +148,8 @@ class _Nest:
     ) -> tuple[list[Array], Integers]:
         """What is left of the next level's segments, from their rows. groups : of each code, its segment."""
         parent, own = self._leaning(groups, cut)
-        items, sizes = pool_ranks_within(ranked.rows, ranked.starts, self._stretches, parent, own)
-        ends = self._descend(items[0], sizes, groups)
-        scores = [ranked.distinct[items[0]], ranked.distinct[items[1]]]
-        return _sums([*scores, items[2].astype(np.float64), items[3].astype(np.float64)], weighted), ends
+        items, ranks, sizes = pool_ranks_within(*ranked, self._stretches, parent, own)
+        return _sums(list(items), weighted), self._descend(ranks, sizes, groups)
 
     def cut(
         self, points: list[Array], starts: Integers, groups: Any, cut: LevelCut, weighted: bool
