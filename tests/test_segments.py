@@ -834,6 +834,37 @@ def test_texts_of_every_size_get_codes_and_are_found(texts, offset, kind):
     ]
 
 
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.one_of(
+            st.none(), st.text("ab\0é", max_size=19), st.sampled_from(["segment-1", "segment-", "ü" * 33])
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    st.sampled_from(["", "segment-", "a long name before "]),
+    st.integers(0, 1),
+)
+def test_texts_are_ordered_by_their_code_points(texts, prefix, fewest):
+    """By radix, where they are many and none is long, as Python and Arrow have it."""
+    texts = [None if text is None else prefix + text for text in texts]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_values, "_FEW_TEXTS", fewest)
+        numbered = segment_values.number([pa.array(texts, pa.string())])
+    keys = sorted({(text,) for text in texts}, key=segment_values.order)
+    assert numbered.keys == [keys]
+    assert [keys[code] for code in numbered.codes.tolist()] == [(text,) for text in texts]
+
+
+def test_very_many_texts_are_ordered():
+    texts = [f"{i * 7919 % 100_003:x}" * (1 + i % 3) for i in range(30_000)]
+    [keys] = segment_values.number([pa.array([*texts, None, "", "x" * 65])]).keys
+    assert list(keys) == [(None,), *((text,) for text in sorted({*texts, "", "x" * 65}))]
+    [keys] = segment_values.number([pa.array([*texts, None, ""])]).keys
+    assert list(keys) == [(None,), *((text,) for text in sorted({*texts, ""}))]
+
+
 def test_text_that_is_not_ascii_is_checked_and_other_text_is_taken():
     for text in (b"plain", b"a\x00b", b"", "Zürich-Nord".encode(), b"12345678", "1234567é".encode()):
         column = pa.array([b"x", text], pa.binary()).cast(pa.string(), safe=False)

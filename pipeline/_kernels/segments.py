@@ -3,6 +3,7 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.radix import sort_rows
 from calibrators._kernels.texts import hash_text, rest, word
 from pipeline._kernels.rows import HIGHEST_WEIGHT, LOWEST_WEIGHT
 
@@ -13,6 +14,7 @@ _FEW = 4096  # texts: so many are in the cache anyway
 _HEAD = 2  # words before a text's bytes
 _LOW = np.uint64(0xFFFFFFFF)
 _BYTE = np.uint64(0xFF)
+_EMPTY = np.uint64(0)
 _NOT_ASCII = np.uint64(0x8080808080808080)
 
 
@@ -60,7 +62,8 @@ def number_text(starts, data, begin, slots, shift, words, places, used, codes):
     ----------
     starts : int32 or int64 array, shape (n + 1,): text i is data[starts[i]:starts[i + 1]], bytes. begin : of the first
         that has no code yet.
-    slots, shift : as in `number`, but of each text its place in `words`
+    slots, shift : as in `number`, but uint64: of each text the lower half of its hash and, one higher, its place in
+        `words` (32 bits each), 0 where empty
     words : uint64 array: of each text that has a code its hash, its size in bytes and its code (32 bits each), and its
         bytes, eight a word with zeros after the last. places : int64 array: of each code the text's place in `words`.
         Both are filled on.
@@ -75,10 +78,12 @@ def number_text(starts, data, begin, slots, shift, words, places, used, codes):
     Notes
     -----
     With many texts nearly each look-up waits for memory twice, once after the other. So texts are taken in blocks, and
-    what their look-ups will need is read beforehand, in loops whose reads do not wait for each other.
+    what their look-ups will need is read beforehand, in loops whose reads do not wait for each other. Slots tell nearly
+    all texts apart that stand in each other's way, so that another text's words are not waited for.
     """
     mask = np.uint64(slots.size - 1)
     block = np.empty(_BLOCK, np.uint64)
+    near = np.empty(_BLOCK, np.uint64)
     likely = np.empty(_BLOCK, np.int64)
     seen = np.uint64(0)
     count, end = used
@@ -86,33 +91,55 @@ def number_text(starts, data, begin, slots, shift, words, places, used, codes):
         last = min(first + _BLOCK, starts.size - 1)
         for i in range(first, last):
             block[i - first] = hash_text(data, np.int64(starts[i]), np.int64(starts[i + 1]))
+        for i in range(last - first):
+            near[i] = _like(slots, mask, block[i] >> shift, block[i] & _LOW)
+            likely[i] = max(np.int64(slots[np.int64(near[i])] & _LOW) - 1, 0)
         if count > _FEW:
             for i in range(last - first):
-                likely[i] = max(slots[np.int64(block[i] >> shift)], 0)
-            for i in range(last - first):
-                seen += words[likely[i]]
+                # A text's head and its first bytes may lie in two lines of memory.
+                seen += words[likely[i]] + words[likely[i] + _HEAD + 1]
         for i in range(first, last):
             start = np.int64(starts[i])
             size = np.int64(starts[i + 1]) - start
             h = block[i - first]
-            slot = h >> shift
+            # Texts that have come since stand behind it.
+            slot = near[i - first]
             while True:
-                at = slots[np.int64(slot)]
-                if at < 0:
-                    if count == places.size or end + _HEAD + (size + 7) // 8 > words.size:
+                slot = _like(slots, mask, slot, h & _LOW)
+                filled = slots[np.int64(slot)]
+                if filled == _EMPTY:
+                    if count == places.size or end + _HEAD + (size + 7) // 8 + _HEAD > words.size:
                         used[0], used[1] = count, end
                         return i, seen
-                    places[count] = slots[np.int64(slot)] = end
+                    places[count] = end
+                    slots[np.int64(slot)] = _slot_of(h, end)
                     codes[i] = count
                     end = _write_text(words, end, h, data, start, size, count)
                     count += 1
                     break
-                if words[at] == h and _is_text(words, at, data, start, size):
+                at = np.int64(filled & _LOW) - 1
+                if _is_text(words, at, data, start, size):
                     codes[i] = np.int32(words[at + 1] & _LOW)
                     break
                 slot = (slot + np.uint64(1)) & mask
     used[0], used[1] = count, end
     return starts.size - 1, seen
+
+
+@kernel(inline=True)
+def _slot_of(h, at):
+    """What a slot has of a text with a hash and a place in `words`."""
+    return (h & _LOW) << np.uint64(32) | np.uint64(at + 1)
+
+
+@kernel(inline=True)
+def _like(slots, mask, slot, half):
+    """The first slot from one on that is empty, or whose text's hash has this lower half."""
+    filled = slots[np.int64(slot)]
+    while filled != _EMPTY and filled >> np.uint64(32) != half:
+        slot = (slot + np.uint64(1)) & mask
+        filled = slots[np.int64(slot)]
+    return slot
 
 
 @kernel(inline=True)
@@ -151,10 +178,11 @@ def hash_again(words, places, nothing, slots, shift):
     for code in range(places.size):
         if code == nothing:
             continue
-        slot = words[places[code]] >> shift
-        while slots[np.int64(slot)] >= 0:
+        h = words[places[code]]
+        slot = h >> shift
+        while slots[np.int64(slot)] != _EMPTY:
             slot = (slot + np.uint64(1)) & mask
-        slots[np.int64(slot)] = places[code]
+        slots[np.int64(slot)] = _slot_of(h, places[code])
 
 
 @kernel
@@ -162,6 +190,54 @@ def sizes_of_texts(words, places, sizes):
     """The bytes that the texts of some codes have, into sizes, an int64 array. See `number_text`."""
     for i in range(places.size):
         sizes[i] = np.int64(words[places[i] + 1] >> np.uint64(32))
+
+
+@kernel
+def order_texts(words, places, longest, order):
+    """Put the places of texts into the order of their bytes, into order, an int64 array, shape (n,).
+
+    words, places : see `number_text`. longest : bytes of the longest text.
+
+    Notes
+    -----
+    By the sizes, and then by eight bytes after the other from the last ones on, each sort keeping the order of equal
+    ones: bytes after a text's end are zeros, so that of texts which zeros alone tell apart the shorter one is first.
+    """
+    n = places.size
+    rows = np.empty((n, 2), np.uint64)
+    spare = np.empty((n, 2), np.uint64)
+    for i in range(n):
+        rows[i, 1] = np.uint64(i)
+    beyond = (longest + 7) // 8
+    for at in range(beyond, -1, -1):
+        low, high = ~_EMPTY, _EMPTY
+        for i in range(n):
+            place = places[np.int64(rows[i, 1])]
+            size = np.int64(words[place + 1] >> np.uint64(32))
+            key = np.uint64(size)
+            if at < beyond:
+                key = _turned(words[place + _HEAD + at]) if 8 * at < size else _EMPTY
+            rows[i, 0] = key
+            low = min(low, key)
+            high = max(high, key)
+        if low == high:
+            continue
+        for i in range(n):
+            rows[i, 0] -= low
+        sort_rows(rows, spare, high - low)
+        rows, spare = spare, rows
+    for i in range(n):
+        order[i] = np.int64(rows[i, 1])
+
+
+@kernel(inline=True)
+def _turned(word):
+    """A word with its lowest byte as the highest."""
+    found = _EMPTY
+    for _ in range(8):
+        found = found << np.uint64(8) | word & _BYTE
+        word >>= np.uint64(8)
+    return found
 
 
 @kernel

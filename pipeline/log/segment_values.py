@@ -56,7 +56,11 @@ class Keys(Sequence[Key]):
 
 
 MAX_SEGMENTS = 1_000_000
-_DENSE = 1 << 22
+
+_FEW_TEXTS = 1 << 12
+"""Below it Arrow orders them: it takes a hundredth of a second at most, and nothing is compiled."""
+_LONG_TEXT = 1 << 6
+"""Bytes. Longer texts, of which a sort looks at all bytes, are ordered by comparisons."""
 
 
 def usable(kind: pa.DataType) -> bool:
@@ -143,9 +147,7 @@ class Encoder:
             by_segment = _inverse(present)[orders[0]]
         else:
             by_segment = np.lexsort(ranks[::-1])
-        values = [
-            coder.values.take(as_column(places)) for coder, places in zip(self._coders, orders, strict=True)
-        ]
+        values = [coder.take(places) for coder, places in zip(self._coders, orders, strict=True)]
         return present[by_segment], [column[by_segment] for column in ranks], values
 
     def _members(self, codes: Integers) -> list[Integers]:
@@ -221,8 +223,8 @@ class _Texts:
     def _hash(self) -> None:
         size = 2 * self._places.size
         self._shift = np.uint64(65 - size.bit_length())
-        # 2 ** 31 words are 16 GiB of texts.
-        self._slots = np.full(size, -1, np.int32)
+        # Places of 32 bits are those of 32 GiB of texts.
+        self._slots = np.zeros(size, np.uint64)
         kernels.hash_again(self._words, self._places[: self.count], self._null, self._slots, self._shift)
 
     def encode(self, texts: pa.Array) -> npt.NDArray[np.int32]:
@@ -257,7 +259,7 @@ class _Texts:
     def _grow(self, size: int) -> None:
         """Make room for a text of so many bytes."""
         count, end = self._used
-        needed = 2 + (size + 7) // 8
+        needed = 4 + (size + 7) // 8  # reading ahead looks at two words beyond
         if end + needed > self._words.size:
             self._words = np.concatenate([self._words[:end], np.empty(3 * end + needed, np.uint64)])
         if count == self._places.size:
@@ -270,16 +272,40 @@ class _Texts:
 
     def values(self, start: int, stop: int) -> pa.Array:
         """The texts of codes start, ..., stop - 1."""
-        places = self._places[start:stop]
-        sizes = np.empty(places.size, np.int64)
-        kernels.sizes_of_texts(self._words, places, sizes)
+        return self._values(self._places[start:stop], self._null - start)
+
+    def values_of(self, codes: Integers) -> pa.Array:
+        """The texts of codes, each once at most."""
+        nothing = np.flatnonzero(codes == self._null)
+        return self._values(self._places[codes], int(nothing[0]) if nothing.size else -1)
+
+    def _values(self, places: Integers, nothing: int) -> pa.Array:
+        """The texts at places among the words. nothing : which of them is null, if any."""
+        sizes = self._sizes(places)
         starts = np.concatenate([[0], np.cumsum(sizes)])
         data = np.empty(starts[-1], np.uint8)
         kernels.bytes_of_texts(self._words, places, starts, data)
-        there = np.arange(start, stop) != self._null
-        valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+        valid = None
+        if 0 <= nothing < places.size:
+            valid = pa.py_buffer(np.packbits(np.arange(places.size) != nothing, bitorder="little"))
         offsets = pa.py_buffer(starts.astype(np.int32))
-        return pa.Array.from_buffers(pa.string(), stop - start, [valid, offsets, pa.py_buffer(data)])
+        return pa.Array.from_buffers(pa.string(), places.size, [valid, offsets, pa.py_buffer(data)])
+
+    def _sizes(self, places: Integers) -> Integers:
+        sizes = np.empty(places.size, np.int64)
+        kernels.sizes_of_texts(self._words, places, sizes)
+        return sizes
+
+    def in_order(self) -> Integers | None:
+        """The codes in the order of their texts' bytes, null first; None where it takes comparisons."""
+        places = self._places[: self.count]
+        if places.size < _FEW_TEXTS or (longest := int(self._sizes(places).max())) > _LONG_TEXT:
+            return None
+        order = np.empty(places.size, np.int64)
+        kernels.order_texts(self._words, places, longest, order)
+        if self._null >= 0:
+            order = np.append(self._null, order[order != self._null])
+        return order
 
 
 class _Coder:
@@ -406,8 +432,16 @@ class _Coder:
             self._array = self._texts.values(0, self._texts.count)
         return pa.nulls(0) if self._array is None else self._array
 
+    def take(self, codes: Integers) -> pa.Array:
+        """The values of codes, each once at most."""
+        if self._texts is not None:
+            return self._texts.values_of(codes)
+        return self.values.take(as_column(codes))
+
     def in_order(self) -> Integers:
         """The codes in the order of their values, null first."""
+        if self._texts is not None and (order := self._texts.in_order()) is not None:
+            return order
         # Takes some hundredths of a second to import, and only segments need it.
         import pyarrow.compute as pc
 
@@ -451,13 +485,17 @@ def number(columns: Sequence[pa.Array]) -> Numbered:
     for level in range(1, len(columns) + 1):
         changes = changes | (np.diff(ranks[level - 1], prepend=-1) != 0)
         first = np.flatnonzero(changes)
-        own = [
-            column.take(as_column(rank[first]))
-            for column, rank in zip(values[:level], ranks[:level], strict=True)
-        ]
+        own = [_at(column, rank[first]) for column, rank in zip(values[:level], ranks[:level], strict=True)]
         keys.append(Keys(own))
         of.append((np.cumsum(changes) - 1).astype(np.int32))
     return Numbered(encoder.types, keys, of, places[codes])
+
+
+def _at(column: pa.Array, places: Integers) -> pa.Array:
+    """The values at places; all of them, mostly."""
+    if np.array_equal(places, np.arange(len(column))):
+        return column
+    return column.take(as_column(places))
 
 
 def arrays(keys: Sequence[Key], types: Sequence[pa.DataType]) -> list[pa.Array]:
