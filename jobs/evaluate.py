@@ -38,6 +38,7 @@ from pipeline.files.json_text import to_json
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.secrets import without_secrets
+from pipeline.log import segment_values
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
@@ -349,13 +350,12 @@ class Prepared:
         segmented = self.measurement.segmented
         if measured.segments is None or segmented is None:
             return None
-        return {
-            segment_name([None if value is None else str(value) for value in key]): (
-                fitted_on,
-                segmented.map_of(key),
-            )
-            for key, fitted_on in measured.segments.flagged()
-        }
+        keys, sources = measured.segments.flagged()
+        names = [
+            segment_name([None if value is None else str(value) for value in key])
+            for key in segment_values.keys_of(keys)
+        ]
+        return dict(zip(names, zip(sources, segmented.maps_of(keys), strict=True), strict=True))
 
     def graph(self) -> Graph:
         """What the evaluation would compute, but second passes over a few parts, and comparisons."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from calibrators.calibration_map import CalibrationMap, Interval, compiled, line
 from logcal import schema
+from logcal.arrow_columns import as_column, column_of
 from logcal.moved import Moves, drawn
 from logcal.segment_index import SegmentIndex
 
@@ -117,6 +118,27 @@ class SegmentedLookup:
         own = self.own_segments
         return dict(zip(self.keys, own.column("fitted_on").to_pylist(), strict=True))
 
+    def sources_of(self, keys: Sequence[pa.Array], other: str) -> pa.Array:
+        """What the map of each segment of all columns was fitted to, as `known` has it; `other` where it is not known.
+
+        keys : a column of values for each segment column. Nothing of a million segments is an object of Python's.
+        """
+        own = self.own_segments
+        columns = [one_array(own.column(name)) for name in self.columns]
+        sources = one_array(own.column("fitted_on"))
+        if all(column.equals(key) for column, key in zip(columns, keys, strict=True)):
+            return sources
+        # All rows, which each index has, come first: what is not known is found there.
+        depth, count = len(columns), own.num_rows
+        index = SegmentIndex(
+            [pa.concat_arrays([pa.nulls(1, column.type), column]) for column in columns],
+            np.append(0, np.full(count, depth)),
+            np.arange(count + 1),
+            np.append(np.zeros(1, np.bool_), np.ones(count, np.bool_)),
+        )
+        place, _ = index.find(keys)
+        return pa.concat_arrays([column_of([other], pa.string()), sources]).take(as_column(place))
+
     @cached_property
     def keys(self) -> list[Key]:
         """The segments of all columns that the table was fitted to, in order."""
@@ -157,7 +179,8 @@ class SegmentedLookup:
 
     def entry_of(self, key: Key) -> int | None:
         """The entry of `moves` that a key's probabilities go through, or None where a map is left as it is."""
-        for n in range(len(key), -1, -1):
+        # All rows have a map as it is.
+        for n in range(len(key), 0, -1):
             if key[:n] in self.entries:
                 return self.entries[key[:n]]
             if key[:n] in self.bounds:
@@ -176,6 +199,19 @@ class SegmentedLookup:
         """The same before it is moved."""
         start, stop = self.rows_of(key)
         return CalibrationMap(**{name: column[start:stop] for name, column in self.maps.items()})
+
+    def maps_of(self, keys: Sequence[pa.Array]) -> list[CalibrationMap]:
+        """The maps that segments' scores go through, as `map_of` has them. keys : a column for each segment column."""
+        found = []
+        for place in self.index.find(keys)[0].tolist():
+            number = place if self.moves is None else self.moves.map[place]
+            rows = slice(*self.starts[number : number + 2])
+            own = CalibrationMap(**{name: column[rows] for name, column in self.maps.items()})
+            if self.moves is not None and place >= self.levels.size:
+                # The entries before are the maps as they are.
+                own = drawn(own, self.moves, place)
+            found.append(own)
+        return found
 
     @property
     def whole(self) -> CalibrationMap:
@@ -236,6 +272,11 @@ class SegmentedLookup:
         row, missing = self._rows_at(scores, place), np.isnan(scores)
         lower, upper = (np.where(missing, np.nan, column[row]) for column in self.interval)
         return lower, upper
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column of a table in one piece."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def keys_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[Key]:

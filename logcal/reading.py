@@ -20,7 +20,7 @@ from logcal import schema, storage
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from logcal.fingerprints import fingerprint, segmented_fingerprint
-from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
+from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup, one_array
 from logcal.moved import Moves
 from logcal.segment_index import SegmentIndex
 from logcal.transforms import TRANSFORMS
@@ -286,8 +286,8 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
             f"{beside}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
             "publish it again"
         )
-    owners = [_one(table.column(name)).take(as_column(starts)) for name in names]
-    own = [_one(segments.column(name)) for name in names]
+    owners = [one_array(table.column(name)).take(as_column(starts)) for name in names]
+    own = [one_array(segments.column(name)) for name in names]
     keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, own, strict=True)]
     rows = segments.num_rows
     moves = None
@@ -377,10 +377,6 @@ def _logit_from(beside: str, segments: pa.Table) -> npt.NDArray[np.int8]:
             f"{beside}: expected logit_from among {', '.join(schema.LOGIT_FROM)}, found another: publish it again"
         )
     return np.array(found, np.int8)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
 
 
 def _problem(

@@ -58,11 +58,11 @@ class SegmentIndex:
         for depth, column in enumerate(self._columns, 1):
             pairs = (prefix << 32) | column.codes
             deep = levels >= depth
-            numbers, ids = np.unique(pairs[deep], return_inverse=True)
+            numbers, ids = _distinct(pairs[deep])
             prefix = np.full(levels.size, _ABSENT)
             prefix[deep] = ids
             own = owners & (levels == depth)
-            if np.unique(prefix[own]).size < np.count_nonzero(own):
+            if np.bincount(prefix[own]).max(initial=0) > 1:
                 raise ValueError("it must have each segment once")
             place = parents[numbers >> 32]
             place[prefix[own]] = maps[own]
@@ -109,6 +109,16 @@ class SegmentIndex:
     def nothing_seen(self) -> list[Seen]:
         """What `find` is given with the first batch of a file, and with those after it."""
         return [Seen() for _ in self._columns]
+
+
+def _distinct(pairs: Integers) -> tuple[Integers, Integers]:
+    """The different ones of pairs of a number and a code below 2 ** 32, in order, and the place of each among them."""
+    if not pairs.size or (most := int(pairs.max())) >> 32:
+        return np.unique(pairs, return_inverse=True)
+    # Codes alone, which are dense: no sort is needed.
+    there = np.zeros(most + 1, np.bool_)
+    there[pairs] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[pairs]
 
 
 class _Level:

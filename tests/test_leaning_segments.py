@@ -290,6 +290,24 @@ def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
     np.testing.assert_allclose(compiled, expected, rtol=1e-12)
 
 
+def test_segments_are_found_by_columns_as_by_their_keys(tmp_path):
+    """What their maps were fitted to, and the maps: of a table's own segments, of others, in any order."""
+    _, path = published(tmp_path, fit(tmp_path, some_log(10)))
+    loaded = read_table(path)
+    names = loaded.columns
+    kinds = [loaded.own_segments.schema.field(name).type for name in names]
+    others = [(78, None), (77, "x"), (loaded.keys[0][0], "never seen")]
+    assert not set(others) & set(loaded.keys)
+    for keys in (loaded.keys, loaded.keys[::-1], [*loaded.keys[:3], *others, *loaded.keys[5:]], others):
+        columns = [pa.array([key[i] for key in keys], kind) for i, kind in enumerate(kinds)]
+        found = loaded.sources_of(columns, "unseen").to_pylist()
+        assert found == [loaded.known.get(key, "unseen") for key in keys]
+        for key, one in zip(keys, loaded.maps_of(columns), strict=True):
+            expected = loaded.map_of(key)
+            for name in ("score_lo", "score_hi", "prob_lo", "slope", "anchor"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(expected, name))
+
+
 def test_a_moved_map_is_drawn_within_its_error(tmp_path):
     table = some_log(10)
     _, path = published(tmp_path, fit(tmp_path, table))

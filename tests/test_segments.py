@@ -656,6 +656,10 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
     written = measured.table().to_pylist()
     keys = sorted({row[0] for row in rows}, key=segment_values.order)
     assert [tuple(row[c] for c in columns) for row in written] == keys
+    facts, kinds = measured.facts(), [row["fitted_on"] for row in written]
+    assert facts["fitted_on"] == {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+    assert list(facts["fitted_on"]) == sorted(set(kinds))
+    assert facts["unseen_rows"] == sum(row["rows"] for row in written if row["fitted_on"] == "unseen")
     for key, row in zip(keys, written, strict=True):
         own = [r for r in rows if r[0] == key]
         for at, side in ((1, "before"), (4, "after")):

@@ -7,7 +7,7 @@ when that is taken off which chance can explain; see `beyond_chance`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from calibrators.passes import Array
-from logcal.arrow_columns import as_column, column_of, nullable_column
+from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
 from pipeline import schema
 from pipeline.evaluate.chance import beyond_chance, observed_over_expected
 from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
@@ -156,13 +156,14 @@ class SegmentedEvaluation:
 
     Attributes
     ----------
-    whole : of all rows. columns : names of the segment columns. fitted_on : what each segment's map was fitted to.
+    whole : of all rows. columns : names of the segment columns. fitted_on : column of what each segment's map was
+        fitted to.
     before, after : of the segments, which are the same on both sides. bins : of the calibration errors.
     """
 
     whole: Evaluation
     columns: tuple[str, ...]
-    fitted_on: tuple[str, ...]
+    fitted_on: pa.Array
     before: Side
     after: Side
     bins: int
@@ -174,17 +175,17 @@ class SegmentedEvaluation:
         """
         level = self.before.level
         keys = segment_values.arrays(level.keys, level.types)
-        fitted_on: Sequence[str] = self.fitted_on
+        fitted_on = self.fitted_on
         if at is None:
             at = np.arange(level.rows.size)
         else:
             keys = [column.take(as_column(at)) for column in keys]
-            fitted_on = [self.fitted_on[i] for i in at.tolist()]
+            fitted_on = fitted_on.take(as_column(at))
         columns: list[pa.Array] = [
             *keys,
             as_column(level.rows[at]),
             as_column(level.positives[at]),
-            column_of(fitted_on, pa.string()),
+            fitted_on,
         ]
         sides = (("before", self.before), ("after", self.after))
         own = {name: {BEYOND: self._beyond(side), **self._ratios(side)} for name, side in sides}
@@ -238,11 +239,13 @@ class SegmentedEvaluation:
         order = np.lexsort((np.arange(error.size), -self.before.level.rows, -error))
         return np.asarray(order[:most], np.int64)
 
-    def flagged(self) -> list[tuple[tuple[Any, ...], str]]:
-        """Keys, and what their maps were fitted to, of the segments that are most off beyond chance, as in `worst`."""
+    def flagged(self) -> tuple[list[pa.Array], list[str]]:
+        """Keys, a column each, and what their maps were fitted to, of the segments that are most off, as in `worst`."""
         error = self._beyond(self.after)
-        worst = [i for i in self._worst(PICTURED).tolist() if error[i] > 0]
-        return [(tuple(self.before.level.keys[i]), self.fitted_on[i]) for i in worst]
+        worst = self._worst(PICTURED)
+        at, level = as_column(worst[error[worst] > 0]), self.before.level
+        keys = [column.take(at) for column in segment_values.arrays(level.keys, level.types)]
+        return keys, self.fitted_on.take(at).to_pylist()
 
     def facts(self) -> dict[str, Any]:
         """How many segments there are, of what kind, and the worst of them."""
@@ -251,11 +254,14 @@ class SegmentedEvaluation:
     @cached_property
     def _facts(self) -> dict[str, Any]:
         level = self.before.level
-        unseen = np.array([kind == UNSEEN for kind in self.fitted_on], np.bool_)
+        coded = self.fitted_on.dictionary_encode()
+        codes, kinds = as_numpy(coded.indices), coded.dictionary.to_pylist()
+        counts = dict(zip(kinds, np.bincount(codes, minlength=len(kinds)).tolist(), strict=True))
+        unseen = codes == (kinds.index(UNSEEN) if UNSEEN in kinds else -1)
         return {
             "columns": list(self.columns),
             "count": len(level.keys),
-            "fitted_on": {kind: self.fitted_on.count(kind) for kind in sorted(set(self.fitted_on))},
+            "fitted_on": {kind: counts[kind] for kind in sorted(counts)},
             "unseen_rows": int(level.rows[unseen].sum()),
             "beyond_chance_before": int(np.count_nonzero(self._beyond(self.before) > 0)),
             "beyond_chance_after": int(np.count_nonzero(self._beyond(self.after) > 0)),
@@ -301,7 +307,7 @@ def evaluate_segments(
         for one, side in zip(found, (before, after), strict=True)
     )
     whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins, sampling_rate=sampling_rate)
-    fitted_on = tuple(lookup.known.get(key, UNSEEN) for key in before.level.keys)
+    fitted_on = lookup.sources_of(before.rows.values, UNSEEN)
     return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, bins)
 
 
