@@ -57,8 +57,8 @@ class Keys(Sequence[Key]):
 
 MAX_SEGMENTS = 1_000_000
 
-_FEW_TEXTS = 1 << 12
-"""Below it Arrow orders them: it takes a hundredth of a second at most, and nothing is compiled."""
+_FEW_TEXTS = 1 << 7
+"""Below it Arrow orders them, so that nothing need be compiled for a log of few segments."""
 _LONG_TEXT = 1 << 6
 """Bytes. Longer texts, of which a sort looks at all bytes, are ordered by comparisons."""
 
