@@ -93,14 +93,19 @@ def number_text(starts, data, begin, slots, shift, words, places, used, codes):
             block[i - first] = hash_text(data, np.int64(starts[i]), np.int64(starts[i + 1]))
         for i in range(last - first):
             near[i] = _like(slots, mask, block[i] >> shift, block[i] & _LOW)
-            likely[i] = max(np.int64(slots[np.int64(near[i])] & _LOW) - 1, 0)
+            likely[i] = np.int64(slots[np.int64(near[i])] & _LOW) - 1
         if count > _FEW:
             for i in range(last - first):
                 # A text's head and its first bytes may lie in two lines of memory.
-                seen += words[likely[i]] + words[likely[i] + _HEAD + 1]
+                at = max(likely[i], 0)
+                seen += words[at] + words[at + _HEAD + 1]
         for i in range(first, last):
             start = np.int64(starts[i])
             size = np.int64(starts[i + 1]) - start
+            at = likely[i - first]
+            if at >= 0 and _is_text(words, at, data, start, size):
+                codes[i] = np.int32(words[at + 1] & _LOW)
+                continue
             h = block[i - first]
             # Texts that have come since stand behind it.
             slot = near[i - first]
