@@ -15,8 +15,8 @@ import pandas as pd
 from scipy.special import expit
 from sklearn.svm import SVC
 
-from calibrators.bbq import BBQ
-from calibrators.measures import measure
+from calibrators.measures.predictions import measure
+from calibrators.methods.bbq import BBQ
 
 AUTHORS = {
     "scores": (0.5313, 0.6530, 0.5135, 0.2681, 0.8180),

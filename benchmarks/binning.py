@@ -31,16 +31,16 @@ import sklearn
 from sklearn.calibration import _sigmoid_calibration
 from sklearn.isotonic import isotonic_regression
 
-from calibrators import binnings
 from calibrators._kernels import binnings as kernel
-from calibrators.base import Calibrator
-from calibrators.bayesian_binning import ABB, SBB
-from calibrators.bbq import BBQ, select_models
-from calibrators.binnings import Edges, Family
-from calibrators.cumulative import Layout, layout_of, part_totals
-from calibrators.histogram import HistogramBinning
-from calibrators.passes import Points
-from calibrators.platt import Platt
+from calibrators.arithmetic.cumulative import Layout, layout_of, part_totals
+from calibrators.arithmetic.passes import Points
+from calibrators.methods import binnings
+from calibrators.methods.base import Calibrator
+from calibrators.methods.bayesian_binning import ABB, SBB
+from calibrators.methods.bbq import BBQ, select_models
+from calibrators.methods.binnings import Edges, Family
+from calibrators.methods.histogram import HistogramBinning
+from calibrators.methods.platt import Platt
 
 NETCAL = """
 import sys, time, warnings

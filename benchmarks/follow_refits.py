@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from _measure import print_machine
 
 from jobs import fit
-from jobs.config import FitConfig
+from jobs.config.jobs import FitConfig
 from pipeline.execution import ThreadExecutor
 from pipeline.sort.score_table import SortPlan
 

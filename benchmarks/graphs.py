@@ -22,8 +22,8 @@ from _measure import Contender, Measurement, clearing, measure_interleaved, prin
 
 EMPTY = """
 import time
-from jobs.cluster import starting_executor
-from jobs.config import ClusterConfig
+from jobs.cluster.starting import starting_executor
+from jobs.config.jobs import ClusterConfig
 
 def main():
     with starting_executor(ClusterConfig(kind="local", workers=2)) as executor:

@@ -30,12 +30,12 @@ import sklearn
 from scipy.optimize import isotonic_regression as scipy_isotonic
 from sklearn.isotonic import isotonic_regression as sklearn_isotonic
 
-from calibrators.enir import ENIR
-from calibrators.isotonic import Isotonic
-from calibrators.label_runs import join_runs, part_runs
-from calibrators.near_isotonic import NearIsotonic
-from calibrators.near_isotonic_path import NearIsotonicPath
-from calibrators.passes import Points
+from calibrators.arithmetic.label_runs import join_runs, part_runs
+from calibrators.arithmetic.passes import Points
+from calibrators.methods.enir import ENIR
+from calibrators.methods.isotonic import Isotonic
+from calibrators.methods.near_isotonic_regression import NearIsotonic
+from calibrators.methods.solution_path import NearIsotonicPath
 
 SKLEARN = "scikit-learn isotonic_regression"
 SLOWEST_NETCAL_SECONDS = 20

@@ -17,9 +17,9 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC, LinearSVC
 
-from calibrators.acp import ACP
-from calibrators.isotonic import Isotonic
-from calibrators.ranks import rank_methods, relative_gain
+from calibrators.measures.ranks import rank_methods, relative_gain
+from calibrators.methods.acp import ACP
+from calibrators.methods.isotonic import Isotonic
 from pipeline.reproduce import experiment_data as sets
 from pipeline.reproduce.experiment_classifiers import Classifier, Preparation, Scores
 from pipeline.reproduce.experiment_generated import generate

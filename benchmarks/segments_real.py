@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from calibrators import partial_pooling
+from calibrators.segments import partial_pooling
 
 MOST_ROWS = 60_000
 

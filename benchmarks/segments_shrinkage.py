@@ -30,11 +30,11 @@ from _measure import print_machine
 from scipy.special import expit
 
 import logcal
-from calibrators import partial_pooling
+from calibrators.segments import partial_pooling
 from jobs import fit
-from jobs.cluster import starting_executor
-from jobs.config import FitConfig
-from jobs.config_loading import load
+from jobs.cluster.starting import starting_executor
+from jobs.config.jobs import FitConfig
+from jobs.config.loading import load
 
 SEGMENTS, HELD_OUT = 10_000, 1_000_000
 

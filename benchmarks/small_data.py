@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 from scipy.stats import ttest_ind
 from sklearn.naive_bayes import GaussianNB
 
-from calibrators.dgg import DGG
-from calibrators.isotonic import Isotonic
-from calibrators.threshold import best_threshold
+from calibrators.measures.threshold import best_threshold
+from calibrators.methods.dgg import DGG
+from calibrators.methods.isotonic import Isotonic
 from jobs import generate
-from jobs.config_generate import GenerateConfig
-from jobs.config_loading import load
+from jobs.config.generate import GenerateConfig
+from jobs.config.loading import load
 from pipeline.execution import InlineExecutor
 from pipeline.generate.folds import SCORED, TRAINED, Folds, RowKeys
 

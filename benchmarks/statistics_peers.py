@@ -69,7 +69,7 @@ def _betacal(p, y):
 
 def _our_venn_abers(p, y):
     from calibrators import Isotonic, collapse
-    from calibrators.intervals import venn_abers_pass
+    from calibrators.methods.intervals import venn_abers_pass
 
     points = collapse(p, y)
     one = Isotonic(ends=0).fit_points(points).calibration_map_
@@ -98,18 +98,18 @@ def _probcal_venn_abers(p, y):
 
 
 def _spread(p, y):
-    from calibrators.exact_totals import entries_of
-    from calibrators.measures import check_predictions
-    from calibrators.spread import join_spread, spread_of_entries
+    from calibrators.arithmetic.exact_totals import entries_of
+    from calibrators.measures.predictions import check_predictions
+    from calibrators.measures.spread import join_spread, spread_of_entries
 
     points, _ = check_predictions(p, None, y)
     return join_spread([spread_of_entries(entries_of(None, points))])
 
 
 def _our_parts(p, y):
-    from calibrators.decomposition import corp_of_entries, decompose, join_corp
-    from calibrators.exact_totals import entries_of
-    from calibrators.measures import assess, check_predictions
+    from calibrators.arithmetic.exact_totals import entries_of
+    from calibrators.measures.decomposition import corp_of_entries, decompose, join_corp
+    from calibrators.measures.predictions import assess, check_predictions
 
     points, _ = check_predictions(p, None, y)
     blocks, _ = join_corp([corp_of_entries(entries_of(None, points))])
@@ -125,7 +125,7 @@ def _parts(found):
 
 
 def _our_draws(p, y):
-    from calibrators.certainty import certainty
+    from calibrators.measures.certainty import certainty
 
     return _parts(certainty(p, None, y).decomposition)
 
@@ -155,7 +155,7 @@ def _probcal_corp(bands):
 
 
 def _our_smooth(p, y):
-    from calibrators.spread import smooth_ece
+    from calibrators.measures.spread import smooth_ece
 
     return [smooth_ece(_spread(p, y))]
 
@@ -173,8 +173,8 @@ def _probcal_smooth(p, y):
 
 
 def _our_tests(p, y):
-    from calibrators.certainty import error_bars
-    from calibrators.spread import cox
+    from calibrators.measures.certainty import error_bars
+    from calibrators.measures.spread import cox
 
     return [error_bars(p, None, y).spiegelhalter_z, cox(_spread(p, y))[0][1]]
 

@@ -4,22 +4,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrators.acp import ACP
-    from calibrators.base import Calibrator
-    from calibrators.bayesian_binning import ABB, SBB
-    from calibrators.bbq import BBQ
-    from calibrators.beta import Beta
-    from calibrators.calibration_map import CalibrationMap
-    from calibrators.classifier import CalibratedClassifier
-    from calibrators.dgg import DGG, Grouped
-    from calibrators.enir import ENIR
-    from calibrators.histogram import HistogramBinning
-    from calibrators.isotonic import Isotonic
-    from calibrators.monotone import project_isotonic
-    from calibrators.near_isotonic import NearIsotonic
-    from calibrators.near_isotonic_path import near_isotonic_path
-    from calibrators.passes import Points, collapse
-    from calibrators.platt import Platt
+    from calibrators.arithmetic.calibration_map import CalibrationMap
+    from calibrators.arithmetic.passes import Points, collapse
+    from calibrators.methods.acp import ACP
+    from calibrators.methods.base import Calibrator
+    from calibrators.methods.bayesian_binning import ABB, SBB
+    from calibrators.methods.bbq import BBQ
+    from calibrators.methods.beta import Beta
+    from calibrators.methods.classifier import CalibratedClassifier
+    from calibrators.methods.dgg import DGG, Grouped
+    from calibrators.methods.enir import ENIR
+    from calibrators.methods.histogram import HistogramBinning
+    from calibrators.methods.isotonic import Isotonic
+    from calibrators.methods.monotone import project_isotonic
+    from calibrators.methods.near_isotonic_regression import NearIsotonic
+    from calibrators.methods.platt import Platt
+    from calibrators.methods.solution_path import near_isotonic_path
 
 __all__ = [
     "ABB",
@@ -44,25 +44,25 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ABB": "calibrators.bayesian_binning",
-    "ACP": "calibrators.acp",
-    "BBQ": "calibrators.bbq",
-    "Beta": "calibrators.beta",
-    "CalibratedClassifier": "calibrators.classifier",
-    "CalibrationMap": "calibrators.calibration_map",
-    "Calibrator": "calibrators.base",
-    "DGG": "calibrators.dgg",
-    "ENIR": "calibrators.enir",
-    "Grouped": "calibrators.dgg",
-    "HistogramBinning": "calibrators.histogram",
-    "Isotonic": "calibrators.isotonic",
-    "NearIsotonic": "calibrators.near_isotonic",
-    "Platt": "calibrators.platt",
-    "Points": "calibrators.passes",
-    "SBB": "calibrators.bayesian_binning",
-    "collapse": "calibrators.passes",
-    "near_isotonic_path": "calibrators.near_isotonic_path",
-    "project_isotonic": "calibrators.monotone",
+    "ABB": "calibrators.methods.bayesian_binning",
+    "ACP": "calibrators.methods.acp",
+    "BBQ": "calibrators.methods.bbq",
+    "Beta": "calibrators.methods.beta",
+    "CalibratedClassifier": "calibrators.methods.classifier",
+    "CalibrationMap": "calibrators.arithmetic.calibration_map",
+    "Calibrator": "calibrators.methods.base",
+    "DGG": "calibrators.methods.dgg",
+    "ENIR": "calibrators.methods.enir",
+    "Grouped": "calibrators.methods.dgg",
+    "HistogramBinning": "calibrators.methods.histogram",
+    "Isotonic": "calibrators.methods.isotonic",
+    "NearIsotonic": "calibrators.methods.near_isotonic_regression",
+    "Platt": "calibrators.methods.platt",
+    "Points": "calibrators.arithmetic.passes",
+    "SBB": "calibrators.methods.bayesian_binning",
+    "collapse": "calibrators.arithmetic.passes",
+    "near_isotonic_path": "calibrators.methods.solution_path",
+    "project_isotonic": "calibrators.methods.monotone",
 }
 
 

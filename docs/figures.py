@@ -20,8 +20,8 @@ import statistics_figures
 
 import logcal
 from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
-from calibrators.cross_validation import CrossValidation, cross_validate
-from calibrators.passes import collapse
+from calibrators.arithmetic.passes import collapse
+from calibrators.methods.cross_validation import CrossValidation, cross_validate
 from jobs.demo import write_logs
 
 FOLDER = Path(__file__).parent / "figures"

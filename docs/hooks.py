@@ -78,7 +78,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def configuration_page() -> str:
     """Every key of every job, from the models."""
-    from jobs.config_rendering import conf_files
+    from jobs.config.rendering import conf_files
 
     parts = [
         "# All keys",

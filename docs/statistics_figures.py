@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import expit, logit
 
 from calibrators import Isotonic, collapse
-from calibrators.drift import DriftState, evidence_pass
-from calibrators.intervals import band, cells_pass, venn_abers_pass
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
+from calibrators.measures.drift import DriftState, evidence_pass
+from calibrators.methods.intervals import band, cells_pass, venn_abers_pass
 
 ALPHA = 0.01
 LABELS = ("logcal", "venn-abers", "probcal", "betacal", "model-diagnostics", "relplot", "scikit-learn")

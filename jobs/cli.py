@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 import click
 
 from jobs import commands, interrupts
+from jobs.cluster.worker_process import ignore_interrupts
 from jobs.logging_setup import log_to_stderr
 from jobs.registry import JOBS, Job
-from jobs.worker_process import ignore_interrupts
 
 if multiprocessing.parent_process() is not None:
     # Imported by a worker process, as its parent's main module.

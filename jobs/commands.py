@@ -38,7 +38,7 @@ def _run(name: str, action: Callable[[], Outcome], as_json: bool) -> NoReturn:
 
 
 def _names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    from jobs.config_rendering import conf_files
+    from jobs.config.rendering import conf_files
 
     return [name for name in (file.removesuffix(".yaml") for file in conf_files()) if name.startswith(begun)]
 
@@ -57,7 +57,7 @@ def _config(name: str | None, as_json: bool) -> None:
     """  # noqa: D301
 
     def action() -> Outcome:
-        from jobs import config_rendering
+        from jobs.config import rendering as config_rendering
         from jobs.run import Outcome
 
         files = {key.removesuffix(".yaml"): text for key, text in config_rendering.conf_files().items()}
@@ -175,7 +175,7 @@ def complete_setting(name: str) -> Callable[..., Any]:
     """What completes --set of a job: its keys, and the values of keys that have few."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-        from jobs.config_loading import key_choices
+        from jobs.config.loading import key_choices
         from jobs.registry import JOBS
 
         key, equals, value = begun.partition("=")

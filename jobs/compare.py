@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from calibrators.base import Calibrator
-from calibrators.cross_validation import CrossValidation, cross_validation_passes
-from calibrators.measures import run_passes
-from jobs.config_compare import CompareConfig
+from calibrators.measures.predictions import run_passes
+from calibrators.methods.base import Calibrator
+from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
+from jobs.config.compare import CompareConfig
 from jobs.log_columns import columns_of
 from jobs.run import Outcome, Plan
 from logcal.errors import ConfigError, InputRejectedError

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrators.assessment import Measures
-from calibrators.calibration_map import CalibrationMap
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.measures.assessment import Measures
 from jobs import evaluate, fit, score
-from jobs.config import DEMO_TABLE as TABLE
-from jobs.config import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
-from jobs.config_loading import load
+from jobs.config.jobs import DEMO_TABLE as TABLE
+from jobs.config.jobs import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
+from jobs.config.loading import load
 from jobs.run import Outcome, Plan
 from logcal.errors import CheckFailedError, ConfigError
 from pipeline.evaluate.evaluation import MEASURE_FACTS

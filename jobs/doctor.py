@@ -16,11 +16,11 @@ from typing import Any
 
 from pydantic import Field
 
-from calibrators.processors import processors
-from jobs.config import Scratch
-from jobs.config_cluster import ClusterConfig
-from jobs.config_section import Section
-from jobs.config_types import Text
+from calibrators.arithmetic.processors import processors
+from jobs.config.cluster import ClusterConfig
+from jobs.config.jobs import Scratch
+from jobs.config.section import Section
+from jobs.config.types import Text
 from jobs.run import Outcome
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from pipeline.files.writable import check_writable, size
@@ -89,8 +89,8 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
 
 def _load(files: Sequence[str], settings: Sequence[str]) -> DoctorConfig:
     """Of any job's configuration, the sections that are looked at."""
-    from jobs.config_files import read_values
-    from jobs.config_loading import load_values
+    from jobs.config.files import read_values
+    from jobs.config.loading import load_values
 
     values = read_values(files, settings)
     values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}
@@ -149,7 +149,7 @@ def _compiled() -> str:
     """Run one compiled function, the way jobs do, and say where its compiled code is kept."""
     import numpy as np
 
-    from calibrators.isotonic import Isotonic
+    from calibrators.methods.isotonic import Isotonic
 
     started = time.perf_counter()
     Isotonic().fit(np.linspace(0, 1, 100), np.arange(100) % 2)
@@ -179,7 +179,7 @@ def _scratch(folder: str | None) -> str:
 
 
 def _cluster(config: ClusterConfig) -> str:
-    from jobs.cluster import check_class, starting_executor
+    from jobs.cluster.starting import check_class, starting_executor
 
     check_class(config)
     with _quiet(), starting_executor(config) as start:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from calibrators.assessment import Measures
-from calibrators.calibration_map import CalibrationMap, Interval
-from jobs.config import EvaluateConfig
-from jobs.judging import check_earlier, check_in_sample, check_required, find_against, unmet
-from jobs.limits import check_transform
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.measures.assessment import Measures
+from jobs.config.jobs import EvaluateConfig
+from jobs.gate.judging import check_earlier, check_in_sample, check_required, find_against, unmet
+from jobs.gate.limits import check_transform
 from jobs.log_columns import columns_of
 from jobs.present import (
     as_parquet,

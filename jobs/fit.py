@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from calibrators.intervals import NONE, VENN_ABERS
-from jobs.config import FitConfig
-from jobs.gate import change_of, held_out_line, judge, judge_held_out
-from jobs.hold_out import TRIAL, Trial, Trials, can_compare, check_holdout
+from calibrators.methods.intervals import NONE, VENN_ABERS
+from jobs.config.jobs import FitConfig
+from jobs.gate.hold_out import TRIAL, Trial, Trials, can_compare, check_holdout
+from jobs.gate.requirements import change_of, held_out_line, judge, judge_held_out
 from jobs.log_columns import columns_of
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.run import Outcome, Plan

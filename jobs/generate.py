@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from calibrators.calibration_map import CalibrationMap
-from calibrators.passes import Points
-from jobs.config_generate import GenerateConfig
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Points
+from jobs.config.generate import GenerateConfig
 from jobs.run import Outcome, Plan
 from logcal.errors import InputRejectedError
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.config_files import read_values
-from jobs.config_loading import known_keys
-from jobs.config_rendering import render_job
+from jobs.config.files import read_values
+from jobs.config.loading import known_keys
+from jobs.config.rendering import render_job
 from jobs.registry import JOBS
 from jobs.run import Outcome
 from logcal.errors import ConfigError, InputRejectedError, listing

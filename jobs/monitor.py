@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from calibrators.drift import stability_index
-from jobs.config_monitor import MonitorConfig
-from jobs.limits import check_transform
+from calibrators.measures.drift import stability_index
+from jobs.config.monitor import MonitorConfig
+from jobs.gate.limits import check_transform
 from jobs.run import Outcome, Plan
 from jobs.windows import open_dated
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.assessment import Measures
+from calibrators.measures.assessment import Measures
 from pipeline.evaluate.evaluation import changes, headline
 from pipeline.evaluate.in_sample import InSample
 from pipeline.evaluate.judgement import compared

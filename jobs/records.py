@@ -19,7 +19,7 @@ from jobs import interrupts
 from pipeline.files.secrets import redacted, without_secrets
 
 if TYPE_CHECKING:
-    from jobs.config import JobConfig, RecordConfig
+    from jobs.config.jobs import JobConfig, RecordConfig
     from jobs.run import Outcome, Plan
 
 log = logging.getLogger("logcal")
@@ -57,7 +57,7 @@ class Attempt:
 
     def misread(self, values: Mapping[str, Any]) -> None:
         """The configuration is not good: of what was read, take what says where to leave a record."""
-        from jobs.config import RecordConfig
+        from jobs.config.jobs import RecordConfig
 
         try:
             record = RecordConfig.model_validate(values.get("record") or {})
@@ -74,7 +74,7 @@ class Attempt:
     @classmethod
     def of_table(cls, job: str, store: str, table: str) -> Attempt:
         """An attempt to change a published table by hand."""
-        from jobs.config import RecordConfig
+        from jobs.config.jobs import RecordConfig
 
         place = SimpleNamespace(path=store, table=table)
         return cls(job, config=SimpleNamespace(record=RecordConfig(), store=place))

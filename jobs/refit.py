@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from jobs.config import FitConfig, JobConfig
-from jobs.config_follow import FollowConfig
-from jobs.config_log import MeasuredLogConfig
-from jobs.config_monitor import MonitorConfig
+from jobs.config.follow import FollowConfig
+from jobs.config.jobs import FitConfig, JobConfig
+from jobs.config.log import MeasuredLogConfig
+from jobs.config.monitor import MonitorConfig
 from logcal.errors import (
     CheckFailedError,
     FileChangedError,

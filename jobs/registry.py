@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.config import JobConfig
+    from jobs.config.jobs import JobConfig
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Job:
         return importlib.import_module(self.module)
 
 
-_TRAINING = "jobs.worker_preload_training"
+_TRAINING = "jobs.cluster.worker_preload_training"
 _STORE = "--set store.path=store --set store.table=ads"
 
 _JOBS = (
     Job(
         name="generate",
         help="Make a log of labelled data by cross-validation, and a classifier.",
-        config="jobs.config_generate:GenerateConfig",
+        config="jobs.config.generate:GenerateConfig",
         module="jobs.generate",
         required=("data.path", "output.path"),
         example="--set data.path=data/ --set output.path=generated/",
@@ -67,7 +67,7 @@ _JOBS = (
     Job(
         name="fit",
         help="Fit a calibrator to a prediction log and publish its lookup table.",
-        config="jobs.config:FitConfig",
+        config="jobs.config.jobs:FitConfig",
         module="jobs.fit",
         required=("log.path", "store.path", "store.table"),
         example=f"--set log.path=log/ {_STORE}",
@@ -78,7 +78,7 @@ _JOBS = (
     Job(
         name="score",
         help="Add calibrated probabilities to a log, from a published table.",
-        config="jobs.config:ScoreConfig",
+        config="jobs.config.jobs:ScoreConfig",
         module="jobs.score",
         required=("log.path", "store.path", "store.table", "output.path"),
         example=f"--set log.path=log/ {_STORE} --set output.path=scored/",
@@ -86,7 +86,7 @@ _JOBS = (
     Job(
         name="follow",
         help="Score a log's files as they arrive, each once.",
-        config="jobs.config_follow:FollowConfig",
+        config="jobs.config.follow:FollowConfig",
         module="jobs.follow",
         required=("log.path", "store.path", "store.table", "output.path"),
         example=f"--set log.path=arriving/ {_STORE} --set output.path=scored/",
@@ -100,7 +100,7 @@ _JOBS = (
     Job(
         name="evaluate",
         help="Measure a published table on a labelled log and write a report.",
-        config="jobs.config:EvaluateConfig",
+        config="jobs.config.jobs:EvaluateConfig",
         module="jobs.evaluate",
         required=("log.path", "store.path", "store.table", "report.path"),
         example=f"--set log.path=held-out/ {_STORE} --set report.path=report/",
@@ -108,7 +108,7 @@ _JOBS = (
     Job(
         name="monitor",
         help="Watch whether a table's probabilities still come true, day by day.",
-        config="jobs.config_monitor:MonitorConfig",
+        config="jobs.config.monitor:MonitorConfig",
         module="jobs.monitor",
         required=("log.path", "store.path", "store.table", "window.column"),
         example=f"--set log.path=log/ --set window.column=date {_STORE}",
@@ -116,7 +116,7 @@ _JOBS = (
     Job(
         name="compare",
         help="Compare methods by cross-validation on a log.",
-        config="jobs.config_compare:CompareConfig",
+        config="jobs.config.compare:CompareConfig",
         module="jobs.compare",
         required=("log.path",),
         example="--set log.path=log/ --set output.path=comparison/",
@@ -124,7 +124,7 @@ _JOBS = (
     Job(
         name="demo",
         help="Train a classifier on UCI Adult and run all jobs on its log.",
-        config="jobs.config:DemoConfig",
+        config="jobs.config.jobs:DemoConfig",
         module="jobs.demo",
         example="--output demo-output",
         shortcuts=(Shortcut("--output", "output.path", "Folder to write to (default: demo-output).", "DIR"),),
@@ -132,7 +132,7 @@ _JOBS = (
     Job(
         name="reproduce",
         help="Repeat the experiments of the methods' papers, and compare.",
-        config="jobs.config_reproduce:ReproduceConfig",
+        config="jobs.config.reproduce:ReproduceConfig",
         module="jobs.reproduce",
         required=("output.path",),
         example="--quick --set output.path=reproduction",

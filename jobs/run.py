@@ -117,12 +117,11 @@ def _run(
     attempt: Attempt,
 ) -> None:
     with _no_garbage():
-        from jobs import process_memory
-        from jobs.cluster import check_class, starting_executor
-        from jobs.cluster_kinds import local_workers
+        from jobs.cluster.kinds import local_workers
+        from jobs.cluster.starting import check_class, process_memory, starting_executor
         from jobs.compile_ahead import helping
-        from jobs.config_files import read_values
-        from jobs.config_loading import load_values
+        from jobs.config.files import read_values
+        from jobs.config.loading import load_values
         from jobs.logging_setup import announce_compiling
 
     if graph is not None and not dry_run:

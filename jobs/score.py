@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jobs.cluster_kinds import local_workers
-from jobs.config import ScoreConfig
-from jobs.config_cluster import AUTO
-from jobs.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
+from jobs.cluster.kinds import local_workers
+from jobs.config.cluster import AUTO
+from jobs.config.jobs import ScoreConfig
+from jobs.gate.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.run import Outcome, Plan
 from jobs.windows import place_of, window_days, window_of
 from logcal.errors import ConfigError
@@ -26,7 +26,7 @@ from pipeline.table.published import PublishedTable
 from pipeline.table.version import Version, check_segment_types, segments_of
 
 if TYPE_CHECKING:
-    from jobs.config_follow import FollowConfig
+    from jobs.config.follow import FollowConfig
 
 
 def prepare(config: ScoreConfig) -> Prepared:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.config_follow import FollowConfig
-from jobs.limits import WARNED
+from jobs.config.follow import FollowConfig
+from jobs.gate.limits import WARNED
 from jobs.refit import PUBLISHED, Refits
 from jobs.run import Outcome
 from logcal.errors import LogcalError, examples

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import compiled, pava
-from calibrators.processors import processors
+from calibrators.arithmetic.processors import processors
 from jobs.compile_ahead import LISTS
-from jobs.config_loading import load
+from jobs.config.loading import load
 from jobs.progress import reporting
 from jobs.registry import JOBS
 from jobs.run import Outcome

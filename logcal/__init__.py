@@ -30,10 +30,10 @@ if TYPE_CHECKING:
         Platt,
         Points,
         collapse,
-        measures,
         near_isotonic_path,
         project_isotonic,
     )
+    from calibrators.measures.predictions import predictions as measures
     from logcal.displays import HistogramDisplay, MapDisplay, ReliabilityDisplay
     from logcal.table import Table, load
 
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
     if name.endswith("Display") and name in __all__:
         return getattr(importlib.import_module("logcal.displays"), name)
     if name == "measures":
-        return importlib.import_module("calibrators.measures")
+        return importlib.import_module("calibrators.measures.predictions")
     if name in __all__:
         return getattr(importlib.import_module("calibrators"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.calibration_map import CalibrationMap, Interval, compiled, line
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, compiled, line
 from logcal import schema
 from logcal.arrow_columns import as_column, column_of
 from logcal.moved import Moves, drawn

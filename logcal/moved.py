@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.calibration_map import CalibrationMap, compiled, gap_slopes
+from calibrators.arithmetic.calibration_map import CalibrationMap, compiled, gap_slopes
 
 Array = npt.NDArray[np.float64]
 

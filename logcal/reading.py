@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.calibration_map import CalibrationMap, Interval, line
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, line
 from logcal import schema, storage
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.calibration_map import CalibrationMap
-from calibrators.processors import processors
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.processors import processors
 from logcal import schema, storage
 from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError

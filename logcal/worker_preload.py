@@ -5,4 +5,4 @@ import importlib
 from logcal import own_packages
 
 own_packages.insist()
-importlib.import_module("jobs.worker_preload")
+importlib.import_module("jobs.cluster.worker_preload")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from calibrators.assessment import MEASURES
+from calibrators.measures.assessment import MEASURES
 from logcal.schema import (
     FORMAT_VERSION,
     FORMAT_VERSIONS,

@@ -18,7 +18,7 @@ RECORDING = """
 import json, sys
 from calibrators._kernels.kept_code import KeptCode
 from jobs.compile_ahead import text_of
-from jobs.config_loading import load
+from jobs.config.loading import load
 from jobs.registry import JOBS
 from pipeline.execution import InlineExecutor
 

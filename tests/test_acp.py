@@ -6,8 +6,8 @@ from scipy.special import expit
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
-from calibrators.acp import ACP, coefficient_covariance, confidence_intervals
-from calibrators.passes import Points, collapse
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods.acp import ACP, coefficient_covariance, confidence_intervals
 
 
 def brute_force(scores, labels, weight, at, lower, upper):

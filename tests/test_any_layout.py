@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs import fit
-from jobs.config import FitConfig
-from jobs.config_loading import load
+from jobs.config.jobs import FitConfig
+from jobs.config.loading import load
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.sort.score_table import SortPlan

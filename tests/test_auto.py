@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibrators.auto import CANDIDATES, Auto
-from calibrators.cumulative import layout_of, part_totals
-from calibrators.folded import FoldedPoints
-from calibrators.passes import Points, collapse
+from calibrators.arithmetic.cumulative import layout_of, part_totals
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods.auto import CANDIDATES, Auto
+from calibrators.methods.folded import FoldedPoints
 
 
 def wavy(n, seed=0):

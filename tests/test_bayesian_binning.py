@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, logsumexp
 
-from calibrators.bayesian_binning import ABB, SBB
-from calibrators.cumulative import balanced_cuts_pass, layout_pass
-from calibrators.passes import Points, collapse
+from calibrators.arithmetic.cumulative import balanced_cuts_pass, layout_pass
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods.bayesian_binning import ABB, SBB
 
 
 def all_binnings(points, expected_cuts):

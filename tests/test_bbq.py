@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betaln
 
-from calibrators import binnings as family
-from calibrators import placed_edges
 from calibrators._kernels import binnings
-from calibrators.bbq import BBQ
-from calibrators.cumulative import layout_of, part_totals
-from calibrators.passes import Place, Points, collapse
-from calibrators.placed_edges import layout_and_edges_pass
+from calibrators.arithmetic.cumulative import layout_of, part_totals
+from calibrators.arithmetic.passes import Place, Points, collapse
+from calibrators.methods import binnings as family
+from calibrators.methods import placed_edges
+from calibrators.methods.bbq import BBQ
+from calibrators.methods.placed_edges import layout_and_edges_pass
 
 
 def bins_of_rows(s, ends):
@@ -135,7 +135,7 @@ def test_log_beta_against_exact_integers():
 
 
 def test_number_of_models_is_exact_where_the_cube_root_is_whole():
-    from calibrators.binnings import _fewest_bins, _most_bins
+    from calibrators.methods.binnings import _fewest_bins, _most_bins
 
     for root in (10, 20, 100, 300, 1000):
         assert _fewest_bins(float(root**3), 10.0) == max(1, root // 10)

@@ -7,9 +7,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from calibrators.beta import Beta
-from calibrators.passes import Points, collapse
-from calibrators.sampling import odds_divided
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.arithmetic.sampling import odds_divided
+from calibrators.methods.beta import Beta
 
 
 def sample(n=3000, seed=0, a=0.6, b=1.4, c=-0.5):

@@ -7,11 +7,11 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-import calibrators.beta
-import calibrators.platt
-from calibrators.beta import Beta
-from calibrators.passes import Points
-from calibrators.platt import Platt
+import calibrators.methods.beta
+import calibrators.methods.platt
+from calibrators.arithmetic.passes import Points
+from calibrators.methods.beta import Beta
+from calibrators.methods.platt import Platt
 
 
 def points_like(kind, n=20_000):
@@ -45,7 +45,7 @@ def few(monkeypatch):
     """Sets from how many points on bins are made."""
 
     def set_to(points):
-        for module in (calibrators.platt, calibrators.beta):
+        for module in (calibrators.methods.platt, calibrators.methods.beta):
             monkeypatch.setattr(module, "FEWEST_POINTS", points)
 
     return set_to

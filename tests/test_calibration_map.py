@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators.calibration_map import CalibrationMap, midpoints
+from calibrators.arithmetic.calibration_map import CalibrationMap, midpoints
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 

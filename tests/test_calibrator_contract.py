@@ -11,17 +11,17 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from calibrators.acp import ACP
-from calibrators.bayesian_binning import ABB, SBB
-from calibrators.bbq import BBQ
-from calibrators.beta import Beta
-from calibrators.dgg import DGG, Grouped
-from calibrators.enir import ENIR
-from calibrators.histogram import HistogramBinning
-from calibrators.isotonic import Isotonic
-from calibrators.near_isotonic import NearIsotonic
-from calibrators.passes import Points, collapse
-from calibrators.platt import Platt
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods.acp import ACP
+from calibrators.methods.bayesian_binning import ABB, SBB
+from calibrators.methods.bbq import BBQ
+from calibrators.methods.beta import Beta
+from calibrators.methods.dgg import DGG, Grouped
+from calibrators.methods.enir import ENIR
+from calibrators.methods.histogram import HistogramBinning
+from calibrators.methods.isotonic import Isotonic
+from calibrators.methods.near_isotonic_regression import NearIsotonic
+from calibrators.methods.platt import Platt
 
 
 class FixedWidthACP(ACP):

@@ -17,13 +17,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from calibrators.acp import ACP
-from calibrators.bayesian_binning import ABB
-from calibrators.bbq import BBQ
-from calibrators.classifier import CalibratedClassifier
-from calibrators.histogram import HistogramBinning
-from calibrators.isotonic import Isotonic
-from calibrators.platt import Platt
+from calibrators.methods.acp import ACP
+from calibrators.methods.bayesian_binning import ABB
+from calibrators.methods.bbq import BBQ
+from calibrators.methods.classifier import CalibratedClassifier
+from calibrators.methods.histogram import HistogramBinning
+from calibrators.methods.isotonic import Isotonic
+from calibrators.methods.platt import Platt
 
 X, Y = make_classification(n_samples=600, n_features=8, flip_y=0.2, random_state=0)
 

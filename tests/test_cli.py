@@ -276,7 +276,7 @@ def toy(monkeypatch):
         module = type(sys)("toy_job")
         module.prepare = prepared
         monkeypatch.setitem(sys.modules, "toy_job", module)
-        return Job(name="toy", help="", config="jobs.config:DemoConfig", module="toy_job")
+        return Job(name="toy", help="", config="jobs.config.jobs:DemoConfig", module="toy_job")
 
     return made
 

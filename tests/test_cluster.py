@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from calibrators.processors import processors
-from jobs.cluster import starting_executor
-from jobs.config_cluster import ClusterConfig
+from calibrators.arithmetic.processors import processors
+from jobs.cluster.starting import starting_executor
+from jobs.config.cluster import ClusterConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
@@ -292,7 +292,7 @@ def test_the_process_that_workers_are_forked_from_ends_with_its_command_though_i
     # Who reads the command's output through a pipe waits until every process that has it open has ended.
     (tmp_path / "endless.py").write_text(
         "import os, time\n"
-        "from jobs.worker_process import while_command_lives\n"
+        "from jobs.cluster.worker_process import while_command_lives\n"
         "with while_command_lives():\n"
         "    print('importing', flush=True)\n"
         "    time.sleep(3600)\n"

@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster, SpecCluster, Worker
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
-from jobs.cluster import starting_executor
-from jobs.config_cluster import ClusterConfig
+from jobs.cluster.starting import starting_executor
+from jobs.config.cluster import ClusterConfig
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.execution import DaskExecutor, Graph
 from pipeline.execution.cluster import look, resubmit
@@ -178,7 +178,7 @@ class Hesitating(Managed):
 
 def by_class(monkeypatch, cls, **settings):
     """A configuration of a cluster class of this module."""
-    monkeypatch.setattr("jobs.cluster_kinds._cluster_class", lambda path: cls)
+    monkeypatch.setattr("jobs.cluster.kinds._cluster_class", lambda path: cls)
     return ClusterConfig(kind=f"tests.{cls.__name__}", workers=1, memory="256MiB", **settings)
 
 
@@ -231,7 +231,7 @@ class Slurm(Managed):
 @pytest.fixture
 def squeue(monkeypatch, tmp_path):
     """Say what Slurm has."""
-    monkeypatch.setattr("jobs.cluster_jobs.PAUSE", 0.05)
+    monkeypatch.setattr("jobs.cluster.managers.PAUSE", 0.05)
     monkeypatch.setattr(Submitted, "submitted", 0)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
-from calibrators.cross_validation import BY_FOLD, RAW, cross_validate, cross_validation_passes
-from calibrators.cumulative import layout_of, part_totals
-from calibrators.folded import FoldedPoints
-from calibrators.measures import measure, run_passes
-from calibrators.passes import Points, collapse
+from calibrators.arithmetic.cumulative import layout_of, part_totals
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.measures.predictions import measure, run_passes
+from calibrators.methods.cross_validation import BY_FOLD, RAW, cross_validate, cross_validation_passes
+from calibrators.methods.folded import FoldedPoints
 from pipeline.evaluate.comparison_page import comparison_headline, render_comparison
 
 METHODS = {"isotonic": Isotonic(), "bbq": BBQ(), "platt": Platt(), "histogram": HistogramBinning(smoothing=1)}

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.config_rendering import conf_files
+from jobs.config.rendering import conf_files
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", sorted(conf_files()))
 def test_a_file_is_the_models_own(name):
-    assert (ROOT / "conf" / name).read_text() == conf_files()[name], "run `python -m jobs.config_rendering`"
+    assert (ROOT / "conf" / name).read_text() == conf_files()[name], "run `python -m jobs.config.rendering`"
 
 
 def test_there_are_no_other_files():

@@ -6,10 +6,10 @@ import re
 import pytest
 import yaml
 
-from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
-from jobs.config_cluster import ClusterConfig, parse_bytes
-from jobs.config_loading import known_keys, load
-from jobs.config_rendering import OVERLAYS, conf_files
+from jobs.config.cluster import ClusterConfig, parse_bytes
+from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
+from jobs.config.loading import known_keys, load
+from jobs.config.rendering import OVERLAYS, conf_files
 from jobs.registry import JOBS
 from logcal.errors import ConfigError
 from pipeline.fit.calibration import METHODS

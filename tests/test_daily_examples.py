@@ -163,7 +163,7 @@ def test_the_dag_is_the_day_in_its_order(machine, airflow):
 
 
 def test_the_days_configuration_is_one_of_every_job(machine):
-    from jobs.config_loading import load
+    from jobs.config.loading import load
     from jobs.registry import JOBS
 
     for job in (*DAY, "monitor"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.config import FitConfig
+from jobs.config.jobs import FitConfig
 from pipeline.sort.decay import factor
 from tests.test_day_parts import put, rows_of
 from tests.test_windows import content, manifest, run, window

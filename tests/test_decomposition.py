@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
-from calibrators import collapse, measures
+from calibrators import collapse
 from calibrators._kernels.block_losses import mean_losses
 from calibrators._kernels.many_certainty import mean_deviation
-from calibrators.assessment import ReliabilityBin
-from calibrators.decomposition import chance_error, debiased_squared_error, decompose
-from calibrators.error_bars import assurance_passes
-from calibrators.measures import assess, run_passes
-from calibrators.passes import Points
-from calibrators.reliability_curve import consistency_band
+from calibrators.arithmetic.passes import Points
+from calibrators.measures.assessment import ReliabilityBin
+from calibrators.measures.decomposition import chance_error, debiased_squared_error, decompose
+from calibrators.measures.error_bars import assurance_passes
+from calibrators.measures.predictions import assess, run_passes
+from calibrators.measures.predictions import predictions as measures
+from calibrators.measures.reliability_curve import consistency_band
 
 
 def sample(n=2000, seed=0, digits=None, power=1.5):

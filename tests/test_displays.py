@@ -13,8 +13,13 @@ from sklearn.metrics import brier_score_loss
 
 import logcal
 from calibrators import Isotonic
-from calibrators.calibration_map import Interval
-from calibrators.reliability_curve import CELLS, consistency_band, probability_points, reliability_curve
+from calibrators.arithmetic.calibration_map import Interval
+from calibrators.measures.reliability_curve import (
+    CELLS,
+    consistency_band,
+    probability_points,
+    reliability_curve,
+)
 from logcal.displays.drawing import logit
 
 mpl.use("agg")

@@ -8,9 +8,9 @@ import pytest
 from scipy.special import expit, logit
 from scipy.stats import beta
 
-from calibrators.drift import CHANGES, DriftState, Evidence, alarms, evidence_pass, stability_index
-from calibrators.measures import run_passes
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
+from calibrators.measures.drift import CHANGES, DriftState, Evidence, alarms, evidence_pass, stability_index
+from calibrators.measures.predictions import run_passes
 
 
 def evidence(points, predict=None, tolerance=1.05, cuts=()):

@@ -9,13 +9,13 @@ import pytest
 from scipy.special import xlog1py, xlogy
 from sklearn.base import clone
 
-from calibrators import enir
 from calibrators._kernels import near_isotonic_tree as tree
-from calibrators.enir import ENIR
-from calibrators.isotonic import Isotonic
-from calibrators.label_runs import join_runs, part_runs
-from calibrators.near_isotonic_path import NearIsotonicPath, near_isotonic_path
-from calibrators.passes import Points, collapse
+from calibrators.arithmetic.label_runs import join_runs, part_runs
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods import enir
+from calibrators.methods.enir import ENIR
+from calibrators.methods.isotonic import Isotonic
+from calibrators.methods.solution_path import NearIsotonicPath, near_isotonic_path
 
 CRITERIA = ["bic", "aic", "aicc"]
 

@@ -12,10 +12,10 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators.comparison import comparison_passes
-from calibrators.error_bars import error_bar_passes
-from calibrators.measures import run_passes
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
+from calibrators.measures.comparison import comparison_passes
+from calibrators.measures.error_bars import error_bar_passes
+from calibrators.measures.predictions import run_passes
 
 PROBABILITY = st.one_of(
     st.sampled_from([0.0, 0.1, 0.3, 0.5, np.nextafter(0.5, 0), 0.7, 1.0, 1e-300, 1e-12, 1 - 2**-53]),

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrators import CalibrationMap, Isotonic
-from calibrators.measures import Measures, assess
-from calibrators.passes import collapse
+from calibrators.arithmetic.passes import collapse
+from calibrators.measures.predictions import Measures, assess
 from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,

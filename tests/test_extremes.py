@@ -94,7 +94,7 @@ def test_scores_at_the_ends_of_doubles(method, scores, monotone):
 
 @pytest.mark.parametrize("scores", SCORES)
 def test_groups_of_large_scores_do_not_depend_on_parts(scores):
-    from calibrators.passes import Points, collapse
+    from calibrators.arithmetic.passes import Points, collapse
 
     points = collapse(*sample(SCORES[scores]))
     whole = make_calibrator("dgg", {}).fit_points(points).calibration_map_

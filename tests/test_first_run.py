@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from jobs import demo
-from jobs.config_rendering import conf_files
+from jobs.config.rendering import conf_files
 from jobs.registry import JOBS
 from pipeline.log.column_facts import find_roles, log_facts
 
@@ -228,7 +228,7 @@ def test_completion_scripts(place, shell):
 
 
 def test_every_job_has_keys_to_complete():
-    from jobs.config_loading import key_choices
+    from jobs.config.loading import key_choices
 
     for job in JOBS.values():
         assert "cluster.kind" in key_choices(job.config_class())

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calibrators import enir
-from calibrators.sampling import odds_divided
+from calibrators.arithmetic.sampling import odds_divided
+from calibrators.methods import enir
 from jobs import fit
-from jobs.config import FitConfig
-from jobs.config_loading import load
+from jobs.config.jobs import FitConfig
+from jobs.config.loading import load
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import METHODS, make_calibrator
 from pipeline.sort import score_table

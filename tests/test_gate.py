@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from calibrators import Isotonic
-from calibrators.calibration_map import CalibrationMap
-from jobs.config_gate import GateConfig
-from jobs.gate import judge
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from jobs.config.gate import GateConfig
+from jobs.gate.requirements import judge
 from pipeline.table.map_change import map_change, one_level, ranking
 
 

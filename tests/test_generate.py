@@ -20,8 +20,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from jobs import generate
-from jobs.config_generate import GenerateConfig
-from jobs.config_loading import load
+from jobs.config.generate import GenerateConfig
+from jobs.config.loading import load
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.classifier.shipped_classifier import find_classifier
 from pipeline.execution import InlineExecutor

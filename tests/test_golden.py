@@ -13,10 +13,10 @@ import yaml
 
 import logcal
 from jobs import fit, score
-from jobs.cluster import starting_executor
-from jobs.config import FitConfig, ScoreConfig
-from jobs.config_loading import load
-from jobs.config_table import SegmentsConfig
+from jobs.cluster.starting import starting_executor
+from jobs.config.jobs import FitConfig, ScoreConfig
+from jobs.config.loading import load
+from jobs.config.table import SegmentsConfig
 from logcal.errors import InputRejectedError
 from pipeline.table.store import TableStore
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators.dgg import DGG, Grouped
-from calibrators.histogram import HistogramBinning
-from calibrators.isotonic import Isotonic
-from calibrators.passes import Points, collapse
-from calibrators.score_groups import groups_pass, start_pass
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.arithmetic.score_groups import groups_pass, start_pass
+from calibrators.methods.dgg import DGG, Grouped
+from calibrators.methods.histogram import HistogramBinning
+from calibrators.methods.isotonic import Isotonic
 from logcal.errors import ConfigError
 from pipeline.fit.calibration import make_calibrator
 
@@ -158,7 +158,7 @@ def test_the_methods_of_configurations():
 
 
 def test_means_that_rounding_alone_tells_apart_are_one_point():
-    from calibrators.score_groups import _without_rounding
+    from calibrators.arithmetic.score_groups import _without_rounding
 
     one = np.nextafter(0.3, 1.0)
     mean = np.array([0.1, 0.3, one, np.nextafter(one, 1.0), 0.3 + 1e-12, 7.0])

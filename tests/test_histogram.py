@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from calibrators.histogram import HistogramBinning
-from calibrators.passes import Points, collapse
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods.histogram import HistogramBinning
 
 
 def bins_of_rows(scores, labels, bins):

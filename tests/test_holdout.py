@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from calibrators import Isotonic
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
 from pipeline.fit.holdout import PlainRows, count, measure_held_out
 from pipeline.sort.division import Split
 from pipeline.table.lookup_table import lookup_bytes

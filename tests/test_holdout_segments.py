@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
 from pipeline.sort.division import Split, _salt
 
 SHARE = 0.3

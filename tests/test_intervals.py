@@ -17,7 +17,9 @@ from sklearn.isotonic import IsotonicRegression
 
 import logcal
 from calibrators import ABB, Isotonic
-from calibrators.intervals import (
+from calibrators.arithmetic.passes import Place, Points, collapse, run_in_memory, run_passes
+from calibrators.arithmetic.sampling import odds_divided, sampling_weights
+from calibrators.methods.intervals import (
     band,
     cell_bounds,
     cell_passes,
@@ -27,8 +29,6 @@ from calibrators.intervals import (
     venn_abers_pass,
     with_cells,
 )
-from calibrators.passes import Place, Points, collapse, run_in_memory, run_passes
-from calibrators.sampling import odds_divided, sampling_weights
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
 from tests.test_leaning_segments import run
@@ -268,7 +268,7 @@ def a_log(root, n=6000):
 )
 def test_from_a_log_to_scored_rows(tmp_path, kind, method):
     from jobs import evaluate, fit, score, tables
-    from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
+    from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
 
     points = a_log(tmp_path)
     plain = {"segment": []}
@@ -309,7 +309,7 @@ def test_from_a_log_to_scored_rows(tmp_path, kind, method):
 @pytest.mark.parametrize("weights", ["counts", "sampling", "half_life"])
 def test_rows_with_weights(tmp_path, kind, weights):
     from jobs import fit
-    from jobs.config import FitConfig
+    from jobs.config.jobs import FitConfig
 
     rng = np.random.default_rng(9)
     n = 3000
@@ -368,7 +368,7 @@ def a_log_of_segments(root, weights=None):
 )
 def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, kind, method, weights, rate):
     from jobs import evaluate, fit, score, tables
-    from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
+    from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
 
     rows = a_log_of_segments(tmp_path, weights)
     weighing = {"weight": "w", "weights": weights} if weights else {}
@@ -428,7 +428,7 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, ki
 def test_intervals_of_segments_do_not_depend_on_how_rows_are_cut(tmp_path):
     from dataclasses import replace
 
-    from jobs.config import FitConfig
+    from jobs.config.jobs import FitConfig
     from jobs.fit import recipe_of
     from pipeline.execution import InlineExecutor
     from pipeline.log.logs import Columns, open_log
@@ -454,7 +454,7 @@ def test_intervals_of_segments_do_not_depend_on_how_rows_are_cut(tmp_path):
 
 def test_what_does_not_go_with_intervals(tmp_path):
     from jobs import fit, score
-    from jobs.config import FitConfig, ScoreConfig
+    from jobs.config.jobs import FitConfig, ScoreConfig
 
     a_log(tmp_path)
     for log, calibrator, said in (
@@ -478,7 +478,7 @@ def test_what_does_not_go_with_intervals(tmp_path):
 
 def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
     from jobs import fit
-    from jobs.config import FitConfig
+    from jobs.config.jobs import FitConfig
 
     score = np.arange(4000) / 4000
     write_log(
@@ -495,7 +495,7 @@ def test_a_refuted_band_is_said_and_left_out(tmp_path, caplog):
 
 def test_intervals_that_cannot_be(tmp_path):
     from jobs import fit
-    from jobs.config import FitConfig
+    from jobs.config.jobs import FitConfig
 
     a_log(tmp_path)
     path = run(fit, FitConfig, tmp_path, log={"segment": []}, calibrator={"interval": "band"})["lookup_path"]

@@ -11,8 +11,8 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import CalibrationMap, Isotonic, Points, collapse
 from calibrators._kernels import pava
-from calibrators.isotonic_groups import fit_groups
-from calibrators.pooling import pool_blocks, pool_classes, pool_points
+from calibrators.arithmetic.pooling import pool_blocks, pool_classes, pool_points
+from calibrators.segments.isotonic_groups import fit_groups
 
 
 def sample(n, seed, digits=None, weighted=False):

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs import fit, score
-from jobs.cluster import starting_executor
-from jobs.config import FitConfig, ScoreConfig
-from jobs.config_loading import load
+from jobs.cluster.starting import starting_executor
+from jobs.config.jobs import FitConfig, ScoreConfig
+from jobs.config.loading import load
 from jobs.registry import JOBS
 from jobs.run import run_job
 from pipeline.sort.score_table import SortPlan

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from calibrators.assessment import ReliabilityBin
-from calibrators.error_bars import error_bar_passes
-from calibrators.measures import assess, run_passes
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
+from calibrators.measures.assessment import ReliabilityBin
+from calibrators.measures.error_bars import error_bar_passes
+from calibrators.measures.predictions import assess, run_passes
 from pipeline.evaluate.judgement import chance_error, failed, judge, required_values
 
 

@@ -14,13 +14,13 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
 import logcal
-from calibrators.partial_pooling import LEAN
+from calibrators.segments.partial_pooling import LEAN
 from jobs import evaluate, tables
 from jobs import fit as fit_job
 from jobs import score as score_job
-from jobs.cluster import starting_executor
-from jobs.config import EvaluateConfig, FitConfig, ScoreConfig
-from jobs.config_loading import load
+from jobs.cluster.starting import starting_executor
+from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
+from jobs.config.loading import load
 from logcal.errors import InputRejectedError
 from logcal.moved import Moves, drawn
 from logcal.reading import read_table

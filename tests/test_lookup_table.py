@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal import reading, storage
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline import schema

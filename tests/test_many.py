@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from calibrators._kernels import expansions, few_error_bars, few_measures
 from calibrators._kernels.fixed_point import FEW, pair_of, parts_of
 from calibrators._kernels.sums import expansion_of
-from calibrators.decomposition import chance_error, debiased_squared_error, decompose
-from calibrators.error_bars import assurance_passes
-from calibrators.many import (
+from calibrators.arithmetic.passes import Points, collapse, run_in_memory
+from calibrators.measures.decomposition import chance_error, debiased_squared_error, decompose
+from calibrators.measures.error_bars import assurance_passes
+from calibrators.measures.many import (
     agreements_of_columns,
     all_counts,
     assess_columns,
     chances_of_columns,
     error_bars_of_columns,
 )
-from calibrators.measures import MEASURES, assess, error_bars
-from calibrators.passes import Points, collapse, run_in_memory
-from calibrators.spread import cox, mean_distance
+from calibrators.measures.predictions import MEASURES, assess, error_bars
+from calibrators.measures.spread import cox, mean_distance
 from pipeline.evaluate import segment_numbers
 from pipeline.sort.exchange import Slices
 

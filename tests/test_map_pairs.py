@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.moved import Moves
 from pipeline.fit.calibration import make_calibrator
 from pipeline.fit.segment_fit import fit_segments

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrators import CalibrationMap
-from calibrators.base import Line
-from calibrators.passes import collapse
+from calibrators.arithmetic.passes import collapse
+from calibrators.methods.base import Line
 from jobs import fit
-from jobs.cluster import starting_executor
-from jobs.config import FitConfig
-from jobs.config_cluster import ClusterConfig
+from jobs.cluster.starting import starting_executor
+from jobs.config.cluster import ClusterConfig
+from jobs.config.jobs import FitConfig
 from logcal.schema import LOGIT_FROM
 from pipeline.execution import InlineExecutor, ThreadExecutor
 from pipeline.files.folders import Folder

@@ -16,7 +16,8 @@ from calibrators import CalibrationMap, Isotonic
 from calibrators._kernels import count_sums
 from calibrators._kernels import measures as kernels
 from calibrators._kernels.accumulators import expansion_of
-from calibrators.measures import (
+from calibrators.arithmetic.passes import Pass, Points, collapse
+from calibrators.measures.predictions import (
     MEASURES,
     assess,
     assessment_passes,
@@ -25,7 +26,6 @@ from calibrators.measures import (
     side_by_side,
     wilson_interval,
 )
-from calibrators.passes import Pass, Points, collapse
 
 PROBABILITY = st.one_of(
     st.sampled_from([0.0, 0.1, 0.3, 0.5, np.nextafter(0.5, 0), 0.7, 1.0, 1e-300, 1e-12, 1 - 2**-53]),

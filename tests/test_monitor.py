@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import logcal
-from calibrators.drift import DriftState, evidence_pass
-from calibrators.passes import collapse
+from calibrators.arithmetic.passes import collapse
+from calibrators.measures.drift import DriftState, evidence_pass
 from jobs import fit, monitor
-from jobs.config import FitConfig
-from jobs.config_loading import load
-from jobs.config_monitor import MonitorConfig
+from jobs.config.jobs import FitConfig
+from jobs.config.loading import load
+from jobs.config.monitor import MonitorConfig
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.table.lookup_table import read_lookup_table

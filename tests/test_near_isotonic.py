@@ -10,11 +10,11 @@ import pytest
 from sklearn.base import clone
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators.isotonic import Isotonic
-from calibrators.label_runs import join_runs, part_runs
-from calibrators.near_isotonic import NearIsotonic
-from calibrators.near_isotonic_path import NearIsotonicPath, near_isotonic_path
-from calibrators.passes import Points, collapse
+from calibrators.arithmetic.label_runs import join_runs, part_runs
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods.isotonic import Isotonic
+from calibrators.methods.near_isotonic_regression import NearIsotonic
+from calibrators.methods.solution_path import NearIsotonicPath, near_isotonic_path
 
 HEAP_ONLY = 10**9
 SWEEPS_ONLY = 1

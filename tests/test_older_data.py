@@ -6,8 +6,8 @@ import os
 import pytest
 
 from jobs import fit
-from jobs.config import FitConfig
-from jobs.config_loading import load
+from jobs.config.jobs import FitConfig
+from jobs.config.loading import load
 from jobs.resume import older_data
 from logcal.errors import CheckFailedError
 from pipeline.execution import InlineExecutor

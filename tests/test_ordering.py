@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators import ordering
 from calibrators._kernels import radix
-from calibrators.ordering import ascending, sort_entries, sort_pairs, sort_scores
+from calibrators.arithmetic import ordering
+from calibrators.arithmetic.ordering import ascending, sort_entries, sort_pairs, sort_scores
 from pipeline.sort.buckets import CodedBucket
 from pipeline.sort.tagged import sort_tagged
 

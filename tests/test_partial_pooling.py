@@ -8,9 +8,10 @@ from scipy import integrate, optimize
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators import partial_pooling
 from calibrators._kernels import partial_pooling as kernel
-from calibrators.partial_pooling import (
+from calibrators.arithmetic.passes import Points
+from calibrators.segments import partial_pooling
+from calibrators.segments.partial_pooling import (
     VARIANCES,
     Cells,
     Stretches,
@@ -21,7 +22,6 @@ from calibrators.partial_pooling import (
     pool_ranks_within,
     pool_within,
 )
-from calibrators.passes import Points
 
 
 def cells_of(rng, groups=30, shift=0.5, stretch=0.3, rows=200):

@@ -6,8 +6,8 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 from sklearn.calibration import _sigmoid_calibration
 
-from calibrators.passes import Points, collapse
-from calibrators.platt import Platt
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods.platt import Platt
 
 
 def observations(n, seed, kind="logit"):

@@ -10,7 +10,7 @@ import pytest
 ALLOCATED = """
 import ctypes, resource, sys, threading
 from pathlib import Path
-from jobs import process_memory
+from jobs.cluster import process_memory
 
 if len(sys.argv) > 1:
     resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)

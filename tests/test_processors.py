@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from calibrators import processors as module
+from calibrators.arithmetic import processors as module
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import logcal
-from jobs.config_loading import known_keys
+from jobs.config.loading import known_keys
 from jobs.registry import JOBS
 
 pytestmark = pytest.mark.timeout(600)  # the first of them waits for all of README's commands

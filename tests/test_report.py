@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from calibrators import CalibrationMap, Isotonic
-from calibrators.measures import assess, measure
-from calibrators.passes import collapse
-from calibrators.reliability_curve import reliability_curve
+from calibrators.arithmetic.passes import collapse
+from calibrators.measures.predictions import assess, measure
+from calibrators.measures.reliability_curve import reliability_curve
 from logcal.displays.view import EXACT_ROWS, View, logit_view
 from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation, evaluate
 from pipeline.evaluate.reliability_figures import any_beyond, logit_limits

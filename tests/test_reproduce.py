@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.naive_bayes import GaussianNB
 
-from calibrators.auto import CANDIDATES
+from calibrators.methods.auto import CANDIDATES
 from jobs import reproduce
-from jobs.config_loading import load
-from jobs.config_reproduce import ReproduceConfig
+from jobs.config.loading import load
+from jobs.config.reproduce import ReproduceConfig
 from jobs.reproduce import SHIPPED
 from logcal.errors import ConfigError
 from pipeline.execution import InlineExecutor

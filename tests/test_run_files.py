@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators._kernels import ties
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
 from pipeline.sort import run_files
 from pipeline.sort.buffers import fold_weighted
 from pipeline.sort.run_files import (

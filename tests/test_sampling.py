@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, Points, collapse
-from calibrators.auto import Auto
-from calibrators.error_bars import error_bar_passes
-from calibrators.measures import assess, assessment_passes, run_passes
-from calibrators.sampling import OddsDivided, odds_divided, weighing_negatives
+from calibrators.arithmetic.sampling import OddsDivided, odds_divided, weighing_negatives
+from calibrators.measures.error_bars import error_bar_passes
+from calibrators.measures.predictions import assess, assessment_passes, run_passes
+from calibrators.methods.auto import Auto
 
 RATES = (0.01, 0.3, 4.0)
 

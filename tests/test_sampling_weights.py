@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import collapse
-from calibrators.sampling import sampling_weights
+from calibrators.arithmetic.sampling import sampling_weights
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import make_calibrator
 from pipeline.log.logs import Columns, open_log

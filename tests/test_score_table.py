@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrators import Isotonic, Points, collapse
-from calibrators.passes import Pass
+from calibrators.arithmetic.passes import Pass
 from logcal.errors import InputRejectedError
 from pipeline.evaluate.kept_table import KeptTable
 from pipeline.execution import InlineExecutor

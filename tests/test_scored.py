@@ -16,7 +16,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from logcal.transforms import apply_transform
 from pipeline.execution import DaskExecutor, InlineExecutor

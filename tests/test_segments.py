@@ -22,11 +22,11 @@ from scipy.special import expit
 
 from calibrators import CalibrationMap
 from calibrators._kernels import find, lookup
-from calibrators.assessment import MEASURES
-from calibrators.base import Line
-from calibrators.certainty import certainty, error_bars
-from calibrators.decomposition import chance_error, debiased_squared_error
-from calibrators.measures import assess
+from calibrators.measures.assessment import MEASURES
+from calibrators.measures.certainty import certainty, error_bars
+from calibrators.measures.decomposition import chance_error, debiased_squared_error
+from calibrators.measures.predictions import assess
+from calibrators.methods.base import Line
 from logcal import segment_index
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import SegmentedLookup

@@ -13,10 +13,18 @@ from scipy import optimize
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators.error_bars import ErrorBars
-from calibrators.exact_totals import entries_of
-from calibrators.passes import Points, collapse
-from calibrators.spread import Spread, agreement, cox, distances, join_spread, smooth_ece, spread_of_entries
+from calibrators.arithmetic.exact_totals import entries_of
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.measures.error_bars import ErrorBars
+from calibrators.measures.spread import (
+    Spread,
+    agreement,
+    cox,
+    distances,
+    join_spread,
+    smooth_ece,
+    spread_of_entries,
+)
 from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.chance import observed_over_expected
 
@@ -179,7 +187,7 @@ def test_segments_ratios_are_those_of_all_rows():
         np.array([0.2, 0.0]),
         np.array([(p * (1 - p)).sum(), 0.0]),
     )
-    from calibrators.assessment import wilson_interval
+    from calibrators.measures.assessment import wilson_interval
 
     low, high = wilson_interval(y.mean(), 800)
     assert bars.observed == y.sum()
@@ -192,7 +200,7 @@ def test_segments_ratios_are_those_of_all_rows():
 
 def test_the_report_says_them():
     from calibrators import Isotonic
-    from calibrators.measures import run_passes  # noqa: F401
+    from calibrators.measures.predictions import run_passes  # noqa: F401
     from pipeline.evaluate.evaluation import evaluate
 
     p, y = sample(7, digits=None)
@@ -212,7 +220,8 @@ def test_the_report_says_them():
 
 
 def test_chance_is_known_of_very_many_predictions_too(monkeypatch):
-    from calibrators import Isotonic, decomposition
+    from calibrators import Isotonic
+    from calibrators.measures.predictions import decomposition
     from pipeline.evaluate.evaluation import evaluate
 
     p, _ = sample(8, digits=None)

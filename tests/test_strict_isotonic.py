@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from calibrators.isotonic import Isotonic
-from calibrators.passes import Points, collapse
+from calibrators.arithmetic.passes import Points, collapse
+from calibrators.methods.isotonic import Isotonic
 
 
 def centred(points):

@@ -10,7 +10,7 @@ import pytest
 from calibrators._kernels import compiled
 from calibrators._kernels.kept_code import KeptCode
 from jobs import warm
-from jobs.config_loading import load
+from jobs.config.loading import load
 from jobs.registry import JOBS
 from pipeline.fit.calibration import METHODS
 

@@ -1,4 +1,4 @@
-"""The sums behind the evidence of drift: see `calibrators.drift`."""
+"""The sums behind the evidence of drift: see `calibrators.measures.drift`."""
 
 import numpy as np
 

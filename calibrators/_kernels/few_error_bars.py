@@ -14,7 +14,7 @@ from calibrators._kernels.fixed_point import FEW, NEXT, SMALLEST, UNIT, ratio_of
 
 AUC_ERROR, SPIEGELHALTER, SCORE_TEST = range(3)
 
-PARTED = 1e-12  # as in `calibrators.error_bars`
+PARTED = 1e-12  # as in `calibrators.measures.error_bars`
 _MOST_ROWS = np.int64(1 << 12)  # the squares of places, times the square of the rows, are an int64
 _PRODUCT_ERROR = 2.0**-100
 """Of a sum of products of two doubles' sums, relative to the sum of their magnitudes; more than it can be."""

@@ -123,7 +123,7 @@ def _sum_up(q, v, h, counts, parts):
 
 @kernel
 def _auc(v, h, counts, n):
-    """See `calibrators.measures.area_under_roc`: a quotient of whole numbers; NaN of one class."""
+    """See `calibrators.measures.predictions.area_under_roc`: a quotient of whole numbers; NaN of one class."""
     weight, hits = counts[0, n], counts[1, n]
     if hits == 0 or hits == weight:
         return np.nan

@@ -1,6 +1,7 @@
 """Cox's line, the ICI and what losses are made of, of very many columns of probabilities, one after the other.
 
-The same doubles as `calibrators.spread` and `calibrators.decomposition` take of each column alone, where weights are
+The same doubles as `calibrators.measures.spread` and `calibrators.measures.decomposition` take of each column
+alone, where weights are
 counts of rows: cells and blocks hold whole numbers.
 """
 
@@ -17,7 +18,7 @@ from calibrators._kernels.search import first_at
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 NUMBERS = 9
-_LARGEST_EXACT_TOTAL = 67108864.0  # as in `calibrators.pooling`
+_LARGEST_EXACT_TOTAL = 67108864.0  # as in `calibrators.arithmetic.pooling`
 
 
 @kernel
@@ -27,7 +28,7 @@ def agreements_each(p, w, k, starts, edges, losses, enough, found):
     Parameters
     ----------
     p, w, k, starts : see `many_measures.assess_each`; p in [0, 1]
-    edges : float64 array, ascending: of the cells of `calibrators.spread`
+    edges : float64 array, ascending: of the cells of `calibrators.measures.spread`
     losses : float64 array, shape (columns, 2): Brier score and log loss
     enough : float64
     found : float64 array, shape (columns, NUMBERS): of the Brier score the miscalibration and the discrimination, of
@@ -69,7 +70,7 @@ def _pooled(p, w, k, total):
 
 @kernel
 def _parts(p, w, k, total, losses, found):
-    """What losses are made of: see `calibrators.decomposition.decompose_losses`."""
+    """What losses are made of: see `calibrators.measures.decomposition.decompose_losses`."""
     _, weight, positives = _pooled(p, w, k, total)
     brier, log_loss, of_base, log_of_base = mean_losses(weight, positives)
     found[0], found[1] = _positive(losses[0] - brier), _positive(of_base - brier)
@@ -87,7 +88,7 @@ def _positive(x):
 def _cells(p, w, k, edges, out):
     """The cells of predictions: their middles, weights and positives into the rows of `out`; returns their number.
 
-    See `calibrators.spread.spread_of_entries` and `join_spread`.
+    See `calibrators.measures.spread.spread_of_entries` and `join_spread`.
     """
     n, i, at = 0, 0, 0
     while i < p.size:
@@ -106,7 +107,7 @@ def _cells(p, w, k, edges, out):
 
 @kernel
 def _line(p, w, k, found):
-    """Cox's line of cells: see `calibrators.spread.cox`."""
+    """Cox's line of cells: see `calibrators.measures.spread.cox`."""
     first, end = first_at(p, 0, np.nextafter(0.0, 1.0)), first_at(p, 0, 1.0)
     a, b, error_a, error_b = line(p[first:end], w[first:end], k[first:end], 0.0)
     found[0], found[1], found[2], found[3] = a, error_a, b, error_b
@@ -114,7 +115,7 @@ def _line(p, w, k, found):
 
 @kernel
 def _mean_distance(p, w, k, total):
-    """The ICI: see `calibrators.spread.mean_distance`."""
+    """The ICI: see `calibrators.measures.spread.mean_distance`."""
     first, weight, positives = _pooled(p, w, k, total)
     components = np.empty(MAX_COMPONENTS)
     n, j = NO, 0

@@ -1,6 +1,7 @@
 """Error bars of very many small columns of probabilities, one after the other: from exact sums, each rounded once.
 
-The same doubles as `calibrators.error_bars` takes of each column with fractions, where weights are counts of rows.
+The same doubles as `calibrators.measures.error_bars` takes of each column with fractions, where weights are
+counts of rows.
 """
 
 import math
@@ -108,7 +109,7 @@ def _add(components, n, slices, part, row, sign):
 
 @kernel
 def _tests(slices):
-    """Spiegelhalter's statistic and the score test's; see `calibrators.error_bars._tests` and `calibration_sums`."""
+    """Spiegelhalter's statistic and the score test's: see `calibrators.measures.error_bars._tests`."""
     x, y = np.empty(MAX_COMPONENTS), np.empty(MAX_COMPONENTS)
     n = NO
     for s in range(4):

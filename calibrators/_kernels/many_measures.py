@@ -1,6 +1,7 @@
 """Measures of very many small columns of predictions, one after the other: from exact sums, each rounded once.
 
-The same doubles as `calibrators.measures` takes of each column with fractions, where weights are counts of rows.
+The same doubles as `calibrators.measures.predictions` takes of each column with fractions, where weights are
+counts of rows.
 """
 
 import numpy as np
@@ -181,7 +182,7 @@ def _in_all(cuts, sums, losses, rank, half, m, found):
 
 @kernel
 def _auc(rank, weight, hits):
-    """See `calibrators.measures.area_under_roc`; NaN of one class."""
+    """See `calibrators.measures.predictions.area_under_roc`; NaN of one class."""
     if hits == 0 or hits == weight:
         return np.nan
     pairs, pairs_of_all = np.empty(MAX_COMPONENTS), np.empty(MAX_COMPONENTS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.passes import collapse
+from calibrators.arithmetic.passes import collapse
 from logcal.displays.drawing import BLUE, Array, axes_of
 from logcal.displays.view import score_label, score_unit
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.methods.base import Calibrator
 from logcal.displays.drawing import Array, axes_of, draw_reference, name_of, next_color
 from logcal.displays.view import View, logit_view, plain_view, score_label, set_logit_axes
 from logcal.table import Table

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap
-from calibrators.passes import Points
-from calibrators.reliability_curve import (
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Points
+from calibrators.measures.reliability_curve import (
     ConsistencyBand,
     ReliabilityCurve,
     consistency_band,
     probability_points,
     reliability_curve,
 )
+from calibrators.methods.base import Calibrator
 from logcal.displays.drawing import axes_of, draw_reference, name_of, next_color
 from logcal.table import Table
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.displays.drawing import LOWEST_SHOWN, Array, logit, logit_ticks, percent
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from calibrators._kernels.copying import put
 
 _LARGEST = 1.7976931348623157e308
 _STRIP = 1024
-LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100  # as `calibrators.passes` has them
+LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100  # as `calibrators.arithmetic.passes` has them
 
 
 @kernel

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from calibrators.calibration_map import CalibrationMap
-from calibrators.passes import Points
-from calibrators.threshold import Threshold, best_threshold
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Points
+from calibrators.measures.threshold import Threshold, best_threshold
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.transforms import apply_transform
 from pipeline import schema

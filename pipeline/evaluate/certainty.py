@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from calibrators.certainty import Certainty
-from calibrators.decomposition import LossParts
-from calibrators.error_bars import ErrorBars
+from calibrators.measures.certainty import Certainty
+from calibrators.measures.decomposition import LossParts
+from calibrators.measures.error_bars import ErrorBars
 from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.page import MISSING
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.assessment import Z_95
+from calibrators.measures.assessment import Z_95
 from pipeline.schema import RATIOS
 
 Numbers = npt.NDArray[np.float64] | float
@@ -58,7 +58,8 @@ def observed_over_expected(
     mean: npt.NDArray[np.float64],
     variance: npt.NDArray[np.float64],
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Observed over expected positives of segments, as `calibrators.error_bars.ErrorBars` has them of all rows.
+    """Observed over expected positives of segments, as `calibrators.measures.error_bars.ErrorBars` has them of
+    all rows.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from calibrators.cross_validation import RAW, CrossValidation, Estimate, MethodResult
+from calibrators.methods.cross_validation import RAW, CrossValidation, Estimate, MethodResult
 from logcal.displays.drawing import MUTED
 from pipeline.evaluate.figures import AFTER, BEFORE, grid, render
 from pipeline.evaluate.page import MISSING, fact_groups, render_page

@@ -7,11 +7,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from calibrators.calibration_map import CalibrationMap
-from calibrators.certainty import Certainty
-from calibrators.comparison import Comparison
-from calibrators.error_bars import ErrorBars, assurance_passes
-from calibrators.measures import (
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Array, Pass
+from calibrators.arithmetic.sampling import weighing_negatives
+from calibrators.measures.certainty import Certainty
+from calibrators.measures.comparison import Comparison
+from calibrators.measures.error_bars import ErrorBars, assurance_passes
+from calibrators.measures.predictions import (
     Assessment,
     Measures,
     Predict,
@@ -19,8 +21,6 @@ from calibrators.measures import (
     run_passes,
     side_by_side,
 )
-from calibrators.passes import Array, Pass
-from calibrators.sampling import weighing_negatives
 from pipeline.evaluate.judgement import judgement_facts, points
 from pipeline.files.json_text import jsonable
 
@@ -115,12 +115,12 @@ def evaluate(
         Instead of predict, for any map: carries passes out over a table of the same rows whose scores are the
         calibrated probabilities.
     rows : int, optional
-        Rows behind the weights: tells weights from counts (see `calibrators.measures.assess`).
+        Rows behind the weights: tells weights from counts (see `calibrators.measures.predictions.assess`).
     bins : int >= 1
         Of the reliability tables and calibration errors.
     histogram_bins : int >= 1
     parts, parts_after : sequences of (float, array), optional
-        Of the parts of the tables, where known: see `calibrators.measures.assessment_passes`.
+        Of the parts of the tables, where known: see `calibrators.measures.predictions.assessment_passes`.
     sampling_rate : float > 0
         The share of negatives that the log holds over that of positives. Measures are those of all rows, in which a
         negative weighs as many as it stands for; tests of calibration count the rows that there are.

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrators.assessment import Assessment, ReliabilityBin
-from calibrators.comparison import Comparison
-from calibrators.decomposition import chance_error
-from calibrators.error_bars import ErrorBars
+from calibrators.measures.assessment import Assessment, ReliabilityBin
+from calibrators.measures.comparison import Comparison
+from calibrators.measures.decomposition import chance_error
+from calibrators.measures.error_bars import ErrorBars
 from pipeline.evaluate.chance import beyond_chance
 
 SURE = 3.0

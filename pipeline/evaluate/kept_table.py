@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from calibrators._kernels import ties
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
 from pipeline import schema

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal.displays import MapDisplay
 from logcal.displays.drawing import OTHERS, percent_ticks
 from logcal.displays.view import View, set_logit_axes

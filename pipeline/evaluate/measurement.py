@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from calibrators.comparison import Comparison, comparison_passes
-from calibrators.measures import run_passes
+from calibrators.measures.comparison import Comparison, comparison_passes
+from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluate, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_by_probability, add_sort_kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from calibrators.assessment import Assessment
+from calibrators.measures.assessment import Assessment
 from logcal.arrow_columns import column_of
 from pipeline import schema
 from pipeline.evaluate.evaluation import Evaluation

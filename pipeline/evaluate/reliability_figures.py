@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrators.assessment import Assessment, ReliabilityBin
-from calibrators.decomposition import LEVEL, Decomposition, Reliability
-from calibrators.passes import Array, Points
-from calibrators.reliability_curve import ConsistencyBand, ReliabilityCurve
+from calibrators.arithmetic.passes import Array, Points
+from calibrators.measures.assessment import Assessment, ReliabilityBin
+from calibrators.measures.decomposition import LEVEL, Decomposition, Reliability
+from calibrators.measures.reliability_curve import ConsistencyBand, ReliabilityCurve
 from logcal.displays import HistogramDisplay, ReliabilityDisplay
 from logcal.displays.drawing import (
     LOWEST_SHOWN,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrators.assessment import Measures
-from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.measures.assessment import Measures
 from pipeline.evaluate import report_tables
 from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.evaluation import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calibrators.assessment import Assessment
-from calibrators.calibration_map import CalibrationMap, Interval
-from calibrators.certainty import Certainty
-from calibrators.decomposition import Decomposition
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.measures.assessment import Assessment
+from calibrators.measures.certainty import Certainty
+from calibrators.measures.decomposition import Decomposition
 from logcal.displays.view import EXACT_ROWS, View, logit_view
 from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.figures import AFTER, BEFORE

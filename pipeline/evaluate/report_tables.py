@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrators.assessment import Assessment, Measures, ReliabilityBin
-from calibrators.decomposition import chance_error
-from calibrators.error_bars import ErrorBars
+from calibrators.measures.assessment import Assessment, Measures, ReliabilityBin
+from calibrators.measures.decomposition import chance_error
+from calibrators.measures.error_bars import ErrorBars
 from pipeline.evaluate.evaluation import MEASURE_FACTS, Change, Evaluation
 from pipeline.evaluate.judgement import excess_error, judge, points
 from pipeline.evaluate.numbers import interval_text, measure_text, number_text, share_text

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators.passes import Array
+from calibrators.arithmetic.passes import Array
 from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
 from pipeline import schema
 from pipeline.evaluate.chance import beyond_chance, observed_over_expected

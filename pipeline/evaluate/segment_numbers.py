@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 
 from calibrators._kernels.accumulators import expansion_of
-from calibrators.assessment import MEASURES, Assessment
-from calibrators.decomposition import (
+from calibrators.arithmetic.passes import Array, Blocks, Pass, Points, run_in_memory, run_passes
+from calibrators.arithmetic.sampling import weighing_negatives
+from calibrators.measures.assessment import MEASURES, Assessment
+from calibrators.measures.decomposition import (
     Decomposition,
     chance_error,
     debiased_squared_error,
     decompose,
 )
-from calibrators.error_bars import ErrorBars, assurance_passes, error_bar_passes
-from calibrators.many import (
+from calibrators.measures.error_bars import ErrorBars, assurance_passes, error_bar_passes
+from calibrators.measures.many import (
     agreements_of_columns,
     all_counts,
     assess_columns,
     chances_of_columns,
     error_bars_of_columns,
 )
-from calibrators.measures import assessment_passes, side_by_side
-from calibrators.passes import Array, Blocks, Pass, Points, run_in_memory, run_passes
-from calibrators.sampling import weighing_negatives
-from calibrators.spread import Spread, cox, mean_distance
+from calibrators.measures.predictions import assessment_passes, side_by_side
+from calibrators.measures.spread import Spread, cox, mean_distance
 from pipeline import schema
 from pipeline.execution import tasks
 from pipeline.sort.exchange import Slices

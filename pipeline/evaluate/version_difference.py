@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from calibrators.calibration_map import CalibrationMap
+from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.displays.view import View
 from pipeline.evaluate.map_figure import map_figure
 from pipeline.evaluate.page import fact_text, render_page

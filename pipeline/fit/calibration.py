@@ -10,9 +10,10 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
-from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap, Interval
-from calibrators.intervals import (
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.passes import Pass, run_passes
+from calibrators.methods.base import Calibrator
+from calibrators.methods.intervals import (
     BAND,
     NONE,
     VENN_ABERS,
@@ -24,8 +25,7 @@ from calibrators.intervals import (
     venn_abers_pass,
     with_cells,
 )
-from calibrators.monotone import largest_fall, project_isotonic
-from calibrators.passes import Pass, run_passes
+from calibrators.methods.monotone import largest_fall, project_isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
@@ -38,18 +38,18 @@ _FAR_BELOW = 10
 """Weights that add up to less than this fraction of the rows are weights that nobody meant as counts."""
 
 METHODS = {
-    "isotonic": "calibrators.isotonic:Isotonic",
-    "histogram": "calibrators.histogram:HistogramBinning",
-    "platt": "calibrators.platt:Platt",
-    "near_isotonic": "calibrators.near_isotonic:NearIsotonic",
-    "enir": "calibrators.enir:ENIR",
-    "bbq": "calibrators.bbq:BBQ",
-    "sbb": "calibrators.bayesian_binning:SBB",
-    "abb": "calibrators.bayesian_binning:ABB",
-    "dg": "calibrators.isotonic:Isotonic",
-    "dgg": "calibrators.dgg:DGG",
-    "beta": "calibrators.beta:Beta",
-    "auto": "calibrators.auto:Auto",
+    "isotonic": "calibrators.methods.isotonic:Isotonic",
+    "histogram": "calibrators.methods.histogram:HistogramBinning",
+    "platt": "calibrators.methods.platt:Platt",
+    "near_isotonic": "calibrators.methods.near_isotonic_regression:NearIsotonic",
+    "enir": "calibrators.methods.enir:ENIR",
+    "bbq": "calibrators.methods.bbq:BBQ",
+    "sbb": "calibrators.methods.bayesian_binning:SBB",
+    "abb": "calibrators.methods.bayesian_binning:ABB",
+    "dg": "calibrators.methods.isotonic:Isotonic",
+    "dgg": "calibrators.methods.dgg:DGG",
+    "beta": "calibrators.methods.beta:Beta",
+    "auto": "calibrators.methods.auto:Auto",
 }
 """Names of methods in configurations, and where their classes are: imported when used."""
 
@@ -153,7 +153,8 @@ def fit_log(
     The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
     is not there, and the calibrator asks for another pass all the same, the runs are merged again, by their receipts.
     total : see `build_score_table`. merged : what a graph has given by now, the table and the result of the first pass.
-    interval : one of `calibrators.intervals.KINDS`; Venn-Abers of isotonic regression alone. The first pass is then
+    interval : one of `calibrators.methods.intervals.KINDS`; Venn-Abers of isotonic regression alone. The first
+    pass is then
     `first_request`'s.
 
     Raises

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from calibrators.comparison import Comparison, comparison_passes
-from calibrators.error_bars import ErrorBars, error_bar_passes
-from calibrators.measures import run_passes
-from calibrators.passes import Array, Pass, Points
+from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.measures.comparison import Comparison, comparison_passes
+from calibrators.measures.error_bars import ErrorBars, error_bar_passes
+from calibrators.measures.predictions import run_passes
 from pipeline.execution import Executor
 from pipeline.sort.segment_predictions import compare_predictions, order_predictions
 from pipeline.sort.segment_rows import SegmentRows

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels.logistic import logistic
-from calibrators.isotonic_groups import maps_of_blocks
-from calibrators.partial_pooling import (
+from calibrators.arithmetic.passes import Array
+from calibrators.arithmetic.sampling import odds_divided
+from calibrators.segments.isotonic_groups import maps_of_blocks
+from calibrators.segments.partial_pooling import (
     LEAST,
     MOST,
     CellParts,
@@ -30,8 +32,6 @@ from calibrators.partial_pooling import (
     own_maps,
     pool_within,
 )
-from calibrators.passes import Array
-from calibrators.sampling import odds_divided
 from pipeline.files.blobs import Blob
 from pipeline.sort.exchange import Exchanged, gather, layers
 from pipeline.sort.packed import Packed, write_packed

@@ -1,4 +1,4 @@
-"""Fitting segments that borrow strength, out of core: see `calibrators.partial_pooling` for what is fitted.
+"""Fitting segments that borrow strength, out of core: see `calibrators.segments.partial_pooling` for what is fitted.
 
 A merged range leaves of each segment its counts within the stretches where its parent's map can be constant. Level by
 level these come together (a task takes neighbouring segments of all ranges), the variances of the level are estimated
@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator
-from calibrators.partial_pooling import (
+from calibrators.arithmetic.passes import Array
+from calibrators.arithmetic.sampling import odds_divided
+from calibrators.methods.base import Calibrator
+from calibrators.segments.partial_pooling import (
     LEAST,
     MOST,
     CellParts,
@@ -27,8 +29,6 @@ from calibrators.partial_pooling import (
     logit_of,
     move,
 )
-from calibrators.passes import Array
-from calibrators.sampling import odds_divided
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import refuse_table

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrators.base import Calibrator
-from calibrators.calibration_map import CalibrationMap
-from calibrators.intervals import ALPHA, NONE
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.methods.base import Calibrator
+from calibrators.methods.intervals import ALPHA, NONE
 from pipeline import schema
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import write_blob
@@ -76,7 +76,7 @@ class Recipe:
     monotone : see `keep_monotone`
     columns, rules : the segment columns, if there are any, and which segments have maps of their own
     settings : of segments, for the manifest
-    interval : of each row of a table, one of `calibrators.intervals.KINDS`; of segments that borrow no strength
+    interval : of each row of a table, one of `calibrators.methods.intervals.KINDS`; of segments that borrow no strength
     """
 
     method: str

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.base import Calibrator, Line
-from calibrators.calibration_map import CalibrationMap, Interval
-from calibrators.intervals import NONE, divided, interval_passes
-from calibrators.isotonic import Isotonic
-from calibrators.isotonic_groups import fit_groups
-from calibrators.passes import Pass, in_memory, run_passes
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.passes import Pass, in_memory, run_passes
+from calibrators.methods.base import Calibrator, Line
+from calibrators.methods.intervals import NONE, divided, interval_passes
+from calibrators.methods.isotonic import Isotonic
+from calibrators.segments.isotonic_groups import fit_groups
 from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import (

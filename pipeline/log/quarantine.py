@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
+from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT
 from logcal.errors import InputRejectedError, NothingToDoError
 from pipeline import schema
 from pipeline.files.blobs import writing

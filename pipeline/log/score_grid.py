@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from calibrators.passes import Array
+from calibrators.arithmetic.passes import Array
 from pipeline._kernels import grid as kernels
 
 NONE, FLOAT32 = "none", "float32"

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.drift import Evidence, evidence_pass
-from calibrators.passes import Array, Pass, Points
-from calibrators.sampling import OddsDivided
+from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.arithmetic.sampling import OddsDivided
+from calibrators.measures.drift import Evidence, evidence_pass
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
 from pipeline.sort.runs import RunReceipt
@@ -39,7 +39,7 @@ class Watch:
     """What is watched, and how.
 
     lookup : path of the lookup table. segmented : whether it has segments: points then have predictions for scores.
-    tolerance : factor up to which odds may be wrong. sampling_rate : see `calibrators.sampling`.
+    tolerance : factor up to which odds may be wrong. sampling_rate : see `calibrators.arithmetic.sampling`.
     """
 
     lookup: str

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrators.drift import DriftState, Evidence, alarms
+from calibrators.measures.drift import DriftState, Evidence, alarms
 from logcal.errors import InputRejectedError
 from pipeline.files.folders import Folder
 

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
-from calibrators.auto import CANDIDATES
-from calibrators.ranks import rank_methods
+from calibrators.measures.ranks import rank_methods
+from calibrators.methods.auto import CANDIDATES
 from pipeline.reproduce.experiment_methods import CLIP
 from pipeline.reproduce.experiment_methods import NAMES as METHODS
 from pipeline.reproduce.experiment_times import REPEATS

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.dgg import DGG
-from calibrators.isotonic import Isotonic
-from calibrators.threshold import best_threshold
+from calibrators.measures.threshold import best_threshold
+from calibrators.methods.dgg import DGG
+from calibrators.methods.isotonic import Isotonic
 from pipeline.generate.folds import TRAINED, Folds, RowKeys
 from pipeline.reproduce.experiment_classifiers import Classifier
 from pipeline.reproduce.experiment_data import Data, Mask

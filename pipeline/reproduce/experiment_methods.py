@@ -9,17 +9,17 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from calibrators.acp import ACP
-from calibrators.auto import Auto
-from calibrators.bayesian_binning import ABB, SBB
-from calibrators.bbq import BBQ
-from calibrators.dgg import DGG
-from calibrators.enir import ENIR
-from calibrators.histogram import HistogramBinning
-from calibrators.isotonic import Isotonic
-from calibrators.measures import Measures, measure
-from calibrators.near_isotonic import NearIsotonic
-from calibrators.platt import Platt
+from calibrators.measures.predictions import Measures, measure
+from calibrators.methods.acp import ACP
+from calibrators.methods.auto import Auto
+from calibrators.methods.bayesian_binning import ABB, SBB
+from calibrators.methods.bbq import BBQ
+from calibrators.methods.dgg import DGG
+from calibrators.methods.enir import ENIR
+from calibrators.methods.histogram import HistogramBinning
+from calibrators.methods.isotonic import Isotonic
+from calibrators.methods.near_isotonic_regression import NearIsotonic
+from calibrators.methods.platt import Platt
 from pipeline.reproduce.experiment_classifiers import Scores
 from pipeline.reproduce.experiment_data import Mask
 

@@ -50,7 +50,8 @@ SCHEMA = pa.schema(
         ("converged", pa.bool_()),
     ]
 )
-"""One row a method and fold. n_calibration, n_test: rows. The measures are those of `calibrators.measures`, ece and mce
+"""One row a method and fold. n_calibration, n_test: rows. The measures are those of
+`calibrators.measures.predictions`, ece and mce
 over equal-frequency groups, ece_label and mce_label over groups that cut ties in the order of the labels;
 log_loss of clipped probabilities; infinite: test rows of which the label was given
 probability 0; rate: classification rate with the tuned threshold (null where none is); chosen: what `auto` took;

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibrators.ranks import Ranking, rank_methods, relative_gain, welch_t_test
+from calibrators.measures.ranks import Ranking, rank_methods, relative_gain, welch_t_test
 from pipeline.reproduce.experiment_classifiers import NAMES as CLASSIFIERS
 from pipeline.reproduce.experiment_methods import NAMES as METHODS
 from pipeline.reproduce.experiments import ANEW

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.transforms import apply_transform
 from pipeline.execution.lockstep import Work, finish

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrators._kernels import ties
-from calibrators.ordering import sort_entries, sort_pairs, sort_scores
-from calibrators.passes import Array, Blocks, Points
+from calibrators.arithmetic.ordering import sort_entries, sort_pairs, sort_scores
+from calibrators.arithmetic.passes import Array, Blocks, Points
 from pipeline._kernels import rows as row_kernels
 from pipeline._kernels import tags as tag_kernels
 from pipeline.files.blobs import fetch

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import ties
-from calibrators.ordering import sort_pairs, sort_scores
-from calibrators.passes import Array, Points
+from calibrators.arithmetic.ordering import sort_pairs, sort_scores
+from calibrators.arithmetic.passes import Array, Points
 from pipeline._kernels import rows as row_kernels
 from pipeline._kernels import segments as segment_kernels
 from pipeline._kernels import tags as tag_kernels

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.passes import Points
+from calibrators.arithmetic.passes import Points
 from pipeline._kernels import grid as kernels
 from pipeline.files.blobs import Blob, write_blob
 from pipeline.sort.run_files import Run, Sections, read_run, write_run

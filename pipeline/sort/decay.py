@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibrators.ordering import sort_pairs
-from calibrators.passes import Points
+from calibrators.arithmetic.ordering import sort_pairs
+from calibrators.arithmetic.passes import Points
 from pipeline.execution import Executor
 from pipeline.log.logs import Log
 from pipeline.log.score_grid import steps_per_unit

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.passes import Array, Points
+from calibrators.arithmetic.passes import Array, Points
 from logcal.arrow_columns import as_column
 from pipeline._kernels import tags
 from pipeline.execution import Executor

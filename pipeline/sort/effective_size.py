@@ -9,8 +9,8 @@ import numpy as np
 
 from calibrators._kernels.accumulators import expansion_of
 from calibrators._kernels.sums import exact_sum
-from calibrators.passes import Array, Points
-from calibrators.sampling import effective_scale
+from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.sampling import effective_scale
 
 
 class WeightSums(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrators.passes import Array, Points
+from calibrators.arithmetic.passes import Array, Points
 from pipeline._kernels import tags as kernels
 from pipeline.execution import tasks
 from pipeline.files.blobs import each

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from calibrators.passes import Pass
+from calibrators.arithmetic.passes import Pass
 from pipeline.execution import Graph
 from pipeline.sort.parts import run_part
 from pipeline.sort.score_table import ScoreTable

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels.accumulators import expansion_of
-from calibrators.passes import Array, Classes, Pass, Points
-from calibrators.pooling import pool_classes
+from calibrators.arithmetic.passes import Array, Classes, Pass, Points
+from calibrators.arithmetic.pooling import pool_classes
 from logcal.arrow_columns import as_column, as_numpy
 from pipeline import schema
 from pipeline.execution import Executor

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators._kernels.order import ordinal
-from calibrators.passes import Array, Points
+from calibrators.arithmetic.passes import Array, Points
 from pipeline._kernels import packing
 from pipeline.files.blobs import Blob, write_blob
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from calibrators._kernels import ties
-from calibrators.ordering import sort_pairs, sort_scores
-from calibrators.passes import Array, Points
+from calibrators.arithmetic.ordering import sort_pairs, sort_scores
+from calibrators.arithmetic.passes import Array, Points
 from pipeline._kernels import tags
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.buffers import coded_sections, fold, fold_weighted, tagged_sections

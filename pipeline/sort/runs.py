@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from calibrators.passes import Array, Points
+from calibrators.arithmetic.passes import Array, Points
 from pipeline.log import quarantine, score_grid
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import Columns, Rows, read_rows

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrators._kernels.sums import exact_sum
-from calibrators.passes import Array, Classes, Pass, Place, Points
+from calibrators.arithmetic.passes import Array, Classes, Pass, Place, Points
 from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in

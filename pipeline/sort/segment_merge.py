@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import pava, ties
-from calibrators.partial_pooling import Stretches, pool_ranks_within, pool_within
-from calibrators.passes import Array, Points
-from calibrators.pooling import pool_classes, pool_points
+from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.pooling import pool_classes, pool_points
+from calibrators.segments.partial_pooling import Stretches, pool_ranks_within, pool_within
 from logcal.arrow_columns import as_column
 from pipeline import schema
 from pipeline._kernels import tags as kernels

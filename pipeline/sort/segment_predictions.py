@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from calibrators._kernels import ties
-from calibrators.comparison import Comparison, PairedDifference, comparison_of, join_sums, pair_sums
-from calibrators.passes import Array, Points
+from calibrators.arithmetic.passes import Array, Points
+from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, join_sums, pair_sums
 from pipeline._kernels import tags
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.passes import Pass, Points
+from calibrators.arithmetic.passes import Pass, Points
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in, writing
 from pipeline.files.folders import Folder

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import radix
-from calibrators.ordering import ascending
-from calibrators.passes import Array
+from calibrators.arithmetic.ordering import ascending
+from calibrators.arithmetic.passes import Array
 from pipeline._kernels import tags as kernels
 
 Integers = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators._kernels import lookup as _compiled  # noqa: F401 (which maps then use for less than a million scores, too)
-from calibrators.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal.arrow_columns import as_column
 from logcal.fingerprints import as_json, fingerprint
 from logcal.lookup_table import LookupFacts, LookupTable

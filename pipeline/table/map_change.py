@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.calibration_map import CalibrationMap
-from calibrators.error_bars import error_bar_passes
-from calibrators.passes import Array, Points, run_in_memory
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Array, Points, run_in_memory
+from calibrators.measures.error_bars import error_bar_passes
 from logcal.arrow_columns import as_numpy
 from pipeline.log.segment_values import Integers, Key
 from pipeline.table.lookup_table import cached_lookup_table

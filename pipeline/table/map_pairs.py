@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from calibrators.calibration_map import CalibrationMap
-from calibrators.passes import Array
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Array
 from pipeline.log.segment_values import Integers
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.segment_lookup import SegmentedLookup, cached_segmented_lookup

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.passes import Array
+from calibrators.arithmetic.passes import Array
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.segment_lookup import cached_segmented_lookup
 

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.calibration_map import Interval
-from calibrators.intervals import NONE
+from calibrators.arithmetic.calibration_map import Interval
+from calibrators.methods.intervals import NONE
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.fingerprints import segmented_fingerprint
 from logcal.lookup_table import SegmentedLookup

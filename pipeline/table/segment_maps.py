@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.base import Line
-from calibrators.calibration_map import CalibrationMap, Interval
-from calibrators.intervals import NONE
-from calibrators.passes import Array
+from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from calibrators.arithmetic.passes import Array
+from calibrators.methods.base import Line
+from calibrators.methods.intervals import NONE
 from pipeline.log.segment_values import Key
 
 MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
@@ -100,7 +100,7 @@ class Maps:
 
     @classmethod
     def empty(cls, sizes: list[int], interval: str = NONE) -> Maps:
-        """With as many columns as maps with such intervals have. interval : of `calibrators.intervals.KINDS`."""
+        """No maps yet; interval : of `calibrators.methods.intervals.KINDS`."""
         width = len(_COLUMNS) + (0 if interval == NONE else len(Interval._fields))
         return cls(sizes, [[] for _ in range(width)])
 
@@ -180,7 +180,7 @@ class SegmentedFit:
     identity : whether level 0 is the score as it is, since all rows together are too few.
     monotone : whether every map is. repair : largest change that was made to have them so.
     variances : of each level, of the shifts and of the slopes of its segments; empty where maps do not borrow strength.
-    interval : that the rows of maps have, one of `calibrators.intervals.KINDS`
+    interval : that the rows of maps have, one of `calibrators.methods.intervals.KINDS`
     refuted : maps that have none, see `Fitted`
     """
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrators.calibration_map import CalibrationMap
-from calibrators.passes import Array
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Array
 from logcal import schema, storage
 from logcal.errors import ConfigError
 from logcal.lookup_table import Key, LookupTable, SegmentedLookup

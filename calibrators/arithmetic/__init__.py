@@ -1,0 +1,1 @@
+"""Points, passes, maps, orders and sums that methods and measures share."""

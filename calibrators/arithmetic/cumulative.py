@@ -1,0 +1,304 @@
+"""Cumulative counts over points in parts: where equal-frequency edges fall, and what lies between edges.
+
+A first pass (`layout_pass`) tells what precedes each part, exactly; later passes start from that and see their
+part alone. Sums are exact until they are rounded once, so no cut between parts can move an edge or a count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import cumulative, sums
+from calibrators.arithmetic.calibration_map import midpoints
+from calibrators.arithmetic.passes import Pass, Points
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_SUMMABLE = 1e290
+
+
+def summable(values: Array) -> Array:
+    """Values that are too large to be added up become NaN, so that no sum overflows in some grouping only."""
+    large = np.abs(values) > _SUMMABLE
+    return np.where(large, np.nan, values) if large.any() else values
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parts of the points, in ascending order, and what precedes each.
+
+    Attributes
+    ----------
+    first : float64 array, shape (parts,): the first score of each part
+    last : float: the last score of all
+    n_points : int: distinct scores in all parts
+    weight, weight_low, positives, positives_low : float: totals as double-doubles, correctly rounded + rest
+    weight_before, positives_before : tuples of float64 arrays, one a part: exact sums as expansions
+    """
+
+    first: Array
+    last: float
+    n_points: int
+    weight: float
+    weight_low: float
+    positives: float
+    positives_low: float
+    weight_before: tuple[Array, ...]
+    positives_before: tuple[Array, ...]
+
+    def part_of(self, points: Points) -> int:
+        """The index of the part that these points are."""
+        return int(np.searchsorted(self.first, points.score[0]))
+
+    def score_after(self, part: int) -> float:
+        """The first score after the part; infinite after the last."""
+        return float(self.first[part + 1]) if part + 1 < self.first.size else np.inf
+
+
+class Counts(NamedTuple):
+    """Sums as double-doubles (high + low), float64 arrays of one shape."""
+
+    weight: Array
+    weight_low: Array
+    positives: Array
+    positives_low: Array
+
+
+class Cuts(NamedTuple):
+    """Places between neighbouring points, ascending, with the cumulative counts up to there.
+
+    Attributes
+    ----------
+    below, above : float64 arrays, shape (cuts,): the scores on both sides
+    counts : Counts of all points up to and including `below`
+    """
+
+    below: Array
+    above: Array
+    counts: Counts
+
+    @property
+    def edges(self) -> Array:
+        """Bin edges: midpoints of the gaps, upper bin closed below."""
+        return midpoints(self.below, self.above)
+
+
+def layout_pass() -> Pass:
+    """The pass that yields the `Layout`. State: four short arrays a part."""
+    return Pass(chunk=part_totals, combine=layout_of)
+
+
+PartTotals = tuple[float, float, int, Array, Array]
+
+
+def part_totals(points: Points) -> PartTotals:
+    """First and last score, number of points, and the exact sums of weight and positives as expansions."""
+    return (
+        float(points.score[0]),
+        float(points.score[-1]),
+        points.score.size,
+        cumulative.expansion_of(points.weight),
+        cumulative.expansion_of(points.positives),
+    )
+
+
+def layout_of(parts: list[PartTotals]) -> Layout:
+    """The layout of parts in ascending order."""
+    weight_before, positives_before = [np.empty(0)], [np.empty(0)]
+    for part in parts:
+        weight_before.append(cumulative.add_expansions(weight_before[-1], part[3]))
+        positives_before.append(cumulative.add_expansions(positives_before[-1], part[4]))
+    weight, weight_low = _double_double(weight_before[-1])
+    positives, positives_low = _double_double(positives_before[-1])
+    return Layout(
+        first=np.array([part[0] for part in parts]),
+        last=parts[-1][1],
+        n_points=sum(part[2] for part in parts),
+        weight=weight,
+        weight_low=weight_low,
+        positives=positives,
+        positives_low=positives_low,
+        weight_before=tuple(weight_before[:-1]),
+        positives_before=tuple(positives_before[:-1]),
+    )
+
+
+def _double_double(expansion: Array) -> tuple[float, float]:
+    high = sums.exact_sum(expansion)
+    return high, sums.exact_sum(np.append(expansion, -high))
+
+
+def equal_frequency_targets(total: float, bins: int) -> Array:
+    """The cumulative weights at which equal-frequency bins end, but the last: total j / bins, ascending."""
+    return total * np.arange(1, bins) / bins
+
+
+def cuts_pass(layout: Layout, targets: Array) -> Pass:
+    """The pass that yields the `Cuts` after the first points whose cumulative weight reaches each target.
+
+    A cut that would fall into a tie thus moves past it. Cuts that coincide are one, and a cut that leaves no
+    weight above it is none, so every bin between cuts has a weight > 0.
+
+    targets : float64 array, ascending. O(points + targets).
+    """
+    starts = np.array([sums.exact_sum(before) for before in layout.weight_before])
+    reached = targets[targets < layout.weight]
+    # A target lies in the last part that starts below it.
+    parts = np.unique(np.searchsorted(starts, reached, side="left") - 1)
+    return Pass(
+        chunk=partial(_cuts_in_part, layout, targets), combine=_join_cuts, only=_first_scores(layout, parts)
+    )
+
+
+def _first_scores(layout: Layout, parts: Indices) -> frozenset[float]:
+    return frozenset(layout.first[parts].tolist())
+
+
+def _cuts_in_part(layout: Layout, targets: Array, points: Points) -> Cuts:
+    before = layout.weight_before[layout.part_of(points)]
+    mine = targets[(targets > sums.exact_sum(before)) & (targets < layout.weight)]
+    found = cumulative.cuts_at(points.weight, before, mine)
+    return cuts_after(layout, points, np.unique(found[found < points.score.size]))
+
+
+def cuts_after(layout: Layout, points: Points, index: Indices) -> Cuts:
+    """The cuts after the given points of a part; none where nothing of weight follows. index : ascending."""
+    part = layout.part_of(points)
+    counts = _counts(layout, part, points, index + 1)
+    above = points.score[np.minimum(index + 1, points.score.size - 1)]
+    above[index == points.score.size - 1] = layout.score_after(part)
+    some = (counts.weight < layout.weight) & np.isfinite(above)
+    return Cuts(points.score[index][some], above[some], Counts(*(column[some] for column in counts)))
+
+
+def balanced_cuts_pass(layout: Layout, bins: int) -> Pass:
+    """The pass that yields the `Cuts` of bins with equal shares of the rows and of the rarer label together.
+
+    Where the share of the weight up to a point, and that of the rarer label's weight, have a mean that reaches
+    j / bins: half of the cuts follow the rows, half the label that there is little of. Otherwise as `cuts_pass`.
+    """
+    targets = equal_frequency_targets(1.0, bins)
+    starts = balanced_shares(
+        layout,
+        np.array([sums.exact_sum(before) for before in layout.weight_before]),
+        np.array([sums.exact_sum(before) for before in layout.positives_before]),
+    )
+    parts = np.unique(np.searchsorted(np.maximum.accumulate(starts), targets, side="left") - 1)
+    return Pass(
+        chunk=partial(_balanced_cuts_in_part, layout, targets),
+        combine=_join_cuts,
+        only=_first_scores(layout, parts),
+    )
+
+
+def balanced_shares(layout: Layout, weight: Array, positives: Array) -> Array:
+    """The mean of the shares of weight and of the rarer label, of cumulative sums that are correctly rounded."""
+    few = 2 * layout.positives <= layout.weight
+    rarer = positives if few else weight - positives
+    total = layout.positives if few else layout.weight - layout.positives
+    share = weight / layout.weight
+    return share if total <= 0 else (share + rarer / total) / 2
+
+
+def _balanced_cuts_in_part(layout: Layout, targets: Array, points: Points) -> Cuts:
+    start, share = shares_in_part(layout, points)
+    found = np.unique(np.searchsorted(share, targets[targets > start], side="left"))
+    return cuts_after(layout, points, found[found < points.score.size])
+
+
+def shares_in_part(layout: Layout, points: Points) -> tuple[float, Array]:
+    """`balanced_shares` before a part, and at each of its points; ascending."""
+    part = layout.part_of(points)
+    before = layout.weight_before[part], layout.positives_before[part]
+    start = balanced_shares(layout, *(np.array([sums.exact_sum(sum_before)]) for sum_before in before))[0]
+    share = balanced_shares(
+        layout,
+        cumulative.prefix_sums(points.weight, before[0]),
+        cumulative.prefix_sums(points.positives, before[1]),
+    )
+    # Sums of weights are rounded before they are taken from each other.
+    return float(start), np.maximum.accumulate(np.maximum(share, start))
+
+
+def _join_cuts(parts: list[Cuts]) -> Cuts:
+    return Cuts(
+        np.concatenate([np.empty(0), *(part.below for part in parts)]),
+        np.concatenate([np.empty(0), *(part.above for part in parts)]),
+        join_counts([part.counts for part in parts]),
+    )
+
+
+def counts_below_pass(layout: Layout, edges: Array) -> Pass:
+    """The pass that yields the cumulative `Counts` of the points with score < edge, for ascending edges."""
+    parts = np.unique(np.maximum(np.searchsorted(layout.first, edges, side="left") - 1, 0))
+    return Pass(
+        chunk=partial(_counts_below_in_part, layout, edges),
+        combine=join_counts,
+        only=_first_scores(layout, parts),
+    )
+
+
+def _counts_below_in_part(layout: Layout, edges: Array, points: Points) -> Counts:
+    part = layout.part_of(points)
+    low = 0 if part == 0 else np.searchsorted(edges, layout.first[part], side="right")
+    high = np.searchsorted(edges, layout.score_after(part), side="right")
+    return _counts(layout, part, points, np.searchsorted(points.score, edges[low:high]))
+
+
+def _counts(layout: Layout, part: int, points: Points, stops: Indices) -> Counts:
+    weight = cumulative.sums_through(points.weight, layout.weight_before[part], stops)
+    positives = cumulative.sums_through(points.positives, layout.positives_before[part], stops)
+    return Counts(*weight, *positives)
+
+
+def all_counts_pass(layout: Layout) -> Pass:
+    """The pass that yields all scores, and the cumulative `Counts` before each and of all: one entry more."""
+    return Pass(chunk=partial(_all_counts_in_part, layout), combine=_join_all_counts)
+
+
+def _all_counts_in_part(layout: Layout, points: Points) -> tuple[Array, Counts]:
+    through = np.arange(1, points.score.size + 1)
+    return points.score, _counts(layout, layout.part_of(points), points, through)
+
+
+def _join_all_counts(parts: list[tuple[Array, Counts]]) -> tuple[Array, Counts]:
+    nothing = Counts(*(np.zeros(1) for _ in Counts._fields))
+    return np.concatenate([part[0] for part in parts]), join_counts([nothing, *(part[1] for part in parts)])
+
+
+def gather_pass() -> Pass:
+    """The pass that yields the points themselves: for few of them."""
+    return Pass(chunk=_same, combine=_join_points)
+
+
+def _same(points: Points) -> Points:
+    return points
+
+
+def _join_points(parts: list[Points]) -> Points:
+    return Points(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def join_counts(parts: list[Counts]) -> Counts:
+    """The counts of parts one after another."""
+    nothing = Counts(*(np.empty(0) for _ in Counts._fields))
+    return Counts(*(np.concatenate(column) for column in zip(nothing, *parts, strict=True)))
+
+
+def bin_counts(layout: Layout, counts: Counts) -> tuple[Array, Array]:
+    """Weight and positives of the bins between cumulative counts: shape (edges + 1,), positives <= weight."""
+    weight = _differences(counts.weight, counts.weight_low, layout.weight, layout.weight_low)
+    positives = _differences(counts.positives, counts.positives_low, layout.positives, layout.positives_low)
+    return weight, np.minimum(positives, weight)
+
+
+def _differences(high: Array, low: Array, total: float, total_low: float) -> Array:
+    high = np.concatenate([[0.0], high, [total]])
+    low = np.concatenate([[0.0], low, [total_low]])
+    return np.maximum(np.diff(high) + np.diff(low), 0.0)

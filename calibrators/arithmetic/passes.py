@@ -1,0 +1,223 @@
+"""Observations as points, and passes over the parts of a score table: what calibrators and measures share.
+
+Without scikit-learn: worker processes import this and little else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import ties
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.ordering import ascending, sort_scores
+
+Array = npt.NDArray[np.float64]
+
+
+LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100
+"""Of an observation: products of two sums of weights in this range neither overflow nor lose their last bits."""
+
+
+class Points(NamedTuple):
+    """Observations with ties added up.
+
+    Attributes
+    ----------
+    score : float64 array, shape (m,), strictly ascending, finite
+    weight : float64 array, shape (m,), > 0: the sum of the weights at the score, correctly rounded
+    positives : float64 array, shape (m,), in [0, weight]: the same for the positive labels
+    """
+
+    score: Array
+    weight: Array
+    positives: Array
+
+
+_BLOCK = 1 << 15
+
+
+def blocks_of(points: Points) -> Iterator[Points]:
+    """Points a block after the other: what is computed of each stays in the processor's cache.
+
+    Arrays as long as a part are memory that nobody has used: its first use costs more than most sums.
+    """
+    for start in range(0, points.score.size, _BLOCK):
+        yield Points(*(column[start : start + _BLOCK] for column in points))
+
+
+class Place(NamedTuple):
+    """Where a part lies among observations that all have weight 1.
+
+    before : int: observations with scores below the part's first
+    total : int, below 2**53: observations of all parts
+    """
+
+    before: int
+    total: int
+
+
+Classes = Callable[[Array, Array], tuple[Any, int]]
+"""See `Pass.classes`."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over the parts of a score table.
+
+    Parameters
+    ----------
+    chunk : callable
+        Points of a part (never empty) to a small state. Picklable, pure.
+    combine : callable
+        The list of the parts' states, in ascending order of their scores, to what the pass yields. Must not
+        depend on where the parts were cut.
+    only : frozenset of float, optional
+        The first scores of the parts that the pass needs; None for all. Whoever carries it out may leave the
+        other parts unread: `combine` then sees fewer states.
+    placed : callable, optional
+        Points of a part and its `Place` to a state, for all parts instead of `chunk`: it does what `chunk` does,
+        and what otherwise a further pass would be needed for. Whoever knows the places beforehand may use it.
+    classes : callable, optional
+        The scores of the rows with label 0 and those with label 1, ascending float64 arrays, of a part of rows without
+        weights, fewer than 2**26, to the state that `chunk` makes of their points, and the number of these. Whoever
+        needs no points may use it, which saves making them.
+    """
+
+    chunk: Callable[[Points], Any]
+    combine: Callable[[list[Any]], Any]
+    only: frozenset[float] | None = None
+    placed: Callable[[Points, Place], Any] | None = None
+    classes: Classes | None = None
+
+
+Passes = Generator[Pass, Any, CalibrationMap]
+
+
+def run_passes(passes: Generator[Pass, Any, Any], run: Callable[[Pass], Any]) -> Any:
+    """Carry out passes one after the other with `run`; return what they return."""
+    try:
+        request = next(passes)
+        while True:
+            request = passes.send(run(request))
+    except StopIteration as stop:
+        return stop.value
+
+
+def run_in_memory(passes: Generator[Pass, Any, Any], points: Points) -> Any:
+    """What passes come to over points that are in memory: one part."""
+    return run_passes(passes, in_memory(points))
+
+
+def in_memory(points: Points) -> Callable[[Pass], Any]:
+    """What carries out passes over points that are in memory: one part."""
+    return lambda request: request.combine([request.chunk(points)])
+
+
+def collapse(
+    scores: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+) -> Points:
+    """Check observations and add up ties.
+
+    Parameters
+    ----------
+    scores : array-like of numbers, shape (n,), finite, n >= 1
+    labels : array-like, shape (n,), bool or numbers in {0, 1}
+    sample_weight : array-like, shape (n,), finite, > 0; default 1
+        A weight of 2 equals a repeated row.
+
+    Returns
+    -------
+    Points
+        -0.0 counts as 0.0. Independent of the order of the observations: sums of weights are exact before
+        they are rounded once. O(n log n) time, O(n) memory.
+
+    Raises
+    ------
+    ValueError
+        Naming what was expected and what was found.
+    """
+    s = check_scores(scores)
+    z = check_labels(labels, s.size)
+    if sample_weight is None:
+        negatives, positives = s[~z], s[z]
+        sort_scores(negatives)
+        sort_scores(positives)
+        return Points(*ties.merge_classes(negatives, positives))
+    w = check_weights(sample_weight, s.size)
+    order = ascending(s)
+    s, w, z = s[order], w[order], z[order]
+    # Correct rounding is monotone, so positives <= weight survives it.
+    return Points(*ties.sum_ties(s, w, np.where(z, w, 0.0)))
+
+
+def check_scores(scores: npt.ArrayLike) -> Array:
+    """Scores as a float64 array of shape (n,), n >= 1, finite, without -0.0."""
+    s = np.asarray(scores)
+    if s.ndim != 1 or s.size == 0:
+        raise ValueError(f"scores: expected shape (n,) with n >= 1, found shape {s.shape}")
+    if s.dtype.kind not in "fiub":
+        raise ValueError(f"scores: expected numbers, found dtype {s.dtype}")
+    s = s.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(s))
+    if bad.size:
+        raise ValueError(
+            f"scores: expected finite numbers, found {bad.size} NaN or infinite, the first at index {bad[0]}"
+        )
+    s += 0.0
+    return s
+
+
+def check_labels(labels: npt.ArrayLike, n: int) -> npt.NDArray[np.bool_]:
+    """Labels as a boolean array of shape (n,)."""
+    z = np.asarray(labels)
+    if z.shape != (n,):
+        raise ValueError(f"labels: expected shape ({n},) as the scores have, found {z.shape}")
+    if z.dtype.kind == "b":
+        return z
+    if z.dtype.kind not in "fiu":
+        raise ValueError(f"labels: expected bool or numbers in {{0, 1}}, found dtype {z.dtype}")
+    ones: npt.NDArray[np.bool_] = z == 1
+    bad = np.flatnonzero(~(ones | (z == 0)))
+    if bad.size:
+        raise ValueError(
+            f"labels: expected 0 or 1, found {bad.size} others, the first {z[bad[0]]} at index {bad[0]}"
+        )
+    return ones
+
+
+def check_weights(sample_weight: npt.ArrayLike, n: int) -> Array:
+    """Weights as a float64 array of shape (n,), in the range of weights."""
+    w = np.asarray(sample_weight)
+    if w.shape != (n,):
+        raise ValueError(f"sample_weight: expected shape ({n},) as the scores have, found {w.shape}")
+    if w.dtype.kind not in "fiub":
+        raise ValueError(f"sample_weight: expected numbers, found dtype {w.dtype}")
+    w = w.astype(np.float64)
+    bad = np.flatnonzero(~((w >= LOWEST_WEIGHT) & (w <= HIGHEST_WEIGHT)))
+    if bad.size:
+        raise ValueError(
+            f"sample_weight: expected numbers from {LOWEST_WEIGHT:g} to {HIGHEST_WEIGHT:g}, found {bad.size} others, "
+            f"the first {w[bad[0]]} at index {bad[0]}"
+        )
+    return w
+
+
+class Blocks(NamedTuple):
+    """Pooled neighbours: float64 arrays, shape (blocks,), ascending; sums as double-doubles (high + low)."""
+
+    first: Array
+    last: Array
+    weight: Array
+    weight_low: Array
+    positives: Array
+    positives_low: Array
+
+    @property
+    def level(self) -> Array:
+        """Frequency of positives in each block, in [0, 1]."""
+        return np.minimum(self.positives / self.weight, 1.0)

@@ -1,0 +1,74 @@
+"""Pooling adjacent violators: isotonic blocks of points, and of blocks."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from calibrators._kernels import finite_ends, pava, pava_classes, sums
+from calibrators.arithmetic.passes import Array, Blocks, Points
+
+_PIECE = 1 << 22
+_LARGEST_EXACT_TOTAL = float(1 << 26)
+
+
+def pool_points(points: Points) -> Blocks:
+    """Isotonic blocks of points. O(m)."""
+    pieces = [
+        _pool_piece(Points(*(column[i : i + _PIECE] for column in points)))
+        for i in range(0, points.score.size, _PIECE)
+    ]
+    return pieces[0] if len(pieces) == 1 else pool_blocks(pieces)
+
+
+def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
+    """Isotonic blocks of rows without weights, and the number of distinct scores; equal to pooling their points.
+
+    negatives, positives : float64 arrays, ascending: the scores of either class, fewer than 2**26 together. O(rows).
+    """
+    blocks, distinct = pava_classes.pool_classes(negatives, positives)
+    first, last, weight, hits = np.ascontiguousarray(blocks.T)
+    zero = np.zeros(first.size)
+    return Blocks(first, last, weight, zero, hits, zero), int(distinct)
+
+
+def _pool_piece(points: Points) -> Blocks:
+    # The cross products of whole numbers below 2**26 are exact in double precision.
+    (total, whole), (_, whole_positives) = map(sums.whole_total, (points.weight, points.positives))
+    if whole and whole_positives and total < _LARGEST_EXACT_TOTAL:
+        return Blocks(*pava.pool_counts(*points))
+    none = np.empty(0)
+    return Blocks(*pava.pool(points.score, points.score, points.weight, none, points.positives, none))
+
+
+def pool_blocks(parts: list[Blocks]) -> Blocks:
+    """Isotonic blocks of parts pooled one by one, in score order: equal to pooling everything at once.
+
+    Pooling is associative: a block that violates within its part would violate within the whole.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return Blocks(*pava.pool(*columns))
+
+
+def pool_ends(blocks: Blocks, ends: float) -> tuple[Blocks, Array]:
+    """Isotonic blocks and their levels, with `ends` positives added below the lowest score, as many negatives above.
+
+    Equal to isotonic regression with these two observations more, but the blocks hold the others only. O(blocks).
+    ends : float >= 0; 0 leaves the blocks as they are.
+    """
+    if ends == 0:
+        return blocks, blocks.level
+    columns = np.column_stack(blocks)
+    pooled, levels, _ = finite_ends.pool_ends(columns, np.array([columns.shape[0]]), float(ends))
+    return Blocks(*np.ascontiguousarray(pooled.T)), levels
+
+
+def check_ends(ends: Any) -> None:
+    """Raise ValueError if `ends` is not a finite number >= 0."""
+    if not isinstance(ends, Real) or isinstance(ends, bool) or not 0 <= float(ends) < math.inf:
+        raise ValueError(f"ends: expected a finite number >= 0, found {ends!r}")

@@ -1,0 +1,131 @@
+"""A smooth map made piecewise linear, with knots only as dense as its curvature needs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from numbers import Real
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.cumulative import Layout, bin_counts, counts_below_pass
+from calibrators.arithmetic.passes import Pass
+
+Array = npt.NDArray[np.float64]
+
+_GRID = 20_001
+_STEEP = 55.0  # beyond this argument the sigmoid is 0 or 1 to well under 3e-24
+_LOWEST, _HIGHEST = -700.0, 37.0  # arguments between which doubles can tell the sigmoid from 0 and from 1
+_SAMPLES = (0.25, 0.5, 0.75)
+_RELATIVE = 1e5  # times the largest error: the largest one relative to p and to 1 - p
+_SMALLEST = 3e-24
+
+
+class SigmoidOfScore(Protocol):
+    """A sigmoid of a monotone argument of the score."""
+
+    def argument(self, scores: Array) -> Array:
+        """The sigmoid's argument at scores."""
+
+    def probability(self, scores: Array) -> Array:
+        """The sigmoid at scores."""
+
+    def score(self, argument: Array) -> Array:
+        """The scores, within the domain, at arguments."""
+
+    def relative_curvature(self, argument: Array) -> Array:
+        """Second derivative by the score over p (1 - p) (d argument / d score)**2."""
+
+    def domain(self) -> tuple[float, float]:
+        """The lowest and the highest score."""
+
+
+def check_max_error(max_error: float) -> None:
+    """Raise ValueError if the largest error is no number in [1e-12, 0.1]."""
+    if not isinstance(max_error, Real) or not 1e-12 <= max_error <= 0.1:
+        raise ValueError(f"max_error: expected a number in [1e-12, 0.1], found {max_error!r}")
+
+
+def tabulated(
+    layout: Layout, sigmoid: SigmoidOfScore, max_error: float
+) -> Generator[Pass, Any, CalibrationMap]:
+    """The sigmoid's map, see `tabulate_sigmoid`, with the counts of points in each row: one pass."""
+    knots, levels = tabulate_sigmoid(sigmoid, max_error)
+    counts = yield counts_below_pass(layout, knots)
+    return CalibrationMap.from_knots(knots, levels, *bin_counts(layout, counts))
+
+
+def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, Array]:
+    """Knots such that the sigmoid, linear between them and constant outside, is off by at most max_error.
+
+    Where probabilities are small, or nearly 1, an error of that size may be all there is: relative to p and to 1 - p it
+    is at most `_RELATIVE` times as much, down to p of 3e-20.
+
+    Linear interpolation over a length h errs by h**2 |f''| / 8, so the density of knots is the square root of the
+    curvature; where that is not enough, or not smooth enough, segments are halved until samples in each agree.
+
+    Returns
+    -------
+    scores, probabilities : float64 arrays, shape (knots,), scores strictly ascending, probabilities monotone
+    """
+    scores = np.unique(sigmoid.score(_arguments(sigmoid, max_error)))
+    halve = _too_coarse(sigmoid, scores, max_error)
+    while halve.any():
+        middle = scores[:-1][halve] / 2 + scores[1:][halve] / 2
+        refined = np.union1d(scores, middle)
+        if refined.size == scores.size:
+            break  # neighbouring doubles
+        scores = refined
+        halve = _too_coarse(sigmoid, scores, max_error)
+    levels = sigmoid.probability(scores)
+    if levels[-1] >= levels[0]:
+        return scores, np.maximum.accumulate(levels)
+    return scores, np.minimum.accumulate(levels)
+
+
+def most_knots(max_error: float) -> int:
+    """More knots than `tabulate_sigmoid` has; it has some 1 / sqrt(max_error)."""
+    return int(16 / max_error**0.5) + 1000
+
+
+def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
+    """Arguments of the knots, by the density that the curvature asks for."""
+    ends = np.sort(np.clip(sigmoid.argument(np.array(sigmoid.domain())), _LOWEST, _HIGHEST))
+    inner = np.clip(ends, -_STEEP, _STEEP)
+    grid = np.linspace(inner[0], inner[1], _GRID)
+    e = np.exp(-np.abs(grid))
+    variance = e / (1.0 + e) ** 2
+    target = _target(np.where(grid >= 0, 1.0, e) / (1.0 + e), max_error)
+    density = np.sqrt(variance * np.abs(sigmoid.relative_curvature(grid)) / (8.0 * 0.9 * target))
+    passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(grid))])
+    count = max(int(np.ceil(passed[-1])), 8)
+    knots = np.interp(np.linspace(0.0, passed[-1], count + 1), passed, grid)
+    even = np.linspace(inner[0], inner[1], 9)  # so that no segment is longer than a double can measure
+    return np.concatenate([ends, knots, even])
+
+
+def _target(probability: Array, max_error: float) -> Array:
+    """The largest error at probabilities."""
+    rarer = np.minimum(probability, 1.0 - probability)
+    # Near 1 doubles are some 1e-16 apart.
+    least = np.where(probability > 0.5, 1e-15, _SMALLEST)
+    return np.maximum(np.minimum(max_error, _RELATIVE * max_error * rarer), least)
+
+
+def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> npt.NDArray[np.bool_]:
+    """Which segments between neighbouring knots err by too much at a sample."""
+    left, right = scores[:-1], scores[1:]
+    levels = sigmoid.probability(scores)
+    worst = np.zeros(left.size)
+    for share in _SAMPLES:
+        at = np.clip(left * (1 - share) + right * share, left, right)
+        # The share that rounding has left of the segment; halves, because its length may overflow.
+        with np.errstate(invalid="ignore", divide="ignore"):
+            part = (at / 2 - left / 2) / (right / 2 - left / 2)
+        line = levels[:-1] + part * (levels[1:] - levels[:-1])
+        exact = sigmoid.probability(at)
+        target = _target(exact, max_error)
+        worst = np.maximum(worst, np.abs(line - exact) / target)
+    return worst > 0.95

@@ -1,0 +1,1 @@
+"""Measures of predictions with their errors, decompositions and comparisons."""

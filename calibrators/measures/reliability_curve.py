@@ -1,0 +1,150 @@
+"""The reliability curve without bins: isotonic recalibration of probabilities (CORP), and what chance does to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.arithmetic.passes import Array, Points, check_labels, check_scores, collapse
+from calibrators.arithmetic.pooling import pool_points
+
+CELLS = 1000
+"""Groups of neighbouring predictions that labels are drawn for: some thousand are as good as the rows."""
+
+
+@dataclass(frozen=True)
+class ReliabilityCurve:
+    """What came of predicted probabilities, by isotonic regression of the labels on them.
+
+    Attributes
+    ----------
+    predicted : float64 array, ascending: the lowest and the highest probability of each block
+    observed : float64 array, of the same shape: the frequency of positives in the block
+    miscalibration, discrimination, uncertainty : float >= 0
+        The parts of the Brier score, which is miscalibration - discrimination + uncertainty.
+    """
+
+    predicted: Array
+    observed: Array
+    miscalibration: float
+    discrimination: float
+    uncertainty: float
+
+
+@dataclass(frozen=True)
+class ConsistencyBand:
+    """Where the curve would lie, at each prediction by itself, if every probability were right.
+
+    Attributes
+    ----------
+    predicted, low, high : float64 arrays of one shape, ascending
+    level : float in (0, 1)
+    """
+
+    predicted: Array
+    low: Array
+    high: Array
+    level: float
+
+
+def probability_points(
+    labels: npt.ArrayLike, probabilities: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+) -> Points:
+    """Points of predicted probabilities. Raises ValueError for what is not in [0, 1], and as `collapse` does."""
+    p = check_scores(probabilities)
+    check_labels(labels, p.size)
+    outside = np.flatnonzero((p < 0) | (p > 1))
+    if outside.size:
+        raise ValueError(
+            f"probabilities: expected numbers in [0, 1], found {outside.size} others, the first {p[outside[0]]:g} at "
+            f"index {outside[0]}: scores that are no probabilities have no reliability"
+        )
+    return collapse(p, labels, sample_weight)
+
+
+def reliability_curve(points: Points) -> ReliabilityCurve:
+    """The curve and the decomposition of the Brier score. O(m).
+
+    points : scores are probabilities in [0, 1]
+
+    References
+    ----------
+    Dimitriadis, Gneiting & Jordan (2021), "Stable reliability diagrams for probabilistic classifiers", PNAS 118,
+    e2016191118, doi:10.1073/pnas.2016191118.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrators.arithmetic.passes import Points
+    >>> curve = reliability_curve(Points(np.array([0.2, 0.4, 0.6]), np.full(3, 10.0), np.array([3.0, 2.0, 8.0])))
+    >>> curve.predicted, curve.observed
+    (array([0.2, 0.4, 0.6, 0.6]), array([0.25, 0.25, 0.8 , 0.8 ]))
+    """
+    blocks = pool_points(points)
+    level = blocks.level
+    of_points = level[np.searchsorted(blocks.first, points.score, side="right") - 1]
+    total, share = points.weight.sum(), points.positives.sum() / points.weight.sum()
+
+    def brier(p: Array | float) -> float:
+        losses = points.positives * (1 - p) ** 2 + (points.weight - points.positives) * p**2
+        return float(np.sum(losses) / total)
+
+    recalibrated, base = brier(of_points), brier(float(share))
+    return ReliabilityCurve(
+        predicted=np.column_stack([blocks.first, blocks.last]).ravel(),
+        observed=np.repeat(level, 2),
+        miscalibration=max(0.0, brier(points.score) - recalibrated),
+        discrimination=max(0.0, base - recalibrated),
+        uncertainty=base,
+    )
+
+
+def consistency_band(
+    points: Points, *, level: float = 0.9, draws: int = 200, seed: int = 0
+) -> ConsistencyBand:
+    """Where chance alone would put the curve: labels are drawn from the probabilities, and recalibrated.
+
+    Parameters
+    ----------
+    points : scores are probabilities in [0, 1]. Weights that are not whole count as Kish's effective number of rows,
+        (sum of weights)**2 / sum of squares, spread as the weights are.
+    level : float in (0, 1): share of the draws inside, at each prediction by itself
+    draws : int >= 1
+    seed : int >= 0
+
+    Notes
+    -----
+    Neighbouring predictions are joined into at most 1,000 cells of about equal weight. O(draws * cells + m).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level: expected a number in (0, 1), found {level!r}")
+    if draws < 1:
+        raise ValueError(f"draws: expected a whole number >= 1, found {draws!r}")
+    p, rows = _cells(points)
+    random = np.random.default_rng(seed)
+    curves = np.empty((draws, p.size))
+    for i in range(draws):
+        positives = random.binomial(rows, p).astype(np.float64)
+        blocks = pool_points(Points(p, rows.astype(np.float64), positives))
+        curves[i] = blocks.level[np.searchsorted(blocks.first, p, side="right") - 1]
+    low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return ConsistencyBand(p, low, high, level)
+
+
+def _cells(points: Points) -> tuple[Array, npt.NDArray[np.int64]]:
+    """Mean probability and number of rows of cells of neighbours, ascending and distinct."""
+    weight = points.weight
+    if not np.array_equal(weight, np.floor(weight)):
+        weight = weight * (weight.sum() / np.square(weight).sum())
+    before = np.concatenate([[0.0], np.cumsum(weight)[:-1]])
+    cell = np.floor(before * (CELLS / weight.sum())).astype(np.int64)
+    _, start = np.unique(cell, return_index=True)
+    rows = np.add.reduceat(weight, start)
+    p = np.add.reduceat(weight * points.score, start) / rows
+    # Rounding may put a mean beside a single value: cells are told apart by their places.
+    p = np.maximum.accumulate(np.clip(p, 0.0, 1.0))
+    whole = np.maximum(1, np.rint(rows)).astype(np.int64)
+    distinct, first = np.unique(p, return_index=True)
+    return distinct, np.add.reduceat(whole, first)

@@ -1,0 +1,1 @@
+"""The calibrators: one file a method, one contract."""

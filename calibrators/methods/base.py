@@ -1,0 +1,188 @@
+"""The contract of every calibrator, and the input checks, once.
+
+A calibrator sees *points*: one entry a distinct score, ascending, with the weight and the positives of the
+observations that share it. It fits in *passes*: sweeps that turn each part of the points into a small state and
+combine the states in score order. In memory there is one part; on a score table there are as many as the table
+has, in as many processes as there are. The calibrator does not know which, so its result cannot depend on it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import numpy.typing as npt
+
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Array, Pass, Passes, Points, collapse, in_memory, run_passes
+from calibrators.methods.parameters import Parameters
+
+_PART_BYTES = 8192
+"""Of what each part says besides: sums as expansions, its ends."""
+
+
+class Line(NamedTuple):
+    """What a map's log-odds are, exactly: shift + slope * x.
+
+    of : x: 1 the score, 2 its log-odds, held in [2**-53, 1 - 2**-53]
+    """
+
+    of: int
+    shift: float
+    slope: float
+
+
+class Calibrator(Parameters, ABC):
+    """A calibrator of binary scores: `fit(scores, labels)`, `predict(scores)`.
+
+    Subclasses take their parameters in `__init__` as scikit-learn does, and implement `_passes`. They may
+    implement `check_parameters`.
+
+    Attributes
+    ----------
+    calibration_map_ : CalibrationMap
+        The fitted map; `predict` is its `predict`.
+    n_observations_ : float
+        Sum of the weights.
+    """
+
+    single_pass: bool = False
+    """Whether `_passes` asks for exactly one pass: then a score table need not be written for it."""
+
+    single_placed_pass: bool = False
+    """The same where the first pass is carried out `placed`: see `Pass`."""
+
+    fitted_for_segments: bool = False
+    """Whether `for_segments` can be asked only once it is fitted."""
+
+    sampling_rate: float = 1.0
+    """The share of negatives that the observations are a sample of, over that of positives: the map is then for all
+    rows. See `calibrators.arithmetic.sampling`. No parameter: it belongs to the data."""
+
+    line_: Line | None = None
+    """Instead of `calibration_map_`, where `in_lines` asked for it, and log-odds are a line."""
+
+    calibration_map_: CalibrationMap
+
+    def fit(
+        self, scores: npt.ArrayLike, labels: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+    ) -> Self:
+        """Fit to observations in any order.
+
+        Parameters
+        ----------
+        scores : array-like of numbers, shape (n,), finite, n >= 1
+        labels : array-like, shape (n,), bool or numbers in {0, 1}
+        sample_weight : array-like, shape (n,), from 1e-100 to 1e100; default 1. A weight of 2 equals a repeated row.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For input or parameters outside these ranges.
+
+        Notes
+        -----
+        O(n log n) for the sort, then what `fit_points` costs.
+        """
+        return self.fit_points(collapse(scores, labels, sample_weight))
+
+    def fit_points(self, points: Points) -> Self:
+        """Fit to points in memory (checked by the caller: `collapse` makes them)."""
+        return self.fit_passes(in_memory(points))
+
+    def fit_passes(self, run: Callable[[Pass], Any]) -> Self:
+        """Fit with passes that `run` carries out over the parts of a score table."""
+        self.check_parameters()
+        self.calibration_map_ = run_passes(self._passes_for_all_rows(), run)
+        self.n_observations_ = float(self.calibration_map_.weight.sum())
+        return self
+
+    def first_pass(self) -> Pass:
+        """The pass that `fit_passes` asks for first: it depends on the parameters alone."""
+        self.check_parameters()
+        return next(self._passes())
+
+    def predict(self, scores: npt.ArrayLike) -> Array:
+        """Calibrated probabilities of scores.
+
+        Parameters
+        ----------
+        scores : a number, or an array-like of numbers of any shape
+            NaN has the probability NaN.
+
+        Returns
+        -------
+        float64 array, in the shape of `scores`; of a number a float64
+            In [0, 1].
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+        """
+        if not hasattr(self, "calibration_map_"):
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+        probabilities: Array = self.calibration_map_.predict(scores)
+        return probabilities
+
+    def check_parameters(self) -> None:
+        """Raise ValueError, naming the parameter, its range and what was given, if one is out of range."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of the fitted map should know of the fit, as JSON values; empty for most methods."""
+        return {}
+
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """Bytes that one process holds at most of a pass: what all parts of a score table leave of it.
+
+        Parameters
+        ----------
+        points : int >= 0
+            Distinct scores at most.
+        parts : int >= 1
+            Of the table.
+        weighted : bool, default False
+            Whether observations may have weights other than 1.
+
+        Returns
+        -------
+        float >= 0
+
+        Notes
+        -----
+        Pooled blocks, as a rule some thousands a part; but where labels never fall as scores rise, nothing is pooled.
+        """
+        return 56.0 * points + _PART_BYTES * parts
+
+    def path_facts(self) -> dict[str, Any]:
+        """How the fit went, as JSON values; unlike `facts` it may depend on how points were divided into parts."""
+        return {}
+
+    def for_segments(self) -> Calibrator:
+        """The calibrator for segments of the observations that this one is fitted to: itself, as a rule."""
+        return self
+
+    def in_lines(self, *, falling: bool) -> Calibrator:
+        """A calibrator that says, where its map's log-odds are a line, only that: see `line_`. Itself, as a rule.
+
+        falling : also where the line falls
+        """
+        return self
+
+    def _passes_for_all_rows(self) -> Passes:
+        fitted = yield from self._passes()
+        if self.sampling_rate == 1.0:
+            return fitted
+        from calibrators.arithmetic.sampling import resampling_passes
+
+        return (yield from resampling_passes(fitted, self.sampling_rate))
+
+    @abstractmethod
+    def _passes(self) -> Passes:
+        """Yield the passes needed, receive their results, return the map."""

@@ -1,0 +1,242 @@
+"""Selection over and averaging over Bayesian binnings (SBB, ABB)."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import bayesian_binning as kernel
+from calibrators.arithmetic.calibration_map import CalibrationMap, midpoints
+from calibrators.arithmetic.cumulative import (
+    balanced_cuts_pass,
+    bin_counts,
+    cuts_pass,
+    equal_frequency_targets,
+    gather_pass,
+    layout_pass,
+)
+from calibrators.arithmetic.passes import Passes
+from calibrators.methods.base import Calibrator
+
+Array = npt.NDArray[np.float64]
+
+_MAX_TABLE = 1 << 24
+
+
+class Groups(NamedTuple):
+    """Neighbouring points between which no boundary is allowed; float64 arrays, shape (groups,)."""
+
+    first: Array
+    last: Array
+    weight: Array
+    positives: Array
+
+
+class _BayesianBinning(Calibrator):
+    """What SBB and ABB share: the groups, and the score of a bin."""
+
+    exact_: bool
+
+    def __init__(
+        self,
+        expected_cuts: float = 10.0,
+        max_cuts: int = 2000,
+        cuts: Literal["rarer", "frequency"] = "rarer",
+    ) -> None:
+        self.expected_cuts = expected_cuts
+        self.max_cuts = max_cuts
+        self.cuts = cuts
+
+    def facts(self) -> dict[str, Any]:
+        """Whether every gap between distinct scores could be a boundary, or only `max_cuts` cut points."""
+        return {"every_boundary_considered": bool(self.exact_)}
+
+    def check_parameters(self) -> None:
+        """Raise ValueError unless `expected_cuts` is finite and > 0, `max_cuts` a whole number >= 1, `cuts` a name."""
+        if not isinstance(self.expected_cuts, Real) or not 0 < self.expected_cuts < np.inf:
+            raise ValueError(f"expected_cuts: expected a finite number > 0, found {self.expected_cuts!r}")
+        if not isinstance(self.max_cuts, Integral) or isinstance(self.max_cuts, bool) or self.max_cuts < 1:
+            raise ValueError(f"max_cuts: expected a whole number >= 1, found {self.max_cuts!r}")
+        if self.cuts not in ("rarer", "frequency"):
+            raise ValueError(f"cuts: expected 'rarer' or 'frequency', found {self.cuts!r}")
+
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: the groups between cut points."""
+        return super().gathers(min(2 * points, 2 * (int(self.max_cuts) + 1)), parts)
+
+    def _passes(self) -> Passes:
+        layout = yield layout_pass()
+        self.exact_ = layout.n_points <= self.max_cuts
+        if self.exact_:
+            points = yield gather_pass()
+            groups = Groups(points.score, points.score, points.weight, points.positives)
+        else:
+            bins = int(self.max_cuts) + 1
+            if self.cuts == "rarer":
+                cuts = yield balanced_cuts_pass(layout, bins)
+            else:
+                cuts = yield cuts_pass(layout, equal_frequency_targets(layout.weight, bins))
+            groups = Groups(
+                np.append(layout.first[0], cuts.above),
+                np.append(cuts.below, layout.last),
+                *bin_counts(layout, cuts.counts),
+            )
+        return self._map(groups, _Scores.of(groups, float(self.expected_cuts)))
+
+    @abstractmethod
+    def _map(self, groups: Groups, scores: _Scores) -> CalibrationMap:
+        """The map, from the groups and what scores their bins."""
+
+
+class SBB(_BayesianBinning):
+    """Selection over Bayesian binnings: the one binning of the scores with the highest posterior probability.
+
+    A boundary lies between neighbouring scores s_i, s_i+1 with prior probability 1 - exp(-expected_cuts (s_i+1 -
+    s_i) / (s_m - s_1)), independently: a Poisson process. A bin of n0 negatives and n1 positives has the marginal
+    likelihood n0! n1! / (n0 + n1 + 1)! (a uniform prior on its level; log-gamma for weights) and the level
+    (n1 + 1) / (n0 + n1 + 2). The map is a step function with edges at the midpoints of the gaps, upper bin closed
+    below, and need not be monotone. Scores may be any finite numbers. Ties are one point.
+
+    Best where the truth is one step told by some hundred positives; in simulations 2.6 times the excess loss of the
+    best method in the median, 13 at most, and mostly behind `ABB`, which averages (docs/methods.md).
+
+    Parameters
+    ----------
+    expected_cuts : float > 0, finite, default 10
+        Expected number of boundaries under the prior, the paper's lambda, to which it gives no value. The default
+        comes from the held-out log loss of calibrated naive Bayes and logistic regression over 42 data sets
+        (benchmarks/bayesian_binning_prior.py). Means with calibration parts of 600 rows, for 2, 7, 10, 15 and 50
+        expected cuts: .3127, .3106, .3100, .3093, .3141 for SBB and .3017, .3007, .3009, .3015, .3072 for ABB;
+        parts of 2000 rows order the candidates in the same way. One default serves both.
+    max_cuts : int >= 1, default 2000
+        With more distinct scores than this, boundaries are allowed only at this many equal-frequency cut points. The
+        distance between neighbouring groups of points is then that of the middles of their score ranges, so that
+        `expected_cuts` keeps its meaning: it is the number of boundaries expected in the whole range.
+    cuts : {'rarer', 'frequency'}, default 'rarer'
+        Which cut points those are. 'frequency': equally many observations between them. 'rarer': half of them so, and
+        half with equally many observations of the rarer label between them, so that where few of many scores carry all
+        positives there are cuts.
+
+    Attributes
+    ----------
+    exact_ : bool
+        Whether every gap between scores was allowed a boundary.
+    log_score_ : float
+        Log of prior times marginal likelihood of the binning.
+
+    Notes
+    -----
+    Dynamic programming: O(m + min(m, max_cuts)**2) time; two passes, of which the second gathers at most max_cuts
+    groups.
+
+    References
+    ----------
+    Pakdaman Naeini, Cooper & Hauskrecht (2014), "Binary classifier calibration: a Bayesian non-parametric approach",
+    arXiv:1401.2955. Prior of the boundaries: Lustgarten et al. (2011), BMC Bioinformatics 12, 309,
+    doi:10.1186/1471-2105-12-309.
+
+    Examples
+    --------
+    >>> from calibrators.methods.bayesian_binning import SBB
+    >>> SBB().fit([0.1, 0.2, 0.3, 0.6, 0.7, 0.8], [0, 0, 0, 1, 1, 1]).predict([0.2, 0.7]).round(3)
+    array([0.333, 0.667])
+    """
+
+    log_score_: float
+
+    def _map(self, groups: Groups, scores: _Scores) -> CalibrationMap:
+        start, self.log_score_ = kernel.best_binning(*scores)
+        weight = np.add.reduceat(groups.weight, start)
+        positives = np.minimum(np.add.reduceat(groups.positives, start), weight)
+        edges = midpoints(groups.last[start[1:] - 1], groups.first[start[1:]])
+        return CalibrationMap.from_bins(edges, (positives + 1.0) / (weight + 2.0), weight, positives)
+
+
+class ABB(_BayesianBinning):
+    """Averaging over Bayesian binnings: the mean over all binnings of the scores, by posterior probability.
+
+    Prior, likelihood and levels are those of `SBB`. Each distinct score has the mean level of its bin over all
+    2**(m - 1) binnings; between scores the map steps at the midpoint of the gap. It need not be monotone.
+
+    Best where the truth has steps, is told by few scores or falls somewhere, from 20 positives on; in simulations 1.4
+    times the excess loss of the best method in the median, 5.3 times at most (docs/methods.md).
+
+    Parameters
+    ----------
+    expected_cuts : float > 0, finite, default 10
+        Expected number of boundaries under the prior; chosen as for `SBB`.
+    max_cuts : int >= 1, default 2000
+        As for `SBB`; points between two neighbouring cut points then share one level.
+    cuts : {'rarer', 'frequency'}, default 'rarer'
+        As for `SBB`.
+
+    Attributes
+    ----------
+    exact_ : bool
+        Whether every gap between scores was allowed a boundary.
+    expected_bins_ : float
+        Mean number of bins over the posterior.
+
+    Notes
+    -----
+    The recursions of the paper's section 2.4 with sums in place of the maxima that it caches: only sums give its
+    equation 7. All scores are averaged in one sweep, by adding each bin's posterior probability where the bin begins
+    and taking it away behind its end: O(m + min(m, max_cuts)**2) time altogether; two passes, of which the second
+    gathers at most max_cuts groups.
+
+    References
+    ----------
+    As for `SBB`.
+
+    Examples
+    --------
+    >>> from calibrators.methods.bayesian_binning import ABB
+    >>> ABB().fit([0.1, 0.2, 0.3, 0.6, 0.7, 0.8], [0, 0, 0, 1, 1, 1]).predict([0.2, 0.7]).round(3)
+    array([0.286, 0.714])
+    """
+
+    expected_bins_: float
+
+    def _map(self, groups: Groups, scores: _Scores) -> CalibrationMap:
+        level, self.expected_bins_ = kernel.average_levels(*scores, kernel.log_sums_below(*scores))
+        edges = midpoints(groups.last[:-1], groups.first[1:])
+        return CalibrationMap.from_bins(edges, level, groups.weight, groups.positives)
+
+
+class _Scores(NamedTuple):
+    """What the kernels need to score any bin."""
+
+    negatives: Array
+    positives: Array
+    cut: Array
+    kept: Array
+    table: Array
+
+    @classmethod
+    def of(cls, groups: Groups, expected_cuts: float) -> _Scores:
+        # A power of two by which neither ranges overflow nor gaps of the smallest doubles vanish.
+        largest = float(max(-groups.first[0], groups.last[-1], groups.first[0], -groups.last[-1]))
+        unit = 2.0 ** min(1000 - math.frexp(largest)[1], 1020)
+        first, last = groups.first * unit, groups.last * unit
+        gap = np.diff(first) / 2 + np.diff(last) / 2
+        rate = expected_cuts * (gap / (last[-1] - first[0])) if gap.size else gap
+        with np.errstate(divide="ignore"):
+            cut = np.append(np.log(-np.expm1(-rate)), 0.0)
+        kept = np.concatenate([[0.0], np.cumsum(rate)])
+        negatives = groups.weight - groups.positives
+        return cls(negatives, groups.positives, cut, kept, _log_factorials(groups.weight, groups.positives))
+
+
+def _log_factorials(weight: Array, positives: Array) -> Array:
+    """A table for whole weights, where it is quicker than as many log-betas as there are bins; else empty."""
+    total = float(weight.sum())
+    whole = np.array_equal(weight, np.floor(weight)) and np.array_equal(positives, np.floor(positives))
+    if whole and total + 2 <= min(_MAX_TABLE, 4 * weight.size**2 + 100):
+        table: Array = kernel.log_factorials(int(total) + 1)
+        return table
+    return np.empty(0)

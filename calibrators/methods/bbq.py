@@ -1,0 +1,202 @@
+"""Bayesian binning into quantiles (BBQ)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from numbers import Real
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.arithmetic.cumulative import Layout, layout_pass
+from calibrators.arithmetic.passes import Passes
+from calibrators.methods.base import Calibrator
+from calibrators.methods.binnings import (
+    average,
+    binning_family,
+    check_edges,
+    edges_pass,
+    log_marginal_likelihoods,
+    score_sum_pass,
+)
+from calibrators.methods.placed_edges import layout_and_edges_pass
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_NEGLIGIBLE = 2.0**-54
+
+
+class BinningModels(NamedTuple):
+    """The models that a fitted `BBQ` averages, by descending weight; arrays of shape (models,).
+
+    Attributes
+    ----------
+    requested : int64: the number of bins asked for
+    bins : int64: the number of bins that ties left
+    log_marginal_likelihood : float64
+    weight : float64, adds up to 1
+    """
+
+    requested: Indices
+    bins: Indices
+    log_marginal_likelihood: Array
+    weight: Array
+
+
+class BBQ(Calibrator):
+    """Bayesian binning into quantiles: the average of equal-frequency binnings, by their marginal likelihoods.
+
+    Models are the equal-frequency binnings with B = max(1, floor(N^(1/3) / C)), ..., min(ceil(N / 5),
+    ceil(C N^(1/3))) bins, N the sum of the weights. An edge that would cut a tie moves past it, so a model may end
+    with fewer bins, and that number is then its B. With p_b the midpoint of a bin's score interval (the outer ones
+    reach to 0 and 1), clipped to [0.005, 0.995], a bin's prior is Beta(alpha, beta) = Beta(N' p_b / B, N' (1 - p_b)
+    / B), its level (positives + alpha) / (weight + N' / B). Models weigh as their marginal likelihoods. The map is
+    a step function and need not be monotone.
+
+    In simulations 3.8 times the excess loss of the best method in the median; with `prior="per_bin"` less with 30 % of
+    positives and some thousand observations, more with fewer positives (docs/methods.md).
+
+    Parameters
+    ----------
+    C : float >= 1, default 10
+        Range of the numbers of bins.
+    prior : {'paper', 'per_bin'}, default 'paper'
+        Equivalent sample size N': 2 for a model, or 2 for a bin (N' = 2 B).
+    rho : float >= 0 or None, default 0.001
+        With relative likelihoods S_1 >= S_2 >= ... (S_1 = 1) and sigma^2 their variance, the first k models are
+        kept, k the smallest with S_k - S_{k+1} <= rho sigma^2. None keeps all.
+    reference : {'paper', 'authors'}, default 'paper'
+        'authors' gives what the authors' released code computes: N' = 2 B whatever `prior` says; the first B - 1
+        bins hold floor(N / B) and the last the remainder; a bin's level is (positives + p0) / (weight + 1), p0 =
+        (sum of the scores of its positives + bin's midpoint) / (positives + 1); likelihoods equal to the best are
+        passed over before `rho` is applied, and then one model fewer is kept, at least one.
+    cuts : {'rarer', 'frequency'}, default 'rarer'
+        'frequency': bins hold equally many observations, as in the paper (and with reference='authors'). 'rarer': half
+        of the edges follow the observations, half those of the rarer label, so that where few of many scores carry all
+        positives there are bins: edges lie where the mean of the two shares reaches j / B.
+
+    Attributes
+    ----------
+    models_ : BinningModels
+        The models kept. Models whose weights together are below 2**-54 are left out: they cannot be seen in a sum
+        of doubles.
+
+    Raises
+    ------
+    ValueError
+        For scores outside [0, 1]: put margins through the sigmoid first. If the models have more than 1e9 edges.
+
+    Notes
+    -----
+    Exact: only the cumulative counts at the models' edges are needed. Gathered is one entry for each
+    distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. Two passes
+    (three for reference='authors'; with cuts='frequency' one where parts know their places); O(m + C**2 N**(2/3))
+    time.
+
+    References
+    ----------
+    Pakdaman Naeini, Cooper & Hauskrecht (2015), "Obtaining well calibrated probabilities using Bayesian binning",
+    AAAI, doi:10.1609/aaai.v29i1.9602. Scores outside [0, 1]: footnote 2 of Pakdaman Naeini & Cooper (2016).
+
+    Examples
+    --------
+    >>> from calibrators.methods.bbq import BBQ
+    >>> BBQ().fit([0.1, 0.2, 0.3, 0.6, 0.7, 0.8], [0, 0, 0, 1, 1, 1]).predict([0.2, 0.7]).round(3)
+    array([0.309, 0.859])
+    """
+
+    models_: BinningModels
+
+    def __init__(
+        self,
+        C: float = 10,
+        prior: Literal["paper", "per_bin"] = "paper",
+        rho: float | None = 0.001,
+        reference: Literal["paper", "authors"] = "paper",
+        cuts: Literal["rarer", "frequency"] = "rarer",
+    ) -> None:
+        self.C = C
+        self.prior = prior
+        self.rho = rho
+        self.reference = reference
+        self.cuts = cuts
+
+    def facts(self) -> dict[str, Any]:
+        """How many models the map averages."""
+        return {"models_averaged": int(self.models_.weight.size)}
+
+    def check_parameters(self) -> None:
+        """Raise ValueError for C < 1, rho < 0, and unknown names."""
+        if not isinstance(self.C, Real) or not 1 <= self.C < np.inf:
+            raise ValueError(f"C: expected a finite number >= 1, found {self.C!r}")
+        if self.prior not in ("paper", "per_bin"):
+            raise ValueError(f"prior: expected 'paper' or 'per_bin', found {self.prior!r}")
+        if self.rho is not None and (not isinstance(self.rho, Real) or not self.rho >= 0):
+            raise ValueError(f"rho: expected a number >= 0 or None, found {self.rho!r}")
+        if self.reference not in ("paper", "authors"):
+            raise ValueError(f"reference: expected 'paper' or 'authors', found {self.reference!r}")
+        if self.cuts not in ("rarer", "frequency"):
+            raise ValueError(f"cuts: expected 'rarer' or 'frequency', found {self.cuts!r}")
+
+    @property
+    def single_placed_pass(self) -> bool:  # type: ignore[override]
+        """Whether one pass is enough where parts know their places: where edges follow the observations alone."""
+        return self.reference == "paper" and self.cuts == "frequency"
+
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: the distinct edges of the models; with weights their number is not known before."""
+        edges = 0.3 * float(self.C) ** 2 * points ** (2 / 3) + 1000
+        return super().gathers(2 * (points if weighted else int(min(points, edges))), parts)
+
+    def _passes(self) -> Passes:
+        authors = self.reference == "authors"
+        family_of = partial(
+            binning_family,
+            C=float(self.C),
+            authors=authors,
+            per_bin=self.prior == "per_bin",
+            balanced=self.cuts == "rarer",
+        )
+        if authors or self.cuts == "rarer":
+            layout, edges = (yield layout_pass()), None
+        else:
+            layout, edges = yield layout_and_edges_pass(family_of)
+        _check_range(layout)
+        family = family_of(layout.weight)
+        check_edges(family, layout)
+        if edges is None:
+            before = (yield score_sum_pass()) if authors else None
+            edges = yield edges_pass(layout, family, before)
+        scores, sizes = log_marginal_likelihoods(layout, family, edges)
+        kept, weight = select_models(scores, self.rho, authors=authors)
+        self.models_ = BinningModels(family.bins[kept], sizes[kept], scores[kept], weight / math.fsum(weight))
+        return average(layout, family, edges, kept, weight)
+
+
+def _check_range(layout: Layout) -> None:
+    if layout.first[0] < 0 or layout.last > 1:
+        raise ValueError(
+            f"scores: BBQ expected numbers in [0, 1], found them from {layout.first[0]} to {layout.last}: "
+            "put margins through the sigmoid first"
+        )
+
+
+def select_models(scores: Array, rho: float | None, *, authors: bool) -> tuple[Indices, Array]:
+    """The models to average, best first, and their likelihoods relative to the best."""
+    relative = np.exp(scores - scores.max())
+    order = np.argsort(-relative, kind="stable")
+    relative = relative[order]
+    keep = order.size
+    if rho is not None:
+        ties = int(np.sum(relative == 1.0)) if authors else 1
+        flat = relative[:-1] - relative[1:] <= rho * relative.var()
+        found = np.flatnonzero(flat[ties - 1 :])
+        keep = int(found[0]) + ties if found.size else order.size
+        if authors:
+            keep = max(keep - 1, 1)
+    rest = np.cumsum(relative[:keep][::-1])[::-1]
+    keep = int(np.sum(rest > _NEGLIGIBLE))
+    return order[:keep], relative[:keep]

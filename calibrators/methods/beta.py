@@ -1,0 +1,261 @@
+"""Beta calibration: three parameters, for scores in [0, 1]."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import beta as kernel
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.cumulative import Layout, layout_pass
+from calibrators.arithmetic.passes import Array, Pass, Passes, Points, blocks_of
+from calibrators.arithmetic.tabulate import check_max_error, most_knots, tabulated
+from calibrators.methods.base import Calibrator
+from calibrators.methods.binned_start import FEWEST_POINTS, binned_pass, solved
+from calibrators.methods.sigmoid import Scale, expit, whole_totals
+
+_CLIP = 2.0**-53
+_LOGS = -math.log(_CLIP)
+_RIDGE = 1.0 / 99_999_999_999
+"""As the authors' code has it: what keeps the optimum finite where scores separate the labels."""
+
+_MAX_EVALUATIONS = 200
+_CLOSE = 1e-13  # of the loss: a step that promises less is none
+
+
+class Beta(Calibrator):
+    """Beta calibration: p = 1 / (1 + exp(-(a log s - b log(1 - s) + c))), by maximum likelihood with a, b >= 0.
+
+    The map that makes scores right which are beta distributed within each label; it contains the identity (a = b = 1,
+    c = 0), unlike a sigmoid of the score. A parameter of the two that would be negative is 0, and the others are fitted
+    again. The map is that function made piecewise linear. Monotone. Scores are clipped to [2**-53, 1 - 2**-53].
+
+    Best where log-odds are near a line in log s and log(1 - s), up to 200,000 observations with 1 % positives; in
+    simulations up to 1,300 times the excess loss of the best method elsewhere (docs/methods.md).
+
+    Parameters
+    ----------
+    max_error : float in [1e-12, 0.1], default 1e-9
+        As for `Platt`.
+
+    Attributes
+    ----------
+    a_, b_, c_ : float
+        The parameters.
+    n_evaluations_ : int
+        Passes over the points that the optimiser took.
+
+    Raises
+    ------
+    ValueError
+        For scores outside [0, 1].
+
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If 200 evaluations are not enough.
+
+    Notes
+    -----
+    Newton's method with halved steps; each evaluation is one pass. Terms are rounded to a common unit and then added as
+    whole numbers, so the optimum is the same to the last bit however the points were cut. From 2**17 points on it
+    begins at the optimum of the points in narrow bins, as `Platt` does.
+
+    References
+    ----------
+    Kull, Silva Filho & Flach (2017), "Beyond sigmoids: how to obtain well-calibrated probabilities from binary
+    classifiers with beta calibration", Electronic Journal of Statistics 11, 5052-5080, doi:10.1214/17-EJS1338SI.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrators.methods.beta import Beta
+    >>> scores = np.repeat([0.1, 0.5, 0.9], 100)
+    >>> labels = np.arange(300) % 100 < np.repeat([20, 50, 80], 100)
+    >>> Beta().fit(scores, labels).predict([0.1, 0.5, 0.9]).round(3)
+    array([0.2, 0.5, 0.8])
+    """
+
+    a_: float
+    b_: float
+    c_: float
+    n_evaluations_: int
+
+    def __init__(self, max_error: float = 1e-9) -> None:
+        self.max_error = max_error
+
+    def facts(self) -> dict[str, Any]:
+        """The parameters."""
+        return {"a": self.a_, "b": self.b_, "c": self.c_}
+
+    def check_parameters(self) -> None:
+        """Raise ValueError if `max_error` is outside [1e-12, 0.1]."""
+        check_max_error(self.max_error)
+
+    def _passes_for_all_rows(self) -> Passes:
+        # Exactly: the odds of all rows are this map's times the rate.
+        return self._passes()
+
+    def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
+        """See `Calibrator.gathers`: sums, and the counts at the knots of its table."""
+        return super().gathers(most_knots(float(self.max_error)), parts)
+
+    def _passes(self) -> Passes:
+        layout: Layout = yield layout_pass()
+        if layout.first[0] < 0 or layout.last > 1:
+            raise ValueError(
+                f"scores: Beta expected numbers in [0, 1], found them from {layout.first[0]} to {layout.last}: "
+                "put margins through the sigmoid first"
+            )
+        fitted, self.n_evaluations_ = yield from _fit(layout)
+        fitted = replace(fitted, c=fitted.c + math.log(self.sampling_rate))
+        self.a_, self.b_, self.c_ = fitted.a, fitted.b, fitted.c
+        if fitted.a == 0.0 and fitted.b == 0.0:
+            totals = np.array([layout.weight]), np.array([layout.positives])
+            return CalibrationMap.from_bins(np.empty(0), expit(np.array([fitted.c])), *totals)
+        return (yield from tabulated(layout, fitted, float(self.max_error)))
+
+
+@dataclass(frozen=True)
+class BetaMap:
+    """p = sigmoid(a log s - b log(1 - s) + c), a and b >= 0."""
+
+    a: float
+    b: float
+    c: float
+
+    def argument(self, scores: Array) -> Array:
+        """The sigmoid's argument."""
+        u, v = _logs(scores)
+        return self.a * u + self.b * v + self.c
+
+    def probability(self, scores: Array) -> Array:
+        """The map itself."""
+        return expit(self.argument(scores))
+
+    def score(self, argument: Array) -> Array:
+        """The scores at arguments, by bisection of their logits."""
+        low, high = np.full(argument.shape, -_LOGS), np.full(argument.shape, _LOGS)
+        for _ in range(64):
+            middle = (low + high) / 2
+            # log s and log(1 - s) of s = expit(t), without cancellation.
+            rest = np.log1p(np.exp(-np.abs(middle)))
+            value = (
+                self.a * (np.minimum(middle, 0.0) - rest) + self.b * (np.maximum(middle, 0.0) + rest) + self.c
+            )
+            below = value < argument
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return np.clip(expit((low + high) / 2), *self.domain())
+
+    def relative_curvature(self, argument: Array) -> Array:
+        """Second derivative of p by the score over p (1 - p) (d argument / d score)**2."""
+        s = self.score(argument)
+        first = self.a / s + self.b / (1.0 - s)
+        second = -self.a / s**2 + self.b / (1.0 - s) ** 2
+        return np.asarray(second / first**2 - np.tanh(argument / 2))
+
+    def domain(self) -> tuple[float, float]:
+        """The lowest and the highest score."""
+        return _CLIP, 1.0 - _CLIP
+
+
+def _logs(scores: Array) -> tuple[Array, Array]:
+    s = np.clip(scores, _CLIP, 1.0 - _CLIP)
+    return np.log(s), -np.log1p(-s)
+
+
+class _Evaluation(NamedTuple):
+    loss: float
+    gradient: Array
+    hessian: Array
+
+
+def _evaluation_pass(layout: Layout, at: Array) -> Pass:
+    largest = layout.weight * max(_LOGS * (abs(at[0]) + abs(at[1])) + abs(at[2]) + 2.0, _LOGS**2)
+    unit = 2.0 ** min(60 - math.frexp(largest)[1], 1000)
+    return Pass(partial(_sums, at, unit), partial(_evaluation, at, unit))
+
+
+def _sums(at: Array, unit: float, points: Points) -> npt.NDArray[np.int64]:
+    sums = np.zeros((kernel.SUMS, 2), np.int64)
+    for some in blocks_of(points):
+        sums += kernel.loss_and_derivatives(
+            *_logs(some.score), some.weight, some.positives, *at.tolist(), unit
+        )
+    return sums
+
+
+def _evaluation(at: Array, unit: float, parts: list[npt.NDArray[np.int64]]) -> _Evaluation:
+    values = whole_totals(unit, parts)
+    ridge = np.array([_RIDGE, _RIDGE, 0.0])
+    aa, ab, ac, bb, bc, cc = values[4:]
+    hessian = np.array([[aa, ab, ac], [ab, bb, bc], [ac, bc, cc]]) + np.diag(ridge)
+    return _Evaluation(values[0] + float(ridge @ at**2) / 2, np.array(values[1:4]) + ridge * at, hessian)
+
+
+def _fit(layout: Layout) -> Generator[Pass, Any, tuple[BetaMap, int]]:
+    n1, n0 = layout.positives, max(layout.weight - layout.positives, 0.0)
+    base = math.log((n1 + 1.0) / (n0 + 1.0))
+    if layout.first[0] == layout.last or n0 == 0.0 or n1 == 0.0:
+        return BetaMap(0.0, 0.0, base if n0 == 0.0 or n1 == 0.0 else math.log(n1 / n0)), 0
+    if layout.n_points < FEWEST_POINTS:
+        at, evaluations = yield from _constrained(layout, np.array([0.0, 0.0, base]))
+    else:
+        points = yield binned_pass(layout, Scale.of(layout, "logit"))
+        start = solved(_constrained(layout, np.array([0.0, 0.0, base])), points)[0]
+        at, evaluations = yield from _constrained(layout, start)
+    return BetaMap(*at.tolist()), evaluations
+
+
+def _constrained(layout: Layout, start: Array) -> Generator[Pass, Any, tuple[Array, int]]:
+    """The optimum with a, b >= 0, and how many evaluations it took."""
+    free = np.array([True, True, True])
+    evaluations = 0
+    while True:
+        at, more = yield from _newton(layout, np.where(free, start, 0.0), free)
+        evaluations += more
+        wrong = free & (at < 0) & np.array([True, True, False])
+        if not wrong.any():
+            return at, evaluations
+        # The more negative one first, as the authors' code does.
+        free[int(np.argmin(np.where(wrong, at, np.inf)))] = False
+
+
+def _newton(
+    layout: Layout, at: Array, free: npt.NDArray[np.bool_]
+) -> Generator[Pass, Any, tuple[Array, int]]:
+    now: _Evaluation = yield _evaluation_pass(layout, at)
+    evaluations = 1
+    while evaluations < _MAX_EVALUATIONS:
+        step = np.zeros(3)
+        hessian = now.hessian[np.ix_(free, free)]
+        step[free] = -np.linalg.lstsq(hessian, now.gradient[free], rcond=1e-13)[0]
+        decrease, share = float(step @ now.gradient), 1.0
+        # What is left to gain is below what sums tell; but from a start that is all but the end, a step is exact.
+        if evaluations > 1 and not decrease < -_CLOSE * (1.0 + now.loss):
+            return at, evaluations
+        while True:
+            tried = at + share * step
+            then: _Evaluation = yield _evaluation_pass(layout, tried)
+            evaluations += 1
+            if then.loss <= now.loss + 1e-4 * share * decrease or evaluations >= _MAX_EVALUATIONS:
+                break
+            share /= 2
+            if share < 1e-12:
+                return at, evaluations
+        at, now = tried, then
+    from sklearn.exceptions import ConvergenceWarning
+
+    warnings.warn(
+        f"Beta: no optimum after {evaluations} evaluations; the map is the last one tried",
+        ConvergenceWarning,
+        stacklevel=2,
+    )
+    return at, evaluations

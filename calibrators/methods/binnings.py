@@ -1,0 +1,283 @@
+"""A family of equal-frequency binnings of one set of points: edges, likelihoods, average."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import binnings as kernel
+from calibrators._kernels import cumulative
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.cumulative import (
+    Counts,
+    Layout,
+    balanced_shares,
+    bin_counts,
+    cuts_after,
+    shares_in_part,
+)
+from calibrators.arithmetic.passes import Pass, Points
+from calibrators.arithmetic.processors import processors
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+Places = npt.NDArray[np.int32]
+
+MOST_EDGES = 1e9
+_BINS_A_THREAD = 1 << 19  # a tenth of a second
+_MOST_THREADS = 8
+
+_MOST_WEIGHT = 1e15
+
+
+@dataclass(frozen=True)
+class Family:
+    """Binnings to be averaged; arrays of shape (models,).
+
+    Attributes
+    ----------
+    bins : int64: number of bins asked for
+    numerator, denominator : float64: edge j lies where the cumulative weight reaches numerator j / denominator
+    strength : float64, shape (models, 2): equivalent sample size of a bin, of a model to be shared among its bins
+    smoothed : whether levels are smoothed as the authors' code does
+    balanced : whether edges follow the rows and the rarer label together (`balanced_shares`), not the rows alone
+    """
+
+    bins: Indices
+    numerator: Array
+    denominator: Array
+    strength: Array
+    smoothed: bool
+    balanced: bool = False
+
+
+class Edges(NamedTuple):
+    """What is known at the distinct edges of a family.
+
+    Attributes
+    ----------
+    cuts : float64 array, shape (edges, 3 or 5): edge; cumulative weight, positives; their low parts if not all zero
+    score_sums : float64 array, shape (edges + 1, 2) or (0, 2): cumulative sums of the positives' scores, high and
+        low, to each edge and to the end
+    """
+
+    cuts: Array
+    score_sums: Array
+
+
+def binning_family(total: float, C: float, *, authors: bool, per_bin: bool, balanced: bool = False) -> Family:
+    """The binnings of BBQ for this total weight."""
+    if total > _MOST_WEIGHT:
+        raise ValueError(
+            f"expected weights that add up to {_MOST_WEIGHT:g} at most, found {total:g}: the number of bins "
+            "grows with them; divide the weights by their mean"
+        )
+    bins = np.arange(_fewest_bins(total, C), _most_bins(total, C) + 1)
+    one_bin = np.full(bins.size, 2.0 if authors or per_bin else 0.0)
+    return Family(
+        bins=bins,
+        numerator=np.maximum(np.floor(total / bins), 1.0) if authors else np.full(bins.size, total),
+        denominator=np.ones(bins.size) if authors else bins.astype(np.float64),
+        strength=np.column_stack([one_bin, 2.0 - one_bin]),
+        smoothed=authors,
+        balanced=balanced and not authors,
+    )
+
+
+def check_edges(family: Family, layout: Layout) -> None:
+    """Raise ValueError for more edges than can be handled."""
+    edges = np.minimum(family.bins, layout.n_points).sum(dtype=np.float64)
+    if edges > MOST_EDGES:
+        raise ValueError(
+            f"C: expected at most {MOST_EDGES:.0e} bin edges, found {edges:.2g} for a total weight of "
+            f"{layout.weight:g}: lower C, or scale the weights to count observations"
+        )
+
+
+def _fewest_bins(total: float, C: float) -> int:
+    """max(1, floor(N^(1/3) / C)), not at the mercy of a rounded cube root."""
+    bins = int(np.cbrt(total) / C)
+    bins += (C * (bins + 1)) ** 3 <= total
+    bins -= (C * bins) ** 3 > total
+    return max(1, bins)
+
+
+def _most_bins(total: float, C: float) -> int:
+    """min(ceil(N / 5), ceil(C N^(1/3))), not at the mercy of a rounded cube root."""
+    root = np.cbrt(total) * C
+    bins = int(np.ceil(root))
+    bins += bins**3 < C**3 * total
+    bins -= (bins - 1) ** 3 >= C**3 * total
+    return max(1, min(int(np.ceil(total / 5)), bins))
+
+
+def score_sum_pass() -> Pass:
+    """The pass that yields, for each part, the exact sum of the positives' scores before it; one more at the end."""
+    return Pass(chunk=_score_sum, combine=_running_sums)
+
+
+def _score_sum(points: Points) -> Array:
+    found: Array = cumulative.expansion_of(points.score * points.positives)
+    return found
+
+
+def _running_sums(parts: list[Array]) -> list[Array]:
+    running = [np.empty(0)]
+    for part in parts:
+        running.append(cumulative.add_expansions(running[-1], part))
+    return running
+
+
+def edges_pass(layout: Layout, family: Family, score_sums_before: list[Array] | None) -> Pass:
+    """The pass that yields the `Edges` of a family."""
+    return Pass(
+        chunk=partial(_edges_in_part, layout, family, score_sums_before),
+        combine=partial(_join_edges, score_sums_before),
+    )
+
+
+def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, points: Points) -> Edges:
+    part = layout.part_of(points)
+    models = (family.bins, family.numerator, family.denominator, layout.weight)
+    if family.balanced:
+        start, share = shares_in_part(layout, points)
+        marked = kernel.mark_reached(share * layout.weight, start * layout.weight, *models)
+    else:
+        marked = kernel.mark_edges(points.weight, layout.weight_before[part], *models)
+    index = np.flatnonzero(marked)
+    cuts = cuts_after(layout, points, index)
+    index = index[: cuts.below.size]  # only the last point of all can have been left out
+    counts = cuts.counts
+    columns = [cuts.edges, counts.weight, counts.positives]
+    if counts.weight_low.any() or counts.positives_low.any():
+        columns += [counts.weight_low, counts.positives_low]
+    score_sums = np.empty((0, 2))
+    if before is not None:
+        terms = points.score * points.positives
+        score_sums = np.column_stack(cumulative.sums_through(terms, before[part], index + 1))
+    return Edges(np.column_stack(columns), score_sums)
+
+
+def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Edges:
+    width = max(part.cuts.shape[1] for part in parts)
+    cuts = np.zeros((sum(len(part.cuts) for part in parts), width))
+    done = 0
+    for part in parts:
+        cuts[done : done + len(part.cuts), : part.cuts.shape[1]] = part.cuts
+        done += len(part.cuts)
+    score_sums = np.concatenate([part.score_sums for part in parts])
+    if score_sums_before is not None:
+        end = cumulative.sums_through(np.empty(0), score_sums_before[-1], np.zeros(1, np.int64))
+        score_sums = np.concatenate([score_sums, np.column_stack(end)])
+    return Edges(cuts, score_sums)
+
+
+def _places(layout: Layout, family: Family, edges: Edges) -> Array:
+    """What targets are compared with at each edge: the weight below it, or its balanced share of the weight."""
+    weight, positives = edges.cuts[:, 1], edges.cuts[:, 2]
+    if not family.balanced:
+        return weight
+    return np.maximum.accumulate(balanced_shares(layout, weight, positives)) * layout.weight
+
+
+def _end(layout: Layout) -> Array:
+    return np.array([1.0, layout.weight, layout.positives, layout.weight_low, layout.positives_low])
+
+
+def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tuple[Array, Indices]:
+    """The log marginal likelihood of each model, and the number of bins that it ends with.
+
+    Many edges are shared out among threads, whole models each: their number changes no result.
+    """
+    scores = np.empty(family.bins.size)
+    sizes = np.empty(family.bins.size, np.int64)
+    places = _places(layout, family, edges)
+    starts = kernel.bucket_index(places, layout.weight)
+    end = _end(layout)
+
+    def score(models: slice) -> None:
+        kernel.log_marginal_likelihoods(
+            edges.cuts,
+            end,
+            places,
+            starts,
+            family.bins[models],
+            family.numerator[models],
+            family.denominator[models],
+            family.strength[models],
+            scores[models],
+            sizes[models],
+        )
+
+    shares = _shares(family.bins, min(processors(), _MOST_THREADS))
+    if len(shares) == 1:
+        score(shares[0])
+    else:
+        with ThreadPoolExecutor(len(shares)) as threads:
+            list(threads.map(score, shares))
+    return scores, sizes
+
+
+def _shares(bins: Indices, threads: int) -> list[slice]:
+    """Neighbouring models for each thread, with about as many bins each; one share where threads do not pay."""
+    before = np.cumsum(bins)
+    if before[-1] < threads * _BINS_A_THREAD:
+        threads = 1
+    ends = np.searchsorted(before, before[-1] * np.arange(1, threads) / threads)
+    return [slice(int(a), int(b)) for a, b in pairwise([0, *ends, bins.size]) if a < b]
+
+
+def average(layout: Layout, family: Family, edges: Edges, models: Indices, weight: Array) -> CalibrationMap:
+    """The map of the weighted mean of some models."""
+    sums = _places(layout, family, edges)
+    starts = kernel.bucket_index(sums, layout.weight)
+    at, change, start = [], [], 0.0
+    for model, share in zip(models, weight, strict=True):
+        index, level = _model_levels(layout, family, edges, (sums, starts), int(model))
+        terms = share * level
+        start += terms[0]
+        at.append(np.repeat(index, 2))
+        change.append(np.column_stack([-terms[:-1], terms[1:]]).ravel())
+    places = np.concatenate(at)
+    order = np.argsort(places, kind="stable")
+    rows, totals = kernel.average_steps(places[order], np.concatenate(change)[order], start)
+    level = np.clip(totals / np.sum(weight), 0.0, 1.0)
+    cuts = edges.cuts[rows]
+    low = cuts[:, 3:] if cuts.shape[1] == 5 else np.zeros((rows.size, 2))
+    counts = Counts(cuts[:, 1], low[:, 0], cuts[:, 2], low[:, 1])
+    return CalibrationMap.from_bins(cuts[:, 0], level, *bin_counts(layout, counts))
+
+
+def _model_levels(
+    layout: Layout, family: Family, edges: Edges, index: tuple[Array, Places], model: int
+) -> tuple[Indices, Array]:
+    """Where the edges of a model are among all edges, and the levels of its bins."""
+    end = _end(layout)
+    most = min(int(family.bins[model]), len(edges.cuts) + 1)
+    chosen = np.empty(most, np.int64)
+    count = kernel.edges_of(
+        *index,
+        layout.weight,
+        family.bins[model],
+        family.numerator[model],
+        family.denominator[model],
+        chosen,
+    )
+    chosen = chosen[:count]
+    bin_edges, k, w = np.empty(count + 2), np.empty(count + 1), np.empty(count + 1)
+    kernel.fill_bins(edges.cuts, end, chosen, count, bin_edges, w, k)
+    middle = (bin_edges[:-1] + bin_edges[1:]) / 2
+    if family.smoothed:
+        score_sums = edges.score_sums[np.append(chosen, len(edges.cuts))]
+        own = np.diff(score_sums[:, 0], prepend=0.0) + np.diff(score_sums[:, 1], prepend=0.0)
+        level = (k + (own + middle) / (k + 1)) / (w + 1)
+    else:
+        strength = family.strength[model, 0] + family.strength[model, 1] / (count + 1)
+        level = (k + strength * np.clip(middle, 0.005, 0.995)) / (w + strength)
+    return chosen, np.clip(level, 0.0, 1.0)

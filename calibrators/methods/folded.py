@@ -1,0 +1,145 @@
+"""Cross-validation over points: the observations of each fold, and passes over the others.
+
+Which observations a fold gets is a function of (seed, label, score, number of observations there) alone, so neither
+the order of rows nor the cut between parts can change it. Folds are not balanced along the scores: then the
+observations inside a fold would repeat the accidents of those outside, and a method that follows accidents would look
+good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from calibrators.arithmetic.cumulative import Layout
+from calibrators.arithmetic.passes import Array, Pass, Points
+
+_OUTSIDE, _INSIDE = 0, 1
+
+_MANY = 2.0**40
+"""Places in what `FoldedPoints.split` returns."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class FoldedPoints:
+    """Observations in folds, at random: each is in any fold with the same probability.
+
+    The observations of one label at one score are alike, so their numbers in the folds are drawn (a multinomial, fold
+    by fold). Of a weight that is not whole the rest goes to one fold.
+
+    Parameters
+    ----------
+    layout : of all points
+    folds : int >= 2
+    seed : int in [0, 2**31)
+    """
+
+    layout: Layout
+    folds: int
+    seed: int
+
+    def split(self, points: Points, fold: int) -> tuple[Points | None, Points | None]:
+        """The points of a part outside a fold, and in it; None where there are none. O(points)."""
+        negatives = points.weight - points.positives
+        inside_positives = self._drawn(points.score, points.positives, 1, fold)
+        inside_negatives = self._drawn(points.score, negatives, 0, fold)
+        outside_positives = points.positives - inside_positives
+        outside = outside_positives + (negatives - inside_negatives)
+        return (
+            _some(points.score, outside, outside_positives),
+            _some(points.score, inside_positives + inside_negatives, inside_positives),
+        )
+
+    def _drawn(self, score: Array, weight: Array, label: int, fold: int) -> Array:
+        """How much of each point's weight of a label a fold gets."""
+        left = np.floor(weight)
+        rest = weight - left
+        key = _mixed(score.view(np.uint64) ^ _mixed(np.array([2 * self.seed + label], np.uint64)))
+        for i in range(fold + 1):
+            drawn = _binomial(left, 1 / (self.folds - i), _uniform(key, i))
+            left = left - drawn
+        home = np.floor(_uniform(key, self.folds) * self.folds)
+        return np.asarray(drawn + np.where(home == fold, rest, 0.0))
+
+    def training(self, passes: Generator[Pass, Any, Any], fold: int) -> Generator[Pass, Any, Any]:
+        """Passes, such as a calibrator's, carried out over the observations outside a fold."""
+        return self._over(passes, fold, _OUTSIDE)
+
+    def held_out(self, passes: Generator[Pass, Any, Any], fold: int) -> Generator[Pass, Any, Any]:
+        """Passes, such as those that measure, carried out over the observations in a fold."""
+        return self._over(passes, fold, _INSIDE)
+
+    def _over(self, passes: Generator[Pass, Any, Any], fold: int, side: int) -> Generator[Pass, Any, Any]:
+        answer: Any = None
+        while True:
+            try:
+                request = passes.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            answer = yield Pass(
+                chunk=partial(_chunk, self, fold, side, request.chunk, request.only),
+                combine=partial(_combine, request.combine),
+                only=None if request.only is None else self._parts_of(request.only),
+            )
+
+    def _parts_of(self, scores: frozenset[float]) -> frozenset[float]:
+        """The first scores of the parts in which the given scores lie."""
+        first = self.layout.first
+        places = np.searchsorted(first, np.array(sorted(scores)), side="right") - 1
+        return frozenset(first[places].tolist())
+
+
+def _chunk(folded: FoldedPoints, fold: int, side: int, chunk: Any, only: Any, points: Points) -> Any:
+    own = folded.split(points, fold)[side]
+    if own is None or (only is not None and float(own.score[0]) not in only):
+        return None
+    return (chunk(own),)
+
+
+def _combine(combine: Any, states: list[Any]) -> Any:
+    return combine([state[0] for state in states if state is not None])
+
+
+def _uniform(key: npt.NDArray[np.uint64], number: int) -> Array:
+    """A random number in [0, 1) for each key."""
+    with np.errstate(over="ignore"):
+        bits = _mixed(key + np.uint64(number + 1) * _GOLDEN)
+    return np.asarray((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def _binomial(count: Array, probability: float, uniform: Array) -> Array:
+    """Binomial numbers from uniform ones; most counts are 0 or 1."""
+    drawn = np.where(uniform < probability, count, 0.0)
+    # Of very many the number is as good as normal, and what finds quantiles of binomials overflows.
+    many = (count > _MANY) & (probability < 1)
+    spread = np.sqrt(count[many] * probability * (1 - probability))
+    drawn[many] = np.rint(count[many] * probability + spread * special.ndtri(uniform[many]))
+    several = (count > 1) & (probability < 1) & ~many
+    drawn[several] = stats.binom.ppf(uniform[several], count[several], probability)
+    return np.clip(drawn, 0.0, count)
+
+
+def _some(score: Array, weight: Array, positives: Array) -> Points | None:
+    some = weight > 0
+    if not some.any():
+        return None
+    return Points(score[some], weight[some], np.minimum(positives, weight)[some])
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Scramble 64-bit numbers: the finaliser of splitmix64 (Steele, Lea & Flood 2014)."""
+    with np.errstate(over="ignore"):
+        x = values ^ (values >> np.uint64(30))
+        x = x * np.uint64(0xBF58476D1CE4E5B9)
+        x ^= x >> np.uint64(27)
+        x = x * np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+        return x

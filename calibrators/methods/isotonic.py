@@ -1,0 +1,80 @@
+"""Isotonic regression of the labels on the scores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import Pass, Passes
+from calibrators.arithmetic.pooling import check_ends, pool_blocks, pool_classes, pool_ends, pool_points
+from calibrators.methods.base import Calibrator
+from calibrators.methods.centred_isotonic import centred_passes
+
+
+class Isotonic(Calibrator):
+    """Isotonic regression: the non-decreasing step function nearest to the labels (least squares, weighted).
+
+    The map is constant on each pooled block and linear in the gaps between blocks, as
+    `sklearn.isotonic.IsotonicRegression(out_of_bounds="clip")` predicts; unlike it, scores closer than 1e-6
+    are never merged. Ties are one point. Non-decreasing. O(m) after the sort.
+
+    Best where nothing is known of the truth but that it rises: in simulations 1.6 times the excess loss of the best
+    method in the median, 11 times at most (docs/methods.md); with `strict` better where the truth is smooth, worse
+    where it jumps.
+
+    Parameters
+    ----------
+    strict : bool, default False
+        Centred isotonic regression: each pooled block becomes one knot, at the weighted mean of its scores, and the
+        map is linear between knots, so that it increases strictly from the first knot to the last and keeps the
+        ranking there. Constant outside them; a block at level 0 or 1, which no map can cross, stays flat.
+    ends : float >= 0, finite, default 1
+        How many positives are added below the lowest score, and negatives above the highest, so that no probability
+        is 0 or 1: all lie in [ends / (N + 2 ends), 1 - ends / (N + 2 ends)], N the sum of the weights, and a
+        log loss is finite. Only blocks at the two ends change; the map's weights and positives are the
+        observations' own. 0 is the plain method, which answers 0 where no positive was seen.
+
+    Notes
+    -----
+    One pass; with `strict` a second one counts what lies between the knots.
+
+    References
+    ----------
+    Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
+    Ayer et al. (1955), "An empirical distribution function for sampling with incomplete information".
+    Oron & Flournoy (2017), "Centered isotonic regression: point and interval estimation for dose-response studies",
+    Statistics in Biopharmaceutical Research 9, 258-267, doi:10.1080/19466315.2017.1286256.
+
+    Examples
+    --------
+    >>> from calibrators import Isotonic
+    >>> scores, labels = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0, 0, 1, 0, 1, 1]
+    >>> Isotonic(ends=0).fit(scores, labels).predict(scores)
+    array([0. , 0. , 0.5, 0.5, 1. , 1. ])
+    >>> Isotonic().fit(scores, labels).predict(scores).round(3)
+    array([0.333, 0.333, 0.5  , 0.5  , 0.667, 0.667])
+    >>> Isotonic(strict=True).fit(scores, labels).predict([0.2, 0.25, 0.35]).round(3)
+    array([0.375, 0.417, 0.5  ])
+    """
+
+    def __init__(self, strict: bool = False, ends: float = 1) -> None:
+        self.strict = strict
+        self.ends = ends
+
+    @property
+    def single_pass(self) -> bool:  # type: ignore[override]
+        """Whether one pass is enough: unless `strict`."""
+        return not self.strict
+
+    def check_parameters(self) -> None:
+        """Raise ValueError if `strict` is not a bool, or `ends` not a finite number >= 0."""
+        if not isinstance(self.strict, (bool, np.bool_)):
+            raise ValueError(f"strict: expected True or False, found {self.strict!r}")
+        check_ends(self.ends)
+
+    def _passes(self) -> Passes:
+        if self.strict:
+            return (yield from centred_passes(float(self.ends)))
+        blocks = yield Pass(chunk=pool_points, combine=pool_blocks, classes=pool_classes)
+        blocks, level = pool_ends(blocks, float(self.ends))
+        return CalibrationMap.from_blocks(blocks.first, blocks.last, level, blocks.weight, blocks.positives)

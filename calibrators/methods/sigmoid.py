@@ -1,0 +1,194 @@
+"""A sigmoid of the score, and the pass that evaluates its log loss.
+
+Without scikit-learn: worker processes import this.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import sigmoid as kernel
+from calibrators._kernels.log_loss_sums import LOW_BITS
+from calibrators.arithmetic.cumulative import Layout
+from calibrators.arithmetic.passes import Pass, Points, blocks_of
+
+Array = npt.NDArray[np.float64]
+
+_STEEPEST = 2.0**20  # on the scale, beyond which a place on it says too little of the argument
+_CLIP = 2.0**-53  # the distance of the largest double below 1 from 1
+
+
+def logit(scores: Array) -> Array:
+    """log(s / (1 - s)) of scores in [0, 1], clipped to [2**-53, 1 - 2**-53]."""
+    s = np.clip(scores, _CLIP, 1.0 - _CLIP)
+    return np.log(s) - np.log1p(-s)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scores' range brought to [-1, 1]: x = (input - centre) / half."""
+
+    input: str
+    centre: float
+    half: float
+
+    @classmethod
+    def of(cls, layout: Layout, kind: str) -> Scale:
+        """The scale of these points' scores, or of their logits."""
+        first, last = float(layout.first[0]), layout.last
+        if kind == "logit":
+            if first < 0 or last > 1:
+                raise ValueError(
+                    f"scores: input='logit' expected numbers in [0, 1], found them from {first} to {last}: "
+                    "use input='score' for margins"
+                )
+            first, last = logit(np.array([first, last]))
+        centre = float(first / 2 + last / 2)
+        return cls(kind, centre, float(max(last - centre, centre - first)))
+
+    def scores(self, x: Array) -> Array:
+        """The scores at places on the scale."""
+        values = self.centre + self.half * x
+        return expit(values) if self.input == "logit" else values
+
+    def x(self, scores: Array) -> Array:
+        """The scores, or their logits, on the scale."""
+        if self.half == 0.0:
+            return np.zeros(scores.shape)
+        values = logit(scores) if self.input == "logit" else scores
+        with np.errstate(over="ignore"):
+            return (values - self.centre) / self.half
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """p = 1 / (1 + exp(-(a (x - shift) + b))), x the scaled score."""
+
+    scale: Scale
+    a: float
+    b: float
+    shift: float
+
+    def argument(self, scores: Array) -> Array:
+        """The sigmoid's argument, a (x - shift) + b."""
+        with np.errstate(over="ignore"):
+            if abs(self.a) > _STEEPEST:
+                # One score is far beyond all others, which are all but one place on the scale.
+                values = logit(scores) if self.scale.input == "logit" else scores
+                return self.a / self.scale.half * (values - self._centre) + self.b
+            return self.a * (self.scale.x(scores) - self.shift) + self.b
+
+    def probability(self, scores: Array) -> Array:
+        """The sigmoid itself, shape as the scores."""
+        return expit(self.argument(scores))
+
+    def score(self, argument: Array) -> Array:
+        """The inverse of `argument`, within the scores that there are."""
+        value = self._value(argument)
+        if self.scale.input == "logit":
+            return np.clip(expit(value), *self.domain())
+        return np.clip(value, *self.domain())
+
+    def domain(self) -> tuple[float, float]:
+        """The lowest and highest score that the sigmoid is defined for."""
+        if self.scale.input == "logit":
+            return _CLIP, 1.0 - _CLIP
+        return -1e308, 1e308
+
+    def relative_curvature(self, argument: Array) -> Array:
+        """Second derivative of p by the score over p (1 - p) (d argument / d score)**2."""
+        curvature = -np.tanh(argument / 2)
+        if self.scale.input == "logit":
+            curvature = curvature + np.tanh(self._value(argument) / 2) * self.scale.half / self.a
+        return curvature
+
+    def _value(self, argument: Array) -> Array:
+        """The score, or its logit, at an argument."""
+        with np.errstate(over="ignore"):
+            if abs(self.a) > _STEEPEST:
+                return self._centre + (argument - self.b) / (self.a / self.scale.half)
+            return self.scale.centre + self.scale.half * (self.shift + (argument - self.b) / self.a)
+
+    @property
+    def _centre(self) -> float:
+        """The score, or its logit, at `shift`."""
+        return self.scale.centre + self.scale.half * self.shift
+
+    def slope_and_intercept(self) -> tuple[float, float]:
+        """Of the argument, in the input's own units."""
+        if self.a == 0.0:
+            return 0.0, self.b
+        with np.errstate(over="ignore"):
+            slope, centre = np.divide([self.a, self.scale.centre], self.scale.half)
+        return float(slope), float(self.b - self.a * (centre + self.shift))
+
+
+def expit(z: Array) -> Array:
+    """1 / (1 + exp(-z)) without overflow."""
+    e = np.exp(-np.abs(z))
+    return np.where(z >= 0, 1.0, e) / (1.0 + e)
+
+
+class Evaluation(NamedTuple):
+    """Log loss of a sigmoid, summed over the weights, its gradient and its Hessian."""
+
+    loss: float
+    by_a: float
+    by_b: float
+    by_aa: float
+    by_ab: float
+    by_bb: float
+
+
+def _sums_in_part(
+    sigmoid: Sigmoid,
+    one: tuple[float, float],
+    zero: tuple[float, float],
+    units: tuple[float, float],
+    points: Points,
+) -> npt.NDArray[np.int64]:
+    sums = np.zeros((kernel.SUMS, 2), np.int64)
+    for some in blocks_of(points):
+        x = sigmoid.scale.x(some.score) - sigmoid.shift
+        sums += kernel.loss_and_derivatives(
+            x, some.weight, some.positives, one, zero, sigmoid.a, sigmoid.b, *units
+        )
+    return sums
+
+
+def _total(units: tuple[float, float], parts: list[npt.NDArray[np.int64]]) -> Evaluation:
+    loss, derivatives = (whole_totals(unit, parts) for unit in units)
+    return Evaluation(loss[0], *derivatives[1:])
+
+
+def whole_totals(unit: float, parts: list[npt.NDArray[np.int64]]) -> list[float]:
+    """What the sums of parts that `log_loss_sums.add_whole` made add up to, correctly rounded."""
+    totals = [
+        sum((int(high) << LOW_BITS) + int(low) for high, low in rows) for rows in zip(*parts, strict=True)
+    ]
+    return [math.ldexp(float(total), -LOW_BITS) / unit for total in totals]
+
+
+def evaluation_pass(layout: Layout, sigmoid: Sigmoid) -> Pass:
+    """The pass that yields the `Evaluation` of a sigmoid against Platt's targets."""
+    n1, n0 = layout.positives, max(layout.weight - layout.positives, 0.0)
+    one = ((n1 + 1.0) / (n1 + 2.0), 1.0 / (n1 + 2.0))
+    zero = (1.0 / (n0 + 2.0), (n0 + 1.0) / (n0 + 2.0))
+    # No term exceeds its weight times this; x - shift lies in [-2, 2].
+    largest = layout.weight * (2.0 * abs(sigmoid.a) + abs(sigmoid.b) + 4.0)
+    if abs(sigmoid.a) <= _STEEPEST:
+        units = (_unit(largest), _unit(largest))
+    else:  # derivatives by so steep a slope are tiny
+        units = (_unit(largest), _unit(4.0 * layout.weight))
+    return Pass(chunk=partial(_sums_in_part, sigmoid, one, zero, units), combine=partial(_total, units))
+
+
+def _unit(largest: float) -> float:
+    """What sums that do not exceed this are rounded to a multiple of the inverse of."""
+    return 2.0 ** min(60 - math.frexp(largest)[1], 1000)

@@ -1,0 +1,1 @@
+"""Maps of many segments: isotonic regression of groups, and partial pooling."""

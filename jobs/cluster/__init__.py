@@ -1,0 +1,1 @@
+"""Clusters: kinds, watching, worker processes."""

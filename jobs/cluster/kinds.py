@@ -1,0 +1,255 @@
+"""The kinds of clusters: made on this machine, made by a class, or reached where they run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from calibrators.arithmetic.processors import processors
+from jobs.cluster import worker_process
+from jobs.config.cluster import ADDRESS, ClusterConfig
+from logcal.errors import ConfigError, TemporaryError
+
+_KEPT_MESSAGES = 100
+_STARTS = 3
+"""Attempts to start worker processes on this machine."""
+
+
+def local_cluster(config: ClusterConfig, method: str) -> Any:
+    """Worker processes on this machine; method : how they are started, see `multiprocessing`."""
+    import dask
+    import distributed.utils
+
+    # The fork server imports what workers need; otherwise distributed would import pandas here to tell it so.
+    distributed.utils._forkserver_preload_set = True
+    dask.config.set(
+        {
+            "distributed.worker.multiprocessing-method": method,
+            "distributed.nanny.pre-spawn-environ": worker_process.ENVIRONMENT,
+            "distributed.scheduler.work-stealing": False,
+            # The last messages and transitions are kept for Dask's developers: a thousand of each are megabytes.
+            "distributed.admin.low-level-log-length": _KEPT_MESSAGES,
+        }
+    )
+    for attempt in range(_STARTS):
+        try:
+            return _started(config)
+        except (RuntimeError, OSError, TimeoutError) as error:
+            # A worker that was killed while it started.
+            if attempt == _STARTS - 1:
+                raise TemporaryError(
+                    f"the {local_workers(config)} worker processes on this machine do not start ({error}): try "
+                    "cluster.kind=inline"
+                ) from error
+    raise AssertionError
+
+
+def _started(config: ClusterConfig) -> Any:
+    from distributed import LocalCluster
+
+    workers = local_workers(config)
+    cluster = LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        memory_limit=config.memory_bytes,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        # Other users of this machine could run code as this one. Dask has no comms on Unix sockets.
+        security=True,
+        # What a task raises, again and again where it is repeated, is raised here once.
+        silence_logs=logging.CRITICAL,
+    )
+    _forget_spans(cluster.scheduler)
+    cluster.adapt(minimum=workers, maximum=workers)
+    return cluster
+
+
+def _forget_spans(scheduler: Any) -> None:
+    """Keep nothing of graphs that have ended.
+
+    A scheduler keeps a span of each for its dashboard, with its groups of tasks and, on the workers, their metrics, for
+    as long as it lives: some kilobytes a graph, of which a stream has one a batch.
+    """
+
+    def nothing(*_: Any, **__: Any) -> dict[Any, Any]:
+        return {}
+
+    spans = scheduler.extensions["spans"]
+    spans.observe_tasks = spans.heartbeat = nothing
+
+
+def local_workers(config: ClusterConfig) -> int:
+    """As asked for; otherwise one a core, as far as the machine's memory goes."""
+    if config.workers is not None:
+        return config.workers
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(processors(), memory // config.memory_bytes))
+
+
+class Refusals(logging.Handler):
+    """What a cluster manager said when it was asked for workers; Dask says it in its log alone.
+
+    Attributes
+    ----------
+    count : how often in all. last : what it said then; empty while it has said nothing.
+    permanent : whether it refused what it was asked, rather than failed at it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.count = 0
+        self.last = ""
+        self.permanent = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take the words out of an error."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return
+        self.count += 1
+        text = str(error)
+        self.permanent = "non-zero exit code" in text or isinstance(error, FileNotFoundError)
+        # dask-jobqueue quotes the command's script, and what it said last.
+        said = text.rpartition("stderr:")[2].strip() or text
+        self.last = " ".join(said.split())[:500]
+
+    def listen(self) -> None:
+        """From now on, until `close`."""
+        adaptive = logging.getLogger(_ADAPTIVE)
+        adaptive.setLevel(logging.WARNING)
+        adaptive.propagate = False
+        adaptive.addHandler(self)
+
+    def close(self) -> None:
+        """No more."""
+        logging.getLogger(_ADAPTIVE).removeHandler(self)
+        super().close()
+
+
+_ADAPTIVE = "distributed.deploy.adaptive"
+
+
+def check_class(config: ClusterConfig) -> None:
+    """Raise ConfigError if the configuration names a cluster class that cannot be imported."""
+    if config.by_class:
+        _cluster_class(config.kind)
+
+
+def cluster_of_class(config: ClusterConfig) -> Any:
+    """A cluster of the class that the configuration names, with as many workers as it wants."""
+    cls = _cluster_class(config.kind)
+    try:
+        cluster = cls(**config.arguments)
+    except TypeError as error:
+        raise ConfigError(f"cluster.arguments: {config.kind} does not take them: {error}") from None
+    except Exception as error:
+        raise TemporaryError(f"the cluster {config.kind} does not start: {error}") from error
+    if config.workers is not None:
+        # Unlike with `scale`, jobs that are preempted are submitted again.
+        cluster.adapt(minimum=config.workers, maximum=config.workers)
+    return cluster
+
+
+def _cluster_class(path: str) -> Any:
+    module_name, _, name = path.rpartition(".")
+    try:
+        cls = getattr(importlib.import_module(module_name), name)
+    except ImportError as error:
+        package = module_name.partition(".")[0].replace("_", "-")
+        raise ConfigError(
+            f"cluster.kind: cannot import {path} ({error}): install it with `pip install {package}`, "
+            "or correct the path"
+        ) from None
+    except AttributeError:
+        raise ConfigError(f"cluster.kind: the module {module_name} has no class {name}") from None
+    if not (isinstance(cls, type) and hasattr(cls, "scale")):
+        raise ConfigError(f"cluster.kind: expected a Dask cluster class, found {cls!r:.80}")
+    return cls
+
+
+def client_of(cluster: Any, config: ClusterConfig) -> Any:
+    """A client of a cluster that was made here."""
+    from distributed import Client
+
+    try:
+        return Client(cluster, timeout=config.timeout)
+    except OSError as error:
+        raise TemporaryError(
+            f"the scheduler of {config.kind} does not answer within {config.timeout:g} s (cluster.timeout): {error}"
+        ) from None
+
+
+def connect(config: ClusterConfig) -> Any:
+    """A client of a cluster that is running."""
+    from distributed import Client
+
+    address = str(config.address) if config.kind == ADDRESS else _address_in(config.scheduler_file or "")
+    security = _security(address, config)
+    try:
+        return Client(address, timeout=config.timeout, security=security)
+    except ValueError as error:
+        raise ConfigError(
+            f"cluster.{config.kind}: expected an address such as tcp://10.0.0.5:8786, found {address} ({error})"
+        ) from None
+    except OSError as error:
+        if "SSL" in repr(error) or "certificate" in str(error).lower():
+            raise ConfigError(
+                f"cluster.security: expected certificates that the scheduler at {address} takes, found that it does "
+                f"not, or that it is none with TLS: {error}"
+            ) from None
+        raise TemporaryError(
+            f"no Dask scheduler answers at {address} within {config.timeout:g} s (cluster.timeout): {error}"
+        ) from None
+
+
+def _address_in(path: str) -> str:
+    # distributed would wait for the file for ever.
+    try:
+        address = json.loads(Path(path).read_text())["address"]
+    except OSError as error:
+        found = f"none at {path} ({error.strerror})"
+    except (ValueError, KeyError, TypeError):
+        found = f"another file at {path}"
+    else:
+        return str(address)
+    raise ConfigError(
+        f"cluster.scheduler_file: expected the file of a running scheduler, found {found}: start "
+        f"`dask scheduler --scheduler-file {path}` first"
+    )
+
+
+def _security(address: str, config: ClusterConfig) -> Any:
+    """Certificates for an address, of the configuration or of Dask's own; None where there are none.
+
+    Raises
+    ------
+    ConfigError
+        A tls address without certificates; a file that is not there.
+    """
+    from distributed.security import Security
+
+    security = config.security
+    if not security.given:
+        own = Security()
+        if address.startswith("tls://") and not (own.tls_ca_file and own.tls_client_cert):
+            raise ConfigError(
+                f"cluster.security: expected certificates for {address}, found none: set cluster.security.ca_file, "
+                "cert_file and key_file, or Dask's own configuration (distributed.comm.tls)"
+            )
+        return own if own.tls_ca_file else None
+    for key in ("ca_file", "cert_file", "key_file"):
+        path = Path(str(getattr(security, key))).expanduser()
+        if not os.access(path, os.R_OK):
+            raise ConfigError(
+                f"cluster.security.{key}: expected a file that can be read, found none at {path}"
+            )
+    return Security(
+        tls_ca_file=security.ca_file,
+        tls_client_cert=security.cert_file,
+        tls_client_key=security.key_file,
+        require_encryption=True,
+    )

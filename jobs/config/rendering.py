@@ -1,0 +1,196 @@
+"""Configurations as commented YAML, made of the models: the files in conf/."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jobs.config.cluster import ClusterConfig
+from jobs.config.section import Section, section_of
+from jobs.registry import JOBS
+
+_WIDTH = 98
+
+
+HEADER = (
+    "Configuration of `logcal {job}`: every key, with its meaning and its default. Keys marked REQUIRED have no "
+    "default: set them here, in another file that follows with --config, or with --set. Keys that are left out "
+    "have their defaults."
+)
+
+
+def render_job(
+    name: str,
+    model: type[Section],
+    values: Mapping[str, Any] | None = None,
+    notes: Mapping[str, str] | None = None,
+    header: str = HEADER,
+) -> str:
+    """A job's configuration: every key with its meaning and its default, or REQUIRED.
+
+    Parameters
+    ----------
+    name, model : the job's name and configuration class
+    values : of keys, by dotted path, to stand in place of their defaults
+    notes : of keys, by dotted path, to be said after their meaning
+    header : what the file says first; {job} is the job's name
+    """
+    body = _section(model, values or {}, notes or {})
+    return "\n".join([*_comment(header.format(job=name), ""), "", *body]) + "\n"
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A configuration of the cluster alone, to go over any job's."""
+
+    header: str
+    values: Mapping[str, Any]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Comments on the keys of `arguments`, which are the class's own."""
+
+
+OVERLAYS = {
+    "local": Overlay(
+        header="Worker processes on this machine: `logcal fit --config fit.yaml --config cluster/local.yaml`.",
+        values={"kind": "local", "workers": None, "memory": "2GiB", "timeout": 60.0},
+    ),
+    "slurm": Overlay(
+        header="Workers as Slurm jobs: `logcal fit --config fit.yaml --config cluster/slurm.yaml`. Needs "
+        "`pip install dask-jobqueue` here, logcal in the same environment on the nodes, and the log, the store and "
+        "`scratch` on storage that all nodes see. Other schedulers of dask-jobqueue (PBS, LSF, SGE, OAR, HTCondor) "
+        "work alike, with their own class and arguments.",
+        values={
+            "kind": "dask_jobqueue.SLURMCluster",
+            "workers": 16,
+            "memory": "4GiB",
+            "timeout": 1800.0,
+            "arguments": {
+                "queue": "normal",
+                "account": None,
+                "walltime": "02:00:00",
+                "cores": 1,
+                "processes": 1,
+                "memory": "4GiB",
+                "interface": None,
+                "log_directory": "slurm-logs",
+            },
+        },
+        notes={
+            "queue": "The partition.",
+            "walltime": "In quotes: YAML reads 12:00:00 as a number.",
+            "cores": "One task at a time in each job, so that it has the memory to itself.",
+            "memory": "Of one job; at least cluster.memory.",
+            "interface": "Network interface between the nodes, such as ib0. null: the default route's.",
+            "log_directory": "Where each job leaves what it said: a folder that all nodes see.",
+        },
+    ),
+    "kubernetes": Overlay(
+        header="Workers as Kubernetes pods: `logcal fit --config fit.yaml --config cluster/kubernetes.yaml`. Needs "
+        "`pip install dask-kubernetes` here, the Dask operator in the Kubernetes cluster, an image with logcal in it "
+        "(and the same versions of Python and Dask as here), and the log, the store and `scratch` on storage that "
+        "this machine and all pods see, such as s3://bucket/scratch.",
+        values={
+            "kind": "dask_kubernetes.operator.KubeCluster",
+            "workers": 16,
+            "memory": "4GiB",
+            "timeout": 900.0,
+            "arguments": {
+                "name": "logcal-{uuid}",
+                "namespace": None,
+                "image": "registry.example.com/logcal:latest",
+                "n_workers": 0,
+                "quiet": True,
+                "resources": {
+                    "requests": {"cpu": "1", "memory": "4.5Gi"},
+                    "limits": {"cpu": "1", "memory": "4.5Gi"},
+                },
+                "worker_command": ["dask", "worker", "--nthreads", "1", "--memory-limit", "4GiB"],
+            },
+        },
+        notes={
+            "name": "A name of this run's own: an existing cluster of the same name would be used instead.",
+            "image": "Replace it by yours.",
+            "n_workers": "cluster.workers are added once the scheduler runs.",
+            "quiet": "No progress display of its own among the results.",
+            "resources": "Of each pod: somewhat more memory than the worker may take.",
+            "worker_command": "One thread a worker, so that a task has the memory to itself.",
+        },
+    ),
+}
+"""By name, as in conf/cluster/NAME.yaml."""
+
+
+def render_overlay(overlay: Overlay) -> str:
+    """An overlay, each key with its meaning."""
+    lines = [*_comment(overlay.header, ""), "", "cluster:"]
+    for key, value in overlay.values.items():
+        lines += _comment(ClusterConfig.model_fields[key].description or "", "  ")
+        if not isinstance(value, dict):
+            lines.append(f"  {key}: {_scalar(value)}")
+            continue
+        lines.append(f"  {key}:")
+        for name, argument in value.items():
+            lines += _comment(overlay.notes.get(name, ""), "    ")
+            lines.append(f"    {name}: {_scalar(argument)}")
+    return "\n".join(lines) + "\n"
+
+
+def conf_files() -> dict[str, str]:
+    """All files of conf/, by relative path."""
+    jobs = {
+        f"{job.name}.yaml": render_job(job.name, job.config_class()) for job in JOBS.values() if job.required
+    }
+    overlays = {f"cluster/{name}.yaml": render_overlay(overlay) for name, overlay in OVERLAYS.items()}
+    return {**jobs, **overlays}
+
+
+def _section(
+    model: type[Section], values: Mapping[str, Any], notes: Mapping[str, str], above: str = ""
+) -> Iterator[str]:
+    indent = "  " * above.count(".")
+    for i, (name, info) in enumerate(model.model_fields.items()):
+        key = above + name
+        section = section_of(info.annotation)
+        if i and not indent:
+            yield ""
+        meaning = info.description or ""
+        required = section is None and info.is_required() and key not in values
+        yield from _comment(f"REQUIRED. {meaning}" if required else meaning, indent)
+        yield from _comment(notes.get(key, ""), indent)
+        if section:
+            yield f"{indent}{name}:"
+            yield from _section(section, values, notes, f"{key}.")
+        else:
+            value = values.get(key, None if required else info.default)
+            yield f"{indent}{name}: {_scalar(value)}"
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_on_hyphens=False
+    )
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[\d:]+", value):
+        return f"'{value}'"  # Text of digits, for which only some values need quotes: show that it is text.
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def write_conf(folder: Path) -> None:
+    """Write conf/ anew: `python -m jobs.config.rendering` does, from the project's root."""
+    for name, text in conf_files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_conf(Path("conf"))

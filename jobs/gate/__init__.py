@@ -1,0 +1,1 @@
+"""The gate: held-out rows, and what a table must pass before it is used."""

@@ -1,0 +1,230 @@
+"""The gate: what a new table must pass before it becomes the current one."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from calibrators.arithmetic.calibration_map import CalibrationMap
+from jobs.config.gate import GateConfig
+from logcal.errors import InputRejectedError
+from pipeline.fit.holdout import HeldOut
+from pipeline.fit.recipe import Content
+from pipeline.sort.segment_predictions import in_words
+from pipeline.table.map_change import ABOVE_CHANCE, MapChange, change_of_tables, one_level, ranking
+from pipeline.table.version import Version, segments_of
+
+log = logging.getLogger("logcal")
+
+LARGE_CHANGE = 0.5
+"""From which on a change of the probabilities, relative to their mean, is warned of."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says of a table.
+
+    Attributes
+    ----------
+    facts : what was measured, for the manifest.
+    refusals : what speaks against it, `rule` and `message` each. warnings : what a person should look at.
+    """
+
+    facts: dict[str, Any]
+    refusals: list[dict[str, Any]]
+    warnings: list[str]
+
+    def manifest(self) -> dict[str, Any]:
+        """What a manifest says."""
+        gate = {**self.facts, "failed": [refusal["rule"] for refusal in self.refusals]}
+        return {"gate": {**gate, "warnings": self.warnings}, "refused": self.refusals}
+
+
+RARE = 100
+"""Held-out rows of the rarer label, below which they prove nothing."""
+WORSE = 0.002
+"""Of the log loss of the share of positives: by how much a table's may be above the current one's."""
+OFF = 3.3
+"""Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
+
+
+def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: float) -> Verdict:
+    """Judge a map by rows that it was not fitted to.
+
+    fitted_positives : rows with label 1 that it was fitted to, as weights count them
+    """
+    failed, warnings = [], []
+    if held.rows.rarer < RARE:
+        warnings.append(
+            f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
+            f"{held.rows.rarer:,.10g} of the rarer one"
+        )
+        return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], warnings)
+    bars, observed = held.bars, held.rows.positives
+    if held.expected:
+        apart = math.log(observed / held.expected)
+        if abs(apart) > OFF * math.sqrt(1 / observed + 1 / max(fitted_positives, 1)):
+            said = f"expected about {held.expected:,.0f} positives on held-out rows, found {observed:,.0f}"
+            failed.append(("holdout", f"{said}: more than chance explains"))
+    if config.ranking and bars is not None and bars.auc is not None and bars.auc_error is not None:
+        said = f"found an AUC of {bars.auc:.3f} +- {bars.auc_error:.3f} on held-out rows"
+        failed += [("ranking", said)] if bars.auc + ABOVE_CHANCE * bars.auc_error < 0.5 else []
+    if held.loss is not None and math.isinf(held.loss):
+        failed.append(
+            ("holdout", "found an infinite log loss on held-out rows: something impossible happened")
+        )
+    against = held.against
+    compared = against is not None and held.fresh.rarer >= RARE
+    if against is not None and compared:
+        loss = against.log_loss
+        if loss.difference is not None and loss.error is not None:
+            allowed = WORSE * against.uncertainty
+            if loss.difference - ABOVE_CHANCE * loss.error > allowed:
+                said = f"the log loss on held-out rows goes from {loss.old:.5f} to {loss.new:.5f}"
+                failed.append(
+                    (
+                        "holdout",
+                        f"{said} (+{loss.difference:.2g} +- {loss.error:.2g}): worse than the current version",
+                    )
+                )
+    elif held.current:
+        warnings.append(
+            f"the table was not compared with the current version: expected at least {RARE} held-out rows of each "
+            f"label that neither was fitted to, found {held.fresh.rarer:,.10g} of the rarer one"
+        )
+    if compared and held.worse:
+        warnings.append(
+            f"in {len(held.worse)} segments the log loss on held-out rows is worse than the current version's beyond "
+            f"chance: {in_words(held.worse)}"
+        )
+    refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
+    return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
+
+
+def held_out_line(gate: dict[str, Any]) -> str | None:
+    """What a manifest's gate says of rows held out, in a line; None where nothing was measured."""
+    held = gate.get("holdout") or {}
+    if not isinstance(loss := held.get("log_loss"), float):
+        return None
+    line = f"on {held['rows']:,.10g} rows held out: log loss {loss:.4f}"
+    against = held["against_current"]["log_loss"] if held["against_current"] else {}
+    if held["compared"] and against.get("difference") is not None:
+        way = "below" if against["difference"] < 0 else "above"
+        line += (
+            f"; on {held['rows_compared']:,.10g} of them {abs(against['difference']):.4f} {way} that of the version "
+            f"before (standard error {against['error']:.4f})"
+        )
+    return line
+
+
+def judge(
+    config: GateConfig,
+    data: dict[str, Any],
+    whole: CalibrationMap | None,
+    change: MapChange | None,
+    current: Version | None,
+    held_out: Verdict | None = None,
+) -> Verdict:
+    """Judge a table that has been fitted.
+
+    Parameters
+    ----------
+    data : facts of its score table
+    whole : its map of all rows; None: there is none, since they are too few
+    change : of the probability against the current version's
+    current : that version
+    held_out : what rows say that it was not fitted to
+    """
+    facts: dict[str, Any] = {"rows": data["rows_used"], "rows_positive": data["rows_positive"]}
+    failed, warnings = _sizes(config, data, current), []
+    if whole is not None:
+        auc, error = ranking(whole)
+        facts |= {"auc": auc, "auc_error": error}
+        failed += _ranking(config, whole, auc, error)
+    if change is not None:
+        facts["change"] = change.as_dict()
+        text = f"the probability changes by {change.mean:.3g} on average, {change.relative:.2f} of its mean"
+        if config.max_change is not None and change.relative > config.max_change:
+            failed.append(("max_change", f"expected {config.max_change:g} at most, found that {text}"))
+        elif change.relative >= LARGE_CHANGE:
+            warnings.append(f"{text}, against the current version's")
+    refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
+    if held_out is not None:
+        facts["holdout"] = held_out.facts
+        refusals += held_out.refusals
+        warnings += held_out.warnings
+    if config.on_fail == "warn":
+        warnings += [refusal["message"] for refusal in refusals]
+        refusals = []
+    for warning in warnings:
+        log.warning("gate: %s", warning)
+    return Verdict(facts, refusals, warnings)
+
+
+def _sizes(config: GateConfig, data: dict[str, Any], current: Version | None) -> list[tuple[str, str]]:
+    """What a table of too few rows fails. Rows count as much as in the fit: see `log.weights`."""
+    failed = []
+    rows, weight, positives = data["rows_used"], data["weight"], data["positives"]
+    counted = "" if weight == rows else f" ({rows:,} rows whose weights count for so many)"
+    if weight < config.min_rows:
+        said = f"expected at least {config.min_rows:,} rows, found {weight:,.10g}{counted}"
+        failed.append(("min_rows", said))
+    for label, count in ((1, positives), (0, weight - positives)):
+        if count < config.min_positives:
+            found = f"expected at least {config.min_positives:,} rows with label {label}, found {count:,.10g}"
+            failed.append(("min_positives", f"{found}{counted}"))
+    before = {"rows_used": 0, "weight": 0.0} if current is None else current.manifest["data"]
+    kept = 1 - config.max_rows_drop
+    # Where rows were added up, there are fewer of them; where weights mean something else, these are smaller. Where
+    # rows are missing, both are.
+    if current is not None and rows < kept * before["rows_used"] and weight < kept * before["weight"]:
+        said = (
+            f"expected at least {kept * before['rows_used']:,.0f} rows, since the current version {current.name} has "
+            f"{before['rows_used']:,}"
+        )
+        failed.append(("max_rows_drop", f"{said}, found {rows:,}"))
+    return failed
+
+
+def _ranking(
+    config: GateConfig, whole: CalibrationMap, auc: float | None, error: float | None
+) -> list[tuple[str, str]]:
+    if not config.ranking:
+        return []
+    if auc is not None and error is not None and auc + ABOVE_CHANCE * error < 0.5:
+        said = f"expected that higher scores mean more positives, found an AUC of {auc:.3f} +- {error:.3f}"
+        return [("ranking", f"{said}: are the labels or the scores the wrong way round?")]
+    if one_level(whole):
+        said = "expected that higher scores mean more positives, found one probability for all scores"
+        return [("ranking", f"{said}: are the labels or the scores the wrong way round?")]
+    return []
+
+
+def change_of(content: Content, current: Version | None, folder: str) -> MapChange | None:
+    """How far a table is from the current version, each row going through its segment's map in both.
+
+    folder : in scratch space. None where there is no version of the same transform, or nothing can be said; then it is
+    warned.
+    """
+    facts = content.facts
+    if current is None or current.manifest["score_transform"] != facts["score_transform"]:
+        return None
+    own = tuple(facts.get("segments", {}).get("columns", ()))
+    places = ((current.lookup_path, segments_of(current)), (content.write(folder), own))
+    data = facts["data"]
+    try:
+        found = change_of_tables(*places, data["lowest_score"], data["highest_score"])
+    except InputRejectedError as error:
+        log.warning("gate: the current version cannot be compared with: %s", error)
+        return None
+    if found is None:
+        log.warning(
+            "gate: how far the probability changes is not known: the current version has segments of %s, this table of "
+            "%s",
+            ", ".join(places[0][1]),
+            ", ".join(own),
+        )
+        return None
+    return found.whole
