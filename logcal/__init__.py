@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import calibrators.measures.predictions as measures
     from calibrators import (
         ABB,
         ACP,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         near_isotonic_path,
         project_isotonic,
     )
-    from calibrators.measures.predictions import predictions as measures
     from logcal.displays import HistogramDisplay, MapDisplay, ReliabilityDisplay
     from logcal.table import Table, load
 

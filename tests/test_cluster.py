@@ -266,7 +266,7 @@ def test_ctrl_c_is_not_the_workers():
 
 
 def test_workers_that_sort_and_score_import_neither_pandas_nor_scikit_learn():
-    code = "import sys; from jobs import worker_process; worker_process.load(); print(*sys.modules)"
+    code = "import sys; from jobs.cluster import worker_process; worker_process.load(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "distributed" in loaded.split()
     assert {"pandas", "sklearn", "scipy.optimize"} & set(loaded.split()) == set()
@@ -278,7 +278,7 @@ def test_workers_that_sort_and_score_import_neither_pandas_nor_scikit_learn():
 )
 def test_workers_that_train_are_forked_from_a_process_that_has_imported_it(job):
     code = (
-        "import multiprocessing, sys; from jobs import worker_process\n"
+        "import multiprocessing, sys; from jobs.cluster import worker_process\n"
         f"assert worker_process.begin({job.workers_import!r}) == 'forkserver'\n"
         "with multiprocessing.get_context('forkserver').Pool(1) as pool:\n"
         "    print(*pool.apply(eval, ('list(__import__(\"sys\").modules)',)))"
@@ -297,7 +297,7 @@ def test_the_process_that_workers_are_forked_from_ends_with_its_command_though_i
         "    print('importing', flush=True)\n"
         "    time.sleep(3600)\n"
     )
-    code = "import sys; from jobs import worker_process; worker_process.begin('endless'); sys.stdin.read()"
+    code = "import sys; from jobs.cluster import worker_process; worker_process.begin('endless'); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
+import calibrators.measures.predictions as measures
 from calibrators import collapse
 from calibrators._kernels.block_losses import mean_losses
 from calibrators._kernels.many_certainty import mean_deviation
@@ -20,7 +21,6 @@ from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.decomposition import chance_error, debiased_squared_error, decompose
 from calibrators.measures.error_bars import assurance_passes
 from calibrators.measures.predictions import assess, run_passes
-from calibrators.measures.predictions import predictions as measures
 from calibrators.measures.reliability_curve import consistency_band
 
 

@@ -221,7 +221,7 @@ def test_the_report_says_them():
 
 def test_chance_is_known_of_very_many_predictions_too(monkeypatch):
     from calibrators import Isotonic
-    from calibrators.measures.predictions import decomposition
+    from calibrators.measures import decomposition
     from pipeline.evaluate.evaluation import evaluate
 
     p, _ = sample(8, digits=None)

@@ -77,7 +77,7 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"calibrators.{_ELSEWHERE[name]}"), name)
+    return getattr(importlib.import_module(f"calibrators.measures.{_ELSEWHERE[name]}"), name)
 
 
 THRESHOLD = 0.5
