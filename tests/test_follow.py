@@ -2,11 +2,13 @@
 
 import datetime as dt
 import inspect
+import io
 import json
 import os
 import shutil
 import signal
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import fsspec
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chaos.mutated_parquet import with_row_groups
 
 from calibrators import Isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
@@ -29,6 +32,7 @@ from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.holder import Holder
 from pipeline.follow.ledger import Known, Ledger, Source
+from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
 from pipeline.monitor.history import History, WatchedDay, watched_days
 from pipeline.score.scored_file import Scoring, score_file, score_in_parts
@@ -478,7 +482,7 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     follower = world.take_all()
     refused = {name for name, known in follower.ledger.files.items() if known.reason}
     assert refused == {"poison.parquet", "empty.parquet"}
-    assert "expected a column 'score'" in follower.ledger.files["poison.parquet"].reason
+    assert "column 'score' (log.score) is not in" in follower.ledger.files["poison.parquet"].reason
     assert "0 bytes" in follower.ledger.files["empty.parquet"].reason
     assert set(world.written()) == {"good.parquet"}
     # Mended in place, with its size and time as they were.
@@ -494,6 +498,76 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     again.forget(["poison.parquet"])
     world.take_all(again)
     assert set(world.written()) == {"good.parquet", "poison.parquet"}
+
+
+def _content(columns, **options) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), buffer, **options)
+    return buffer.getvalue()
+
+
+def _of_rows(first: int) -> bytes:
+    """A file of 30 rows whose footer says another number of its first row group."""
+
+    def change(groups):
+        groups[0][3] = (thrift.I64, thrift.integer(first))
+
+    return with_row_groups(_content({"score": np.linspace(0, 1, 30)}, row_group_size=10), change)
+
+
+POISON = {
+    "text": _content({"score": ["0.5", "0.1"]}),
+    "decimals": _content({"score": [Decimal("0.5")]}),
+    "nulls": _content({"score": pa.nulls(3)}),
+    "instants": _content({"score": pa.array([1, 2], pa.timestamp("ns"))}),
+    "days": _content({"score": pa.array([1, 2], pa.date32())}),
+    "durations": _content({"score": pa.array([5], pa.duration("us"))}),
+    "booleans": _content({"score": [True, False]}),
+    "two": _content(pa.Table.from_arrays([pa.array([0.5]), pa.array([0.5])], names=["score", "score"])),
+    "lists": _content({"score": [[0.5]]}),
+    "negative": _of_rows(-5),
+    "least": _of_rows(-(2**63)),
+    "fewer": _of_rows(0),
+}
+"""Files whose footers can be read, and whose scores cannot be used."""
+
+
+@pytest.mark.parametrize("kind", POISON)
+def test_a_file_whose_scores_cannot_be_used_is_refused_by_name(world, kind):
+    (world.log / "a.parquet").write_bytes(POISON[kind])
+    world.arrive("b.parquet")
+    for _ in range(2):
+        follower = world.take_all()
+        assert list(follower.ledger.refused) == ["a.parquet"]
+        assert (
+            "score" in follower.ledger.refused["a.parquet"]
+            or "row groups" in follower.ledger.refused["a.parquet"]
+        )
+        assert set(world.written()) == {"b.parquet"}
+
+
+def test_files_that_cannot_be_used_are_refused_by_each_command(place, stream):
+    follow, arriving = stream
+    for kind, content in POISON.items():
+        (arriving / f"{kind}.parquet").write_bytes(content)
+    _lands(arriving, "good.parquet")
+    follow("--once").expect(3, f"{len(POISON)} files were refused")
+    assert [path.name for path in place.output.glob("*.parquet")] == ["good.parquet"]
+    refused = follow("--status", "--json").expect(0).json["refused"]
+    assert set(refused) == {f"{kind}.parquet" for kind in POISON}
+    for kind in POISON:
+        place.job("score", log__path=arriving / f"{kind}.parquet", output__path="alone").expect(3, kind)
+
+
+@pytest.mark.parametrize("other", [pa.array([1, 2]), pa.array([True, False]), pa.array([0.5, 1.5])])
+def test_segments_of_another_type_are_refused_by_name(place, other):
+    log = place.predictions()
+    place.write_log({**log, "site": np.array(["s0", "s1"])[np.arange(log["score"].size) % 2]})
+    place.job("fit", "log.segment=[site]", "segments={min_rows: 1, min_positives: 1}").expect(0)
+    arriving = place.write_log({"score": [0.1, 0.2], "site": ["s0", "s1"]}, files=1, name="arriving")
+    pq.write_table(pa.table({"score": [0.1, 0.2], "site": other}), arriving / "other.parquet")
+    place.job("follow", "--once", log__path=arriving, output__path=place.output).expect(3, "column 'site'")
+    assert [path.name for path in place.output.glob("*.parquet")] == ["part-0.parquet"]
 
 
 def test_files_that_are_scored_together_do_not_share_their_faults(world, monkeypatch):

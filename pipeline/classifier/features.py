@@ -127,7 +127,7 @@ def open_features(
     table = None
     if good:
         schemas = [(file.relative, schema) for file, schema in good]
-        features, schema, column_problems = _check_columns(schemas, roles, setting, known)
+        features, schema, column_problems = check_features(schemas, roles, setting, known)
         problems += column_problems
         files = tuple(file for file, _ in good)
         if not problems and sum(file.rows for file in files) == 0:
@@ -150,8 +150,8 @@ def _starts(files: Sequence[LogFile]) -> dict[str, int]:
     return starts
 
 
-def _check_columns(
-    schemas: list[tuple[str, pa.Schema]], roles: Roles, setting: str, known: Sequence[Feature] | None
+def check_features(
+    schemas: Sequence[tuple[str, pa.Schema]], roles: Roles, setting: str, known: Sequence[Feature] | None
 ) -> tuple[list[Feature], pa.Schema, list[str]]:
     """The features, the types of all used columns, and what is wrong with them."""
     first = schemas[0][1]
@@ -162,10 +162,11 @@ def _check_columns(
     for name in names:
         wanted.setdefault(name, f"a feature of {setting}.path")
     problems = [_missing(name, role, schemas) for name, role in wanted.items()]
+    problems += [_several(name, role, schemas) for name, role in wanted.items()]
     kinds = dict(known) if known is not None else {}
     features, fields = [], []
     for name, role in wanted.items():
-        if any(name not in schema.names for _, schema in schemas):
+        if any(schema.names.count(name) != 1 for _, schema in schemas):
             continue
         kind = first.field(name).type
         if all(schema.field(name).type == first.field(name).type for _, schema in schemas):
@@ -191,7 +192,7 @@ def _others(schema: pa.Schema, roles: Roles) -> list[str]:
     return [name for name in schema.names if name not in taken]
 
 
-def _missing(name: str, role: str, schemas: list[tuple[str, pa.Schema]]) -> str:
+def _missing(name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]]) -> str:
     missing = [path for path, schema in schemas if name not in schema.names]
     if not missing:
         return ""
@@ -203,7 +204,17 @@ def _missing(name: str, role: str, schemas: list[tuple[str, pa.Schema]]) -> str:
     )
 
 
-def _differing(name: str, role: str, schemas: list[tuple[str, pa.Schema]]) -> str:
+def _several(name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]]) -> str:
+    twice = [path for path, schema in schemas if schema.names.count(name) > 1]
+    if not twice:
+        return ""
+    return (
+        f"column '{name}' ({role}): expected one column of this name, found several in {len(twice)} files "
+        f"({examples(twice, 3)}): give the others another name"
+    )
+
+
+def _differing(name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]]) -> str:
     by_type: dict[str, list[str]] = {}
     for path, schema in schemas:
         by_type.setdefault(str(schema.field(name).type), []).append(path)

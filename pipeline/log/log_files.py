@@ -356,6 +356,23 @@ def _parquet(stack: ExitStack, source: Any, path: str, coded: Sequence[str], buf
     return parquet
 
 
+def row_groups_of(footer: pq.FileMetaData, path: str) -> tuple[int, ...]:
+    """The rows of each row group, which Arrow hands out as they are: negative ones, too.
+
+    Raises
+    ------
+    FileRejectedError
+        They are not those of the whole file.
+    """
+    counts = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+    if min(counts, default=0) < 0 or sum(counts) != footer.num_rows:
+        raise FileRejectedError(
+            f"{path}: expected row groups that add up to the {footer.num_rows:,} rows of the file, found "
+            f"{examples([f'{count:,}' for count in counts], 3)}: the file is damaged; write it again"
+        )
+    return tuple(counts)
+
+
 _MOST_CODE_BYTES = 6
 """Of a value, its share of the dictionary included: where a column takes more, its writer gave the dictionary up, and
 reading it as one means to look up each text twice."""

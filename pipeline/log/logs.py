@@ -17,7 +17,7 @@ from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, examples, listing
 from pipeline.execution.turns import Turns
 from pipeline.log import hive, segment_values
-from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches
+from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches, row_groups_of
 
 BATCH_ROWS = 1 << 18
 """Rows decoded at a time: what a task holds beside its buffers."""
@@ -141,7 +141,7 @@ def open_log(
     wanted = [file for file in found.files if file.relative not in without] if without else found.files
     good, unreadable = read_footers(found.filesystem, among(wanted))
     schemas = [(file.relative, hive.with_keys(schema, file.path, columns.segments)) for file, schema in good]
-    types, column_problems = _check_columns(schemas, columns)
+    types, column_problems = check_columns(schemas, columns)
     problems = [*map(str, unreadable), *column_problems]
     files = tuple(file for file, _ in good)
     if not problems and sum(file.rows for file in files) == 0:
@@ -198,18 +198,20 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
         )
     try:
         with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
-            footer = parquet.metadata
-            groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+            groups = row_groups_of(parquet.metadata, file.path)
             schema = parquet.schema_arrow
     except InputRejectedError as error:
         return error
     return replace(file, row_groups=groups), schema
 
 
-def _check_columns(
-    schemas: list[tuple[str, pa.Schema]], columns: Columns
+def check_columns(
+    schemas: Sequence[tuple[str, pa.Schema]], columns: Columns
 ) -> tuple[dict[str, str], list[str]]:
-    """The type of each used column, and what is wrong with them."""
+    """The type of each used column, and what is wrong with them: whoever reads a log, or a file of one, asks this.
+
+    schemas : of files, each with its path, and with the columns that its folders have (`hive.with_keys`)
+    """
     types: dict[str, str] = {}
     problems = []
     # Asking a schema takes a microsecond or two: each object is asked once, whatever the files that share it.
@@ -255,9 +257,9 @@ def _check_columns(
     return types, problems
 
 
-def _missing(role: str, name: str, missing: list[str], schemas: list[tuple[str, pa.Schema]]) -> str:
+def _missing(role: str, name: str, missing: list[str], schemas: Sequence[tuple[str, pa.Schema]]) -> str:
     names = dict(schemas)[missing[0]].names
-    where = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
+    where = "any file" if len(missing) == len(schemas) > 1 else f"{len(missing)} of {len(schemas)} files"
     return (
         f"column '{name}' (log.{role}) is not in {where} ({examples(missing, 3)}), which have the columns "
         f"{examples(names, 12)}: set log.{role}"

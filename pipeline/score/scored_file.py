@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.transforms import apply_transform
+from pipeline.classifier.features import Roles, check_features
 from pipeline.execution.lockstep import Work, finish
 from pipeline.log.chunks import CheckedFooter
-from pipeline.log.hive import hive_value, with_values
+from pipeline.log.hive import with_keys, with_values
 from pipeline.log.log_files import (
     LogFile,
     Seen,
@@ -33,8 +34,9 @@ from pipeline.log.log_files import (
     parquet_of,
     read_batches,
     reason,
+    row_groups_of,
 )
-from pipeline.log.logs import numbers
+from pipeline.log.logs import Columns, check_columns, numbers
 from pipeline.schema import TABLE_VERSION_COLUMN
 from pipeline.score.parquet.append import append_columns, open_target, read_ending
 from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
@@ -42,6 +44,7 @@ from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, Chu
 from pipeline.score.ranges import RangeCount, range_of
 from pipeline.table.lookup_table import LookupFacts, cached_lookup_table
 from pipeline.table.segment_lookup import SegmentedLookup, cached_segmented_lookup
+from pipeline.table.version import segment_problems
 
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
@@ -210,7 +213,9 @@ def _opened(
 
 
 def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
-    names = parquet.schema_arrow.names
+    row_groups_of(parquet.metadata, path)
+    schema = parquet.schema_arrow
+    names = schema.names
     partitions = [part.partition("=")[0] for part in path.split("/")[:-1] if "=" in part]
     # Many readers take no notice of case.
     taken = {name.casefold() for name in [*names, *partitions]}
@@ -220,15 +225,18 @@ def _check_file(path: str, parquet: pq.ParquetFile, scoring: Scoring) -> None:
                 f"{path}: expected no column '{name}', found the columns {examples([*names, *partitions], 12)}: "
                 f"set {setting} to another name"
             )
-    for name in scoring.segments:
-        if name not in names and hive_value(path, name) is None:
-            raise InputRejectedError(
-                f"{path}: expected a column '{name}', which the table's segments are of, found {examples(names, 12)}"
-            )
-    if scoring.classifying is None and scoring.score not in names:
-        raise InputRejectedError(
-            f"{path}: expected a column '{scoring.score}' (log.score), found {examples(names, 12)}"
-        )
+    if scoring.classifying is not None:
+        features = scoring.classifying.classifier.features
+        *_, problems = check_features([(path, schema)], Roles(None), "log", features)
+    else:
+        schema = with_keys(schema, path, scoring.segments)
+        types, problems = check_columns([(path, schema)], Columns(scoring.score, segments=scoring.segments))
+    if scoring.segments and not problems:
+        owners = cached_segmented_lookup(scoring.lookup).owners
+        fitted = {name: str(column.type) for name, column in zip(scoring.segments, owners, strict=True)}
+        problems = segment_problems(fitted, types)
+    if problems:
+        raise InputRejectedError(f"{path}: {'; '.join(problems)}")
 
 
 def _open_file(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> _File:

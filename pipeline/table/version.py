@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,16 +53,22 @@ def check_segment_types(version: Version, log: Log) -> None:
         A column is of another kind, so that none of its values would be known.
     """
     fitted = version.manifest.get("log", {}).get("columns", {})
-    problems = []
-    for name in segments_of(version):
-        kinds = [_kind(types[name]) for types in (fitted, log.types) if name in types]
-        if len(kinds) == 2 and kinds[0] != kinds[1] and "null" not in kinds:
-            problems.append(
-                f"column '{name}': expected {kinds[0]} as the table's segments have ({fitted[name]}), found {kinds[1]} "
-                f"({log.types[name]}): convert it, or fit to such a log"
-            )
-    if problems:
+    known = {name: fitted[name] for name in segments_of(version) if name in fitted}
+    if problems := segment_problems(known, log.types):
         raise InputRejectedError(f"the log's segments are not the table's.\n{listing(problems)}")
+
+
+def segment_problems(fitted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """What is wrong with the types of segment columns, beside those that a table was fitted to."""
+    problems = []
+    for name, type_ in fitted.items():
+        kinds = [_kind(type_), _kind(found[name])] if name in found else []
+        if len(set(kinds)) == 2 and "null" not in kinds:
+            problems.append(
+                f"column '{name}': expected {kinds[0]} as the table's segments have ({type_}), found {kinds[1]} "
+                f"({found[name]}): convert it, or fit to such a log"
+            )
+    return problems
 
 
 def _kind(type_: str) -> str:
