@@ -87,12 +87,13 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
             settings["min_labelled"] = config.window.min_labelled
     identity = run_id("fit", log, settings)
     wants_candidate = config.store.publish == "candidate"
-    made = left_to_do(store, identity, candidate=wants_candidate, force=config.store.force)
+    keep = config.retention.versions
+    made = left_to_do(store, identity, candidate=wants_candidate, force=config.store.force, keep=keep)
     seen = None if current is None else current.name
     if made is not None:
         until = config.window.until is not None
         refuse([] if config.store.force else older_data(made.manifest, current, seen, until=until), made)
-        return Finishing(store, made, _outcome)
+        return Finishing(store, made, _outcome, keep)
     quarantine = None
     if config.log.quarantine_path is not None:
         quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")

@@ -123,12 +123,11 @@ class Prepared:
         if not config.refit.wanted:
             # Before the ledger is begun: the name of another table is soon mistyped.
             self._await_table(time.monotonic() + config.follow.seconds["lifetime"])
-        new = self.ledger.stream() is None
-        self.ledger.begin(_stream(config, self.places))
-        self._announce()
-        if new and config.follow.rebuild:
+        if config.follow.rebuild and self.ledger.stream() is None:
             known = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{known:,}")
+        self.ledger.begin(_stream(config, self.places))
+        self._announce()
         follower = Follower(
             self.places, self.ledger, _rules(config), self._scoring, self._current, executor, holder
         )
@@ -137,7 +136,7 @@ class Prepared:
         told = Telling(config, self.places, self.ledger, self.store, totals, refits)
         totals.add(follower.start())
         if config.follow.retry is not None:
-            follower.forget([config.follow.retry])
+            follower.retry(config.follow.retry)
         if self._current() is None and refits.due():
             refits.run(executor)
         try:

@@ -28,6 +28,8 @@ from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.ledger import Ledger
 from pipeline.log.log_files import LogFile, expected_folder
 from pipeline.log.logs import read_footers
+from pipeline.table.published import PublishedTable
+from pipeline.table.version import Version
 
 log = logging.getLogger("logcal")
 
@@ -176,13 +178,15 @@ class Refits:
         from jobs import fit
 
         started = time.time()
-        version, message = None, ""
+        before = self.last().get("version")
+        version, message = before, ""
         facts = {key: value for key, value in self.last().items() if key in ("looked", "label_coverage")}
         try:
             outcome = self._tried(lambda files: fit.prepare(self._fit_config(), files).execute(executor))
             kind, version = PUBLISHED, outcome.summary["version"]
             facts["label_coverage"] = _coverage(outcome.summary)
         except NothingToDoError as error:
+            error.tidy()
             kind, message = UNCHANGED, str(error)
         except CheckFailedError as error:
             kind, message = REFUSED, str(error)
@@ -192,7 +196,13 @@ class Refits:
             kind, message = REJECTED, str(error)
             log.warning("no refit: %s", error)
         self.outcomes[kind] += 1
-        log.info("refit: %s%s, %.1f s", kind, f" {version}" if version else "", time.time() - started)
+        log.info(
+            "refit: %s%s, %.1f s", kind, f" {version}" if kind == PUBLISHED else "", time.time() - started
+        )
+        if kind == UNCHANGED and (current := self._current()) is not None and current.name != before:
+            # A refit that was killed before it could say so has published it.
+            kind, version, message = PUBLISHED, current.name, ""
+            facts["label_coverage"] = _coverage(current.manifest["data"])
         self.alarmed = False
         self._say(
             {
@@ -206,6 +216,9 @@ class Refits:
             }
         )
         return kind
+
+    def _current(self) -> Version | None:
+        return PublishedTable(self.config.store.path, self.config.store.table).current()
 
     def _fit_config(self) -> FitConfig:
         section = self._sections(FitConfig)

@@ -21,7 +21,9 @@ OLDER_DATA = "older_data"
 """The rule that `--force` sets aside."""
 
 
-def left_to_do(store: TableStore, identity: str, *, candidate: bool, force: bool) -> Version | None:
+def left_to_do(
+    store: TableStore, identity: str, *, candidate: bool, force: bool, keep: int | None
+) -> Version | None:
     """The version that a run made before and that is to be made current now; None: the run is new.
 
     Parameters
@@ -29,6 +31,7 @@ def left_to_do(store: TableStore, identity: str, *, candidate: bool, force: bool
     identity : the run's id
     candidate : whether the run is to leave CURRENT alone
     force : whether older data are no reason to refuse it
+    keep : versions that stay, see `prune`: a run that was killed may have left more
 
     Raises
     ------
@@ -44,7 +47,7 @@ def left_to_do(store: TableStore, identity: str, *, candidate: bool, force: bool
     stand = standing(made, store.journal.entries(), now)
     said = f"the same log and configuration were published as version {made.name}"
     if stand.standing is Standing.CURRENT:
-        raise NothingToDoError(f"{said}: nothing to do")
+        raise NothingToDoError(f"{said}: nothing to do", lambda: prune(store, keep))
     if stand.standing is Standing.TAKEN_BACK:
         when = "" if stand.rollback is None else f" on {stand.rollback.at}"
         raise NothingToDoError(
@@ -138,6 +141,7 @@ class Finishing:
     store: TableStore
     version: Version
     outcome: Callable[[dict[str, Any], Version], Outcome]
+    keep: int | None
 
     @property
     def threads(self) -> bool:
@@ -164,6 +168,7 @@ class Finishing:
     def execute(self, executor: Executor) -> Outcome:
         """Make it current."""
         self.store.make_current(self.version)
+        prune(self.store, self.keep)
         outcome = self.outcome(self.version.manifest["data"], self.version)
         lines = [*outcome.lines, "  fitted before, with the same log and configuration; made current now"]
         return Outcome(summary=outcome.summary, lines=lines)

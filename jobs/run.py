@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from jobs import interrupts
 from jobs.records import Attempt
 from jobs.registry import Job
-from logcal.errors import ConfigError, LogcalError, TemporaryError
+from logcal.errors import ConfigError, LogcalError, NothingToDoError, TemporaryError
 from pipeline.execution import Executor
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import remember_urls, without_secrets
@@ -151,8 +151,12 @@ def _run(
     attempt.begin(config)
     # A cluster that is wanted in any case starts while the job is being prepared.
     with starting_executor(config.cluster, job.workers_import) as executor:
-        with _no_garbage():
-            prepared: Prepared = job.load_module().prepare(config)
+        try:
+            with _no_garbage():
+                prepared: Prepared = job.load_module().prepare(config)
+        except NothingToDoError as nothing:
+            nothing.tidy()
+            raise
         attempt.prepared(prepared.plan)
         if not sys.stderr.isatty():  # there a bar shows it
             announce_compiling()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 MAX_PROBLEMS = 10
 
@@ -46,9 +46,18 @@ class TemporaryError(LogcalError):
 
 
 class NothingToDoError(LogcalError):
-    """The same inputs and configuration have already been published."""
+    """The same inputs and configuration have already been published.
+
+    Parameters
+    ----------
+    tidy : removes what a run that was killed has left; for whoever would have done the work
+    """
 
     exit_code = 99
+
+    def __init__(self, message: str, tidy: Callable[[], object] = lambda: None) -> None:
+        super().__init__(message)
+        self.tidy = tidy
 
 
 def listing(problems: Sequence[object]) -> str:

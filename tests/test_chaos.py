@@ -144,3 +144,24 @@ def test_pruning_that_was_killed_is_finished(stage):
     for call in (call for call in calls if any(path.endswith("-removed") for path in call.paths)):
         for trial in AT_WRITES["killed"](made, call, None):
             assert trial.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("follow", "mkdir"),
+        ("follow, a ledger made anew", "mkdir"),
+        ("follow, a file tried again", "mkdir"),
+        # What comes before is the fit's own, whose trials are above.
+        ("follow, a refit", "store/ads/versions"),
+    ],
+)
+def test_a_stream_that_is_killed_at_any_write_is_as_if_it_had_not_been(stage, name, first):
+    """Before each write, and so after the one before it. A ledger that was being made anew blocked its stream, and old
+    versions stayed where a refit ended before it had removed them.
+    """
+    made, calls = stage(name)
+    start = next(call.number for call in calls if first in (call.name, *call.paths))
+    found = [trial for call in calls[start:] for trial in AT_WRITES["killed"](made, call, None)]
+    assert len(found) > 40
+    assert [(trial.moment, trial.problems) for trial in found if trial.problems] == []

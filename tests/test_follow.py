@@ -489,13 +489,15 @@ def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     again = world.follower()
     again.start()
     with pytest.raises(InputRejectedError, match="refused are"):
-        again.forget(["good.parquet"])
+        again.retry("nowhere.parquet")
+    again.retry("good.parquet")
+    assert "good.parquet" in again.ledger.files
     pq.write_table(pa.table({"score": [1.0]}), path)
     again.ledger.files["poison.parquet"] = Known(
         path.stat().st_size, str(path.stat().st_mtime), reason="as it was"
     )
     assert again.listing(whole=True).new == ()
-    again.forget(["poison.parquet"])
+    again.retry("poison.parquet")
     world.take_all(again)
     assert set(world.written()) == {"good.parquet", "poison.parquet"}
 
@@ -660,6 +662,30 @@ def test_a_lost_ledger_is_made_again(world, monkeypatch):
     assert world.written() == world.expected()
 
 
+def test_a_stream_that_an_older_rebuild_blocked_goes_on(any_world):
+    """It planned what it would say of files, was killed, and every start after it wanted the table's version ''."""
+    world = any_world
+    world.arrive("a.parquet")
+    follower = world.follower()
+    follower.start()
+    assert follower.ledger.plan("") is not None
+    follower.holder.release()
+    world.take_all()
+    assert world.written() == world.expected()
+
+
+def test_what_is_left_of_a_ledger_is_no_hindrance_to_a_new_one(any_world):
+    world = any_world
+    world.arrive("a.parquet")
+    world.take_all()
+    world.ledger().folder.remove("stream.json")
+    assert rebuilt(world.places, world.ledger()) == 1
+    world.arrive("b.parquet")
+    follower = world.take_all()
+    assert set(follower.ledger.files) == {"a.parquet", "b.parquet"}
+    assert world.written() == world.expected()
+
+
 def test_the_ledger_of_another_stream(world):
     world.take_all()
     with pytest.raises(ConfigError, match="ledger of another"):
@@ -770,7 +796,7 @@ def test_once_says_what_it_did(place, stream):
     status = follow("--status").expect(0)
     assert "2 files scored, 1 to score" in status.stdout
     assert "refused poison.parquet: " in status.stdout
-    follow("--once", "follow.retry=nothing").expect(3, "expected names of refused files, found nothing")
+    follow("--once", "follow.retry=nothing").expect(3, "expected the name of a refused file, found nothing")
     place.job("score", log__path=arriving / "b.parquet", output__path=place.root / "batch").expect(0)
     assert (place.output / "b.parquet").read_bytes() == (place.root / "batch" / "b.parquet").read_bytes()
 

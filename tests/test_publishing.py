@@ -31,7 +31,7 @@ def store(request, tmp_path):
 
 def fit(store, content, *, candidate=False, refused=()):
     """What a fit does, without its log: returns the version's name, or raises what the job would."""
-    made = left_to_do(store, content, candidate=candidate, force=False)
+    made = left_to_do(store, content, candidate=candidate, force=False, keep=None)
     if made is not None:
         store.make_current(made)
         return made.name

@@ -82,6 +82,32 @@ def test_a_refit_that_was_killed_after_it_published_publishes_once(place, stream
     assert place.versions == versions
 
 
+def test_versions_that_a_killed_run_left_are_removed_by_one_that_has_nothing_to_do(place, stream):
+    follow, arriving = stream
+    for i in range(3):
+        lands(arriving, f"{i}.parquet", seed=i)
+        follow("--once", "refit.rows=1").expect(0)
+    assert len(place.versions) == 3
+    status = follow("--status", "--json").expect(0).json["refit"]
+    (place.root / "output.logcal" / "refit.json").unlink()
+    follow("--once", "refit.rows=1", "retention.versions=1").expect(99)
+    assert len(place.versions) == 2
+    again = follow("--status", "--json").expect(0).json["refit"]
+    told = ("outcome", "version", "rows", "label_coverage")
+    assert [again[key] for key in told] == [status[key] for key in told]
+
+
+def test_versions_that_a_killed_fit_left_are_removed_by_one_that_has_nothing_to_do(place):
+    place.write_log()
+    for method in ("isotonic", "platt", "histogram"):
+        place.job("fit", f"calibrator.method={method}").expect(0)
+    last = ("fit", "calibrator.method=histogram", "retention.versions=1")
+    place.job(*last, "--dry-run").expect(99)
+    assert len(place.versions) == 3
+    place.job(*last).expect(99)
+    assert len(place.versions) == 2
+
+
 def test_a_log_that_does_not_suit_stops_no_stream(place, stream):
     follow, arriving = stream
     lands(arriving, "a.parquet")

@@ -130,6 +130,10 @@ class Follower:
         """Read the ledger; carry out what a follower before has planned and not done, and have back what is lost."""
         left = self.ledger.load()
         self._forget_lost()
+        if left is not None and not left.version:
+            # An older logcal planned what it was about to say of files. Of that nothing has been done.
+            self._note(Done(waiting=self.ledger.waiting))
+            left = None
         if left is None:
             return None
         log.info("batch %s was begun and not ended: it is carried out now", f"{left.number:,}")
@@ -280,26 +284,28 @@ class Follower:
             for partition in old_partitions(self.ledger.files, self.rules.partition, oldest):
                 self.ledger.forget_partition(partition)
 
-    def forget(self, names: Sequence[str]) -> None:
-        """Have files tried once more that were refused.
+    def retry(self, name: str) -> None:
+        """Have a file tried once more that was refused. May run again: one that was scored since stays as it is.
 
         Raises
         ------
         InputRejectedError
-            One of them is not known, or was scored.
+            There is no such file.
         """
         refused = self.ledger.refused
-        unknown = [name for name in names if name not in refused]
-        if unknown:
+        if name in refused:
+            self._note(Done(waiting=self.ledger.waiting, forgotten=(name,)))
+        elif name in self.ledger.files:
+            log.info("%s has been scored: there is nothing to try again", name)
+        elif all(source.name != name for source in list_sources(self.places.filesystem, self.places.root)):
             raise InputRejectedError(
-                f"expected names of refused files, found {examples(unknown, 3)}; refused are "
+                f"expected the name of a refused file, found {name}; refused are "
                 f"{examples(sorted(refused), 5) or 'none'}"
             )
+
+    def _note(self, done: Done) -> None:
         self.holder.check()
-        batch = self.ledger.plan("", ())
-        if batch is None or not self.ledger.commit(
-            batch, Done(waiting=self.ledger.waiting, forgotten=tuple(names))
-        ):
+        if not self.ledger.note(done):
             raise TemporaryError(f"{self.ledger.root}: another follower writes to it: run again")
 
 
@@ -326,8 +332,10 @@ def _report(batch: Batch, done: Done, left: int, seconds: float) -> Report:
 def rebuilt(places: Places, ledger: Ledger) -> int:
     """Make a lost ledger's contents from the log and the output; return how many files are known by it.
 
-    A file is known where its scored file is there, has as many rows, and is not older. Others are scored again.
+    A file is known where its scored file is there, has as many rows, and is not older. Others are scored again. Before
+    the ledger is begun: one that is cut short then finds none, and does all of it again.
     """
+    ledger.discard()
     targets = {source.name: source for source in list_sources(places.target_filesystem, places.target_root)}
     done = Done()
     for source in list_sources(places.filesystem, places.root):
@@ -337,8 +345,7 @@ def rebuilt(places: Places, ledger: Ledger) -> int:
         rows = tasks.rows_of(places.target_filesystem, places.target(source.name))
         if rows is not None and rows == tasks.rows_of(places.filesystem, places.source(source.name)):
             done.known[source.name] = Known(source.size, source.stamp, rows, bytes=target.size)
-    batch = ledger.plan("", ())
-    if batch is None or not ledger.commit(batch, done):
+    if not ledger.note(done):
         raise TemporaryError(f"{ledger.root}: another follower writes to it: run again")
     return len(done.known)
 

@@ -9,7 +9,8 @@ It lies beside the output, `<output>.logcal/`, where no reader of the output tri
     follower.json            who holds it, and since when
 
 Plans and dones are created only where nothing is. A batch is committed by its done; a plan without one is what a
-follower that died has left, and the next one carries out just that. States are plans and dones added up, so that a
+follower that died has left, and the next one carries out just that. What is only said of files, since a ledger was made
+anew or a file is to be tried once more, is a done without a plan. States are plans and dones added up, so that a
 start reads little; older plans and dones go.
 """
 
@@ -216,6 +217,15 @@ class Ledger:
         content = {"version": version, "files": batch.files, "removed": batch.removed}
         made = self.folder.create(self._path("plan", batch.number), _json(content))
         return batch if made else None
+
+    def note(self, done: Done) -> bool:
+        """Say something of files without a batch of them, in one write; False: another follower wrote meanwhile."""
+        return self.commit(Batch(self.last + 1, ""), done)
+
+    def discard(self) -> None:
+        """Remove what is left of batches whose stream is not known any more."""
+        for kind in ("plan", "done", "state"):
+            self.folder.remove(kind)
 
     def commit(self, batch: Batch, done: Done) -> bool:
         """End a batch; False: another follower did."""

@@ -277,6 +277,39 @@ def _served_stream(place: Place) -> None:
     write_log(place.root / "arriving", 3, 200, 20)
 
 
+_FOLLOW = (*job("follow", "output.path=scored", log="arriving"), "--once")
+_REFIT = (
+    *job("follow", "output.path=scored", "refit.rows=1", "retention.versions=1", log="arriving"),
+    "--once",
+)
+
+
+def _lost_ledger(place: Place) -> None:
+    _served_stream(place)
+    place.do(*_FOLLOW)
+    shutil.rmtree(place.root / "scored.logcal")
+    write_log(place.root / "arriving" / "more", 1, 200, 30)
+
+
+def _refused_file(place: Place) -> None:
+    """One that was refused, and has been mended in place, with its size and time as they were."""
+    _served_stream(place)
+    path = place.root / "arriving" / "bad.parquet"
+    for name in ("scorf", "score"):
+        pq.write_table(pa.table({name: [0.5]}), path)
+        os.utime(path, (1e9, 1e9))
+        if name == "scorf":
+            place.do(*_FOLLOW, expect=3)
+
+
+def _refitted(place: Place) -> None:
+    """A table of the stream with two versions, and what makes a third."""
+    write_log(place.root / "arriving", 2, 300, 20)
+    for i in range(2):
+        place.do(*_REFIT)
+        write_log(place.root / "arriving" / f"more-{i}", 1, 300, 40 + i)
+
+
 def _sets(place: Place) -> None:
     from jobs.reproduce import SHIPPED
 
@@ -357,7 +390,10 @@ SCENARIOS = {
             ("compare", *setting("cluster.kind=inline", "log.path=log", "output.path=compared")),
             whole=("compared",),
         ),
-        Scenario("follow", _served_stream, (*job("follow", "output.path=scored", log="arriving"), "--once")),
+        Scenario("follow", _served_stream, _FOLLOW),
+        Scenario("follow, a ledger made anew", _lost_ledger, (*_FOLLOW, "--rebuild")),
+        Scenario("follow, a file tried again", _refused_file, (*_FOLLOW, "--retry", "bad.parquet")),
+        Scenario("follow, a refit", _refitted, _REFIT),
         Scenario(
             "tables promote",
             _candidate,
