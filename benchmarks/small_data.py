@@ -25,7 +25,7 @@ from calibrators.measures.threshold import best_threshold
 from calibrators.methods.dgg import DGG
 from calibrators.methods.isotonic import Isotonic
 from jobs import generate
-from jobs.config.generate import GenerateConfig
+from jobs.config.jobs import GenerateConfig
 from jobs.config.loading import load
 from pipeline.execution import InlineExecutor
 from pipeline.generate.folds import SCORED, TRAINED, Folds, RowKeys

@@ -12,7 +12,7 @@ from typing import Any
 from calibrators.measures.predictions import run_passes
 from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
-from jobs.config.compare import CompareConfig
+from jobs.config.jobs import CompareConfig
 from jobs.log_columns import columns_of
 from jobs.run import Outcome, Plan
 from logcal.errors import ConfigError, InputRejectedError

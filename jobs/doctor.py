@@ -17,10 +17,9 @@ from typing import Any
 from pydantic import Field
 
 from calibrators.arithmetic.processors import processors
+from jobs.config.base import Section, Text
 from jobs.config.cluster import ClusterConfig
 from jobs.config.jobs import Scratch
-from jobs.config.section import Section
-from jobs.config.types import Text
 from jobs.run import Outcome
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from pipeline.files.writable import check_writable, size
@@ -89,8 +88,7 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
 
 def _load(files: Sequence[str], settings: Sequence[str]) -> DoctorConfig:
     """Of any job's configuration, the sections that are looked at."""
-    from jobs.config.files import read_values
-    from jobs.config.loading import load_values
+    from jobs.config.loading import load_values, read_values
 
     values = read_values(files, settings)
     values.values = {key: value for key, value in values.values.items() if key in DoctorConfig.model_fields}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs import interrupts
-from jobs.config.follow import FollowConfig
+from jobs.config.jobs import FollowConfig
 from jobs.refit import Refits
 from jobs.refit import check as check_refits
 from jobs.run import Outcome, Plan

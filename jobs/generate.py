@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
-from jobs.config.generate import GenerateConfig
+from jobs.config.jobs import GenerateConfig
 from jobs.run import Outcome, Plan
 from logcal.errors import InputRejectedError
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe

@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from jobs.config.files import Values, read_values
 from jobs.config.jobs import FitConfig
-from jobs.config.loading import load_values
+from jobs.config.loading import Values, load_values, read_values
 from jobs.fit import check_interval, recipe_of
 from jobs.log_columns import columns_of
 from jobs.windows import open_dated

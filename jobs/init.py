@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.config.files import read_values
-from jobs.config.loading import known_keys
+from jobs.config.loading import known_keys, read_values
 from jobs.config.rendering import render_job
 from jobs.registry import JOBS
 from jobs.run import Outcome

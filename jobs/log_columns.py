@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.config.log import LogConfig
+from jobs.config.sections import LogConfig
 from pipeline.log.logs import Columns
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from calibrators.measures.drift import stability_index
-from jobs.config.monitor import MonitorConfig
+from jobs.config.jobs import MonitorConfig
 from jobs.gate.limits import check_transform
 from jobs.run import Outcome, Plan
 from jobs.windows import open_dated

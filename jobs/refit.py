@@ -11,10 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from jobs.config.follow import FollowConfig
-from jobs.config.jobs import FitConfig, JobConfig
-from jobs.config.log import MeasuredLogConfig
-from jobs.config.monitor import MonitorConfig
+from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
+from jobs.config.sections import MeasuredLogConfig
 from logcal.errors import (
     CheckFailedError,
     FileChangedError,

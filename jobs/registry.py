@@ -28,8 +28,6 @@ class Job:
 
     name: str
     help: str
-    config: str
-    """The configuration class, as module:name."""
     module: str
     """Has `prepare(config) -> Prepared`."""
     required: tuple[str, ...] = ()
@@ -42,9 +40,9 @@ class Job:
 
     def config_class(self) -> type[JobConfig]:
         """Import the configuration class."""
-        module, _, name = self.config.partition(":")
-        found: type[JobConfig] = getattr(importlib.import_module(module), name)
-        return found
+        from jobs.config.jobs import JOB_CONFIGS
+
+        return JOB_CONFIGS[self.name]
 
     def load_module(self) -> Any:
         """Import the module that has `prepare`."""
@@ -58,7 +56,6 @@ _JOBS = (
     Job(
         name="generate",
         help="Make a log of labelled data by cross-validation, and a classifier.",
-        config="jobs.config.generate:GenerateConfig",
         module="jobs.generate",
         required=("data.path", "output.path"),
         example="--set data.path=data/ --set output.path=generated/",
@@ -67,7 +64,6 @@ _JOBS = (
     Job(
         name="fit",
         help="Fit a calibrator to a prediction log and publish its lookup table.",
-        config="jobs.config.jobs:FitConfig",
         module="jobs.fit",
         required=("log.path", "store.path", "store.table"),
         example=f"--set log.path=log/ {_STORE}",
@@ -78,7 +74,6 @@ _JOBS = (
     Job(
         name="score",
         help="Add calibrated probabilities to a log, from a published table.",
-        config="jobs.config.jobs:ScoreConfig",
         module="jobs.score",
         required=("log.path", "store.path", "store.table", "output.path"),
         example=f"--set log.path=log/ {_STORE} --set output.path=scored/",
@@ -86,7 +81,6 @@ _JOBS = (
     Job(
         name="follow",
         help="Score a log's files as they arrive, each once.",
-        config="jobs.config.follow:FollowConfig",
         module="jobs.follow",
         required=("log.path", "store.path", "store.table", "output.path"),
         example=f"--set log.path=arriving/ {_STORE} --set output.path=scored/",
@@ -100,7 +94,6 @@ _JOBS = (
     Job(
         name="evaluate",
         help="Measure a published table on a labelled log and write a report.",
-        config="jobs.config.jobs:EvaluateConfig",
         module="jobs.evaluate",
         required=("log.path", "store.path", "store.table", "report.path"),
         example=f"--set log.path=held-out/ {_STORE} --set report.path=report/",
@@ -108,7 +101,6 @@ _JOBS = (
     Job(
         name="monitor",
         help="Watch whether a table's probabilities still come true, day by day.",
-        config="jobs.config.monitor:MonitorConfig",
         module="jobs.monitor",
         required=("log.path", "store.path", "store.table", "window.column"),
         example=f"--set log.path=log/ --set window.column=date {_STORE}",
@@ -116,7 +108,6 @@ _JOBS = (
     Job(
         name="compare",
         help="Compare methods by cross-validation on a log.",
-        config="jobs.config.compare:CompareConfig",
         module="jobs.compare",
         required=("log.path",),
         example="--set log.path=log/ --set output.path=comparison/",
@@ -124,7 +115,6 @@ _JOBS = (
     Job(
         name="demo",
         help="Train a classifier on UCI Adult and run all jobs on its log.",
-        config="jobs.config.jobs:DemoConfig",
         module="jobs.demo",
         example="--output demo-output",
         shortcuts=(Shortcut("--output", "output.path", "Folder to write to (default: demo-output).", "DIR"),),
@@ -132,7 +122,6 @@ _JOBS = (
     Job(
         name="reproduce",
         help="Repeat the experiments of the methods' papers, and compare.",
-        config="jobs.config.reproduce:ReproduceConfig",
         module="jobs.reproduce",
         required=("output.path",),
         example="--quick --set output.path=reproduction",

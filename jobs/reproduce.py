@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from jobs.config.reproduce import ReproduceConfig
+from jobs.config.jobs import ReproduceConfig
 from jobs.run import Outcome, Plan
 from logcal.errors import ConfigError
 from pipeline.execution import Executor

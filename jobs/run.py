@@ -120,8 +120,7 @@ def _run(
         from jobs.cluster.kinds import local_workers
         from jobs.cluster.starting import check_class, process_memory, starting_executor
         from jobs.compile_ahead import helping
-        from jobs.config.files import read_values
-        from jobs.config.loading import load_values
+        from jobs.config.loading import load_values, read_values
         from jobs.logging_setup import announce_compiling
 
     if graph is not None and not dry_run:

@@ -26,7 +26,7 @@ from pipeline.table.published import PublishedTable
 from pipeline.table.version import Version, check_segment_types, segments_of
 
 if TYPE_CHECKING:
-    from jobs.config.follow import FollowConfig
+    from jobs.config.jobs import FollowConfig
 
 
 def prepare(config: ScoreConfig) -> Prepared:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.config.follow import FollowConfig
+from jobs.config.jobs import FollowConfig
 from jobs.gate.limits import WARNED
 from jobs.refit import PUBLISHED, Refits
 from jobs.run import Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from jobs.config.window import WindowConfig
+from jobs.config.sections import WindowConfig
 from logcal.errors import ConfigError
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import Window, choose_window, day_of, open_window

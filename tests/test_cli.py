@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jobs import interrupts
+from jobs.config.jobs import JOB_CONFIGS, DemoConfig
 from jobs.registry import JOBS, Job
 from jobs.run import Outcome, Plan, guarded, run_job
 from logcal.errors import CheckFailedError, NothingToDoError, TemporaryError
@@ -276,7 +277,8 @@ def toy(monkeypatch):
         module = type(sys)("toy_job")
         module.prepare = prepared
         monkeypatch.setitem(sys.modules, "toy_job", module)
-        return Job(name="toy", help="", config="jobs.config.jobs:DemoConfig", module="toy_job")
+        monkeypatch.setitem(JOB_CONFIGS, "toy", DemoConfig)
+        return Job(name="toy", help="", module="toy_job")
 
     return made
 

@@ -7,7 +7,7 @@ import pytest
 
 from calibrators import Isotonic
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from jobs.config.gate import GateConfig
+from jobs.config.sections import GateConfig
 from jobs.gate.requirements import judge
 from pipeline.table.map_change import map_change, one_level, ranking
 

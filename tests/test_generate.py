@@ -20,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from jobs import generate
-from jobs.config.generate import GenerateConfig
+from jobs.config.jobs import GenerateConfig
 from jobs.config.loading import load
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.classifier.shipped_classifier import find_classifier

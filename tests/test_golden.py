@@ -16,7 +16,7 @@ from jobs import fit, score
 from jobs.cluster.starting import starting_executor
 from jobs.config.jobs import FitConfig, ScoreConfig
 from jobs.config.loading import load
-from jobs.config.table import SegmentsConfig
+from jobs.config.sections import SegmentsConfig
 from logcal.errors import InputRejectedError
 from pipeline.table.store import TableStore
 

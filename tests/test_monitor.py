@@ -13,9 +13,8 @@ import logcal
 from calibrators.arithmetic.passes import collapse
 from calibrators.measures.drift import DriftState, evidence_pass
 from jobs import fit, monitor
-from jobs.config.jobs import FitConfig
+from jobs.config.jobs import FitConfig, MonitorConfig
 from jobs.config.loading import load
-from jobs.config.monitor import MonitorConfig
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.table.lookup_table import read_lookup_table

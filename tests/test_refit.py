@@ -15,7 +15,7 @@ import pytest
 
 from jobs import fit
 from jobs import refit as refits
-from jobs.config.follow import FollowConfig, parse_duration
+from jobs.config.jobs import FollowConfig, parse_duration
 from pipeline.execution import InlineExecutor
 from pipeline.follow.ledger import Ledger
 from pipeline.log import logs

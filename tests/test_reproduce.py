@@ -14,8 +14,8 @@ from sklearn.naive_bayes import GaussianNB
 
 from calibrators.methods.auto import CANDIDATES
 from jobs import reproduce
+from jobs.config.jobs import ReproduceConfig
 from jobs.config.loading import load
-from jobs.config.reproduce import ReproduceConfig
 from jobs.reproduce import SHIPPED
 from logcal.errors import ConfigError
 from pipeline.execution import InlineExecutor

@@ -19,7 +19,7 @@ import pytest
 from jobs import evaluate, fit
 from jobs import score as score_job
 from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
-from jobs.config.table import ScoreTableConfig
+from jobs.config.sections import ScoreTableConfig
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.log.score_grid import round_scores

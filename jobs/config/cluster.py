@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from jobs.config.section import Section
-from jobs.config.types import Text
+from jobs.config.base import Section, Text
 
 AUTO, INLINE, THREADS, LOCAL = "auto", "inline", "threads", "local"
 

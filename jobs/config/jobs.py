@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
-from jobs.config.cluster import ClusterConfig
-from jobs.config.gate import GateConfig, RetentionConfig
-from jobs.config.log import LogConfig, MeasuredLogConfig, ScoreLogConfig
-from jobs.config.results import (
+from jobs.config.base import Names, Packages, Paths, Section, Text, as_tuple
+from jobs.config.cluster import ClusterConfig, parse_bytes
+from jobs.config.sections import (
+    CalibratorConfig,
     ClassifierConfig,
     DemoOutputConfig,
     EvaluateSection,
+    GateConfig,
+    LogConfig,
+    MeasuredLogConfig,
+    PublishedConfig,
     ReportConfig,
+    RetentionConfig,
     ScoredConfig,
+    ScoreLogConfig,
     ScoreSection,
+    ScoreTableConfig,
+    SegmentsConfig,
+    StoreConfig,
+    WindowConfig,
+    check_days,
 )
-from jobs.config.section import Section
-from jobs.config.table import CalibratorConfig, PublishedConfig, ScoreTableConfig, SegmentsConfig, StoreConfig
-from jobs.config.types import Text
-from jobs.config.window import WindowConfig
 
 Scratch = Annotated[
     Text | None,
@@ -169,3 +177,619 @@ class DemoConfig(JobConfig):
     def store(self) -> PublishedConfig:
         """Where its tables go."""
         return PublishedConfig(path=f"{self.output.path.rstrip('/')}/store", table=DEMO_TABLE)
+
+
+class MonitorSection(Section):
+    """When an alarm is given."""
+
+    alpha: float = Field(
+        0.01,
+        gt=0,
+        lt=1,
+        description="The chance, at most, that a table whose odds are right within the tolerance ever gives an alarm, "
+        "however long it is watched. Of segments it is the share of false alarms.",
+    )
+    tolerance: float = Field(
+        1.05, ge=1, description="Factor by which odds may be wrong, either way, without being an alarm."
+    )
+
+
+class PageConfig(Section):
+    """Where the page goes."""
+
+    path: Text | None = Field(
+        None,
+        description="Folder to write report.html and run.json to, anew each time. null: the history is only kept in "
+        "the store.",
+    )
+
+
+class MonitorConfig(JobConfig):
+    """Configuration of monitor."""
+
+    log: MeasuredLogConfig = Field(
+        description="The log with the days that have arrived, their labels complete. Rows are counted: no weights."
+    )
+    store: PublishedConfig = Field(description="The published table to watch.")
+    window: WindowConfig = Field(
+        description="column dates the rows. Days that were looked at, and those that the table was fitted to, are "
+        "passed over."
+    )
+    monitor: MonitorSection = Field(MonitorSection(), description="When an alarm is given.")
+    page: PageConfig = Field(PageConfig(), description="Where the page goes.")
+    record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Days need a date, and evidence needs rows."""
+        if self.window.column is None:
+            yield "window.column", "expected the column that dates the rows, found null"
+        if self.log.weight is not None:
+            yield (
+                "log.weight",
+                f"expected null, found '{self.log.weight}': drift is told from independent rows, and weights are none",
+            )
+
+
+METHODS = ("isotonic", "platt", "histogram", "enir", "bbq", "abb")
+
+Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+
+class CompareSection(Section):
+    """What is compared, and how."""
+
+    methods: Methods = Field(
+        METHODS,
+        description="The methods, by their names in calibrator.method. bbq is left out for scores outside [0, 1]. "
+        "The scores as they are come first, if they are probabilities.",
+    )
+    params: dict[str, Any] = Field(
+        {}, description="Parameters of methods, such as {histogram: {bins: 20}, abb: {max_cuts: 500}}."
+    )
+    folds: int = Field(
+        5,
+        ge=2,
+        le=100,
+        description="Parts of the log: each is predicted by calibrators that were fitted to the others.",
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="Of the folds: another one deals the rows otherwise.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """A method is compared once; parameters are those of a method that is."""
+        if len(set(self.methods)) < len(self.methods):
+            yield "methods", f"expected each method once, found {', '.join(self.methods)}"
+        for name in self.params:
+            if name not in self.methods:
+                yield "params", f"expected names of compare.methods, found {name}"
+
+
+class ComparisonOutputConfig(Section):
+    """Where the page goes."""
+
+    path: Text | None = Field(
+        None,
+        description="Folder to write report.html and run.json to. null: the table is only printed.",
+    )
+
+
+class CompareConfig(JobConfig):
+    """Configuration of compare."""
+
+    log: LogConfig = Field(
+        description="The prediction log to read. Segments are not told apart: log.segment is passed over."
+    )
+    compare: CompareSection = Field(CompareSection(), description="What is compared, and how.")
+    output: ComparisonOutputConfig = Field(ComparisonOutputConfig(), description="Where the page goes.")
+    record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER
+
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as '500ms', '30s', '5m', '24h' or '3d'. Raises ValueError.
+
+    >>> parse_duration("1.5m")
+    90.0
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
+    if match is None:
+        raise ValueError(f"expected a duration such as 500ms, 30s, 5m, 24h or 3d, found {text!r}")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _check_duration(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+def _check_size(text: str) -> str:
+    parse_bytes(text)
+    return text
+
+
+Duration = Annotated[Text, AfterValidator(_check_duration)]
+Size = Annotated[Text, AfterValidator(_check_size)]
+Days = Annotated[Text, AfterValidator(check_days)]
+
+
+def _check_optional_days(text: str) -> str:
+    return text if text == "0d" else check_days(text)
+
+
+OptionalDays = Annotated[Text, AfterValidator(_check_optional_days)]
+
+
+class FollowSection(Section):
+    """How the log's files are followed."""
+
+    once: bool = Field(
+        False,
+        description="Take what is there at the start, then end: 0, or 99 where nothing was new, or 3 where files "
+        "were refused. For cron and Airflow. false: go on until stopped.",
+    )
+    poll: Duration = Field("1s", description="Time between listings.")
+    relist: Duration = Field(
+        "1h", description="Time between listings of all days; between them `lookback` is listed."
+    )
+    partition: Text = Field(
+        "date", description="Key of hive folders that give the day of a file, such as date=2026-01-31."
+    )
+    lookback: Days = Field(
+        "3d",
+        description="Days before today whose folders are listed each time. Files outside dated folders, and in folders "
+        "of days to come, always are.",
+    )
+    max_files: int = Field(1000, ge=1, description="Files of a batch at most.")
+    max_bytes: Size = Field("4GiB", description="Bytes of a batch's files at most; it has one file at least.")
+    changed: Literal["rescore", "ignore", "fail"] = Field(
+        "rescore",
+        description="What to do with a file that was scored and has another size or modification time now. rescore: "
+        "write its scored file again. ignore: leave that. fail: stop with exit code 4.",
+    )
+    deleted: Literal["keep", "remove"] = Field(
+        "keep", description="What becomes of the scored file of a file that is gone from the log."
+    )
+    give_up: Duration = Field(
+        "5m",
+        description="Time after which a file that cannot be read is refused; until then it may be half-written.",
+    )
+    lifetime: Duration = Field(
+        "24h",
+        description="Time after which the command ends with 0, to be started again by whatever supervises it.",
+    )
+    status: bool = Field(False, description="Say how the stream stands, and do nothing.")
+    retry: Text | None = Field(
+        None,
+        description="Name of a refused file, below the log's folder, that was mended and is to be tried again.",
+    )
+    rebuild: bool = Field(
+        False,
+        description="Make a lost ledger from the log and the output before following: a scored file that is there, "
+        "with as many rows, and not older than its source, is kept.",
+    )
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The durations, in seconds."""
+        return {key: parse_duration(getattr(self, key)) for key in ("poll", "relist", "give_up", "lifetime")}
+
+    @property
+    def lookback_days(self) -> int:
+        """Days to list each time."""
+        return int(self.lookback.removesuffix("d"))
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a batch."""
+        return parse_bytes(self.max_bytes)
+
+
+class LabelledConfig(Section):
+    """Where rows with labels are."""
+
+    path: Paths | None = Field(
+        None,
+        description="A log with labels, such as one that joins outcomes to predictions. null: log.path has them; rows "
+        "without a label wait.",
+    )
+
+
+class RefitSection(Section):
+    """When the table is fitted anew: the fit job runs as it would by itself, with the sections that it knows."""
+
+    every: Duration | None = Field(
+        None, description="Time after the last refit, such as 24h. null: not by the clock."
+    )
+    rows: int | None = Field(
+        None, ge=1, description="Rows scored since the last refit. null: not by their number."
+    )
+    alarm: Duration | None = Field(
+        None,
+        description="Time between looks at the table as `logcal monitor` does (with window.column, and the section "
+        "monitor); its alarm is a reason for a refit. null: not looked at.",
+    )
+    mature_after: OptionalDays = Field(
+        "0d",
+        description="With window.column: days after which a day's labels are taken to be complete; later days are left "
+        "out. Positives and negatives become known at different speeds, so that what is known early is biased.",
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there are refits at all."""
+        return not (self.every is None and self.rows is None and self.alarm is None)
+
+    @property
+    def every_seconds(self) -> float | None:
+        """Seconds between refits."""
+        return None if self.every is None else parse_duration(self.every)
+
+    @property
+    def alarm_seconds(self) -> float | None:
+        """Seconds between looks."""
+        return None if self.alarm is None else parse_duration(self.alarm)
+
+    @property
+    def mature_days(self) -> int:
+        """Days that a day's labels take."""
+        return int(self.mature_after.removesuffix("d"))
+
+
+class RetentionSection(RetentionConfig):
+    """What is forgotten, and when."""
+
+    ledger: Days | None = Field(
+        None,
+        description="Days after which dated folders of the log are neither listed nor known any more, such as 90d. "
+        "null: nothing is forgotten.",
+    )
+
+    @property
+    def ledger_days(self) -> int | None:
+        """Days, or None."""
+        return None if self.ledger is None else int(self.ledger.removesuffix("d"))
+
+
+class StreamPageConfig(Section):
+    """Where the page goes."""
+
+    path: Text | None = Field(
+        None,
+        description="Local folder to write report.html to: how the stream stands, its last batches, what was refused, "
+        "and whether the probabilities of the last days came true (where the table is watched: refit.alarm, or "
+        "`logcal monitor`). Written anew once a minute, and at the end. null: no page.",
+    )
+
+
+class FollowConfig(JobConfig):
+    """Configuration of follow."""
+
+    log: LogConfig = Field(description="The prediction log to follow: one folder that files arrive in.")
+    store: PublishedConfig = Field(
+        description="The published table to score with. version null: the one that is current as each batch begins."
+    )
+    classifier: ClassifierConfig = Field(
+        ClassifierConfig(), description="A classifier to score with, for logs of features."
+    )
+    output: ScoredConfig = Field(
+        description="Where the scored files go, each under its own name. The ledger lies beside it, in <path>.logcal/."
+    )
+    follow: FollowSection = Field(FollowSection(), description="How files are followed.")
+    labelled: LabelledConfig = Field(LabelledConfig(), description="With refits: where rows with labels are.")
+    refit: RefitSection = Field(RefitSection(), description="When the table is fitted anew.")
+    calibrator: CalibratorConfig = Field(CalibratorConfig(), description="With refits: how to calibrate.")
+    segments: SegmentsConfig = Field(
+        SegmentsConfig(), description="With refits and log.segment: which segments get a map of their own."
+    )
+    window: WindowConfig = Field(
+        WindowConfig(), description="With refits: which days of the log to use: all, or the last ones."
+    )
+    score_table: ScoreTableConfig = Field(ScoreTableConfig(), description="With refits: the sorted log.")
+    gate: GateConfig = Field(
+        GateConfig(), description="With refits: what the table must pass before it is used."
+    )
+    monitor: MonitorSection = Field(MonitorSection(), description="With refit.alarm: when an alarm is given.")
+    retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
+    page: StreamPageConfig = Field(
+        StreamPageConfig(), description="The page that shows how the stream stands."
+    )
+    record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """A version that is named does not change."""
+        if self.refit.wanted and self.store.version is not None:
+            yield "store.version", "expected null with refits, which publish new versions, found one"
+        if self.refit.mature_days and self.window.column is None:
+            yield "refit.mature_after", "only goes with window.column, found window.column=null"
+        if self.refit.alarm is not None and self.window.column is None:
+            yield "refit.alarm", "only goes with window.column, found window.column=null"
+        if self.refit.alarm is not None and self.log.weight is not None:
+            yield (
+                "refit.alarm",
+                "only goes with rows without weights, found log.weight: set refit.every instead",
+            )
+
+
+class DataConfig(Section):
+    """Labelled data."""
+
+    path: Paths = Field(
+        description="Where the data is: a folder, a Parquet file, a glob or an fsspec URL such as s3://bucket/data/; "
+        "or a list of these. One row an example; numbers, booleans and text, nulls where values are missing."
+    )
+    label: Text = Field("label", description="Column of the label: booleans, or the numbers 0 and 1.")
+    features: Names | None = Field(
+        None, description="Columns to learn from. null: all but those that are named here for something else."
+    )
+    exclude: Names = Field((), description="With features null: columns not to learn from.")
+    categories: Names = Field(
+        (), description="Features that are categories although they are whole numbers. Text always is."
+    )
+    keep: Names = Field(
+        (),
+        description="Columns to copy to the log, such as segments. They are features only if features names them.",
+    )
+    row_id: Text | None = Field(
+        None,
+        description="Column that tells the rows apart: whole numbers or text. A row then has the same part in every "
+        "fold wherever it lies. null: its place in the data, files by name.",
+    )
+    group: Text | None = Field(None, description="With generate.split=group: column of the group.")
+    time: Text | None = Field(
+        None, description="With generate.split=time: column of the time, or of any number that grows with it."
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """A label is no feature, and no column is two things at once."""
+        roles = {"label": self.label, "row_id": self.row_id, "group": self.group}
+        for role, name in roles.items():
+            if name is not None and name in (self.features or ()):
+                yield (
+                    "features",
+                    f"expected no column of another meaning, found '{name}', which is data.{role}",
+                )
+        if self.time == self.label:
+            yield "time", f"expected another column than data.label, found '{self.time}' for both"
+        for role in ("row_id", "group"):
+            if roles[role] == self.label:
+                yield role, f"expected another column than data.label, found '{self.label}' for both"
+        if self.features is not None:
+            twice = [name for i, name in enumerate(self.features) if name in self.features[:i]]
+            if twice:
+                yield "features", f"expected different columns, found '{twice[0]}' twice"
+            if self.exclude:
+                yield "exclude", "only goes with data.features=null"
+
+
+_ESTIMATOR: dict[str, Any] = {
+    "class": (
+        Text,
+        Field(
+            "sklearn.naive_bayes.GaussianNB",
+            description="Dotted path of a classifier's class in one of the packages below; it needs predict_proba "
+            "or decision_function.",
+        ),
+    ),
+    "params": (
+        dict[str, Any],
+        Field(
+            {},
+            description="Its parameters, such as {max_iter: 500}. A random_state that is not given here comes from "
+            "generate.seed; threads are held to one a task.",
+        ),
+    ),
+    "packages": (
+        Packages,
+        Field(
+            ("sklearn",),
+            description="Packages that the class may come from: sklearn, xgboost, lightgbm, catboost. Nothing else "
+            "is ever imported.",
+        ),
+    ),
+    "categories": (
+        Literal["one_hot", "none"],
+        Field(
+            "one_hot",
+            description="one_hot: a column a category, and one for null where there are nulls. none: the features "
+            "must be numbers.",
+        ),
+    ),
+    "imputation": (
+        Literal["median", "mean", "most_frequent", "none"],
+        Field(
+            "median",
+            description="What stands in for a missing number, computed from the rows trained on. none: the "
+            "estimator takes missing values itself.",
+        ),
+    ),
+    "scaling": (
+        Literal["standard", "min_max", "none"],
+        Field(
+            "none",
+            description="standard: numbers to mean 0 and variance 1. min_max: to [0, 1]. none: as they are.",
+        ),
+    ),
+}
+
+# Not written as a class: `class`, its first key, is a word of Python.
+EstimatorConfig: Any = create_model("EstimatorConfig", __base__=Section, **_ESTIMATOR)
+EstimatorConfig.__doc__ = "How to make the classifier."
+
+
+class GenerateSection(Section):
+    """How to generate the log."""
+
+    target_rows: int = Field(
+        5000,
+        ge=1,
+        description="Repeat until at least so many rows are scored; the last repeat is kept whole.",
+    )
+    train_fraction: float = Field(
+        0.7, gt=0, lt=1, description="Share of the rows that a repeat is trained on; it scores the others."
+    )
+    repeats: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Number of repeats; goes over target_rows. null: as target_rows needs.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=1 << 64,
+        description="Of all random numbers: a row's part in a repeat depends on the seed, the repeat and the row's id.",
+    )
+    split: Literal["row", "group", "time"] = Field(
+        "row",
+        description="row: each row on its own. group: all rows of a group in the same part. time: train on the past: "
+        "the last (1 - train_fraction) of the rows in `repeats` blocks (null: 5), each scored by a classifier trained "
+        "on all rows before it.",
+    )
+    stratified: bool = Field(
+        False, description="With row: give both parts the same share of positives, as nearly as can be."
+    )
+    training: Literal["in_memory", "partial_fit"] = Field(
+        "in_memory",
+        description="in_memory: each task holds all rows. partial_fit: batch by batch, for estimators that have it and "
+        "data that a worker cannot hold.",
+    )
+    batch_rows: int = Field(10_000, ge=1, description="With partial_fit: rows a step.")
+    on_failure: Literal["stop", "skip"] = Field(
+        "stop",
+        description="What to do when a repeat fails, as when the estimator does not converge or a part has one class. "
+        "stop: write nothing. skip: go on without it and, where target_rows counts, with one more.",
+    )
+
+
+class GeneratedConfig(Section):
+    """Where the log and the classifier go."""
+
+    path: Text = Field(
+        description="Folder to write to: log/, a prediction log for the other jobs; classifier/, the classifier "
+        "trained on all rows, which `logcal score` takes."
+    )
+
+
+class GenerateConfig(JobConfig):
+    """Configuration of generate."""
+
+    data: DataConfig = Field(description="The labelled data to learn from.")
+    estimator: EstimatorConfig = Field(
+        EstimatorConfig(), description="The classifier, and what comes before it."
+    )
+    generate: GenerateSection = Field(GenerateSection(), description="How to generate the log.")
+    output: GeneratedConfig = Field(description="Where the results go.")
+    record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """A key that goes with a way to split is given exactly with it."""
+        for role in ("group", "time"):
+            given = getattr(self.data, role) is not None
+            if self.generate.split == role and not given:
+                yield f"data.{role}", f"REQUIRED with generate.split={role}"
+            elif given and self.generate.split != role:
+                yield f"data.{role}", f"only goes with generate.split={role}, found {self.generate.split}"
+        if self.generate.stratified and self.generate.split != "row":
+            yield "generate.stratified", f"only goes with generate.split=row, found {self.generate.split}"
+        if self.generate.training == "partial_fit" and self.data.row_id is not None:
+            yield (
+                "data.row_id",
+                "does not go with generate.training=partial_fit, which takes the rows as they lie: leave it out",
+            )
+
+
+class ExperimentDataConfig(Section):
+    """The data sets of the experiments."""
+
+    path: Text | None = Field(
+        None,
+        description="Folder of the data sets, one Parquet file each, which all workers must see; the sets that are "
+        "not there are left out, and the report says which. null: the sets that logcal ships.",
+    )
+
+
+class ReproductionConfig(Section):
+    """Where the results go."""
+
+    path: Text = Field(
+        description="Folder to write to: results/ has one file a data set, classifier and run, and what is there is "
+        "not computed again; results.parquet, reproduction.md, reproduction.html and figures/ are made of them."
+    )
+
+
+class ReproduceSection(Section):
+    """What to run."""
+
+    quick: bool = Field(
+        False,
+        description="A run of some minutes on two cores: at most 2 runs, 3 folds, and data sets cut to 1,000 rows.",
+    )
+    experiments: (
+        Annotated[
+            tuple[Literal["simulated", "binning", "generated", "real", "sizes", "times"], ...],
+            BeforeValidator(as_tuple),
+            Field(min_length=1),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="The experiments to run, a list of: simulated (points of which the isotonic assumption fails), "
+        "binning (SBB, ABB and ACP), generated (DG and DGG), real (cross-validation on all sets), sizes (from 100 to "
+        "30,000 rows to calibrate with), times (of the calibrators alone). null: all.",
+    )
+    runs: int = Field(
+        10, ge=1, le=1000, description="Runs of each experiment, each with other random numbers."
+    )
+    large_runs: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="At most so many runs of what takes long: sets with more than 2,000 rows, and the experiment on "
+        "sizes. null: as many as of the others.",
+    )
+    folds: int = Field(10, ge=2, le=100, description="Folds of the cross-validation on real data.")
+    max_rows: int | None = Field(
+        None,
+        ge=100,
+        description="Larger data sets are cut to so many rows, at random, others in each run. null: none is.",
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="Of all random numbers.")
+
+
+class ReproduceConfig(JobConfig):
+    """Configuration of reproduce."""
+
+    data: ExperimentDataConfig = Field(ExperimentDataConfig(), description="The data sets.")
+    output: ReproductionConfig = Field(description="Where the results go.")
+    reproduce: ReproduceSection = Field(ReproduceSection(), description="What to run.")
+    record: RecordConfig = _RECORD
+    storage: StorageConfig = _STORAGE
+    scratch: Scratch = None
+    cluster: ClusterConfig = _CLUSTER
+
+
+JOB_CONFIGS: Mapping[str, type[JobConfig]] = {
+    "generate": GenerateConfig,
+    "fit": FitConfig,
+    "score": ScoreConfig,
+    "follow": FollowConfig,
+    "evaluate": EvaluateConfig,
+    "monitor": MonitorConfig,
+    "compare": CompareConfig,
+    "demo": DemoConfig,
+    "reproduce": ReproduceConfig,
+}
+"""By the job's name, in the order of --help."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from jobs.config.base import Section, section_of
 from jobs.config.cluster import ClusterConfig
-from jobs.config.section import Section, section_of
-from jobs.registry import JOBS
+from jobs.config.jobs import JOB_CONFIGS
 
 _WIDTH = 98
 
@@ -144,10 +144,19 @@ def render_overlay(overlay: Overlay) -> str:
 def conf_files() -> dict[str, str]:
     """All files of conf/, by relative path."""
     jobs = {
-        f"{job.name}.yaml": render_job(job.name, job.config_class()) for job in JOBS.values() if job.required
+        f"{name}.yaml": render_job(name, model) for name, model in JOB_CONFIGS.items() if _needs_values(model)
     }
     overlays = {f"cluster/{name}.yaml": render_overlay(overlay) for name, overlay in OVERLAYS.items()}
     return {**jobs, **overlays}
+
+
+def _needs_values(model: type[Section]) -> bool:
+    """Whether a key has no default."""
+    fields = model.model_fields.values()
+    sections = [section for info in fields if (section := section_of(info.annotation))]
+    return any(map(_needs_values, sections)) or any(
+        info.is_required() and not section_of(info.annotation) for info in fields
+    )
 
 
 def _section(

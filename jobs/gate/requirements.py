@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from jobs.config.gate import GateConfig
+from jobs.config.sections import GateConfig
 from logcal.errors import InputRejectedError
 from pipeline.fit.holdout import HeldOut
 from pipeline.fit.recipe import Content

@@ -43,7 +43,7 @@ NUMBERS = [
 
 def keys_of(model: Any, prefix: str = "") -> list[str]:
     """The dotted keys of a configuration."""
-    from jobs.config.section import section_of
+    from jobs.config.base import section_of
 
     found = []
     for name, info in model.model_fields.items():

@@ -1,11 +1,12 @@
-"""Sections of configurations: what all of them check."""
+"""Section, the base of all parts of a configuration, and the types of values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any, Self, get_origin
+from typing import Annotated, Any, Literal, Self, get_origin
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -56,3 +57,28 @@ class Section(BaseModel):
 def section_of(annotation: Any) -> type[Section] | None:
     """The annotation, if it is a section."""
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(
+            f"expected a plain name of letters, digits, '-', '_' and '.' that begins with a letter or digit, "
+            f"found {name!r}"
+        )
+    return name
+
+
+def as_tuple(value: Any) -> Any:
+    """One value or a list of values as a tuple."""
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if isinstance(value, str) else value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, AfterValidator(_check_name)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
+Packages = Annotated[
+    tuple[Literal["sklearn", "xgboost", "lightgbm", "catboost"], ...], BeforeValidator(as_tuple)
+]
+Paths = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]

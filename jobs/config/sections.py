@@ -1,0 +1,548 @@
+"""The sections that several jobs share: the log, its days, the table, the gate, and what jobs write."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from jobs.config.base import Name, Names, Packages, Paths, Section, Text
+
+_PATH = (
+    "Where the log is: a folder (its hive partitions too), a Parquet file, a glob or an fsspec URL such as "
+    "s3://bucket/log/; or a list of these."
+)
+
+
+_SCORE = "Column of the score: floats or integers, finite; a higher score means more likely positive."
+
+
+class LogConfig(Section):
+    """A log with labels."""
+
+    path: Paths = Field(description=_PATH)
+    score: Text = Field("score", description=_SCORE)
+    label: Text = Field(
+        "label",
+        description="Column of the label: booleans, or the numbers 0 and 1; null: not known yet, the row waits.",
+    )
+    weight: Text | None = Field(
+        None,
+        description="Column of the row's weight: a number from 1e-100 to 1e100. null: every row weighs 1.",
+    )
+    weights: Literal["counts", "sampling"] = Field(
+        "counts",
+        description="What a weight says. counts: how often the row counts; 2 is the row twice. sampling: how "
+        "many others it stands for, whatever its label, because rows were drawn with different probabilities: then the "
+        "rows count as Kish's effective size, (sum w)^2 / sum w^2, and it does not matter what weights are multiplied "
+        "by.",
+    )
+    negative_sampling_rate: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the rows with label 0 that the log holds, chosen by chance, such as 0.01: probabilities "
+        "are then those of all rows. Do not give sampled rows weights for it.",
+    )
+    positive_sampling_rate: float = Field(1.0, gt=0, le=1, description="The same of the rows with label 1.")
+    segment: Names = Field(
+        (),
+        description="Columns whose values tell segments apart, such as [model_id, country]: strings, integers, "
+        "booleans or dates; null is a segment too. fit makes a map for each; score and evaluate use those of the "
+        "table. []: one map for all rows.",
+    )
+    score_transform: Literal["none", "sigmoid"] = Field(
+        "none",
+        description="none: the score as it is. sigmoid: 1 / (1 + exp(-score)), for scores that are margins "
+        "(log odds).",
+    )
+    on_bad_rows: Literal["fail", "quarantine"] = Field(
+        "fail",
+        description="What to do with rows whose score, label or weight cannot be used. fail: stop and say which. "
+        "quarantine: leave them out, and count them by reason.",
+    )
+    max_bad_fraction: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="With quarantine: the largest fraction of bad rows, in [0, 1], that is still accepted.",
+    )
+    quarantine_path: Text | None = Field(
+        None,
+        description="With quarantine: folder to write the bad rows to, as Parquet. null: they are only counted.",
+    )
+
+    @property
+    def sampling(self) -> bool:
+        """Whether weights say how many others a row stands for."""
+        return self.weights == "sampling"
+
+    @property
+    def sampling_rate(self) -> float:
+        """The share of negatives that were kept over that of positives: what odds are multiplied by."""
+        return self.negative_sampling_rate / self.positive_sampling_rate
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """One column cannot be two things; what is not quarantined is not written."""
+        roles = [("score", self.score), ("label", self.label), ("weight", self.weight)]
+        seen: dict[str, str] = {}
+        for role, column in [*roles, *(("segment", column) for column in self.segment)]:
+            if column in seen:
+                yield role, f"expected another column than log.{seen[column]}, found '{column}' for both"
+            elif column is not None:
+                seen[column] = role
+        if self.sampling and self.weight is None:
+            yield "weights", "expected log.weight with log.weights=sampling, found log.weight=null"
+        if self.quarantine_path is not None and self.on_bad_rows != "quarantine":
+            yield (
+                "quarantine_path",
+                "is only written with log.on_bad_rows=quarantine, found log.on_bad_rows=fail",
+            )
+
+
+_SAME_TRANSFORM = Field(
+    None,
+    description="What the scores go through first: the table's own transform, whatever is given here. none or sigmoid: "
+    "an error if it is not the table's. null: not compared.",
+)
+
+
+class MeasuredLogConfig(LogConfig):
+    """A log with labels, to measure a table on."""
+
+    score_transform: Literal["none", "sigmoid"] | None = _SAME_TRANSFORM  # type: ignore[assignment]
+
+
+class ScoreLogConfig(Section):
+    """A log to be scored: labels and weights are not read."""
+
+    path: Paths = Field(description=_PATH)
+    score: Text = Field(
+        "score",
+        description="Column of the score: floats or integers. A score that is null or NaN gets a null probability. "
+        "With a classifier: the column to write it to.",
+    )
+    score_transform: Literal["none", "sigmoid"] | None = _SAME_TRANSFORM
+
+
+def _date_as_text(value: Any) -> Any:
+    # YAML reads 2026-01-31 as a date.
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def _check_date(text: str) -> str:
+    try:
+        dt.date.fromisoformat(text if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else "")
+    except ValueError:
+        raise ValueError(f"expected a date such as 2026-01-31, found {text!r}") from None
+    return text
+
+
+def _days_need_a_unit(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(f"expected a number of days such as 30d, found the number {value}: write {value}d")
+    return value
+
+
+def check_days(text: str) -> str:
+    """A number of days such as 30d; ValueError where it is none."""
+    if not re.fullmatch(r"[1-9]\d{0,4}d", text):
+        hint = f": write {text}d" if re.fullmatch(r"[1-9]\d{0,4}", text) else ""
+        raise ValueError(f"expected a number of days such as 30d, found {text!r}{hint}")
+    return text
+
+
+class WindowConfig(Section):
+    """Which days of the log are used."""
+
+    column: Text | None = Field(
+        None,
+        description="Column that dates the rows: dates, timestamps, integers such as 20260131, text such as "
+        "2026-01-31; or the key of hive folders such as date=2026-01-31. fit keeps each day's rows sorted in the "
+        "store, and later fits sort only days that are new or changed. null: all of the log.",
+    )
+    last: Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(check_days)] = Field(
+        "30d", description="With window.column: the number of days, such as 30d."
+    )
+    until: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_check_date)] | None = Field(
+        None,
+        description="With window.column: the last day, such as 2026-01-31. null: the latest day in the log.",
+    )
+    min_labelled: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="With window.column: share of a day's rows that must have their label for the day to be used, in "
+        "[0, 1]. Positives and negatives become known at different speeds: what is known of a day early is biased.",
+    )
+    half_life: Annotated[Text, AfterValidator(check_days)] | None = Field(
+        None,
+        description="With window.column: the number of days, such as 14d, after which a row counts half as much as "
+        "one of the last day. null: all rows count alike.",
+    )
+
+    @property
+    def length(self) -> int:
+        """Number of days."""
+        return int(self.last.removesuffix("d"))
+
+    @property
+    def half_life_days(self) -> int | None:
+        """Days after which a row counts half; None: rows count alike."""
+        return None if self.half_life is None else int(self.half_life.removesuffix("d"))
+
+    @property
+    def last_day(self) -> dt.date | None:
+        """The last day, where it is given."""
+        return None if self.until is None else dt.date.fromisoformat(self.until)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The other keys only mean something with a column."""
+        if self.until is not None and self.column is None:
+            yield "until", "only goes with window.column, found window.column=null"
+        if self.half_life is not None and self.column is None:
+            yield "half_life", "only goes with window.column, found window.column=null"
+        if self.half_life_days is not None and self.length > 300 * self.half_life_days:
+            yield (
+                "half_life",
+                f"expected at least a 300th of window.last ({self.last}), found {self.half_life}",
+            )
+
+
+OwnDays = Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(check_days)] | None
+
+
+class StoreConfig(Section):
+    """Where a job publishes its table."""
+
+    path: Text = Field(description="Folder of the published tables; made if it is not there.")
+    table: Name = Field(description="Name of the table: letters, digits, '-', '_' and '.'.")
+    publish: Literal["current", "candidate"] = Field(
+        "current",
+        description="current: make the new version the one that is used. candidate: only keep it, until `logcal tables "
+        "promote` makes it current.",
+    )
+    force: bool = Field(
+        False,
+        description="Whether to make it current also where its data end earlier than those of the version that is: "
+        "the option --force. Otherwise that is refused if window.until is given, or if that version was published "
+        "while this fit ran.",
+    )
+
+
+class PublishedConfig(Section):
+    """A published table."""
+
+    path: Text = Field(description="Folder of the published tables.")
+    table: Name = Field(description="Name of the table.")
+    version: Name | None = Field(None, description="Version of the table. null: the one that CURRENT names.")
+
+
+class CalibratorConfig(Section):
+    """How to calibrate."""
+
+    method: Text = Field(
+        "isotonic",
+        description="isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one "
+        "of them. bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. "
+        "histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta calibration, of scores in "
+        "[0, 1]. dg, dgg: isotonic regression on a log "
+        "that `logcal generate` made, on its rows and on groups of them. auto: of platt, isotonic, enir, bbq and abb "
+        "the simplest that is not clearly worse by cross-validation. docs/methods.md helps to choose.",
+    )
+    params: dict[str, Any] = Field(
+        {},
+        description="The method's parameters, such as {bins: 20} for histogram or {group_size: 100} for dgg.",
+    )
+    monotone: Literal["require", "allow", "repair"] = Field(
+        "allow",
+        description="What to do when the fitted map decreases somewhere, as enir, near_isotonic, bbq, sbb, abb and "
+        "histogram may. allow: publish it. repair: publish its isotonic projection. require: publish nothing.",
+    )
+    interval: Literal["none", "band", "venn_abers"] = Field(
+        "none",
+        description="An interval for each row of the table, in prob_lower and prob_upper. band: the true probability "
+        "lies within it, at all scores at once with 95 % confidence, if it never decreases with the score. venn_abers: "
+        "the multiprobabilities of Venn-Abers prediction, of isotonic alone; no confidence interval. With segments "
+        "those of each map are of the rows that it is fitted to (segments.shrinkage: none).",
+    )
+
+
+class SegmentsConfig(Section):
+    """Which segments get a map of their own, and what the others get."""
+
+    shrinkage: Literal["auto", "none"] = Field(
+        "auto",
+        description="auto: segments borrow strength where the method is isotonic (not strict): every segment moves the "
+        "map of the segment of one column less by two numbers, as far as its rows tell, and those with enough rows "
+        "have a map of their own that leans on it (docs/segments.md). none, and other methods: a segment has its own "
+        "map or that of the segment of one column less, as it is.",
+    )
+    min_rows: int = Field(
+        1000,
+        ge=1,
+        description="Rows that a segment must have to be calibrated on its own, where segments do not borrow strength.",
+    )
+    min_positives: int | None = Field(
+        None,
+        ge=1,
+        description="Rows with label 1 that it must have; and as many with label 0, where segments borrow strength. "
+        "null: 100 where they do, otherwise 10. With less, and without borrowing, it uses the map of the segment of "
+        "one column less, then that of all rows, then the score as it is.",
+    )
+
+    def positives(self, leaning: bool) -> int:
+        """Rows with label 1 that a segment must have. leaning : whether segments borrow strength."""
+        return self.min_positives or (100 if leaning else 10)
+
+
+def _as_grid(value: Any) -> Any:
+    # YAML reads 0.001 as a number, and 1.0e-6.
+    if not isinstance(value, float):
+        return value
+    return next((f"1e-{k}" for k in range(1, 10) if value == float(f"1e-{k}")), str(value))
+
+
+def _check_grid(text: str) -> str:
+    if not re.fullmatch(r"none|float32|1e-[1-9]", text):
+        raise ValueError(f"expected none, float32, or a power of ten from 1e-1 to 1e-9, found {text!r}")
+    return text
+
+
+class ScoreTableConfig(Section):
+    """The sorted log, one row a distinct score."""
+
+    keep: bool = Field(False, description="Whether to keep it with the published version, as Parquet.")
+    grid: Annotated[Text, BeforeValidator(_as_grid), AfterValidator(_check_grid)] = Field(
+        "none",
+        description="What scores are rounded to when they are read. none: they stay as they are. float32: the nearest "
+        "32-bit float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest move is "
+        "reported. With a power of ten and without weights a day table is counts, of bounded size.",
+    )
+
+
+def _share_as_text(value: Any) -> Any:
+    # YAML reads 0.1 as a number.
+    return str(value) if isinstance(value, float) else value
+
+
+def _check_holdout(text: str) -> str:
+    if re.fullmatch(r"[1-9]\d{0,4}d", text):
+        return text
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError(
+            f"expected a share of the rows such as 0.2, or a number of days such as 1d, found {text!r}"
+        )
+    return text
+
+
+class GateConfig(Section):
+    """What a new table must pass before it becomes the current one; what fails is kept as a candidate, exit 4."""
+
+    min_rows: int = Field(
+        1000,
+        ge=0,
+        description="Rows that the table must have been fitted to, at least; with weights, as many as "
+        "they count for (log.weights).",
+    )
+    min_positives: int = Field(
+        10,
+        ge=0,
+        description="Rows with label 1 that it must have been fitted to, at least, and as many with label 0; with "
+        "weights as gate.min_rows.",
+    )
+    max_rows_drop: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="The largest share by which it may have fewer rows, and less weight, than the current version. 1: "
+        "any.",
+    )
+    ranking: bool = Field(
+        True,
+        description="Whether scores must rank: refused if the AUC is below 0.5 beyond chance (2.33 standard errors), "
+        "as with inverted labels, or if all scores get one probability.",
+    )
+    max_change: float | None = Field(
+        None,
+        gt=0,
+        description="The largest mean change of the probability against the current version's, over the log's rows and "
+        "relative to the mean probability. null: any, with a warning from 0.5 on.",
+    )
+    holdout: Annotated[str, BeforeValidator(_share_as_text), AfterValidator(_check_holdout)] | None = Field(
+        None,
+        description="Rows to judge the table on, which it is not fitted to: a share of them such as 0.2, chosen by "
+        "their content, or with window.column the last days, such as 1d. null: none.",
+    )
+    refit: bool = Field(
+        True,
+        description="With gate.holdout: whether what passes is fitted to all rows before it is published.",
+    )
+    on_fail: Literal["refuse", "warn"] = Field(
+        "refuse",
+        description="refuse: what fails is kept as a candidate, the current version stays, and the exit code is 4. "
+        "warn: it is published with a warning.",
+    )
+
+    @property
+    def share(self) -> float | None:
+        """The share of rows that are held out, where it is one."""
+        return None if self.holdout is None or self.holdout.endswith("d") else float(self.holdout)
+
+    @property
+    def days(self) -> int:
+        """The number of last days that are held out."""
+        return int(self.holdout.removesuffix("d")) if self.holdout and self.holdout.endswith("d") else 0
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The other keys only mean something with a holdout."""
+        if not self.refit and self.holdout is None:
+            yield "refit", "only goes with gate.holdout, found gate.holdout=null"
+
+
+class RetentionConfig(Section):
+    """What is kept of what came before."""
+
+    versions: int | None = Field(
+        None,
+        ge=1,
+        description="How many of the newest versions stay when a new one is published; the current one, and the one "
+        "that a rollback would go back to, stay in any case. null: all.",
+    )
+
+
+class EvaluateSection(Section):
+    """How to evaluate."""
+
+    bins: int = Field(10, ge=1, le=1000, description="Number of bins of ECE, MCE and the reliability table.")
+    last: OwnDays = Field(
+        None,
+        description="With window.column: the number of last days to measure, such as 1d. null: window.last.",
+    )
+    against: Text | None = Field(
+        None,
+        description="What to compare the table with, on the same rows: another version's name, previous (the version "
+        "before it), or raw (the scores themselves). The difference of the losses is given with its standard error.",
+    )
+    require: dict[str, float] = Field(
+        {},
+        description="Limits of measures, such as {ece_frequency: 0.01, calibration_in_the_large: 0.02, auc: 0.7}: the "
+        "largest absolute value; of auc and accuracy the smallest. Where one is not kept the report is written and the "
+        "exit code is 4. Beside the measures: calibration_in_the_large (mean prediction less the share of label 1), "
+        "log_ratio (the logarithm of observed over expected), ratio_z and spiegelhalter_z (standard normal by chance).",
+    )
+    allow_in_sample: bool = Field(
+        True,
+        description="Whether the log may hold rows that the table was fitted to, which make it look better than it is. "
+        "false: that is exit code 4. Where it does, the report says so in any case.",
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Only what is measured can be required."""
+        for name in self.require:
+            if name not in REQUIRABLE:
+                yield "require", f"expected names among {', '.join(REQUIRABLE)}, found {name!r}"
+
+
+REQUIRABLE = (
+    "auc", "accuracy", "brier", "rmse", "log_loss", "ece_frequency", "mce_frequency", "ece_width", "mce_width",
+    "calibration_in_the_large", "log_ratio", "ratio_z", "spiegelhalter_z",
+)  # fmt: skip
+"""What evaluate.require takes."""
+
+
+class ScoredConfig(Section):
+    """Where the scored log goes."""
+
+    path: Text = Field(
+        description="Folder to write the scored log to, in the layout of the log; outside the log. With a window "
+        "{day} in it is the window's last day."
+    )
+    mode: Literal["new", "replace"] = Field(
+        "new",
+        description="What to do where output.path holds an earlier result. new: refuse. replace: put the new output, "
+        "whole, in its place.",
+    )
+    column: Text = Field("probability", description="Name of the column with the calibrated probability.")
+    version_column: Text = Field(
+        "table_version", description="Name of the column with the version of the table that was used."
+    )
+    interval: bool = Field(
+        False,
+        description="Whether to add the columns prob_lower and prob_upper too, from a table with intervals "
+        "(calibrator.interval of fit).",
+    )
+    decision_column: Text = Field(
+        "decision",
+        description="With a classifier: name of the column with the decision, true where the probability reaches the "
+        "threshold that maximises the classification rate on the rows the classifier was trained on.",
+    )
+
+
+class ClassifierConfig(Section):
+    """A classifier that `logcal generate` trained."""
+
+    path: Text | None = Field(
+        None,
+        description="Its folder, or that of the generated log. The log then has features: their score is added as "
+        "log.score, with the probability and the decision. null: the log has scores.",
+    )
+    packages: Packages = Field(
+        ("sklearn",),
+        description="Packages whose types may be loaded with it: sklearn, xgboost, lightgbm, catboost.",
+    )
+    allow_other: bool = Field(
+        False,
+        description="Whether to score with a table that was fitted on another classifier's generated log.",
+    )
+
+
+class ScoreSection(Section):
+    """What is scored, and what is not."""
+
+    last: OwnDays = Field(
+        None,
+        description="With window.column: the number of last days to score, such as 1d. null: window.last.",
+    )
+    max_outside_range: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="The largest share of rows, in [0, 1], whose score may lie below or above all scores that the "
+        "table was fitted to. Above it nothing is written (exit code 4): such scores are often of another model, or in "
+        "percent. From 0.01 on there is a warning.",
+    )
+    max_unseen: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it "
+        "does not know. Above it nothing is written (exit code 4). From 0.01 on there is a warning.",
+    )
+
+
+class ReportConfig(Section):
+    """Where the report goes."""
+
+    path: Text = Field(
+        description="Folder to write report.html, run.json and the reliability table to. With a window {day} in it is "
+        "the window's last day. Where it is not given, output.path is taken for it."
+    )
+    mode: Literal["new", "replace"] = Field(
+        "new",
+        description="What to do where report.path holds another report. new: refuse. replace: put the new one, "
+        "whole, in its place.",
+    )
+
+
+class DemoOutputConfig(Section):
+    """Where the demo goes."""
+
+    path: Text = Field("demo-output", description="Folder to write the log, the tables and the report to.")
