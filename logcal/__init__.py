@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         DGG,
         ENIR,
         SBB,
+        Beta,
         CalibratedClassifier,
         CalibrationMap,
         Calibrator,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         project_isotonic,
     )
     from logcal.displays import HistogramDisplay, MapDisplay, ReliabilityDisplay
-    from logcal.table import Table, load
+    from logcal.table import Table, Threshold, load
 
 __all__ = [
     "ABB",
@@ -44,6 +45,7 @@ __all__ = [
     "DGG",
     "ENIR",
     "SBB",
+    "Beta",
     "CalibratedClassifier",
     "CalibrationMap",
     "Calibrator",
@@ -57,6 +59,7 @@ __all__ = [
     "Points",
     "ReliabilityDisplay",
     "Table",
+    "Threshold",
     "collapse",
     "load",
     "measures",
@@ -66,7 +69,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Table", "load"):
+    if name in ("Table", "Threshold", "load"):
         return getattr(importlib.import_module("logcal.table"), name)
     if name.endswith("Display") and name in __all__:
         return getattr(importlib.import_module("logcal.displays"), name)

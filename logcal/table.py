@@ -7,10 +7,11 @@ import datetime as dt
 import importlib
 import json
 import re
+import struct
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,21 @@ def _current(root: str) -> str:
         raise InputRejectedError(f"{root}/CURRENT cannot be read ({error})") from None
 
 
+class Threshold(NamedTuple):
+    """Decision threshold.
+
+    Parameters
+    ----------
+    probability : float in (0, 1)
+        From which on acting costs less than not acting.
+    score : float
+        The lowest score that reaches it; NaN where none does.
+    """
+
+    probability: float
+    score: float
+
+
 class Table:
     """A published table, ready to score with; threads may share it.
 
@@ -158,6 +174,106 @@ class Table:
             return self._at(float(self._transformed(scores)), tuple(columns))
         array = np.asarray(self._transformed(scores), dtype=np.float64)
         return self._of_arrays(np.ascontiguousarray(array).reshape(-1), columns).reshape(array.shape)
+
+    def inverse(self, probability: float, segments: Mapping[str, Any] | None = None) -> float:
+        """Lowest score whose calibrated probability reaches a probability.
+
+        Parameters
+        ----------
+        probability : float in [0, 1]
+        segments : of a table with segments, a mapping from each segment column's name to one value
+
+        Returns
+        -------
+        float
+            The lowest double: of a table that never decreases, all scores from there on reach the probability and none
+            below does. -inf where every score reaches it, NaN where none does. O(rows).
+
+        Raises
+        ------
+        ConfigError
+            `probability` is outside [0, 1]; a segment column is missing, or the table has none.
+
+        Examples
+        --------
+        >>> import logcal
+        >>> table = logcal.load("store", "ads")                  # doctest: +SKIP
+        >>> table.inverse(0.2)                                   # doctest: +SKIP
+        0.6125
+        """
+        if not 0 <= probability <= 1:
+            raise ConfigError(f"probability: expected a number in [0, 1], found {probability}")
+        edges, at = self._rows_for(segments)
+        ends = np.append(np.nextafter(edges[1:], -np.inf), np.inf)
+        reached = np.array(
+            [max(at(low), at(high)) >= probability for low, high in zip(edges, ends, strict=True)]
+        )
+        if not reached.any():
+            return float("nan")
+        row = int(np.argmax(reached))
+        first = _lowest(lambda score: at(score) >= probability, float(edges[row]), float(ends[row]))
+        if self._as_it_is or first == -np.inf:
+            return first
+        # Back through the transform, which never decreases.
+        return _lowest(lambda score: float(self._transformed(score)) >= first, -np.inf, np.inf)
+
+    def threshold(
+        self,
+        cost_false_positive: float,
+        cost_false_negative: float,
+        segments: Mapping[str, Any] | None = None,
+    ) -> Threshold:
+        """Decision threshold that costs least, for given costs of the two errors.
+
+        Acting on a case costs `cost_false_positive` if its label turns out 0, not acting `cost_false_negative` if it
+        turns out 1. With calibrated probabilities it is best to act from the probability
+        cost_false_positive / (cost_false_positive + cost_false_negative) on (Elkan 2001, IJCAI).
+
+        Parameters
+        ----------
+        cost_false_positive, cost_false_negative : float > 0
+        segments : as in `inverse`
+
+        Returns
+        -------
+        Threshold
+            The probability, and the lowest score that reaches it.
+
+        Raises
+        ------
+        ConfigError
+            A cost is not a positive number; as `inverse`.
+        """
+        for name, cost in (
+            ("cost_false_positive", cost_false_positive),
+            ("cost_false_negative", cost_false_negative),
+        ):
+            if not (0 < cost < float("inf")):
+                raise ConfigError(f"{name}: expected a positive number, found {cost}")
+        probability = cost_false_positive / (cost_false_positive + cost_false_negative)
+        return Threshold(probability, self.inverse(probability, segments))
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        said = f"version {facts.version!r}, method {facts.method!r}, {facts.rows:,} rows"
+        if isinstance(self._lookup, SegmentedLookup):
+            said += f", {self._lookup.own_segments.num_rows:,} segments of {', '.join(self.segments)}"
+        return f"<Table {said}>"
+
+    def _rows_for(self, segments: Mapping[str, Any] | None) -> tuple[Array, Callable[[float], float]]:
+        """Lower edges of the rows of one segment's map, and its probability of a transformed score."""
+        if isinstance(self._lookup, LookupTable):
+            self._refuse(segments)
+            found = self._lookup.map
+            return found.score_lo, lambda score: float(found.predict(score))
+        columns = self._columns(segments)
+        if not all(isinstance(column, _SCALARS) for column in columns):
+            raise ConfigError("segments: expected one value of each segment column, found several")
+        self.predict(0.0, segments)  # which refuses what is no value of a segment
+        key = tuple(columns)
+        start, stop = self._lookup.rows_of(key)
+        edges = self._lookup.maps["score_lo"][start:stop]
+        return edges, lambda score: float(self._at(score, key))
 
     def interval(self, scores: Any, segments: Any = None) -> tuple[Any, Any]:
         """The interval of each score: that of the table's row that it lies in.
@@ -278,6 +394,30 @@ class Table:
             return np.repeat(self._lookup.index.find(arrays)[0], scores)
         whole = [a if len(a) == scores else _repeated(a, scores) for a in arrays]
         return self._lookup.index.find(whole)[0]
+
+
+def _lowest(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Lowest double between two for which a condition holds that, once true, stays true up to `high`.
+
+    By bisection of the doubles, which are whole numbers in their order.
+    """
+    if holds(low):
+        return low
+    below, above = _ordinal(low), _ordinal(high)
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (below, middle) if holds(_of_ordinal(middle)) else (middle, above)
+    return _of_ordinal(above)
+
+
+def _ordinal(score: float) -> int:
+    (bits,) = struct.unpack("<q", struct.pack("<d", score + 0.0))
+    return int(bits) if bits >= 0 else -(int(bits) & _LARGEST)
+
+
+def _of_ordinal(number: int) -> float:
+    (magnitude,) = struct.unpack("<d", struct.pack("<q", abs(number)))
+    return float(magnitude if number >= 0 else -magnitude)
 
 
 def _as_arrow(name: str, column: Any) -> pa.Array | pa.ChunkedArray:

@@ -188,3 +188,20 @@ def test_scores_whose_differences_overflow_are_drawn_in_units():
 def test_matplotlib_is_imported_when_something_is_drawn():
     code = "import sys, logcal.displays; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_rows_whose_label_is_not_known_are_left_out(predictions):
+    labels, p = predictions
+    unknown = np.arange(len(labels)) % 5 == 0
+    expected = logcal.ReliabilityDisplay.from_predictions(
+        np.asarray(labels)[~unknown], np.asarray(p)[~unknown]
+    )
+    for given in (
+        np.where(unknown, np.nan, np.asarray(labels, float)),
+        [None if gone else label for gone, label in zip(unknown, labels, strict=True)],
+    ):
+        with pytest.warns(UserWarning, match=f"{unknown.sum():,} rows without a label were left out"):
+            found = logcal.ReliabilityDisplay.from_predictions(given, p)
+        np.testing.assert_array_equal(found.curve.observed, expected.curve.observed)
+        with pytest.warns(UserWarning, match="without a label"):
+            logcal.HistogramDisplay.from_predictions(given, p)

@@ -456,3 +456,100 @@ def test_a_manifest_of_another_format_is_refused(published, tmp_path):
         (folder / "manifest.json").write_text(text)
         with pytest.raises(InputRejectedError, match=said):
             logcal.load(str(tmp_path), "ads")
+
+
+# From probabilities back to scores
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.05, 0.1, 1 / 3, 0.5, 0.9])
+def test_the_inverse_is_the_lowest_score_that_reaches_a_probability(published, probability):
+    table = logcal.load(str(published.store), "ads")
+    score = table.inverse(probability)
+    if np.isnan(score):
+        assert table.predict([-np.inf, *table.map.score_lo[1:], np.inf]).max() < probability
+        return
+    assert table.predict(score) >= probability
+    if score != -np.inf:
+        assert table.predict(np.nextafter(score, -np.inf)) < probability
+
+
+def test_the_inverse_of_a_segment_is_that_of_its_curve(published):
+    table = logcal.load(str(published.store), "by-country")
+    for segments in (
+        {"country": "de", "model": 1},
+        {"country": None, "model": 2},
+        {"country": "new", "model": 9},
+    ):
+        low, high = (table.predict(s, segments) for s in (0.0, 1.0))
+        wanted = float(low + 0.4 * (high - low))
+        score = table.inverse(wanted, segments)
+        assert (
+            table.predict(score, segments) >= wanted > table.predict(np.nextafter(score, -np.inf), segments)
+        )
+    with pytest.raises(ConfigError, match="one value"):
+        table.inverse(0.5, {"country": ["de", "fr"], "model": 1})
+    with pytest.raises(ConfigError, match="found none of"):
+        table.inverse(0.5, {"country": "de"})
+
+
+def test_margins_have_an_inverse_too(place):
+    columns = place.predictions(3000)
+    columns["score"] = np.log(columns["score"] + 1e-9) - np.log(1 - columns["score"] + 1e-9)
+    place.write_log(columns)
+    place.job("fit", "log.score_transform=sigmoid").expect(0)
+    table = logcal.load(str(place.store), "ads")
+    wanted = float(table.predict(0.2))
+    score = table.inverse(wanted)
+    assert score <= 0.2
+    assert table.predict(score) >= wanted > table.predict(np.nextafter(score, -np.inf))
+
+
+@given(st.floats(0, 1), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_maps_that_fall_are_searched_from_below(probability, seed):
+    rng = np.random.default_rng(seed)
+    score = np.sort(rng.choice(np.arange(1.0, 40.0), 7, replace=False))
+    table = logcal.Table(
+        lookup_table.LookupTable(
+            CalibrationMap.from_knots(score, rng.random(7), np.zeros(8), np.zeros(8)),
+            lookup_table.LookupFacts("v", "platt", {}, "none", False, {}, "", 8),
+        )
+    )
+    found = table.inverse(probability)
+    grid = np.linspace(-1, 41, 4201)
+    reached = grid[table.predict(grid) >= probability]
+    if np.isnan(found):
+        assert not reached.size
+    else:
+        assert table.predict(found) >= probability
+        assert not reached.size or found <= reached[0]
+        assert not (reached < found).any()
+
+
+def test_the_threshold_weighs_the_costs_of_both_errors(published):
+    table = logcal.load(str(published.store), "ads")
+    found = table.threshold(1.0, 3.0)
+    assert found == (0.25, table.inverse(0.25))
+    columns = published.predictions(4000)
+    p, y = table.predict(columns["score"]), columns["label"]
+
+    def cost(score):
+        acts = columns["score"] >= score
+        return (acts & (y == 0)).sum() + 3.0 * (~acts & (y == 1)).sum()
+
+    # On the rows that a monotone map was fitted to, no other score costs less, but for the two rows of its ends.
+    assert cost(found.score) <= min(cost(score) for score in np.unique(columns["score"])) + 3
+    for costs, name in (((0, 1), "positive"), ((1, -1), "negative"), ((1, np.inf), "negative")):
+        with pytest.raises(ConfigError, match=f"cost_false_{name}"):
+            table.threshold(*costs)
+    with pytest.raises(ConfigError, match=r"found 1\.5"):
+        table.inverse(1.5)
+    assert p.size
+
+
+def test_a_table_says_what_it_is(published):
+    table = logcal.load(str(published.store), "ads")
+    assert (
+        repr(table) == f"<Table version '{published.current}', method 'isotonic', {table.facts.rows:,} rows>"
+    )
+    assert "segments of country, model>" in repr(logcal.load(str(published.store), "by-country"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -80,3 +81,26 @@ def percent_ticks() -> tuple[Array, list[str]]:
     """Places and labels from 0 to 100 %."""
     ticks = np.arange(6) / 5
     return ticks, [percent(tick) for tick in ticks]
+
+
+def labelled(labels: npt.ArrayLike, *columns: Any) -> tuple[Any, ...]:
+    """Rows whose label is known: None and NaN are labels that are not known yet, and a warning says how many.
+
+    Parameters
+    ----------
+    labels : array-like, shape (n,)
+    columns : array-likes, shape (n,), or None, which stays
+
+    Returns
+    -------
+    labels and columns without these rows
+    """
+    array = np.asarray(labels)
+    known = np.array([value is not None and value == value for value in array.ravel().tolist()], np.bool_)
+    if known.all() or array.ndim != 1:
+        return labels, *columns
+    warnings.warn(f"{int((~known).sum()):,} rows without a label were left out", stacklevel=3)
+    left = array[known]
+    if left.dtype == object:
+        left = left.astype(np.float64)
+    return left, *(None if column is None else np.asarray(column)[known] for column in columns)

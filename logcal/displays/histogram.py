@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.passes import collapse
-from logcal.displays.drawing import BLUE, Array, axes_of
+from logcal.displays.drawing import BLUE, Array, axes_of, labelled
 from logcal.displays.view import score_label, score_unit
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class HistogramDisplay:
         Parameters
         ----------
         labels : array-like, shape (n,), bool or numbers in {0, 1}
+            None or NaN: not known yet; these rows are left out, with a warning that counts them.
         predictions : array-like of finite numbers, shape (n,)
             Drawn over [0, 1] where all lie in it, otherwise over their range.
         sample_weight : array-like, shape (n,), finite, > 0; default 1
@@ -81,6 +82,7 @@ class HistogramDisplay:
         -------
         HistogramDisplay
         """
+        labels, predictions, sample_weight = labelled(labels, predictions, sample_weight)
         points = collapse(predictions, labels, sample_weight)
         low, high = float(points.score[0]), float(points.score[-1])
         limits = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)

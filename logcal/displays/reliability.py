@@ -17,7 +17,7 @@ from calibrators.measures.reliability_curve import (
     reliability_curve,
 )
 from calibrators.methods.base import Calibrator
-from logcal.displays.drawing import axes_of, draw_reference, name_of, next_color
+from logcal.displays.drawing import axes_of, draw_reference, labelled, name_of, next_color
 from logcal.table import Table
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class ReliabilityDisplay:
         Parameters
         ----------
         labels : array-like, shape (n,), bool or numbers in {0, 1}
+            None or NaN: not known yet; these rows are left out, with a warning that counts them.
         probabilities : array-like, shape (n,), in [0, 1]
         sample_weight : array-like, shape (n,), finite, > 0; default 1
         name : str, optional
@@ -124,6 +125,7 @@ class ReliabilityDisplay:
         ValueError
             For arrays outside these ranges.
         """
+        labels, probabilities, sample_weight = labelled(labels, probabilities, sample_weight)
         points = probability_points(labels, probabilities, sample_weight)
         found = None if band is None else consistency_band(points, level=band, draws=draws, seed=seed)
         return cls(reliability_curve(points), points, band=found, name=name).plot(ax=ax, **kwargs)
