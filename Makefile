@@ -11,11 +11,17 @@ demo: $(VENV)/.run
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest
 
-# A wheel that brings machine code, so that nothing is compiled where versions suit: dist/. Some minutes.
+# A wheel with precompiled code for any processor of this one's kind, so that nothing is compiled where versions suit:
+# dist/. Some minutes. The code is found where Python, numpy, numba and llvmlite are of the same versions.
+WHEEL := build/wheel
 wheel: $(VENV)/.run
-	rm -rf build dist/plain
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist/plain .
-	$(BIN)/python -m jobs.machine_code dist/plain/*.whl dist
+	rm -rf $(WHEEL)
+	mkdir -p $(WHEEL)
+	cp -R calibrators logcal pipeline jobs pyproject.toml README.md LICENSE $(WHEEL)
+	find $(WHEEL) -name __pycache__ -prune -exec rm -r {} +
+	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= LOGCAL_CACHE=$(CURDIR)/$(WHEEL)/calibrators/_kernels/precompiled $(BIN)/logcal warm
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist \
+	    --config-settings=--build-option=--build-number=1_$$($(BIN)/python -c 'import platform, sys; print(sys.implementation.cache_tag.replace("-", ""), platform.machine(), sep="_")') ./$(WHEEL)
 
 # Every job killed, failed, filled up, interrupted and doubled at its writes, and a table of it: docs/reliability.md.
 # `make chaos CHAOS="--trials 100"` is the whole campaign, some hours; by itself it runs for ten minutes.
@@ -33,11 +39,11 @@ soak: $(VENV)/.dev
 
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own. Left out are tests of
 # what is around these loops (commands, processes, stores, pages): they run none that the others do not, which is checked.
-UNCOMPILED := arrays bad_input benchmark_log chaos classifier cli cluster cluster_life compile_ahead conf_files \
+UNCOMPILED := arrays bad_input benchmark_log chaos classifier cli cluster cluster_life conf_files \
     config container daily_examples day docstrings examples faults features first_run folder_tree folds follow \
-    forked fuzzed generate generate_command graph interrupts jobs kernels log_changes logcal logs machine_code matrix mutated \
+    forked fuzzed generate generate_command graph interrupts jobs kernels log_changes logcal logs matrix mutated \
     odd_logs older_data output own_packages progress publishing readme records refit report reproduce s3 scratch \
-    security shipped_classifier site sklearn_own_tests snapshots sql store tables_command threshold warm warm_helpers wheel
+    security shipped_classifier site sklearn_own_tests snapshots sql store tables_command threshold warm wheel
 boundscheck: export NUMBA_BOUNDSCHECK = 1
 boundscheck: export LOGCAL_CACHE = $(CURDIR)/$(VENV)/boundscheck
 boundscheck: $(VENV)/.dev

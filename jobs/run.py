@@ -117,9 +117,7 @@ def _run(
     attempt: Attempt,
 ) -> None:
     with _no_garbage():
-        from jobs.cluster.kinds import local_workers
         from jobs.cluster.starting import check_class, process_memory, starting_executor
-        from jobs.compile_ahead import helping
         from jobs.config.loading import load_values, read_values
         from jobs.logging_setup import announce_compiling
 
@@ -159,9 +157,7 @@ def _run(
         attempt.prepared(prepared.plan)
         if not sys.stderr.isatty():  # there a bar shows it
             announce_compiling()
-        inline = config.cluster.kind == "inline"
-        with helping(job.name, 1 if inline else local_workers(config.cluster)):
-            outcome = prepared.execute(executor(threads=prepared.threads))
+        outcome = prepared.execute(executor(threads=prepared.threads))
         attempt.outcome = outcome
         interrupts.ignore()
     show(outcome.summary, outcome.lines, as_json)

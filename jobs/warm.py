@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,12 @@ import pyarrow.parquet as pq
 
 from calibrators._kernels import compiled, pava
 from calibrators.arithmetic.processors import processors
-from jobs.compile_ahead import LISTS
+from jobs.cluster.worker_process import pool_of_processes
 from jobs.config.loading import load
 from jobs.progress import reporting
 from jobs.registry import JOBS
 from jobs.run import Outcome
-from jobs.warm_helpers import Kernels, Todo, helping, serve
+from logcal.errors import TemporaryError
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import METHODS
 
@@ -33,7 +34,9 @@ _MEMORY = 3 << 29
 """Bytes that a process may take: half as much again as was measured."""
 _MOST_PROCESSES = 8
 """More would wait for the longest cases, and compile the same."""
-_PATIENCE = 0.1
+
+Kernels = dict[str, set[str]]
+"""Of kernels the types of arguments."""
 
 
 class Case(NamedTuple):
@@ -47,8 +50,8 @@ class Case(NamedTuple):
 def warm(processes: int | None = None) -> Outcome:
     """Run all cases on a log that is made for them, and say what was compiled and where it is kept.
 
-    processes : how many compile, this one included; None for one a processor, as far as the memory goes. Where nothing
-        can be kept, none could help another.
+    processes : how many compile; None for one a processor, as far as the memory goes. Where nothing can be kept, it is
+        this one alone, since none could help another.
     """
     started = time.perf_counter()
     place = pava.pool.stats.cache_path
@@ -57,24 +60,13 @@ def warm(processes: int | None = None) -> Outcome:
         for name, rows in SIZES.items():
             (folder / name).mkdir()
             _write_log(folder / name / "log", rows)
-        todo = Todo(len(_all_cases()))
-        others = min(processes or _processes(), todo.total) - 1 if place else 0
-        codes = [_code_of_helper(folder, i, others) for i in range(others)]
-        with reporting() as report, helping(codes, todo) as helpers:
-            while (done := todo.done) < todo.total:
-                report("warm", done, todo.total)
-                number = todo.first()
-                if number is None:
-                    # Helpers are at the last ones. What one that ends early leaves is to be done here.
-                    todo.wait(_PATIENCE)
-                    continue
-                _run(number, folder, "0")
-                todo.finish()
-            report("warm", todo.total, todo.total)
+        # All others need what the first one compiles: it runs by itself.
+        found = [_run(0, folder)]
+        found += _run_all(range(1, len(_all_cases())), folder, (processes or _processes()) if place else 1)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    new = _count([compiled.newly_compiled(), *(helper.compiled for helper in helpers)])
-    there = _count([compiled.used(), *(helper.used for helper in helpers)])
+    new = _count(newly for _, newly in found)
+    there = _count(used for used, _ in found)
     seconds = time.perf_counter() - started
     kept = (
         f"kept in {Path(place).parent}"
@@ -85,22 +77,27 @@ def warm(processes: int | None = None) -> Outcome:
     return Outcome(summary, [f"{new} of {there} kernels compiled in {seconds:.0f} s, {kept}"])
 
 
-def help_with(folder: str, helper: int, helpers: int) -> None:
-    """What one of the other processes does: first its share of what all jobs need, from the end, and then cases."""
-    ahead = json.loads(LISTS.read_text("utf-8"))["demo"][::-1][helper::helpers]
-    serve(
-        lambda number: _run(number, Path(folder), str(helper + 1)),
-        lambda: {"used": compiled.used(), "compiled": compiled.newly_compiled()},
-        ahead,
-    )
-
-
-def _code_of_helper(folder: Path, helper: int, helpers: int) -> str:
-    root = str(Path(__file__).parents[1])
-    return (
-        f"import sys; sys.path.insert(0, {root!r}); from jobs.warm import help_with; "
-        f"help_with({str(folder)!r}, {helper}, {helpers})"
-    )
+def _run_all(numbers: range, folder: Path, processes: int) -> list[tuple[Kernels, Kernels]]:
+    """As `_run`, for many cases, in several processes; each compiles what no other has kept yet."""
+    found: list[tuple[Kernels, Kernels]] = []
+    with reporting() as report:
+        report("warm", 0, len(numbers))
+        if processes == 1:
+            for number in numbers:
+                found.append(_run(number, folder))
+                report("warm", len(found), len(numbers))
+            return found
+        with pool_of_processes(processes) as pool:
+            try:
+                for future in as_completed([pool.submit(_run, number, folder) for number in numbers]):
+                    found.append(future.result())
+                    report("warm", len(found), len(numbers))
+            except BrokenProcessPool:
+                raise TemporaryError(
+                    "a process that compiled ended early, probably for want of memory: what was compiled is kept; "
+                    "run it again"
+                ) from None
+    return found
 
 
 def _processes() -> int:
@@ -172,14 +169,14 @@ def cases() -> Iterator[Case]:
         yield Case((*window, *more))
 
 
-def _run(number: int, parent: Path, process: str) -> None:
-    """Run a case; what it writes bears the process's name, so that another may run it again."""
+def _run(number: int, parent: Path) -> tuple[Kernels, Kernels]:
+    """Run a case; return the kernels that this process has used so far, and those that it has compiled."""
     log, case = _all_cases()[number]
-    folder, own_name = parent / log, f"{number}-{process}"
+    folder = parent / log
     base = (
         f"log.path={folder / 'log'}",
         f"store.path={folder / 'store'}",
-        f"store.table={_TABLE}-{own_name}",
+        f"store.table={_TABLE}-{number}",
     )
     own = (*base, "cluster.kind=inline", "cluster.memory=256MiB")
     names = [text for text in case.fit if text.startswith(("log.score=", "log.label=", "log.segment="))]
@@ -197,7 +194,8 @@ def _run(number: int, parent: Path, process: str) -> None:
             else ("log.on_bad_rows=quarantine", f"scratch={folder}", "evaluate.allow_in_sample=true")
         )
         known = [text for text in names if job != "score" or not text.startswith("log.label=")]
-        _job(job, (*own, *bad, f"{output}={folder / f'output-{own_name}-{i}'}", *known, *settings))
+        _job(job, (*own, *bad, f"{output}={folder / f'output-{number}-{i}'}", *known, *settings))
+    return compiled.used(), compiled.newly_compiled()
 
 
 def _job(name: str, settings: tuple[str, ...]) -> None:

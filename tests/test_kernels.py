@@ -267,6 +267,18 @@ def test_who_else_could_write_is_not_trusted(monkeypatch, tmp_path):
     assert not place.is_trusted()
 
 
+def test_precompiled_code_is_used_where_there_is_none_for_this_processor(copy, tmp_path):
+    any_processor = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    assert copy.call(LOGCAL_CACHE=copy.kernels / "precompiled", **any_processor)["compiled"]
+    brought = copy.call(LOGCAL_CACHE=tmp_path / "own")
+    assert (brought["values"], brought["compiled"]) == ([20, -1], [])
+    assert not (tmp_path / "own").exists()
+    # Another type of argument, and a changed source, are compiled here.
+    assert copy.call("[1.5]", LOGCAL_CACHE=tmp_path / "own")["compiled"] == ["outer", "apart"]
+    (copy.kernels / "inner.py").write_text(INNER.replace("STEP = 1", "STEP = 2"))
+    assert copy.call(LOGCAL_CACHE=tmp_path / "own")["compiled"] == ["outer"]
+
+
 def test_versions_used_longest_ago_are_removed(tmp_path):
     for i in range(kept_code._VERSIONS + 3):
         (tmp_path / f"a.b-{i:016x}").mkdir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -40,38 +42,51 @@ def test_it_says_what_it_did(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_process_does_its_part(monkeypatch, tmp_path, caplog):
-    (tmp_path / "lists.json").write_text('{"demo": []}')
-    (tmp_path / "temporary").mkdir()
-    # Both have one case, and two logs.
-    prelude = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-from pathlib import Path
-from jobs import warm
-warm.LISTS = Path({str(tmp_path / "lists.json")!r})
-warm.cases = lambda: iter([warm.Case((), ())])
-"""
-    code = warm._code_of_helper
-    monkeypatch.setattr(warm, "_code_of_helper", lambda *given: prelude + code(*given))
-    monkeypatch.setattr(warm, "cases", lambda: iter([warm.Case((), ())]))
-    monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path / "temporary"))
-    # The command takes a case only once the helper has said that it has done one.
-    first = warm.Todo.first
-    monkeypatch.setattr(warm.Todo, "first", lambda todo: first(todo) if todo.done else None)
+def test_several_processes_share_the_cases(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(warm, "_all_cases", lambda: _ALL[:3])
+    monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
     caplog.set_level("INFO", "logcal")
     outcome = warm.warm(processes=2)
     assert outcome.summary["kernels"] > 10
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert list(tmp_path.glob("logcal-*")) == []
     said = [text for text in caplog.messages if text.startswith("warm:")]
-    assert len(said) == 2
     assert said[0] == "warm: 2 tasks"
-    assert said[1].startswith("warm: done")
+    assert said[-1].startswith("warm: done")
+
+
+_ALL = warm._all_cases()
+POOL = f"""
+import os, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from jobs.cluster.worker_process import pool_of_processes
+
+if __name__ == "__main__":
+    with pool_of_processes(2) as pool:
+        print(*{{pool.submit(os.getpid).result() for _ in range(20)}}, flush=True)
+        if sys.argv[1] == "raise":
+            pool.submit(time.sleep, 1000)
+            raise KeyboardInterrupt
+        pool.submit(time.sleep, 1000).result()
+"""
+
+
+@pytest.mark.parametrize("end", ["kill", "raise"])
+def test_processes_end_with_the_one_that_made_them(tmp_path, end):
+    script = tmp_path / "script.py"
+    script.write_text(POOL)
+    command = [sys.executable, str(script), end]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout.readline().split()
+        if end == "kill":
+            process.kill()
+        # Whoever still runs holds this open.
+        assert process.stdout.read() == ""
 
 
 def test_where_nothing_can_be_kept_no_other_process_could_help(monkeypatch, tmp_path):
     monkeypatch.setattr(KeptCode, "cache_path", None)
-    monkeypatch.setattr(warm, "_code_of_helper", None)
-    monkeypatch.setattr(warm, "_run", lambda *given: None)
+    monkeypatch.setattr(warm, "pool_of_processes", None)
+    monkeypatch.setattr(warm, "_run", lambda *given: ({}, {}))
     monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
     assert "kept nowhere" in warm.warm(processes=3).lines[0]
 

@@ -70,12 +70,6 @@ def _by_name(kernels: Iterable[tuple[Any, Iterable[Any]]]) -> dict[str, set[str]
     return {name: types for name, types in found.items() if types}
 
 
-def keeps_code(compiled: Any) -> bool:
-    """Whether what is compiled of a kernel is kept for other processes."""
-    cache = getattr(compiled, "_cache", None)
-    return isinstance(cache, KeptCode) and cache.cache_path is not None
-
-
 def source_digest(module: str) -> str:
     """Digest of all that a module's kernels are compiled from and by; empty if some source is not to be had.
 

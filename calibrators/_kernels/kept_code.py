@@ -5,7 +5,7 @@ the package's own ``__pycache__``, the user's cache folder, a folder of the user
 looked for in all places up to that one, so that what was compiled before a file system became read-only is used.
 Where nothing can be written, every process compiles for itself; what is kept is never the cause of an error.
 
-A package may bring code, too, in its folder ``machine_code``, which is for any processor of its kind; it is used where
+A wheel of ``make wheel`` brings code, too, in the folder ``precompiled``, for any processor of a kind; it is used where
 there is none for this machine's own, whose results are the same.
 
 What is loaded is run. So of the last two places, which others could have made, a folder is used only if it is the
@@ -39,10 +39,10 @@ from numba.core.serialize import dumps
 _VERSIONS = 8
 """How many versions of a module a place keeps the code of: those used last."""
 _DAY = 86400.0
-MACHINE_CODE = "machine_code"
-"""The folder of a package that holds the code that it brings."""
-ANY_PROCESSOR = "generic"
-"""What LLVM calls the least processor of a kind."""
+PRECOMPILED = Path(__file__).with_name("precompiled")
+"""The folder with the code that a wheel brings."""
+_ANY_PROCESSOR = "generic"
+"""LLVM's name of the least processor of a kind."""
 
 
 class KeptCode(FunctionCache):
@@ -105,7 +105,7 @@ class KeptCode(FunctionCache):
                 _mark_as_used(place.path / self._folder)
                 return _rebuilt(target_context, code)
         name = self._file_name(sig, _AnyProcessor(codegen))
-        code = _read(Path(self._package) / MACHINE_CODE / self._folder / name)
+        code = _read(PRECOMPILED / self._folder / name)
         return None if code is None else _rebuilt(target_context, code)
 
     def _save_overload(self, sig: Any, data: Any) -> None:
@@ -127,14 +127,14 @@ class KeptCode(FunctionCache):
 
 
 class _AnyProcessor:
-    """What code is compiled for that a package brings, as numba describes it."""
+    """The processor that precompiled code is for, as numba describes one."""
 
     def __init__(self, codegen: Any) -> None:
         self._system = codegen.magic_tuple()[0]
 
     def magic_tuple(self) -> tuple[str, str, str]:
         """The system, the processor and what it has more than others of its kind."""
-        return self._system, ANY_PROCESSOR, ""
+        return self._system, _ANY_PROCESSOR, ""
 
 
 def _rebuilt(target_context: Any, code: bytes) -> Any:
