@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from calibrators.methods.monotone import project_isotonic
     from calibrators.methods.near_isotonic_regression import NearIsotonic
     from calibrators.methods.platt import Platt
+    from calibrators.methods.smooth import Smooth
     from calibrators.methods.solution_path import near_isotonic_path
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "NearIsotonic",
     "Platt",
     "Points",
+    "Smooth",
     "collapse",
     "near_isotonic_path",
     "project_isotonic",
@@ -60,6 +62,7 @@ _MODULES = {
     "Platt": "calibrators.methods.platt",
     "Points": "calibrators.arithmetic.passes",
     "SBB": "calibrators.methods.bayesian_binning",
+    "Smooth": "calibrators.methods.smooth",
     "collapse": "calibrators.arithmetic.passes",
     "near_isotonic_path": "calibrators.methods.solution_path",
     "project_isotonic": "calibrators.methods.monotone",

@@ -26,6 +26,7 @@ METHODS = {
     "abb": {"max_cuts": 20},
     "histogram": {"bins": 7},
     "platt": {},
+    "smooth": {"max_error": 0.0001},
 }
 
 

@@ -97,7 +97,7 @@ def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
     grid = np.linspace(inner[0], inner[1], _GRID)
     e = np.exp(-np.abs(grid))
     variance = e / (1.0 + e) ** 2
-    target = _target(np.where(grid >= 0, 1.0, e) / (1.0 + e), max_error)
+    target = largest_error(np.where(grid >= 0, 1.0, e) / (1.0 + e), max_error)
     density = np.sqrt(variance * np.abs(sigmoid.relative_curvature(grid)) / (8.0 * 0.9 * target))
     passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(grid))])
     count = max(int(np.ceil(passed[-1])), 8)
@@ -106,8 +106,8 @@ def _arguments(sigmoid: SigmoidOfScore, max_error: float) -> Array:
     return np.concatenate([ends, knots, even])
 
 
-def _target(probability: Array, max_error: float) -> Array:
-    """The largest error at probabilities."""
+def largest_error(probability: Array, max_error: float) -> Array:
+    """The largest error at probabilities: see `tabulate_sigmoid`."""
     rarer = np.minimum(probability, 1.0 - probability)
     # Near 1 doubles are some 1e-16 apart.
     least = np.where(probability > 0.5, 1e-15, _SMALLEST)
@@ -126,6 +126,6 @@ def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> npt
             part = (at / 2 - left / 2) / (right / 2 - left / 2)
         line = levels[:-1] + part * (levels[1:] - levels[:-1])
         exact = sigmoid.probability(at)
-        target = _target(exact, max_error)
+        target = largest_error(exact, max_error)
         worst = np.maximum(worst, np.abs(line - exact) / target)
     return worst > 0.95

@@ -247,11 +247,12 @@ class CalibratorConfig(Section):
     method: Text = Field(
         "isotonic",
         description="isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one "
-        "of them. bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. "
-        "histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta calibration, of scores in "
-        "[0, 1]. dg, dgg: isotonic regression on a log "
-        "that `logcal generate` made, on its rows and on groups of them. auto: of platt, isotonic, enir, bbq and abb "
-        "the simplest that is not clearly worse by cross-validation. docs/methods.md helps to choose.",
+        "of them. bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their "
+        "average. histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta "
+        "calibration, of scores in [0, 1]. smooth: a rising curve whose prior is the score, averaged by "
+        "evidence. dg, dgg: isotonic regression on a log that `logcal generate` made, on its rows and on groups "
+        "of them. auto: of platt, isotonic, enir, bbq and abb the simplest that is not clearly worse by "
+        "cross-validation. docs/methods.md helps to choose.",
     )
     params: dict[str, Any] = Field(
         {},

@@ -49,6 +49,7 @@ METHODS = {
     "dg": "calibrators.methods.isotonic:Isotonic",
     "dgg": "calibrators.methods.dgg:DGG",
     "beta": "calibrators.methods.beta:Beta",
+    "smooth": "calibrators.methods.smooth:Smooth",
     "auto": "calibrators.methods.auto:Auto",
 }
 """Names of methods in configurations, and where their classes are: imported when used."""

@@ -1,0 +1,167 @@
+"""Fine cells: what a curve along the score needs of very many points, exactly and in one pass.
+
+Points are drawn by their hashes, some by the weight of their positives and as many by that of their negatives
+(`calibrators._kernels.drawn_cells`), with those at both ends. A drawn point is a cell; what lies between two
+neighbouring ones is another. So cells have nearly equal shares of either label, few points are a cell each, and the
+cells are a function of the points alone, however these were divided into parts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import drawn_cells as kernel
+from calibrators._kernels import moments, sums
+from calibrators.arithmetic.passes import Array, Pass, Points
+
+DRAWN = 8192
+"""Points at most, for either label."""
+
+ENDS = 256
+"""Points that are cells at either end: beyond the last drawn one scores may be far apart."""
+
+MOST_CELLS = 2 * (2 * DRAWN + 2 * ENDS) + 1
+_COLUMNS = 6
+_SALTS = (np.uint64(0x6A09E667F3BCC908), np.uint64(0xBB67AE8584CAA73B))
+
+Indices = npt.NDArray[np.int64]
+
+
+class FineCells(NamedTuple):
+    """Neighbouring cells, ascending; float64 arrays, shape (cells,).
+
+    first, last : the scores at which each begins and ends; equal where it is a single point
+    weight, positives : sums, correctly rounded
+    """
+
+    first: Array
+    last: Array
+    weight: Array
+    positives: Array
+
+
+class _Drawn(NamedTuple):
+    """The cells of a part. Sums: expansions one after another, or none where `lengths` is None and sums are exact."""
+
+    first: Array
+    last: Array
+    priority: Array  # (2, cells): by negatives and by positives; 0 of what was not drawn
+    weight: Array
+    positives: Array
+    lengths: tuple[Indices, Indices] | None
+
+
+def fine_cells_pass() -> Pass:
+    """The pass that yields the `FineCells`."""
+    return Pass(chunk=_of_points, combine=_joined, classes=_of_classes)
+
+
+def gathered_bytes(points: int, parts: int) -> float:
+    """Of all parts' states."""
+    return 8.0 * (_COLUMNS + 2) * min(2 * points, MOST_CELLS * parts)
+
+
+def _of_points(points: Points) -> _Drawn:
+    score, weight, positives = (np.ascontiguousarray(column) for column in points)
+    bits = score.view(np.uint64)
+    drawn = [
+        kernel.draw_points(score, bits, column, DRAWN, salt)
+        for column, salt in zip((weight - positives, positives), _SALTS, strict=True)
+    ]
+    marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), score[:ENDS], score[-ENDS:]]))
+    at = np.searchsorted(score, marks)
+    ends = np.unique(np.concatenate([at, at + 1, [score.size]]))
+    ends = ends[ends > 0]
+    starts = np.append(0, ends[:-1])
+    first, last = score[starts], score[ends - 1]
+    priority = _priorities(first, last, drawn)
+    if _whole(weight) and _whole(positives):
+        summed = np.add.reduceat(weight, starts), np.add.reduceat(positives, starts)
+        return _Drawn(first, last, priority, *summed, None)
+    (w, w_lengths), (k, k_lengths) = (moments.block_expansions(c, ends) for c in (weight, positives))
+    return _Drawn(first, last, priority, w, k, (w_lengths, k_lengths))
+
+
+def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
+    either = negatives, positives
+    drawn = [
+        kernel.draw_class(column, column.view(np.uint64), DRAWN, salt)
+        for column, salt in zip(either, _SALTS, strict=True)
+    ]
+    lowest = np.unique(np.concatenate([kernel.first_distinct(column, ENDS) for column in either]))[:ENDS]
+    highest = np.unique(np.concatenate([kernel.last_distinct(column, ENDS) for column in either]))[-ENDS:]
+    marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), lowest, highest]))
+    # Rows below each mark, and up to it: a gap, a point, a gap, ...
+    bounds = [
+        np.column_stack(
+            [np.searchsorted(column, marks, side="left"), np.searchsorted(column, marks, side="right")]
+        )
+        for column in either
+    ]
+    stops = [np.append(bound.ravel(), column.size) for bound, column in zip(bounds, either, strict=True)]
+    starts = [np.append(0, stop[:-1]) for stop in stops]
+    counts = [(stop - start).astype(np.float64) for stop, start in zip(stops, starts, strict=True)]
+    some = counts[0] + counts[1] > 0
+    first, last = np.full(some.size, np.inf), np.full(some.size, -np.inf)
+    for column, start, stop, count in zip(either, starts, stops, counts, strict=True):
+        own = count > 0
+        first[own] = np.minimum(first[own], column[start[own]])
+        last[own] = np.maximum(last[own], column[stop[own] - 1])
+    first, last = first[some], last[some]
+    state = _Drawn(
+        first, last, _priorities(first, last, drawn), (counts[0] + counts[1])[some], counts[1][some], None
+    )
+    return state, int(kernel.distinct_in_either(negatives, positives))
+
+
+def _whole(values: Array) -> bool:
+    return bool(sums.whole_total(values)[1])
+
+
+def _priorities(first: Array, last: Array, drawn: list[Array]) -> Array:
+    found = np.zeros((2, first.size))
+    for row, own in zip(found, drawn, strict=True):
+        at = np.searchsorted(first, own[:, 1])
+        row[at] = own[:, 0]
+    return found
+
+
+def _joined(parts: list[_Drawn]) -> FineCells:
+    first, last = (np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "last"))
+    priority = np.concatenate([part.priority for part in parts], axis=1)
+    kept = np.zeros(first.size, bool)
+    for row in priority:
+        own = np.flatnonzero(row)
+        if own.size > DRAWN:
+            # As the heaps of the parts have it: of equal priorities the lower score.
+            own = own[np.lexsort((first[own], -row[own]))[:DRAWN]]
+        kept[own] = True
+    # The points at the ends of all are cells of their parts.
+    kept[:ENDS] = True
+    kept[-ENDS:] = True
+    starts = np.flatnonzero(kept | np.append(True, kept[:-1]))
+    ends = np.append(starts[1:], first.size)
+    if all(part.lengths is None for part in parts):
+        weight, positives = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("weight", "positives")
+        )
+        if _whole(weight):
+            summed = np.add.reduceat(weight, starts), np.add.reduceat(positives, starts)
+            return FineCells(first[starts], last[ends - 1], *summed)
+    weight, positives = (_exact_sums(parts, i, ends) for i in (0, 1))
+    return FineCells(first[starts], last[ends - 1], weight, np.minimum(positives, weight))
+
+
+def _exact_sums(parts: list[_Drawn], column: int, ends: Indices) -> Array:
+    components = np.concatenate([(part.weight, part.positives)[column] for part in parts])
+    lengths = np.concatenate(
+        [
+            np.ones(part.first.size, np.int64) if part.lengths is None else part.lengths[column]
+            for part in parts
+        ]
+    )
+    found: Array = moments.block_sums(components, np.cumsum(lengths)[ends - 1])
+    return found
