@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 import warnings
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -421,6 +421,21 @@ def test_waiting_ends(store, monkeypatch):
     with store.turn(), pytest.raises(TemporaryError, match=r"has been using .*: run again later"):
         fit(store, "a")
     assert fit(store, "a") == looks(store)
+
+
+@pytest.mark.parametrize("theirs", [timedelta(hours=-2), timedelta(hours=2)])
+def test_whether_a_run_lives_is_told_by_the_stores_clock(theirs, monkeypatch):
+    """Machines whose clocks differ took each other for dead, and both wrote; or for alive long after they had died."""
+    store = TableStore(f"memory://{uuid.uuid4().hex}", "ads")
+    monkeypatch.setattr(turns, "PATIENCE", 0.0)
+    lock = {"host": "other", "process": 1, "shared": False, "at": (datetime.now(UTC) + theirs).isoformat()}
+    store.folder.write("lock/other", json.dumps(lock).encode())
+    with pytest.raises(TemporaryError, match="a run on other"):
+        fit(store, "a")
+    written = store.filesystem.store[f"{store.folder.root}/lock/other"]
+    written.modified = datetime.now(UTC) - turns.LEASE
+    fit(store, "a")
+    assert (store.folder / "lock").names() == []
 
 
 def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):

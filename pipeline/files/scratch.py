@@ -118,10 +118,12 @@ def _remote_folder(base: Folder) -> Iterator[str]:
     name = f"{_NAME}{uuid.uuid4().hex}"
     with ExitStack() as held:
         try:
-            for left in base.matching(f"{_NAME}*"):
-                if not living(base / left):
+            turn = held.enter_context(taking_turns(base / name))
+            others = [left for left in base.matching(f"{_NAME}*") if left != name]
+            now = turn.now() if others else None
+            for left in others:
+                if now is not None and not living(base / left, now):
                     base.remove(left)
-            held.enter_context(taking_turns(base / name))
         except Exception as error:
             fault = as_fault(error, f"scratch: {base}")
             if fault is None:

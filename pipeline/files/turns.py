@@ -6,7 +6,8 @@ stores have no locks: there a run puts an object of its own into `lock/` and loo
 nobody that it must not meet has its turn, since of two who have put theirs the one who looks last sees the other;
 whoever does not takes his back and tries again later. That asks of a store only that what has been put is listed, and
 no conditional writes, which many lack. An object is renewed as long as its process lives; that of one that was killed
-counts for nothing once it is older than a living one lets it become.
+counts for nothing once it is older than a living one lets it become. How old one is the store says, of both: when it
+took the other's, and when it took one's own. The clocks of machines may differ as they like.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ class Turn:
         self._name = name
         self._facts = facts
         self._ended = threading.Event()
+
+    def now(self) -> datetime:
+        """What the clock of an object store says, once its time is renewed there."""
+        assert self._name is not None
+        self._folder.replace(self._name, _content(self._facts))
+        return _taken(self._folder, self._name)
 
     def check(self) -> None:
         """Check that it has not been lost.
@@ -129,15 +136,21 @@ def _alone(folder: Folder, shared: bool, patience: float) -> Iterator[Turn]:
     name = f"{LOCKS}/{uuid.uuid4().hex}"
     facts = {"host": socket.gethostname(), "process": os.getpid(), "shared": shared}
     end = time.monotonic() + patience
+    others: list[dict[str, Any]] = []
+    now, then = datetime.min.replace(tzinfo=UTC), 0.0
     try:
         while True:
-            others = _in_the_way(folder, name, shared)
+            if others:
+                # Time passes for the store as it does here.
+                passed = timedelta(seconds=time.monotonic() - then)
+                others = _in_the_way(folder, name, shared, now + passed)
             if not others:
                 folder.write(name, _content(facts))
-                others = _in_the_way(folder, name, shared)
-            if not others:
-                break
-            folder.remove(name)
+                now, then = _taken(folder, name), time.monotonic()
+                others = _in_the_way(folder, name, shared, now)
+                if not others:
+                    break
+                folder.remove(name)
             who = f"a run on {others[0].get('host')} (process {others[0].get('process')})"
             _wait(end, patience, folder.root, who)
         with Turn(folder, name, True, facts).renewing() as turn:
@@ -147,14 +160,14 @@ def _alone(folder: Folder, shared: bool, patience: float) -> Iterator[Turn]:
             folder.remove(name)
 
 
-def _in_the_way(folder: Folder, mine: str, shared: bool) -> list[dict[str, Any]]:
-    return [other for other in living(folder, mine) if not (shared and other.get("shared"))]
+def _in_the_way(folder: Folder, mine: str, shared: bool, now: datetime) -> list[dict[str, Any]]:
+    return [other for other in living(folder, now, mine) if not (shared and other.get("shared"))]
 
 
-def living(folder: Folder, mine: str | None = None) -> list[dict[str, Any]]:
+def living(folder: Folder, now: datetime, mine: str | None = None) -> list[dict[str, Any]]:
     """What others who have a turn in a store's folder, or want it, say of themselves; what dead ones left is removed.
 
-    mine : the name of an object that is left out
+    now : by the store's clock. mine : the name of an object that is left out
     """
     found = []
     for other in (folder / LOCKS).names():
@@ -162,12 +175,23 @@ def living(folder: Folder, mine: str | None = None) -> list[dict[str, Any]]:
         data = None if name == mine else folder.read(name)
         if data is None:
             continue
-        facts = json.loads(data)
-        if datetime.now(UTC) - datetime.fromisoformat(facts["at"]) < LEASE:
-            found.append(facts)
-        else:
-            folder.remove(name)
+        with suppress(FileNotFoundError):  # given back meanwhile
+            if now - _taken(folder, name) < LEASE:
+                found.append(json.loads(data))
+            else:
+                folder.remove(name)
     return found
+
+
+def _taken(folder: Folder, name: str) -> datetime:
+    """When a store took an object, by its clock; by that of the machine that put it, where a store does not say."""
+    path = f"{folder.root}/{name}"
+    folder.filesystem.invalidate_cache(path.rpartition("/")[0])
+    try:
+        taken: datetime = folder.filesystem.modified(path)
+    except NotImplementedError:
+        taken = datetime.fromisoformat(json.loads(folder.filesystem.cat_file(path))["at"])
+    return taken if taken.tzinfo else taken.replace(tzinfo=UTC)
 
 
 def _content(facts: dict[str, Any]) -> bytes:
