@@ -10,7 +10,7 @@ from jobs.config.cluster import AUTO
 from jobs.config.jobs import ScoreConfig
 from jobs.gate.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.run import Outcome, Plan
-from jobs.windows import place_of, window_days, window_of
+from jobs.windows import above_days, place_of, window_days, window_of
 from logcal.errors import ConfigError
 from pipeline.classifier.features import Roles, open_features
 from pipeline.execution import Companions, Executor, Graph
@@ -73,7 +73,9 @@ def prepare(config: ScoreConfig) -> Prepared:
     settings |= limits.settings()
     identity = run_id("score", log, settings)
     output = scored_output(
-        place_of(config.output.path, "output.path", window), replace=config.output.mode == "replace"
+        place_of(config.output.path, "output.path", window),
+        among=above_days(config.output.path),
+        replace=config.output.mode == "replace",
     )
     check_output(log, output, identity)
     companions = None

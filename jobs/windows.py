@@ -58,6 +58,16 @@ def place_of(path: str, setting: str, window: Window | None) -> str:
     return path.replace(DAY, day_of(window.last).isoformat())
 
 
+def above_days(path: str) -> str | None:
+    """The folder whose outputs an output's path tells apart by days; None where there is none with a name."""
+    if DAY not in path:
+        return None
+    folder = path.partition(DAY)[0].rpartition("/")[0]
+    # Of a URL without its host, or bucket.
+    inside = folder.partition("://")[2].partition("/")[2] if "://" in folder else folder
+    return folder if inside.rpartition("/")[2].strip(".") else None
+
+
 def window_days(window: Window) -> dict[str, Any]:
     """What a summary says of a window: the column, its first and its last day."""
     return {

@@ -3,11 +3,21 @@
 import json
 import textwrap
 
+import duckdb
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+
+from pipeline.files.output import Output
+
+try:
+    import pyspark.sql
+except ImportError:
+    pyspark = None
 
 DAY = """
 log: {path: log, on_bad_rows: quarantine}
@@ -20,6 +30,27 @@ output: {path: "scored/{day}", mode: replace}
 record: {prometheus: logcal.prom}
 cluster: {kind: inline}
 """
+
+
+def _with_duckdb(folder):
+    with duckdb.connect() as connection:
+        return connection.execute(f"SELECT count(*) FROM read_parquet('{folder}/**/*.parquet')").fetchone()[0]
+
+
+def _with_spark(folder):
+    session = pyspark.sql.SparkSession.builder.master("local[1]").getOrCreate()
+    return session.read.option("recursiveFileLookup", "true").parquet(folder).count()
+
+
+READERS = {
+    "pandas": lambda folder: len(pd.read_parquet(folder)),
+    "pyarrow.dataset": lambda folder: pyarrow.dataset.dataset(folder).count_rows(),
+    "polars": lambda folder: pl.read_parquet(folder).height,
+    "duckdb": _with_duckdb,
+}
+"""Rows that readers find in a folder of which they know nothing but the name."""
+if pyspark is not None:
+    READERS["spark"] = _with_spark
 
 
 @pytest.fixture
@@ -56,9 +87,12 @@ def test_a_day_and_the_next_and_a_correction(place, day):
     found = run_json(place, 2)
     assert (found["in_sample"], found["failed"]) == (False, [])
     assert found["evaluation"]["rows"] == 2000
-    assert sorted(path.name for path in (place.root / "scored").iterdir()) == [
-        "2026-01-01", "2026-01-01.logcal", "2026-01-02", "2026-01-02.logcal"
-    ]  # fmt: skip
+    days = ["2026-01-01", "2026-01-02"]
+    for folder in ("scored", "scored.logcal"):
+        assert sorted(path.name for path in (place.root / folder).iterdir()) == days
+    for read in READERS.values():
+        assert read(str(place.root / "scored")) == 4000
+        assert read(str(place.root / "scored/2026-01-02")) == 2000
     # The same again is nothing to do; after the fit the day's rows are in sample.
     assert [day(job) for job in ("fit", "score")] == [99, 99]
     # A late correction: the same day once more, with the table that it makes.
@@ -70,6 +104,35 @@ def test_a_day_and_the_next_and_a_correction(place, day):
     assert before["table_version"][0] != after["table_version"][0]
     metrics = (place.root / "logcal.prom").read_text()
     assert 'logcal_last_exit_code{job="score",table="ads"} 0' in metrics
+
+
+def test_days_that_an_earlier_version_scored_are_recognised(place, day):
+    """Their manifests lay among the days."""
+    write_day(place, 1)
+    assert [day(job) for job in ("fit", "score")] == [0, 0]
+    older = place.root / "scored/2026-01-01.logcal"
+    (place.root / "scored.logcal/2026-01-01").rename(older)
+    assert day("score") == 99
+    write_day(place, 1, rows=2100)
+    assert [day(job) for job in ("fit", "score")] == [0, 0]
+    assert not older.exists()
+    assert (place.root / "scored.logcal/2026-01-01/manifest.json").exists()
+
+
+def test_a_day_that_is_being_scored_is_seen_by_no_reader(place, day, monkeypatch):
+    write_day(place, 1)
+    assert [day(job) for job in ("fit", "score")] == [0, 0]
+    write_day(place, 2)
+    rows = []
+    real = Output._place
+
+    def look(self, folder, root):
+        rows.extend(read(str(place.root / "scored")) for read in READERS.values())
+        real(self, folder, root)
+
+    monkeypatch.setattr(Output, "_place", look)
+    assert day("score") == 0
+    assert rows == [2000] * len(READERS)
 
 
 def test_a_drifted_day_is_refused_and_so_are_percent(place, day):

@@ -15,6 +15,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from jobs.demo import _clear
+from jobs.windows import above_days
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError
 from pipeline.files.folders import free_for
 from pipeline.files.output import MANIFEST, Output
@@ -309,6 +310,48 @@ def write_beside(path, run_id="run", content=b"1", replace=False):
         staging.files += ["a.parquet"]
         staging.facts = {"files": [{"path": "a.parquet"}]}
     return output
+
+
+@pytest.mark.parametrize(
+    ("path", "among", "side"),
+    [
+        ("days/1", "days", "days.logcal/1"),
+        ("days/1/scored", "days", "days.logcal/1/scored"),
+        ("days/1", None, "days/1.logcal"),
+        ("days/1", "other", "days/1.logcal"),
+    ],
+)
+def test_where_a_manifest_lies(tmp_path, path, among, side):
+    for base in (str(tmp_path), "memory://bucket/x"):
+        output = Output(f"{base}/{path}", beside=True, among=among and f"{base}/{among}")
+        assert output.beside.endswith(f"/{side}")
+
+
+def test_a_manifest_lies_among_outputs_where_it_can_lie_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == f"{tmp_path}/days")
+    assert (
+        Output(f"{tmp_path}/days/1", beside=True, among=f"{tmp_path}/days").beside
+        == f"{tmp_path}/days/1.logcal"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("scored/{day}", "scored"),
+        ("a/b-{day}/c", "a"),
+        ("s3://bucket/a/{day}", "s3://bucket/a"),
+        ("s3://bucket/{day}", None),
+        ("s3://b{day}/x", None),
+        ("./{day}", None),
+        ("../{day}", None),
+        ("{day}", None),
+        ("/{day}", None),
+        ("scored", None),
+    ],
+)
+def test_the_folder_above_days(path, folder):
+    assert above_days(path) == folder
 
 
 def test_a_manifest_beside_the_output(place):

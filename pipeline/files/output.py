@@ -6,7 +6,8 @@ not finished. A marker names the files of an unfinished output, so that the next
 
 The manifest lies in the output's folder; or beside it, in `<output>.logcal/`, where the folder is to be read by whoever
 reads all that is in a folder. It is then written after the rename. Should a run end between the two, the marker that it
-left there says which folder is whole, and holds its manifest.
+left there says which folder is whole, and holds its manifest. Outputs of many days in one folder are read together,
+too: their manifests, and what is being written of them, lie beside that folder, in `<folder>.logcal/<output>/`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ class Output:
     path : local path or fsspec URL
     setting : the setting that holds it, for messages
     beside : whether the manifest lies beside the folder, instead of in it
+    among : the folder whose readers are to meet nothing but outputs; the manifest then lies beside that one, unless it
+        is a file system of its own, or the top of one, or nothing can be written beside it
     replace : whether the output may take the place of another run's
 
     Raises
@@ -56,7 +59,13 @@ class Output:
     """
 
     def __init__(
-        self, path: str, setting: str = "output.path", *, beside: bool = False, replace: bool = False
+        self,
+        path: str,
+        setting: str = "output.path",
+        *,
+        beside: bool = False,
+        among: str | None = None,
+        replace: bool = False,
     ) -> None:
         try:
             self.filesystem, self.root = fsspec.core.url_to_fs(path)
@@ -67,23 +76,41 @@ class Output:
         self.setting = setting
         self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
         self.beside = f"{self.root}{BESIDE}" if beside else None
+        # Where earlier versions, which knew no `among`, left it.
+        self._older = self.beside
+        if beside and among is not None:
+            self.beside = self._beside_all(among) or self.beside
         self.replace = replace
         self._mode = f"{setting.removesuffix('path')}mode"
         self._manifest_path = f"{self.beside}/{MANIFEST_BESIDE}" if beside else f"{self.root}/{MANIFEST}"
         self._marker = f"{self.beside}/{_UNFINISHED_BESIDE}" if beside else f"{self.root}/{_UNFINISHED}"
 
+    def _beside_all(self, among: str) -> str | None:
+        """The folder of the manifest, beside the one that many outputs are in; None where it cannot be there."""
+        whole = self._plain(self.filesystem._strip_protocol(among))
+        folder, _, name = whole.rpartition("/")
+        inside = self.root.removeprefix(f"{whole}/")
+        if not folder or not name or inside == self.root:
+            return None
+        if self.local:
+            there = next(path for path in Path(whole).parents if path.exists())
+            if os.path.ismount(whole) or not os.access(there, os.W_OK | os.X_OK):
+                return None
+        return f"{whole}{BESIDE}/{inside}"
+
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of what is there, or None."""
         if self.beside is None:
             return self._read(self._manifest_path)
-        left = self._read(self._marker) if self.local else None
-        if left is not None and left.get("inode") == _inode(self.root):
-            manifest: dict[str, Any] = left["manifest"]
-            return manifest
-        found = self._read(self._manifest_path)
-        if found is not None and self._holds(found):
-            return found
-        # Earlier versions left it in the folder.
+        for side in dict.fromkeys((self.beside, self._older)):
+            left = self._read(f"{side}/{_UNFINISHED_BESIDE}") if self.local else None
+            if left is not None and left.get("inode") == _inode(self.root):
+                manifest: dict[str, Any] = left["manifest"]
+                return manifest
+            found = self._read(f"{side}/{MANIFEST_BESIDE}")
+            if found is not None and self._holds(found):
+                return found
+        # The earliest versions left it in the folder.
         return self._read(f"{self.root}/{MANIFEST}")
 
     def _holds(self, manifest: dict[str, Any]) -> bool:
@@ -170,9 +197,16 @@ class Output:
         root = Path(self.root)
         root.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{root.name}.logcal-staging-"
-        for left in root.parent.glob(f"{prefix}*"):
+        home = root.parent
+        if self.beside != self._older:
+            # Some readers pass over no name.
+            home = Path(str(self.beside)).parent
+            home.mkdir(parents=True, exist_ok=True)
+            if home.stat().st_dev != root.parent.stat().st_dev:  # a rename leads nowhere else
+                home = root.parent
+        for left in (found for place in {home, root.parent} for found in place.glob(f"{prefix}*")):
             remove_dead(left)
-        folder = root.parent / f"{prefix}{uuid.uuid4().hex}"
+        folder = home / f"{prefix}{uuid.uuid4().hex}"
         lock = make(folder)
         try:
             # Made here, not by the tasks: one that outlives its run must not bring the folder back.
@@ -235,6 +269,16 @@ class Output:
         if left is not None and left.get("inode") == _inode(self.root):
             write_whole(Path(self._manifest_path), as_json(left["manifest"]))
             Path(self._marker).unlink(missing_ok=True)
+            if self._older != self.beside:
+                self._remove_older()
+
+    def _remove_older(self) -> None:
+        """Remove the manifest of what this output replaces, where an earlier version left it among the outputs."""
+        older = Path(str(self._older))
+        for name in (MANIFEST_BESIDE, _UNFINISHED_BESIDE):
+            (older / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            older.rmdir()
 
     @contextmanager
     def _remote_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:

@@ -89,12 +89,13 @@ class ScoredLog:
         return sum(file.bytes for file in self.files)
 
 
-def scored_output(path: str, *, replace: bool = False) -> Output:
+def scored_output(path: str, *, among: str | None = None, replace: bool = False) -> Output:
     """Where a scored log goes: its manifest lies beside it, so that any reader of Parquet takes the folder.
 
-    replace : whether it may take the place of an earlier result
+    among : the folder of many scored logs, such as days, which readers take as well. replace : whether it may take the
+    place of an earlier result
     """
-    return Output(path, beside=True, replace=replace)
+    return Output(path, beside=True, among=among, replace=replace)
 
 
 def check_output(log: Log, place: Output, run_id: str) -> None:
