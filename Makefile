@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test wheel chaos matrix soak recipes slurm boundscheck lint types setup docs figures lowest clean
+.PHONY: demo test system wheel chaos matrix soak recipes slurm boundscheck lint types setup docs figures lowest \
+    reproduce reproduce-quick clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest
+
+# Tests that start many commands, build wheels and sites, or serve. Some minutes.
+system: $(VENV)/.dev
+	$(BIN)/python -m pytest -m system
 
 # A wheel with precompiled code for any processor of this one's kind, so that nothing is compiled where versions suit:
 # dist/. Some minutes. The code is found where Python, numpy, numba and llvmlite are of the same versions.
@@ -42,7 +47,7 @@ soak: $(VENV)/.dev
 UNCOMPILED := arrays bad_input benchmark_log chaos classifier cli cluster cluster_life conf_files \
     config container daily_examples day docstrings examples faults features first_run folder_tree folds follow \
     forked fuzzed generate generate_command graph interrupts jobs kernels log_changes logcal logs matrix mutated \
-    odd_logs older_data output own_packages progress publishing readme records refit report reproduce s3 scratch \
+    odd_logs older_data output own_packages progress publishing readme records refit report reproduction s3 scratch \
     security shipped_classifier site sklearn_own_tests snapshots sql store tables_command threshold warm wheel
 boundscheck: export NUMBA_BOUNDSCHECK = 1
 boundscheck: export LOGCAL_CACHE = $(CURDIR)/$(VENV)/boundscheck
@@ -60,6 +65,14 @@ recipes: $(VENV)/.dev
 slurm: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,slurm]'
 	tests/slurm/run_slurm.sh $(BIN)/python
+
+# The experiments of the methods' papers, and their tables beside ours, into reproduction/: docs/reproduction.md. What is
+# there is not computed again. The quick form takes some minutes, the whole some hours.
+reproduce: $(VENV)/.run
+	$(BIN)/python -m benchmarks.reproduction reproduction
+
+reproduce-quick: $(VENV)/.run
+	$(BIN)/python -m benchmarks.reproduction reproduction-quick --quick
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -103,4 +116,4 @@ $(VENV)/.docs: $(VENV)/bin/python pyproject.toml
 	touch $@ $(VENV)/.run
 
 clean:
-	rm -rf $(VENV) .venv-lowest site demo-output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest site demo-output reproduction-quick build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -119,17 +119,6 @@ _JOBS = (
         example="--output demo-output",
         shortcuts=(Shortcut("--output", "output.path", "Folder to write to (default: demo-output).", "DIR"),),
     ),
-    Job(
-        name="reproduce",
-        help="Repeat the experiments of the methods' papers, and compare.",
-        module="jobs.reproduce",
-        required=("output.path",),
-        example="--quick --set output.path=reproduction",
-        workers_import=_TRAINING,
-        shortcuts=(
-            Shortcut("--quick", "reproduce.quick", "Some minutes, on the data sets that logcal ships."),
-        ),
-    ),
 )
 
 JOBS: Mapping[str, Job] = {job.name: job for job in _JOBS}

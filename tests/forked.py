@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-CLUSTERED = ("fit", "score", "evaluate", "generate", "compare", "reproduce", "follow", "monitor")
+CLUSTERED = ("fit", "score", "evaluate", "generate", "compare", "follow", "monitor")
 """Commands that start processes, unless they are told to work inline: these are run as a user runs them."""
 OWN = ("AWS_", "COLUMNS", "MINE", "NO_PROXY", "no_proxy", "PYTEST_", "TMPDIR")
 """How the names of variables begin that nothing reads before a command does, beside what it imports."""

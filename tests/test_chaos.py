@@ -18,7 +18,7 @@ from chaos.trials import AT_WRITES, Trial
 
 pytestmark = pytest.mark.skipif(not possible(), reason="processes cannot be traced here")
 
-FEW = [name for name in SCENARIOS if name not in ("reproduce", "compare", "tables diff")]
+FEW = [name for name in SCENARIOS if name not in ("compare", "tables diff")]
 """Of the others a run takes long, or nothing."""
 
 

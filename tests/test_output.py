@@ -472,7 +472,7 @@ def test_a_manifest_is_written_when_all_else_is_on_the_disk(tmp_path, monkeypatc
 
 
 def test_a_folder_that_a_job_marks_as_its_own(tmp_path):
-    """A demo or a reproduction that is killed at any moment can be run again in its folder."""
+    """A demo that is killed at any moment can be run again in its folder."""
     folder, marker = tmp_path / "own", "demo.json"
     assert free_for(folder, marker)
     folder.mkdir()

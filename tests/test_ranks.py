@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrators.measures.ranks import rank_methods, relative_gain, welch_t_test
+from benchmarks.reproduction.ranks import rank_methods, relative_gain, welch_t_test
 
 # Demsar (2006), Table 6: AUC of C4.5 and three variants on 14 data sets.
 DEMSAR = np.array(

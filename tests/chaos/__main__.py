@@ -41,7 +41,6 @@ _IMPORTED = (
     "monitor",
     "compare",
     "follow",
-    "reproduce",
     "tables",
 )
 _KINDS = (*AT_WRITES, *AT_RANDOM)

@@ -310,13 +310,6 @@ def _refitted(place: Place) -> None:
         write_log(place.root / "arriving" / f"more-{i}", 1, 300, 40 + i)
 
 
-def _sets(place: Place) -> None:
-    from jobs.reproduce import SHIPPED
-
-    (place.root / "sets").mkdir()
-    shutil.copy(SHIPPED / "heart.parquet", place.root / "sets")
-
-
 SCENARIOS = {
     one.name: one
     for one in (
@@ -367,22 +360,6 @@ SCENARIOS = {
                 ),
             ),
             whole=("generated",),
-        ),
-        Scenario(
-            "reproduce",
-            _sets,
-            (
-                "reproduce",
-                *setting(
-                    "cluster.kind=inline",
-                    "data.path=sets",
-                    "output.path=reproduced",
-                    "reproduce.max_rows=100",
-                    "reproduce.experiments=[real]",
-                    "reproduce.runs=1",
-                    "reproduce.folds=2",
-                ),
-            ),
         ),
         Scenario(
             "compare",

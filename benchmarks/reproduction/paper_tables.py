@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from pipeline.reproduce.experiment_data import BBQ_SETS, ENIR_SETS
+from benchmarks.reproduction.data import BBQ_SETS, ENIR_SETS
 
 SETS = {"enir": ENIR_SETS, "bbq": BBQ_SETS}
 """The data sets of the rank tables, by what the file calls them."""
@@ -23,7 +23,5 @@ def paper_tables() -> dict[str, Any]:
     `gains`: intervals of the relative gain. Each with its table and its place: the page, or the section where the text
     has no pages.
     """
-    found: dict[str, Any] = json.loads(
-        resources.files("pipeline.reproduce").joinpath("paper_tables.json").read_text("utf-8")
-    )
+    found: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
     return found

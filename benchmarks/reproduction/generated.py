@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.reproduction.classifiers import Classifier
+from benchmarks.reproduction.data import Data, Mask
+from benchmarks.reproduction.methods import measures_of
 from calibrators.measures.threshold import best_threshold
 from calibrators.methods.dgg import DGG
 from calibrators.methods.isotonic import Isotonic
 from pipeline.generate.folds import TRAINED, Folds, RowKeys
-from pipeline.reproduce.experiment_classifiers import Classifier
-from pipeline.reproduce.experiment_data import Data, Mask
-from pipeline.reproduce.experiment_methods import measures_of
 
 Array = npt.NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import CategoricalNB, GaussianNB
 from sklearn.svm import SVC, LinearSVC
 
-from pipeline.reproduce.experiment_data import Data, Mask
+from benchmarks.reproduction.data import Data, Mask
 
 Array = npt.NDArray[np.float64]
 

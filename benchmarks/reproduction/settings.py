@@ -1,8 +1,8 @@
 """Settings that the papers do not print, and what they do to the numbers: why the reproduction differs where it does.
 
-    python benchmarks/reproduction_settings.py DATA [CHECK ...]
+    python -m benchmarks.reproduction.settings DATA [CHECK ...]
 
-DATA is the folder of the data sets that `logcal reproduce` takes. Each check prints a table; docs/reproduction.md
+DATA is the folder of the data sets that the reproduction takes. Each check prints a table; docs/reproduction.md
 quotes them. Numbers behind ± are standard errors over the runs.
 """
 
@@ -17,13 +17,13 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC, LinearSVC
 
-from calibrators.measures.ranks import rank_methods, relative_gain
+from benchmarks.reproduction import data as sets
+from benchmarks.reproduction.classifiers import Classifier, Preparation, Scores
+from benchmarks.reproduction.generated import generate
+from benchmarks.reproduction.methods import Calibration, calibrate, label_order_errors, measures_of
+from benchmarks.reproduction.ranks import rank_methods, relative_gain
 from calibrators.methods.acp import ACP
 from calibrators.methods.isotonic import Isotonic
-from pipeline.reproduce import experiment_data as sets
-from pipeline.reproduce.experiment_classifiers import Classifier, Preparation, Scores
-from pipeline.reproduce.experiment_generated import generate
-from pipeline.reproduce.experiment_methods import Calibration, calibrate, label_order_errors, measures_of
 
 FREQUENCY = ("auc", "accuracy", "rmse", "ece", "mce")
 BY_LABEL = ("auc", "accuracy", "rmse", "mce_label", "ece_root")

@@ -7,7 +7,9 @@ does not do it again.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.execution import Executor
+from benchmarks.reproduction import data as sets
+from benchmarks.reproduction.classifiers import Classifier, Scores
+from benchmarks.reproduction.data import Data
 from pipeline.files.folders import beside
 from pipeline.generate.folds import text_key
-from pipeline.reproduce import experiment_data as sets
-from pipeline.reproduce.experiment_classifiers import Classifier, Scores
-from pipeline.reproduce.experiment_data import Data
 
 FORMAT = 7
 """Of the result files; a new number makes old ones obsolete."""
@@ -178,13 +179,16 @@ def _designs(settings: Settings, only: Iterable[str] | None) -> Iterator[tuple[s
                     yield experiment, name, classifier, run
 
 
-def run_tasks(tasks: list[Task], data: Path, results: Path, executor: Executor) -> int:
+def run_tasks(tasks: list[Task], data: Path, results: Path, pool: Executor) -> int:
     """Carry out the tasks whose results are not there yet; return how many these were."""
     left = [task for task in tasks if not done(task, results)]
     for experiment in {task.experiment for task in left}:
         (results / experiment).mkdir(parents=True, exist_ok=True)
-    if left:
-        executor.run("experiments", run_task, [(task, str(data), str(results)) for task in left])
+    running = [pool.submit(run_task, task, str(data), str(results)) for task in left]
+    for count, one in enumerate(as_completed(running), 1):
+        one.result()
+        if count % 50 == 0 or count == len(left):
+            print(f"experiments: {count:,} of {len(left):,}", file=sys.stderr)
     return len(left)
 
 
@@ -233,7 +237,7 @@ def _rows(
     test: Any,
 ) -> Iterator[Row]:
     """Results of methods that calibrate with some scores, on others."""
-    from pipeline.reproduce.experiment_methods import Calibration, calibrate, measures_of
+    from benchmarks.reproduction.methods import Calibration, calibrate, measures_of
 
     scores, label = calibration
     test_scores, test_label = test
@@ -325,7 +329,7 @@ def _binning(task: Task, folder: Path) -> Iterator[Row]:
 
 def _generated(task: Task, folder: Path) -> Iterator[Row]:
     """DG and DGG beside no calibration and isotonic regression on a tenth of the training rows."""
-    from pipeline.reproduce.experiment_generated import generated_rows
+    from benchmarks.reproduction.generated import generated_rows
 
     data = sets.load(task.set, folder, task.settings.seed, task.run)
     order = _random(task).permutation(data.label.size)

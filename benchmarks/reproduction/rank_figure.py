@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 
-from calibrators.measures.ranks import Ranking
+from benchmarks.reproduction.ranks import Ranking
 
 _HEIGHTS = (0.5, -0.95, 0.95, -0.6, 0.72, -1.15, 1.15, -0.77)
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibrators.measures.ranks import Ranking, rank_methods, relative_gain, welch_t_test
-from pipeline.reproduce.experiment_classifiers import NAMES as CLASSIFIERS
-from pipeline.reproduce.experiment_methods import NAMES as METHODS
-from pipeline.reproduce.experiments import ANEW
-from pipeline.reproduce.paper_tables import SETS, paper_tables
+from benchmarks.reproduction.classifiers import NAMES as CLASSIFIERS
+from benchmarks.reproduction.experiments import ANEW
+from benchmarks.reproduction.methods import NAMES as METHODS
+from benchmarks.reproduction.paper_tables import SETS, paper_tables
+from benchmarks.reproduction.ranks import Ranking, rank_methods, relative_gain, welch_t_test
 
 MEASURES = {
     "auc": "AUC",

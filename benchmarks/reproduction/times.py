@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.execution import Executor
 from pipeline.files.folders import beside
 
 METHODS = ("platt", "histogram", "isotonic", "abb", "bbq", "enir", "sbb", "auto")
@@ -25,7 +25,7 @@ def sizes(largest: int) -> list[int]:
     return [10**i for i in range(3, 9) if 10**i <= largest]
 
 
-def run_times(folder: Path, largest: int, seed: int, executor: Executor) -> list[dict[str, Any]]:
+def run_times(folder: Path, largest: int, seed: int, pool: Executor) -> list[dict[str, Any]]:
     """Times of all methods and sizes, one file each; what is there is not measured again.
 
     Parameters
@@ -36,8 +36,8 @@ def run_times(folder: Path, largest: int, seed: int, executor: Executor) -> list
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [(method, n, seed, str(folder)) for n in sizes(largest) for method in METHODS]
     left = [task for task in tasks if not _measured(_path(folder, task[0], task[1]))]
-    if left:
-        executor.run("times", _time, left)
+    for _ in pool.map(_time, *zip(*left, strict=True)):
+        pass
     return [json.loads(_path(folder, method, n).read_text()) for method, n, *_ in tasks]
 
 
@@ -53,7 +53,7 @@ def _measured(path: Path) -> bool:
 
 
 def _time(method: str, n: int, seed: int, folder: str) -> None:
-    from pipeline.reproduce.experiment_methods import CALIBRATORS
+    from benchmarks.reproduction.methods import CALIBRATORS
 
     random = np.random.default_rng([seed, n])
     scores = random.random(n)

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from benchmarks.reproduction.classifiers import Scores
+from benchmarks.reproduction.data import Mask
 from calibrators.measures.predictions import Measures, measure
 from calibrators.methods.acp import ACP
 from calibrators.methods.auto import Auto
@@ -20,8 +22,6 @@ from calibrators.methods.histogram import HistogramBinning
 from calibrators.methods.isotonic import Isotonic
 from calibrators.methods.near_isotonic_regression import NearIsotonic
 from calibrators.methods.platt import Platt
-from pipeline.reproduce.experiment_classifiers import Scores
-from pipeline.reproduce.experiment_data import Mask
 
 Array = npt.NDArray[np.float64]
 

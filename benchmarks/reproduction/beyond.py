@@ -7,13 +7,13 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
-from calibrators.measures.ranks import rank_methods
+from benchmarks.reproduction.experiments import REAL, SIZES, SIZES_METHODS
+from benchmarks.reproduction.methods import CLIP
+from benchmarks.reproduction.methods import NAMES as METHODS
+from benchmarks.reproduction.ranks import rank_methods
+from benchmarks.reproduction.tables import Cell, RankTable, Table, mean_and_error
+from benchmarks.reproduction.times import REPEATS
 from calibrators.methods.auto import CANDIDATES
-from pipeline.reproduce.experiment_methods import CLIP
-from pipeline.reproduce.experiment_methods import NAMES as METHODS
-from pipeline.reproduce.experiment_times import REPEATS
-from pipeline.reproduce.experiments import REAL, SIZES, SIZES_METHODS
-from pipeline.reproduce.reproduction_tables import Cell, RankTable, Table, mean_and_error
 
 Place = ["set", "classifier"]
 LEVEL = 0.05

@@ -1,4 +1,4 @@
-"""The report of a reproduction: the papers' tables beside ours as Markdown and HTML; the results as Parquet."""
+"""The report of a reproduction: the papers' tables beside ours as Markdown; the results as Parquet."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.evaluate.page import render_page
+from benchmarks.reproduction.beyond import auto_table, data_table, loss_table, size_tables, time_table
+from benchmarks.reproduction.experiments import LARGE, Settings
+from benchmarks.reproduction.methods import NAMES as METHODS
+from benchmarks.reproduction.paper_tables import paper_tables
+from benchmarks.reproduction.rank_figure import draw_ranks
+from benchmarks.reproduction.tables import (
+    MEASURES,
+    Cell,
+    RankTable,
+    Table,
+    gain_tables,
+    generated_tables,
+    rank_tables,
+    value_tables,
+)
 from pipeline.files.folders import beside
-from pipeline.reproduce import beyond_tables, reproduction_tables
-from pipeline.reproduce.experiment_methods import NAMES as METHODS
-from pipeline.reproduce.experiments import LARGE, Settings
-from pipeline.reproduce.paper_tables import paper_tables
-from pipeline.reproduce.rank_figure import draw_ranks
-from pipeline.reproduce.reproduction_tables import MEASURES, Cell, RankTable, Table
 
-REPORT_MARKDOWN, REPORT_HTML = "reproduction.md", "reproduction.html"
+REPORT = "reproduction.md"
 RESULTS, CELLS = "results.parquet", "tables.parquet"
 FIGURES = "figures"
 
@@ -31,11 +39,11 @@ def write_report(
     folder: Path,
     times: Sequence[dict[str, Any]] = (),
 ) -> Path:
-    """Write results.parquet, tables.parquet, reproduction.md, reproduction.html and figures/.
+    """Write results.parquet, tables.parquet, reproduction.md and figures/.
 
     Parameters
     ----------
-    results : `pipeline.reproduce.experiments.SCHEMA`, of all experiments
+    results : `benchmarks.reproduction.experiments.SCHEMA`, of all experiments
     settings : of the experiments
     missing : data sets that were not there
     folder : which exists
@@ -43,7 +51,7 @@ def write_report(
 
     Returns
     -------
-    path of the page
+    path of reproduction.md
     """
     tables, figures = _contents(results, list(times))
     (folder / FIGURES).mkdir(exist_ok=True)
@@ -52,9 +60,8 @@ def write_report(
     for name, content in figures.items():
         _write(folder / FIGURES / name, _writer(content))
     intro = _introduction(settings, missing)
-    _write(folder / REPORT_MARKDOWN, _writer(markdown(intro, tables).encode()))
-    _write(folder / REPORT_HTML, _writer(page(intro, tables, figures).encode()))
-    return folder / REPORT_HTML
+    _write(folder / REPORT, _writer(markdown(intro, tables).encode()))
+    return folder / REPORT
 
 
 def _writer(content: bytes) -> Callable[[Path], Any]:
@@ -70,18 +77,18 @@ def _write(target: Path, write: Callable[[Path], Any]) -> None:
 def _contents(results: pa.Table, times: list[dict[str, Any]]) -> tuple[list[Table], dict[str, bytes]]:
     frame = results.to_pandas()
     figures: dict[str, bytes] = {}
-    tables = reproduction_tables.value_tables(frame)
-    tables += reproduction_tables.generated_tables(frame)
-    ranked = reproduction_tables.rank_tables(frame)
-    beyond = beyond_tables.loss_table(frame)
+    tables = value_tables(frame)
+    tables += generated_tables(frame)
+    ranked = rank_tables(frame)
+    beyond = loss_table(frame)
     tables += [_with_figure(one, figures) for one in ranked]
     extra = [
-        *reproduction_tables.gain_tables(frame),
-        beyond_tables.time_table(times),
+        *gain_tables(frame),
+        time_table(times),
         None if beyond is None else _with_figure(beyond, figures),
-        beyond_tables.auto_table(frame),
-        *beyond_tables.size_tables(frame),
-        beyond_tables.data_table(frame),
+        auto_table(frame),
+        *size_tables(frame),
+        data_table(frame),
     ]
     return [*tables, *(table for table in extra if table is not None and table.rows)], figures
 
@@ -144,34 +151,6 @@ def markdown(intro: Sequence[str], tables: Sequence[Table]) -> str:
         lines += ["", *(f"{note.replace('*', chr(92) + '*')}  " for note in table.notes)]
         lines += [f"![{table.name}]({FIGURES}/{figure})" for figure in table.figures]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def page(intro: Sequence[str], tables: Sequence[Table], figures: dict[str, bytes]) -> str:
-    """The report as one HTML page that needs no other file."""
-    shown = [
-        {
-            "name": table.name,
-            "title": table.title,
-            "columns": table.columns,
-            "rows": [[name, *(text_of(cell, table.digits) for cell in cells)] for name, cells in table.rows],
-            "notes": table.notes,
-            "figures": [_inline(figures[figure]) for figure in table.figures],
-        }
-        for table in tables
-    ]
-    return render_page(
-        "reproduction.html.j2", title="The papers' tables beside ours", intro=intro, tables=shown
-    )
-
-
-def _inline(svg: bytes) -> str:
-    """A figure as an element of the page, in the page's colours."""
-    text = svg.decode()
-    text = text[text.index("<svg") :]
-    for color, name in (("#ffffff", "paper"), ("#000000", "ink"), ("#b2182b", "bad"), ("#404040", "soft")):
-        text = text.replace(f": {color}", f": var(--{name}, {color})")
-    # Text and marks that name no colour are black.
-    return text.replace("<svg ", '<svg style="fill: var(--ink)" role="img" aria-label="Average ranks" ', 1)
 
 
 def cells_of(tables: Sequence[Table]) -> pa.Table:

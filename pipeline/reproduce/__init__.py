@@ -1,1 +1,0 @@
-"""The experiments of the methods' papers; imported by their job only."""
