@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from jobs.run import Outcome
+    from jobs.outcome import Outcome
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _CONFIG = click.option(
@@ -58,7 +58,7 @@ def _config(name: str | None, as_json: bool) -> None:
 
     def action() -> Outcome:
         from jobs.config import rendering as config_rendering
-        from jobs.run import Outcome
+        from jobs.outcome import Outcome
 
         files = {key.removesuffix(".yaml"): text for key, text in config_rendering.conf_files().items()}
         if name is None:

@@ -13,8 +13,8 @@ from calibrators.measures.predictions import run_passes
 from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
 from jobs.config.jobs import CompareConfig
-from jobs.log_columns import columns_of
-from jobs.run import Outcome, Plan
+from jobs.outcome import Outcome, Plan
+from jobs.rows import Sorting, columns_of, scratch_line
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import (
     SHOWN,
@@ -28,14 +28,12 @@ from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.fit.calibration import check_table, make_calibrator
 from pipeline.log.logs import Log, cut, open_log
-from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.sort.score_table import (
     ScoreTable,
-    SortPlan,
+    SortedRows,
     add_merge,
     add_sort,
     build_score_table,
-    most_parts,
     scratch_bytes,
 )
 from pipeline.table.identity import run_id, software
@@ -60,14 +58,10 @@ def prepare(config: CompareConfig) -> Prepared:
         output = Output(config.output.path)
         output.check_apart(log.filesystem, log.places())
         output.check(identity)
-    quarantine = None
-    if config.log.quarantine_path is not None:
-        quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
-        quarantine.check_apart(log.filesystem, log.places())
-        check_place(quarantine, identity)
+    sorting = Sorting.of(config, log, identity)
     needed = scratch_bytes(log, write=True)
     check_space(config.scratch, needed)
-    return Prepared(config, log, calibrators, identity, output, quarantine, needed)
+    return Prepared(config, log, calibrators, output, sorting, needed)
 
 
 def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
@@ -89,10 +83,14 @@ class Prepared:
     config: CompareConfig
     log: Log
     calibrators: Mapping[str, Calibrator]
-    identity: str
     output: Output | None
-    quarantine: Output | None
+    sorting: Sorting
     needed: int
+
+    @property
+    def identity(self) -> str:
+        """The run's id."""
+        return self.sorting.identity
 
     @property
     def threads(self) -> bool:
@@ -103,7 +101,7 @@ class Prepared:
     def plan(self) -> Plan:
         """What the comparison would do."""
         log, config = self.log, self.config
-        tasks = len(cut(log, SortPlan("").within(config.cluster.memory_bytes, log.rows).run_rows))
+        tasks = len(cut(log, self.sorting.plan(log).run_rows))
         names = ", ".join(self.calibrators)
         written = () if self.output is None else (self.output.url,)
         return Plan(
@@ -118,7 +116,7 @@ class Prepared:
             ),
             writes=(
                 *written,
-                f"scratch ({config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
+                scratch_line(config, self.needed),
             ),
             facts={
                 "files": len(log.files),
@@ -132,10 +130,10 @@ class Prepared:
     def graph(self) -> Graph:
         """What the comparison would compute; a pass, of those whose number depends on the rows, stands for all."""
         graph = Graph()
-        plan = SortPlan("scratch").within(self.config.cluster.memory_bytes, self.log.rows)
-        total = add_sort(graph, self.log, plan)
-        merged = add_merge(graph, self.log, replace(plan, write=plan.scratch), None, total)
-        parts = [(merged, i) for i in range(most_parts(self.log, plan, total))]
+        plan = self.sorting.plan(self.log)
+        rows = SortedRows(self.log, plan, add_sort(graph, self.log, plan))
+        merged = add_merge(graph, rows._replace(plan=replace(plan, write=plan.scratch)))
+        parts = [(merged, i) for i in range(rows.most_parts)]
         graph.task("combine-compare", list, graph.layer("compare", list, parts))
         return graph
 
@@ -144,8 +142,7 @@ class Prepared:
         started = time.perf_counter()
         with scratch_folder(self.config.scratch) as scratch:
             table, found, notes = self._compare(executor, scratch)
-            if self.quarantine is not None and table.bad.total:
-                keep_parts(scratch, self.quarantine, self.identity)
+            self.sorting.keep_bad(scratch, table.bad.total)
         facts = self._facts(table, time.perf_counter() - started)
         summary = {
             **comparison_document(found),
@@ -171,13 +168,9 @@ class Prepared:
 
     def _compare(self, executor: Executor, scratch: str) -> tuple[ScoreTable, CrossValidation, list[str]]:
         log = self.config.log
-        rules = RowRules(
-            quarantine=log.on_bad_rows == "quarantine",
-            max_fraction=log.max_bad_fraction,
-            keep=self.quarantine is not None,
+        plan = replace(
+            self.sorting.plan(self.log, scratch, log.score_transform), write=f"{scratch}/score_table"
         )
-        plan = SortPlan(scratch, transform=log.score_transform, rules=rules, write=f"{scratch}/score_table")
-        plan = plan.within(self.config.cluster.memory_bytes, self.log.rows)
         table, _ = build_score_table(self.log, plan, executor)
         check_table(table)
         calibrators, notes = self._suitable(table)

@@ -18,7 +18,7 @@ from jobs import evaluate, fit, score
 from jobs.config.jobs import DEMO_TABLE as TABLE
 from jobs.config.jobs import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config.loading import load
-from jobs.run import Outcome, Plan
+from jobs.outcome import Outcome, Plan
 from logcal.errors import CheckFailedError, ConfigError
 from pipeline.evaluate.evaluation import MEASURE_FACTS
 from pipeline.execution import Executor

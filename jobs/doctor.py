@@ -20,7 +20,7 @@ from calibrators.arithmetic.processors import processors
 from jobs.config.base import Section, Text
 from jobs.config.cluster import ClusterConfig
 from jobs.config.jobs import Scratch
-from jobs.run import Outcome
+from jobs.outcome import Outcome
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from pipeline.files.writable import check_writable, size
 

@@ -13,7 +13,7 @@ from calibrators.measures.assessment import Measures
 from jobs.config.jobs import EvaluateConfig
 from jobs.gate.judging import check_earlier, check_in_sample, check_required, find_against, unmet
 from jobs.gate.limits import check_transform
-from jobs.log_columns import columns_of
+from jobs.outcome import Outcome, Plan
 from jobs.present import (
     as_parquet,
     comparison_facts,
@@ -23,8 +23,7 @@ from jobs.present import (
     summary_of,
     table_facts,
 )
-from jobs.run import Outcome, Plan
-from jobs.windows import place_of, window_days, window_of
+from jobs.rows import Sorting, columns_of, facts_of, place_of, scratch_line, window_of
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.evaluation import Evaluation, run_document
 from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
@@ -40,10 +39,10 @@ from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.secrets import without_secrets
 from pipeline.log import segment_values
 from pipeline.log.logs import Columns, Log, cut, open_log
-from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window
-from pipeline.sort.score_table import ScoreTable, SortPlan
+from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
+from pipeline.sort.source import window_days
 from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import LookupTable, read_lookup_table
 from pipeline.table.published import PublishedTable
@@ -101,13 +100,9 @@ def prepare(config: EvaluateConfig) -> Prepared:
         else of_same_rows(kept.manifest["data"], version.manifest)
     )
     check_in_sample(config, seen, version)
-    quarantine = None
-    if config.log.quarantine_path is not None:
-        quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
-        quarantine.check_apart(log.filesystem, log.places())
-        check_place(quarantine, identity)
+    sorting = Sorting.of(config, log, identity)
     check_space(config.scratch, measurement.needed)
-    return Prepared(config, version, measurement, identity, output, quarantine, seen)
+    return Prepared(config, version, measurement, output, sorting, seen)
 
 
 def _read(version: Version) -> tuple[LookupTable, SegmentedLookup | None]:
@@ -204,10 +199,14 @@ class Prepared:
     config: EvaluateConfig
     version: Version
     measurement: Measurement
-    identity: str
     output: Output
-    quarantine: Output | None
+    sorting: Sorting
     seen: InSample = field(default_factory=lambda: InSample(0, 0.0))
+
+    @property
+    def identity(self) -> str:
+        """The run's id."""
+        return self.sorting.identity
 
     @property
     def lookup(self) -> LookupTable:
@@ -248,12 +247,10 @@ class Prepared:
             ),
             writes=(
                 self.output.url,
-                f"scratch ({self.config.scratch or 'temporary folder'}): up to {needed:,} bytes, removed after",
+                scratch_line(self.config, needed),
             ),
             facts={
-                "files": len(log.files),
-                "rows": log.rows,
-                "bytes": log.size,
+                **facts_of(log),
                 "columns": log.types,
                 "table": self.config.store.table,
                 "version": self.version.name,
@@ -267,8 +264,7 @@ class Prepared:
         if self.measurement.kept is not None:
             return ()
         log = self.log
-        sizes = SortPlan("").within(self.config.cluster.memory_bytes, log.rows)
-        tasks = len(cut(log, sizes.run_rows))
+        tasks = len(cut(log, self.sorting.plan(log).run_rows))
         return (
             f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)",
             "merge: write the score table to scratch",
@@ -359,7 +355,7 @@ class Prepared:
 
     def graph(self) -> Graph:
         """What the evaluation would compute, but second passes over a few parts, and comparisons."""
-        plan = SortPlan("scratch").within(self.config.cluster.memory_bytes, self.log.rows)
+        plan = self.sorting.plan(self.log)
         return self.measurement.graph(replace(plan, write=f"{plan.scratch}/before"))
 
     def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
@@ -368,17 +364,9 @@ class Prepared:
         return measured.table, measured.evaluation
 
     def _measured(self, executor: Executor) -> Measured:
-        log_config = self.config.log
-        rules = RowRules(
-            quarantine=log_config.on_bad_rows == "quarantine",
-            max_fraction=log_config.max_bad_fraction,
-            keep=self.quarantine is not None,
-        )
         with scratch_folder(self.config.scratch) as scratch:
-            plan = SortPlan(scratch, rules=rules).within(self.config.cluster.memory_bytes, self.log.rows)
-            measured = self.measurement.measure(plan, executor)
-            if self.quarantine is not None and measured.table.bad.total:
-                keep_parts(scratch, self.quarantine, self.identity)
+            measured = self.measurement.measure(self.sorting.plan(self.log, scratch), executor)
+            self.sorting.keep_bad(scratch, measured.table.bad.total)
         return measured
 
     def _facts(self, table: ScoreTable, seconds: float) -> dict[str, Any]:

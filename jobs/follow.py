@@ -10,9 +10,9 @@ from typing import Any
 
 from jobs import interrupts
 from jobs.config.jobs import FollowConfig
+from jobs.outcome import Outcome, Plan
 from jobs.refit import Refits
 from jobs.refit import check as check_refits
-from jobs.run import Outcome, Plan
 from jobs.score import check_interval, classifying_of
 from jobs.stream_report import Standing, Telling, Totals, backlog_of
 from logcal.errors import (

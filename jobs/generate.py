@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
 from jobs.config.jobs import GenerateConfig
-from jobs.run import Outcome, Plan
+from jobs.outcome import Outcome, Plan
 from logcal.errors import InputRejectedError
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
@@ -41,7 +41,7 @@ from pipeline.generate.generated_log import (
 )
 from pipeline.generate.training import Training, memory_needed
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort.score_table import SortPlan
+from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.table.identity import run_id, software
 
 log = logging.getLogger("logcal")
@@ -192,9 +192,8 @@ class Prepared:
         generated_log = open_log(paths, Columns("score", "label"))
         with scratch_folder(self.config.scratch) as scratch:
             sort = SortPlan(scratch).within(self.config.cluster.memory_bytes)
-            return fit_log(
-                make_calibrator(method, {}), generated_log, sort, executor, keep=None
-            ).calibrator.calibration_map_
+            rows = SortedRows(generated_log, sort, None)
+            return fit_log(make_calibrator(method, {}), rows, executor).calibrator.calibration_map_
 
     def _metadata(
         self, generated: GeneratedLog, thresholds: dict[str, dict[str, Any]], facts: DataFacts

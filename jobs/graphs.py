@@ -6,14 +6,13 @@ import atexit
 import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import Values, load_values, read_values
-from jobs.fit import check_interval, recipe_of
-from jobs.log_columns import columns_of
-from jobs.windows import open_dated
+from jobs.fit import open_fitting
 from logcal.errors import ConfigError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
@@ -22,14 +21,7 @@ from pipeline.execution.drawing import KINDS, drawing
 from pipeline.files.folders import Folder
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.turns import LOCKS
-from pipeline.fit.calibration import needs_table
-from pipeline.fit.recipe import Recipe
-from pipeline.log.logs import Log
-from pipeline.log.quarantine import RowRules
-from pipeline.sort.decay import with_weights
-from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import SortPlan, add_sort, scratch_bytes
-from pipeline.sort.window_sort import add_window, make_days
+from pipeline.fit.fitting import Fitting, Found
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -96,47 +88,27 @@ def draw(prepared: Any, path: str) -> None:
 
 
 def _fit(config: FitConfig) -> Delayed:
-    recipe = recipe_of(config)
-    calibrator = recipe.calibrator()
-    check_interval(config)
-    columns = columns_of(config.log, config.log.segment)
-    log, window = open_dated(config.window, config.log.path, columns)
-    weighted = columns.weight is not None or config.window.half_life is not None
-    write = needs_table(calibrator, weighted, config.calibrator.interval)
-    check_space(config.scratch, scratch_bytes(log, write=write))
+    fitting = open_fitting(config)
+    check_space(config.scratch, fitting.scratch_bytes())
     held = ExitStack()
     scratch = held.enter_context(scratch_folder(config.scratch))
     # Others compute the graph, in this process or elsewhere, when they like, and as often as they like.
     atexit.register(held.close)
-    plan = SortPlan(
-        scratch,
-        config.log.score_transform,
-        grid=config.score_table.grid,
-        rules=RowRules(config.log.on_bad_rows == "quarantine", config.log.max_bad_fraction),
-    ).within(config.cluster.memory_bytes, log.rows)
+    fitting = replace(fitting, plan=replace(fitting.plan, scratch=scratch))
     built = Graph()
-    if window is None:
-        total = add_sort(built, log, plan)
-    else:
-        half_life = config.window.half_life_days
-        make_days(window, plan)
-        total = add_window(built, window, plan, min_labelled=config.window.min_labelled, half_life=half_life)
-        log = log if half_life is None else with_weights(log)
-    merged = recipe.add_fit(built, log, plan, total)
-    return built.delayed(built.task("table", _table, merged, total, recipe, log, plan))
+    return built.delayed(built.task("table", _table, fitting.add(built), fitting))
 
 
-def _table(
-    merged: Any, total: RunReceipt, recipe: Recipe, log: Log, plan: SortPlan
-) -> LookupTable | SegmentedLookup:
+def _table(found: Found, fitting: Fitting) -> LookupTable | SegmentedLookup:
     """The fitted table, of what the other tasks gave; scratch space is given back."""
-    content = recipe.finish(merged, log, plan, InlineExecutor(), total)
-    found = read_table(content.write(f"{plan.scratch}/table", _UNPUBLISHED))
-    place = Folder.at(plan.scratch)
+    scratch = fitting.plan.scratch
+    content = fitting.finish(found, InlineExecutor())
+    made = read_table(content.write(f"{scratch}/table", _UNPUBLISHED))
+    place = Folder.at(scratch)
     for name in place.names():
         if name.startswith("day-"):
             for file in (place / name).names():
                 (place / name).remove(file)
         elif name != LOCKS:
             place.remove(name)
-    return found
+    return made

@@ -9,8 +9,8 @@ from typing import Any
 
 from jobs.config.loading import known_keys, read_values
 from jobs.config.rendering import render_job
+from jobs.outcome import Outcome
 from jobs.registry import JOBS
-from jobs.run import Outcome
 from logcal.errors import ConfigError, InputRejectedError, listing
 from pipeline.files.writable import check_writable
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts

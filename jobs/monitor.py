@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,21 +14,20 @@ import numpy as np
 from calibrators.measures.drift import stability_index
 from jobs.config.jobs import MonitorConfig
 from jobs.gate.limits import check_transform
-from jobs.run import Outcome, Plan
-from jobs.windows import open_dated
+from jobs.outcome import Outcome, Plan
+from jobs.rows import open_dated, plan_of, scratch_line
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.drift_page import render_drift
 from pipeline.execution import Executor, Graph
 from pipeline.files.json_text import to_json
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.log.logs import Columns, Log
-from pipeline.log.quarantine import RowRules
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
 from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
 from pipeline.monitor.history import FOLDER, History
-from pipeline.sort.day_tables import DayTables, add_up_days
-from pipeline.sort.score_table import SortPlan, add_merge, scratch_bytes
-from pipeline.sort.window_sort import add_window, sort_window
+from pipeline.sort.day_tables import DayTables
+from pipeline.sort.score_table import SortedRows, add_merge, scratch_bytes
+from pipeline.sort.source import Source
 from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.published import PublishedTable
 from pipeline.table.segment_lookup import read_segmented_lookup
@@ -165,7 +165,7 @@ class Prepared:
             writes=(
                 self.place,
                 *page,
-                f"scratch ({self.config.scratch or 'temporary folder'}): up to {self.needed:,} bytes, removed after",
+                scratch_line(self.config, self.needed),
             ),
             facts={"days": days, "version": self.version.name},
         )
@@ -174,11 +174,15 @@ class Prepared:
         """What would be computed of the first day, and of each day after it; with segments each is looked at, too."""
         graph = Graph()
         for day in self.days[:1]:
-            assert self.config.window.column is not None
-            window = choose_window(self.log, self.config.window.column, 1, day_of(day))
-            plan = SortPlan("scratch").within(self.config.cluster.memory_bytes, window.log.rows)
-            add_merge(graph, window.log, plan, None, add_window(graph, window, plan))
+            source = self._source(day)
+            plan = plan_of(self.config, source.log)
+            add_merge(graph, SortedRows(source.log, plan, source.add(graph, plan).total))
         return graph
+
+    def _source(self, day: int) -> Source:
+        assert self.config.window.column is not None
+        window = choose_window(self.log, self.config.window.column, 1, day_of(day))
+        return Source(window.log, window)
 
     def execute(self, executor: Executor) -> Outcome:
         """Look at the days, keep what they said, and give the alarm."""
@@ -209,28 +213,23 @@ class Prepared:
         return Outcome(summary, lines)
 
     def _look(self, day: int, executor: Executor) -> DayEvidence:
-        config = self.config
-        assert config.window.column is not None
-        window = choose_window(self.log, config.window.column, 1, day_of(day))
-        rules = RowRules(
-            quarantine=config.log.on_bad_rows == "quarantine", max_fraction=config.log.max_bad_fraction
-        )
+        config, source = self.config, self._source(day)
         segmented = bool(self.log.columns.segments)
         watch = Watch(
             self.version.lookup_path, config.monitor.tolerance, config.log.sampling_rate, segmented=segmented
         )
-        with scratch_folder(config.scratch) as scratch:
+        assert source.window is not None
+        with scratch_folder(config.scratch) as scratch, ExitStack() as held:
             # Scores as the table's fit has read them, whether its day tables are there or not.
-            plan = SortPlan(scratch, transform=self.transform, grid=self._grid, rules=rules)
-            plan = plan.within(config.cluster.memory_bytes, window.log.rows)
+            plan = replace(plan_of(config, source.log, scratch, self.transform), grid=self._grid)
             for days in self._day_tables:
-                with days.in_use():
-                    tables = days.there(window)
-                    if tables is not None:
-                        total = add_up_days(tables, plan, executor)
-                        return day_evidence(window.log, plan, executor, total, watch)
-            total = sort_window(window, plan, executor)
-            return day_evidence(window.log, plan, executor, total, watch)
+                held.enter_context(days.in_use())
+                tables = days.there(source.window)
+                if tables is not None:
+                    source = replace(source, tables=tables)
+                    break
+            total = source.sort(plan, executor).total
+            return day_evidence(SortedRows(source.log, plan, total), executor, watch)
 
     @property
     def _grid(self) -> str:

@@ -20,7 +20,7 @@ from pipeline.files.secrets import redacted, without_secrets
 
 if TYPE_CHECKING:
     from jobs.config.jobs import JobConfig, RecordConfig
-    from jobs.run import Outcome, Plan
+    from jobs.outcome import Outcome, Plan
 
 log = logging.getLogger("logcal")
 

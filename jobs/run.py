@@ -11,14 +11,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import Any
 
 from jobs import interrupts
+from jobs.outcome import Outcome, Plan, Prepared
 from jobs.records import Attempt
 from jobs.registry import Job
 from logcal.errors import ConfigError, LogcalError, NothingToDoError, TemporaryError
-from pipeline.execution import Executor
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import remember_urls, without_secrets
 from pipeline.files.storage import use
@@ -27,58 +27,7 @@ log = logging.getLogger("logcal")
 
 BUG = 1
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What a job would do: what --dry-run prints.
-
-    Attributes
-    ----------
-    stages, reads, writes : in order, a line each
-    facts : for machines
-    """
-
-    job: str
-    stages: tuple[str, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """For people."""
-        shown = [f"{self.job} would run, after reading footers only:"]
-        for title, items in (("stages", self.stages), ("reads", self.reads), ("writes", self.writes)):
-            shown += [f"  {title}:", *(f"    {item}" for item in items)]
-        return shown
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a job did.
-
-    Attributes
-    ----------
-    summary : for --json; JSON values
-    lines : for people
-    """
-
-    summary: dict[str, Any]
-    lines: list[str]
-
-
-class Prepared(Protocol):
-    """A job that has been checked and can start: what a job module's `prepare(config)` returns."""
-
-    @property
-    def plan(self) -> Plan:
-        """What it would do."""
-
-    @property
-    def threads(self) -> bool:
-        """Whether threads of one process serve its tasks as well as processes of their own would."""
-
-    def execute(self, executor: Executor) -> Outcome:
-        """Do it."""
+__all__ = ["Outcome", "Plan", "guarded", "run_job", "show"]
 
 
 def run_job(

@@ -9,8 +9,8 @@ from jobs.cluster.kinds import local_workers
 from jobs.config.cluster import AUTO
 from jobs.config.jobs import ScoreConfig
 from jobs.gate.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
-from jobs.run import Outcome, Plan
-from jobs.windows import above_days, place_of, window_days, window_of
+from jobs.outcome import Outcome, Plan
+from jobs.rows import above_days, facts_of, place_of, window_of
 from logcal.errors import ConfigError
 from pipeline.classifier.features import Roles, open_features
 from pipeline.execution import Companions, Executor, Graph
@@ -20,6 +20,7 @@ from pipeline.log.windows import Window
 from pipeline.score.many import companions_for, tasks_of
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
+from pipeline.sort.source import window_days
 from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import cached_lookup_table, read_lookup_facts
 from pipeline.table.published import PublishedTable
@@ -151,9 +152,7 @@ class Prepared:
             ),
             writes=(self.output.url, str(self.output.beside)),
             facts={
-                "files": len(log.files),
-                "rows": log.rows,
-                "bytes": log.size,
+                **facts_of(log),
                 "table": self.config.store.table,
                 "version": self.version.name,
                 "method": self.version.manifest["method"],

@@ -13,8 +13,8 @@ from typing import Any
 
 from jobs.config.jobs import FollowConfig
 from jobs.gate.limits import WARNED
+from jobs.outcome import Outcome
 from jobs.refit import PUBLISHED, Refits
-from jobs.run import Outcome
 from logcal.errors import LogcalError, examples
 from pipeline.files.secrets import without_secrets
 from pipeline.follow.arrivals import compare, list_sources

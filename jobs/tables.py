@@ -7,8 +7,8 @@ from typing import Any
 
 import fsspec
 
+from jobs.outcome import Outcome
 from jobs.records import RUNS
-from jobs.run import Outcome
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records

@@ -19,9 +19,9 @@ from calibrators._kernels import compiled, pava
 from calibrators.arithmetic.processors import processors
 from jobs.cluster.worker_process import pool_of_processes
 from jobs.config.loading import load
+from jobs.outcome import Outcome
 from jobs.progress import reporting
 from jobs.registry import JOBS
-from jobs.run import Outcome
 from logcal.errors import TemporaryError
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import METHODS

@@ -20,6 +20,7 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, LocalCluster
 
 import jobs
+from jobs import graphs
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
 from pipeline.execution import DaskExecutor, Graph, InlineExecutor, ThreadExecutor, tasks
@@ -237,6 +238,7 @@ def test_a_dry_run_draws_the_graph(place):
         "entry",
         "merge",
         "combine",
+        "found",
     ]
     assert not place.store.exists()
     place.job("fit", "--dry-run", f"--graph={place.root}/graph.pdf").expect(
@@ -353,9 +355,9 @@ def test_drawings_show_the_stages_of_every_job(dated, call):
 
     numbered = ["number", "cut", "runs", *MERGES]
     each = "segments.shrinkage=none"
-    assert drawn("fit") == [*SORTS, *MERGES]
-    assert drawn("fit", "calibrator.method=platt") == [*SORTS, *MERGES, "pass", "combine-pass"]
-    assert drawn("fit", *SEGMENTS, each) == [*SORTS, *numbered, *JOINS, "fitted"]
+    assert drawn("fit") == [*SORTS, *MERGES, "found"]
+    assert drawn("fit", "calibrator.method=platt") == [*SORTS, *MERGES, "found", "pass", "combine-pass"]
+    assert drawn("fit", *SEGMENTS, each) == [*SORTS, *numbered, *JOINS, "fitted", "kept-runs", "found"]
     assert drawn("fit", *SEGMENTS)[9:] == [
         "whole",
         "pack",
@@ -369,24 +371,54 @@ def test_drawings_show_the_stages_of_every_job(dated, call):
         "curves",
         "levels",
         "fitted",
+        "kept-runs",
+        "found",
     ]
-    assert drawn("fit", *WINDOW, "window.half_life=2d", *SEGMENTS, each)[:4] == [
+    assert drawn("fit", *WINDOW, "window.half_life=2d", *SEGMENTS, each)[:7] == [
         "sort",
         "days",
+        "kept",
+        "made",
         "weigh",
-        "check",
+        "covered",
+        "total",
     ]
     assert drawn("compare") == [*SORTS, *MERGES, "compare", "combine-compare"]
     call("fit").expect(0)
     told = "evaluate.allow_in_sample=true"
     assert drawn("score") == ["score", "commit"]
     assert drawn("evaluate", told) == [*SORTS, *MERGES, *MEASURES, "measured"]
-    assert drawn("evaluate", told, *WINDOW[:3])[:3] == ["sort", "day", "total"]
+    assert drawn("evaluate", told, *WINDOW[:3])[:4] == ["sort", "days", "covered", "total"]
     dated.table = "by-site"
     call("fit", *SEGMENTS, each).expect(0)
     side = ["cut", "runs", *MERGES, "rows", *JOINS, *MEASURES, "side"]
     again = [f"{name}-again" for name in ("place", "order", "ordered", "total", "numbered", *side)]
     assert drawn("evaluate", told) == [*SORTS, "number", *side, *again, "measured"]
+
+
+def test_a_graph_is_refused_what_the_job_is_refused(place, call):
+    """Names of segments that the table uses itself; too little scratch space for what half-lives and segments need."""
+    place.write_log()
+    sections = {"log": {"path": str(place.log), "segment": ["prob_lo"]}}
+    place.job("fit", "log.segment=[prob_lo]").expect(
+        2, "expected names that the lookup table does not use itself"
+    )
+    with pytest.raises(ConfigError, match="expected names that the lookup table does not use itself"):
+        jobs.graph("fit", sections)
+
+
+@pytest.mark.parametrize("settings", [SEGMENTS, (*WINDOW, "window.half_life=2d")])
+def test_a_graph_needs_as_much_space_as_a_fit_that_keeps_no_days(dated, monkeypatch, settings):
+    sections = {"log": {"path": str(dated.log)}, "scratch": str(dated.scratch)}
+    asked = []
+    monkeypatch.setattr(graphs, "check_space", lambda scratch, needed: asked.append(needed))
+    jobs.graph("fit", sections)
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = yaml.safe_load(value)
+    jobs.graph("fit", sections)
+    assert asked[1] >= asked[0] + 16 * 800
 
 
 def test_what_cannot_be_a_graph_says_why(place, tmp_path):

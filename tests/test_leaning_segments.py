@@ -26,14 +26,21 @@ from logcal.moved import Moves, drawn
 from logcal.reading import read_table
 from logcal.table import Table
 from pipeline.fit import leaning_cells
-from pipeline.fit.calibration import make_calibrator
+from pipeline.fit.calibration import Recipe
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import packed, run_files, segment_visits
-from pipeline.sort.score_table import SortPlan
+from pipeline.sort.score_table import SortedRows, SortPlan
+from pipeline.sort.source import Source
 from pipeline.table.segment_lookup import segmented_files
 from pipeline.table.segment_maps import SegmentRules
 from tests.test_segments import FACTS, Shuffled, write_log
+
+
+def rows_of(log, plan, executor):
+    """A log's rows, sorted."""
+    return SortedRows(log, plan, Source(log).sort(plan, executor).total)
+
 
 RULES = SegmentRules(1, 60, lean=True)
 
@@ -61,8 +68,8 @@ def fit(folder, table, columns=("a", "b"), weighted=False, cut=(1, 1 << 20), rat
     log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
     (folder / "scratch").mkdir()
     plan = SortPlan(folder / "scratch", **sizes)
-    calibrator = make_calibrator("isotonic", params or {}, rate)
-    return fit_segments(calibrator, log, plan, Shuffled(), RULES)[0]
+    recipe = Recipe("isotonic", params or {}, sampling_rate=rate, columns=columns, rules=RULES)
+    return fit_segments(recipe, rows_of(log, plan, Shuffled()), Shuffled())[0]
 
 
 def published(folder, found, columns=("a", "b")):

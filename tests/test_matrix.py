@@ -175,7 +175,8 @@ def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap | Line]]:
         own = [key[:level] for key in rows.keys]
         for key in sorted(set(own), key=segment_values.order):
             at = np.array([other == key for other in own])
-            if key and RULES.reason(int(at.sum()), int(rows.label[at].sum())) is not None:
+            counts = np.array([at.sum()]), np.array([rows.label[at].sum()])
+            if key and RULES.reasons(*counts) != [None]:
                 continue
             if np.unique(rows.score[at]).size == 1:
                 continue

@@ -17,6 +17,7 @@ from jobs.config.jobs import FitConfig, MonitorConfig
 from jobs.config.loading import load
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.execution import InlineExecutor
+from pipeline.sort import source
 from pipeline.table.lookup_table import read_lookup_table
 
 FIRST = dt.date(2026, 1, 1)
@@ -210,7 +211,7 @@ def test_days_that_a_fit_has_kept_are_read_there(place, settings, monkeypatch):
         *settings,
     ]
     publish(place, *kept)
-    monkeypatch.setattr(monitor, "sort_window", None)
+    monkeypatch.setattr(source, "add_scratch_days", None)
     look(place, *rates)
     [found] = [path.read_text() for path in history.glob("*.json")]
     assert found == anew

@@ -20,7 +20,7 @@ from calibrators.methods.solution_path import NearIsotonicPath
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import fit_log
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort.score_table import SortPlan
+from pipeline.sort.score_table import SortedRows, SortPlan
 
 
 @st.composite
@@ -144,7 +144,7 @@ def test_enir_starts_again_with_more_blocks_where_the_path_began_too_late(tmp_pa
     log = open_log([str(tmp_path / "log.parquet")], Columns("score", "label", None))
     plan = SortPlan(tmp_path, run_rows=3000, bucket_bytes=50_000)
     with caplog.at_level(logging.INFO, "logcal"):
-        fit = fit_log(ENIR(shrink=0), log, plan, InlineExecutor(), keep=None)
+        fit = fit_log(ENIR(shrink=0), SortedRows(log, plan, None), InlineExecutor())
     assert passes[:2] == [16, 256]
     assert "times less likely" in caplog.text
     for name in whole.models_._fields:

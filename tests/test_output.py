@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from jobs.demo import _clear
-from jobs.windows import above_days
+from jobs.rows import above_days
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError
 from pipeline.files.folders import free_for
 from pipeline.files.output import MANIFEST, Output

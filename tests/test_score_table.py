@@ -1,5 +1,6 @@
 """The out-of-core sort: equal to sorting in memory, whatever the files, the parts and the workers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import run_files, score_table
 from pipeline.sort.parts import read_points, write_points
-from pipeline.sort.score_table import SortPlan, build_score_table, scratch_bytes, sort_log
+from pipeline.sort.score_table import SortedRows, SortPlan, build_score_table, scratch_bytes
+from pipeline.sort.source import Source
 
 
 def write_log(folder: Path, columns: dict, files: int = 1, row_group_size: int = 1 << 20) -> str:
@@ -106,7 +108,11 @@ def test_heavy_ties_in_many_runs_and_parts(tmp_path, weighted):
     whole = Isotonic().fit_points(expected).calibration_map_
     for run_rows, bucket_bytes in ((1 << 21, 1 << 24), (3000, 30_000)):
         plan = SortPlan(tmp_path, run_rows=run_rows, bucket_bytes=bucket_bytes)
-        fit = fit_log(Isotonic(), log, plan, InlineExecutor(), keep=tmp_path / f"table-{run_rows}")
+        fit = fit_log(
+            Isotonic(),
+            SortedRows(log, replace(plan, write=tmp_path / f"table-{run_rows}"), None),
+            InlineExecutor(),
+        )
         assert_same(points_of(fit.table), expected)
         for name in whole.__dataclass_fields__:
             np.testing.assert_array_equal(
@@ -198,7 +204,7 @@ def test_weights_beyond_what_sums_can_hold_in_segments(tmp_path):
     columns["w"] = [9.9e-101, 1e-100, 1e100, 1.01e100]
     log = open_log(write_log(tmp_path / "log", columns), Columns("score", "label", "w", ("g",)))
     plan = SortPlan(tmp_path, rules=RowRules(quarantine=True, max_fraction=1))
-    sorted_rows = sort_log(log, plan, InlineExecutor())
+    sorted_rows = Source(log).sort(plan, InlineExecutor()).total
     assert (sorted_rows.used, sorted_rows.bad.in_order()) == (2, {"weight_out_of_range": 2})
 
 

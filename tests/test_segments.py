@@ -35,16 +35,17 @@ from logcal.table import Table
 from pipeline import schema
 from pipeline.evaluate import segment_numbers
 from pipeline.evaluate.chance import beyond_chance
-from pipeline.evaluate.segment_evaluation import evaluate_segments
+from pipeline.evaluate.segment_evaluation import Measuring, evaluate_segments
 from pipeline.execution import InlineExecutor
-from pipeline.fit.calibration import make_calibrator
+from pipeline.fit.calibration import Recipe, make_calibrator
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log import segment_values
 from pipeline.log.log_files import open_parquet
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import buckets, packed, run_files, segment_visits
-from pipeline.sort.score_table import SortPlan
+from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_visits import pack
+from pipeline.sort.source import Source
 from pipeline.table.predictor import Predictor
 from pipeline.table.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
 from pipeline.table.segment_maps import SegmentRules
@@ -61,6 +62,22 @@ class Shuffled(InlineExecutor):
         for i in np.random.default_rng(len(tasks)).permutation(len(tasks)):
             results[i] = function(*tasks[i])
         return results
+
+
+def reason_of(rules, rows, positives):
+    """Why a segment of so many rows has no map of its own, None where it has one; the first that holds."""
+    tests = [
+        ("min_rows", rows < rules.min_rows and not rules.lean),
+        ("one_class", positives in (0, rows)),
+        ("min_positives", positives < rules.min_positives),
+        ("min_negatives", rules.lean and rows - positives < rules.min_positives),
+    ]
+    return next((name for name, holds in tests if holds), None)
+
+
+def sorted_rows(log, plan, executor):
+    """A log's rows, sorted."""
+    return SortedRows(log, plan, Source(log).sort(plan, executor).total)
 
 
 def write_log(folder: Path, table: pa.Table, files: int = 1, row_group_size: int = 1 << 20) -> str:
@@ -100,7 +117,7 @@ def expected_maps(table: pa.Table, columns, weighted, rules, method="isotonic", 
         for key, rows in groups.items():
             score = np.array([r["score"] for r in rows])
             label = np.array([r["label"] for r in rows])
-            reason = rules.reason(len(rows), int(label.sum()))
+            reason = reason_of(rules, len(rows), int(label.sum()))
             if reason is None and np.unique(score + 0.0).size == 1:
                 reason = "one_score"
             if reason is not None:
@@ -129,9 +146,9 @@ def fit(
     path = write_log(folder / "log", table, *cut)
     log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
     (folder / "scratch").mkdir()
-    calibrator = make_calibrator(method, params or {})
+    recipe = Recipe(method, params or {}, columns=columns, rules=rules or SegmentRules())
     plan = SortPlan(folder / "scratch", **sizes)
-    return fit_segments(calibrator, log, plan, Shuffled(), rules or SegmentRules())[0]
+    return fit_segments(recipe, sorted_rows(log, plan, Shuffled()), Shuffled())[0]
 
 
 def assert_equal(found, expected):
@@ -271,7 +288,8 @@ def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
             "bucket_bytes": int(rng.choice([300, 5000, 1 << 24])),
         }
         plan = SortPlan(tmp_path / layout, **sizes)
-        found = fit_segments(make_calibrator("isotonic", {}), log, plan, Shuffled(), rules)[0]
+        recipe = Recipe("isotonic", columns=columns, rules=rules)
+        found = fit_segments(recipe, sorted_rows(log, plan, Shuffled()), Shuffled())[0]
         made.append(files_of(found, columns)[1:])
     assert made[0] == made[1] == made[2]
     assert_equal(found, expected_maps(table, columns, weighted, rules))
@@ -344,7 +362,13 @@ def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path)
 
     table = pa.table({"score": [0.1, 0.2, 0.1, 0.2, 0.3], "label": [0, 1, 0, 1, 1], "model": [1, 1, 2, 2, 2]})
     log = open_log(write_log(tmp_path / "log", table), Columns("score", "label", None, ("model",)))
-    found, _ = fit_segments(Refusing(), log, SortPlan(tmp_path), InlineExecutor(), SegmentRules())
+
+    class Refused(Recipe):
+        def calibrator(self):
+            return Refusing()
+
+    rows = sorted_rows(log, SortPlan(tmp_path), InlineExecutor())
+    found, _ = fit_segments(Refused("isotonic", columns=("model",)), rows, InlineExecutor())
     assert found.levels[1].reasons == ["not_suited", None]
     assert found.source((1,)) == ("global", 0)
     assert found.source((2,)) == ("segment", 1)
@@ -372,7 +396,8 @@ def test_many_thin_segments_need_few_tasks(tmp_path):
             return super().run(stage, function, tasks)
 
     log = open_log(write_log(tmp_path / "log", table), Columns("score", "label", None, ("model",)))
-    fit_segments(make_calibrator("isotonic", {}), log, SortPlan(tmp_path), Counting(), SegmentRules())
+    recipe = Recipe("isotonic", columns=("model",))
+    fit_segments(recipe, sorted_rows(log, SortPlan(tmp_path), Counting()), Counting())
     assert sum(calls) <= 4
 
 
@@ -487,9 +512,8 @@ def test_keys_of_folders_are_segments(tmp_path):
     log = open_log(str(tmp_path / "log"), Columns("score", "label", None, columns))
     assert log.types["country"] == "string"
     (tmp_path / "scratch").mkdir()
-    found, _ = fit_segments(
-        make_calibrator("isotonic", {}), log, SortPlan(tmp_path / "scratch"), Shuffled(), SegmentRules(20, 2)
-    )
+    recipe = Recipe("isotonic", columns=columns, rules=SegmentRules(20, 2))
+    found, _ = fit_segments(recipe, sorted_rows(log, SortPlan(tmp_path / "scratch"), Shuffled()), Shuffled())
     assert_equal(found, expected_maps(whole, columns, False, SegmentRules(20, 2)))
     write_log(tmp_path / "log" / "other", table)
     with pytest.raises(InputRejectedError, match=r"column 'country' \(log.segment\) is not in 1 of 11 files"):
@@ -651,7 +675,11 @@ def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, me
         plan = SortPlan(tmp_path / name, write=tmp_path / f"{name}-table", run_rows=170)
         plans.append(replace(plan, bucket_bytes=bucket_bytes))
     predictor = Predictor(str(tmp_path / "lookup.parquet"), columns)
-    measured = evaluate_segments(log, lookup, predictor, tuple(plans), Shuffled(), 10)
+
+    def add(graph, plan):
+        return SortedRows(log, plan, Source(log).add(graph, plan).total)
+
+    measured = evaluate_segments(Measuring(add, predictor, 10), lookup, tuple(plans), Shuffled())
     rows = rows_in_memory(news, expected_maps(table, columns, weighted, rules, method, params), columns)
     written = measured.table().to_pylist()
     keys = sorted({row[0] for row in rows}, key=segment_values.order)
@@ -898,7 +926,7 @@ def test_keys_are_columns_until_they_are_looked_at():
 def test_reasons_of_many_segments_are_those_of_each():
     rows, positives = (column.ravel() for column in np.meshgrid(np.arange(9), np.arange(9)))
     for rules in (SegmentRules(4, 2), SegmentRules(1, 1), SegmentRules(4, 3, lean=True)):
-        each = [rules.reason(n, k) for n, k in zip(rows.tolist(), positives.tolist(), strict=True)]
+        each = [reason_of(rules, n, k) for n, k in zip(rows.tolist(), positives.tolist(), strict=True)]
         assert rules.reasons(rows, positives) == each
 
 
@@ -1057,8 +1085,10 @@ def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of):
         folder.mkdir()
         path = write_log(folder / "log", table)
         log = open_log(path, Columns("score", "label", None, ("model",)))
-        calibrator = make_calibrator("platt", {"input": method})
-        found = fit_segments(calibrator, log, SortPlan(folder), InlineExecutor(), rules, monotone)[0]
+        recipe = Recipe("platt", {"input": method}, monotone=monotone, columns=("model",), rules=rules)
+        found = fit_segments(recipe, sorted_rows(log, SortPlan(folder), InlineExecutor()), InlineExecutor())[
+            0
+        ]
         files, lookup, segments = files_of(found, ("model",))
         (folder / "lookup.parquet").write_bytes(lookup)
         (folder / "segments.parquet").write_bytes(segments)

@@ -220,6 +220,7 @@ def test_what_fails_leaves_whole_days_and_no_half_ones(tmp_path, log, monkeypatc
         if finished:
             raise KeyboardInterrupt
         finished.append(finish(*task))
+        return finished[-1]
 
     with monkeypatch.context() as patch:
         patch.setattr(day_tables, "finish_day", breaks)
@@ -401,6 +402,25 @@ def test_dates_that_are_none_between_dates_are_bad_rows(tmp_path):
     rules = {"on_bad_rows": "quarantine", "max_bad_fraction": 0.5}
     found = run(tmp_path, tmp_path / "log", log=rules, window=window("31d"))
     assert found["quarantined_by_reason"] == {"date_invalid": 30}
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_weights_out_of_range_are_bad_rows_however_days_lie_in_files(tmp_path, divided):
+    """As in a log without a window: they are neither used nor waiting for their label."""
+    (tmp_path / "log").mkdir()
+    table = day_rows(1, rows=120)
+    weight = np.ones(120)
+    weight[[3, 50]], weight[[7, 90, 110]] = 1e101, 1e-101
+    table = table.set_column(table.column_names.index("w"), "w", pa.array(weight))
+    days = pa.array([20260131, 20260201] * 60 if divided else [20260131] * 120)
+    pq.write_table(table.append_column("date", days), tmp_path / "log" / "part.parquet")
+    rules = {"weight": "w", "on_bad_rows": "quarantine", "max_bad_fraction": 0.5}
+    found = run(tmp_path, tmp_path / "log", log=rules, window=window("2d"))
+    assert found["quarantined_by_reason"] == {"weight_out_of_range": 5}
+    assert found["rows_used"] == 115
+    assert "rows_waiting" not in found
+    with pytest.raises(InputRejectedError, match="weight_out_of_range"):
+        run(tmp_path, tmp_path / "log", log={"weight": "w"}, window=window("2d"))
 
 
 def test_many_small_runs_of_a_day_are_merged(tmp_path, monkeypatch):

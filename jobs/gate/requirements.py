@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
+from jobs.config.jobs import FitConfig
 from jobs.config.sections import GateConfig
-from logcal.errors import InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError
+from pipeline.fit.fitting import Content
 from pipeline.fit.holdout import HeldOut
-from pipeline.fit.recipe import Content
+from pipeline.log.logs import Columns, open_log
 from pipeline.sort.segment_predictions import in_words
 from pipeline.table.map_change import ABOVE_CHANCE, MapChange, change_of_tables, one_level, ranking
 from pipeline.table.version import Version, segments_of
@@ -20,6 +23,48 @@ log = logging.getLogger("logcal")
 
 LARGE_CHANGE = 0.5
 """From which on a change of the probabilities, relative to their mean, is warned of."""
+
+
+def check_holdout(config: FitConfig) -> None:
+    """Check that rows can be held out.
+
+    Raises
+    ------
+    ConfigError
+        They cannot.
+    """
+    gate = config.gate
+    if gate.holdout is None:
+        return
+    if gate.days and config.window.column is None:
+        raise ConfigError(
+            f"gate.holdout: expected window.column with a number of days, found {gate.holdout} without it: which rows "
+            "are the last is what it says; or hold out a share such as 0.2"
+        )
+    if gate.days >= config.window.length and gate.days:
+        raise ConfigError(
+            f"gate.holdout: expected fewer days than window.last ({config.window.last}), found {gate.holdout}: no day "
+            "would be left to fit to"
+        )
+
+
+def can_compare(config: FitConfig, current: Version | None, without: Collection[str] = ()) -> bool:
+    """Whether rows that are held out say through which maps of the current version they go; if not, it is warned."""
+    others = () if current is None else segments_of(current)
+    more = tuple(name for name in others if name not in config.log.segment)
+    if config.gate.holdout is None or not more:
+        return True
+    own = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment + more)
+    try:
+        open_log(config.log.path, own, without)
+    except InputRejectedError as error:
+        log.warning(
+            "gate: the table cannot be compared with the current version, which has segments of %s: %s",
+            ", ".join(others),
+            error,
+        )
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,16 @@ from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluate, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_by_probability, add_sort_kept
-from pipeline.evaluate.segment_evaluation import SegmentedEvaluation, add_sides, evaluate_segments
+from pipeline.evaluate.segment_evaluation import Measuring, SegmentedEvaluation, add_sides, evaluate_segments
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window
 from pipeline.sort.first_pass import add_first_pass, answering
-from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort, most_parts, scratch_bytes
+from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, scratch_bytes
 from pipeline.sort.segment_predictions import SegmentedComparison, compare_predictions
 from pipeline.sort.segment_rows import Known, SegmentRows
-from pipeline.sort.window_sort import add_window, gather_bad, make_days
+from pipeline.sort.source import Source
 from pipeline.table.lookup_table import LookupTable
 from pipeline.table.predictor import Predictor
 from pipeline.table.segment_lookup import SegmentedLookup
@@ -124,20 +123,7 @@ class Measurement:
             table, evaluation, run = self._plain(plan, again, executor)
             segments = None
         else:
-            self._make_days(plan)
-            add = partial(self._add_sorted, columns=self.columns)
-            segments = evaluate_segments(
-                self.log,
-                self.segmented,
-                Predictor(self.path, self.columns),
-                (plan, again),
-                executor,
-                self.bins,
-                add,
-                self.sampling_rate,
-                self._known,
-            )
-            self._gather_bad(plan)
+            segments = evaluate_segments(self._by_segment, self.segmented, (plan, again), executor)
             table, evaluation = segments.before.table, segments.whole
             run = partial(table.run, executor=executor, stage="measure")
         if self.against is None:
@@ -158,9 +144,7 @@ class Measurement:
         """Of a table without segments."""
         graph = Graph()
         answers = self.add_plain(graph, plan, again)
-        self._make_days(plan, *(() if self.one_sort else (again,)))
         merged, *found = executor.compute(graph, graph.task("measured", _together, *answers))
-        self._gather_bad(plan)
         table = merged[0]
         run = partial(table.run, executor=executor, stage="measure")
         asked = partial(
@@ -187,18 +171,19 @@ class Measurement:
         if known is not None:
             merged, count = (known, None), len(known.parts)
         else:
-            total = self._add_sorted(graph, plan)
-            merged, count = add_merge(graph, log, plan, None, total), most_parts(log, plan, total)
+            rows = self._add_sorted(graph, plan)
+            merged, count = add_merge(graph, rows), rows.most_parts
         found = [merged, add_first_pass(graph, merged, begin, count)]
         if self.one_sort:
             return found
         with graph.named("-again"):
             if known is None:
-                total = self._add_sorted(graph, again)
+                rows = self._add_sorted(graph, again)
             else:
                 total = add_sort_by_probability(graph, known, self.path, again.scratch)
-            after = add_merge(graph, log, again, None, total)
-            passed = add_first_pass(graph, after, partial(_begin, sizes, True), most_parts(log, again, total))
+                rows = SortedRows(log, again, total)
+            after = add_merge(graph, rows)
+            passed = add_first_pass(graph, after, partial(_begin, sizes, True), rows.most_parts)
         return [*found, after, passed]
 
     def graph(self, plan: SortPlan) -> Graph:
@@ -208,11 +193,15 @@ class Measurement:
         if self.segmented is None:
             graph.task("measured", _together, *self.add_plain(graph, plan, again))
         else:
-            add = partial(self._add_sorted, columns=self.columns)
-            predictor = Predictor(self.path, self.columns)
-            sides = add_sides(graph, self.log, predictor, (plan, again), self.bins, add, self.sampling_rate)
-            graph.task("measured", _together, *sides)
+            graph.task("measured", _together, *add_sides(graph, self._by_segment, (plan, again)))
         return graph
+
+    @property
+    def _by_segment(self) -> Measuring:
+        """What is measured of a table with segments."""
+        add = partial(self._add_sorted, columns=self.columns)
+        predictor = Predictor(self.path, self.columns)
+        return Measuring(add, predictor, self.bins, self.sampling_rate, self._known)
 
     def _compare(
         self,
@@ -230,10 +219,9 @@ class Measurement:
             passes = comparison_passes(None if old.path is None else old, new)
             return run_passes(passes, run), None
         if rows is None or rows.names != columns:
-            own = _inside(plan, "compared")
-            total = self._sorted(own, executor, columns)
-            log = self.log if self.kept is not None else _by_segment(self.log, columns)
-            rows = SegmentRows.of(log, own, executor, total, columns, self._known)
+            graph = Graph()
+            own = self._add_sorted(graph, _inside(plan, "compared"), columns)
+            rows = executor.compute(graph, SegmentRows.add(graph, own, columns, self._known).rows)
         found = compare_predictions(rows, old, new, executor)
         return found.whole, found
 
@@ -241,34 +229,16 @@ class Measurement:
     def _known(self) -> Known | None:
         return None if self.kept is None else Known(self.kept.rows_of_segments(), self.kept.weighted)
 
-    def _sorted(self, plan: SortPlan, executor: Executor, columns: tuple[str, ...] = ()) -> RunReceipt:
-        """See `_add_sorted`."""
-        graph = Graph()
-        self._make_days(plan)
-        found: RunReceipt = executor.compute(graph, self._add_sorted(graph, plan, columns))
-        self._gather_bad(plan)
-        return found
-
-    def _add_sorted(self, graph: Graph, plan: SortPlan, columns: tuple[str, ...] = ()) -> Any:
+    def _add_sorted(self, graph: Graph, plan: SortPlan, columns: tuple[str, ...] = ()) -> SortedRows:
         """Add to a graph what makes runs of the log's rows, or those of the window; or of a kept table's points.
 
         columns : of segments
         """
         if self.kept is not None:
-            return add_sort_kept(graph, self.kept, self.log, columns, plan)
-        log = _by_segment(self.log, columns)
-        if self.window is None:
-            return add_sort(graph, log, plan)
-        return add_window(graph, replace(self.window, log=log), plan)
-
-    def _make_days(self, *plans: SortPlan) -> None:
-        if self.window is not None and self.kept is None:
-            for plan in plans:
-                make_days(self.window, plan)
-
-    def _gather_bad(self, plan: SortPlan) -> None:
-        if self.window is not None and self.kept is None:
-            gather_bad(self.window, plan)
+            return SortedRows(self.log, plan, add_sort_kept(graph, self.kept, self.log, columns, plan))
+        log = replace(self.log, columns=replace(self.log.columns, segments=columns))
+        window = None if self.window is None else replace(self.window, log=log)
+        return SortedRows(log, plan, Source(log, window).add(graph, plan).total)
 
 
 def _together(*found: Any) -> tuple[Any, ...]:
@@ -281,10 +251,6 @@ def _begin_both(path: str, sizes: Sizes, table: ScoreTable) -> Any:
 
 def _begin(sizes: Sizes, tests: bool, table: ScoreTable) -> Any:
     return side_passes(None, table.used, table.weights, sizes, tests=tests)
-
-
-def _by_segment(log: Log, columns: tuple[str, ...]) -> Log:
-    return replace(log, columns=replace(log.columns, segments=columns))
 
 
 def _inside(plan: SortPlan, name: str) -> SortPlan:

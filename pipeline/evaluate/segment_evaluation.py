@@ -23,10 +23,9 @@ from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passe
 from pipeline.evaluate.segment_numbers import FIELDS, visit_of
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
-from pipeline.log.logs import Log
 from pipeline.sort.first_pass import Begin, add_first_pass, answering
 from pipeline.sort.run_files import Integers
-from pipeline.sort.score_table import ScoreTable, SortPlan, add_sort, most_parts
+from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_predictions import SegmentedComparison, add_order
 from pipeline.sort.segment_rows import AddedRows, Known, SegmentRows
 from pipeline.sort.segment_visits import (
@@ -80,8 +79,29 @@ class Side:
         return self.values[:, FIELDS.index(name)]
 
 
-AddSort = Callable[[Graph, SortPlan], Any]
-"""Adds what sorts the rows that are measured to a graph; returns the reference to a RunReceipt."""
+class Measuring(NamedTuple):
+    """What is measured of segments.
+
+    Attributes
+    ----------
+    add : adds what sorts the rows to a graph, by a plan; their segment columns are the table's
+    predictor : of the table. bins : of the calibration errors. sampling_rate : see `evaluate`.
+    known : of a log that has been summed up: what its rows were
+    """
+
+    add: Callable[[Graph, SortPlan], SortedRows]
+    predictor: Predictor
+    bins: int
+    sampling_rate: float = 1.0
+    known: Known | None = None
+
+    def visit(self, *, weighted: bool, tests: bool) -> Visit[Array]:
+        """What is done with segments, before calibration or after it."""
+        return visit_of(self.bins, weighted, self.sampling_rate, tests=tests)
+
+    def weighted(self, rows: SortedRows) -> bool:
+        """Whether rows have weights, or had them."""
+        return rows.weighted if self.known is None else self.known.weighted
 
 
 class _AddedSide(NamedTuple):
@@ -92,50 +112,41 @@ class _AddedSide(NamedTuple):
     answer: Any
 
 
-def add_sides(
-    graph: Graph,
-    log: Log,
-    predictor: Predictor,
-    plans: tuple[SortPlan, SortPlan],
-    bins: int,
-    add: AddSort,
-    sampling_rate: float = 1.0,
-    known: Known | None = None,
-) -> list[Any]:
+def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -> list[Any]:
     """Add to a graph what `evaluate_segments` computes: of the scores, and again of the calibrated probabilities.
 
-    predictor : of the table. Returns references.
+    Returns references.
     """
     plan, again = plans
-    weighted = _weighted(log, known)
-    total = add(graph, plan)
-    added = SegmentRows.add(graph, log, plan, total, predictor.columns, known)
-    visit = partial(visit_of, bins, weighted, sampling_rate)
-    begin = partial(_begin, Sizes(bins, sampling_rate=sampling_rate))
-    works, before = _add_side(graph, log, plan, total, added, visit(tests=False), partial(begin, False))
+    rows = what.add(graph, plan)
+    weighted, names = what.weighted(rows), what.predictor.columns
+    added = SegmentRows.add(graph, rows, names, what.known)
+    sizes = Sizes(what.bins, sampling_rate=what.sampling_rate)
+    works, before = _add_side(
+        graph, rows, added, what.visit(weighted=weighted, tests=False), partial(_begin, sizes, False)
+    )
     with graph.named("-again"):
         # Of each segment's points, which are at hand, and not of the log's rows once more.
-        total, numbered = add_order(graph, works, added.rows, predictor, again, weighted=weighted)
-        names = predictor.columns
-        added = SegmentRows.add_numbered(graph, log, again, total, numbered, names, weighted=weighted)
-        _, after = _add_side(graph, log, again, total, added, visit(tests=True), partial(begin, True))
+        total, numbered = add_order(graph, works, added.rows, what.predictor, again, weighted=weighted)
+        rows = SortedRows(rows.log, again, total)
+        added = SegmentRows.add_numbered(graph, rows, names, numbered, weighted=weighted)
+        _, after = _add_side(
+            graph, rows, added, what.visit(weighted=weighted, tests=True), partial(_begin, sizes, True)
+        )
     return [before, after]
 
 
 def _add_side(
-    graph: Graph, log: Log, plan: SortPlan, total: Any, added: AddedRows, visit: Visit[Array], begin: Begin
+    graph: Graph, rows: SortedRows, added: AddedRows, visit: Visit[Array], begin: Begin
 ) -> tuple[list[Any], Any]:
     """Add to a graph what measures each segment, and all rows; return references to works and to an `_AddedSide`."""
-    most = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_SEGMENTS)
+    task_bytes = rows.plan.bucket_bytes
+    most = most_works(rows.log.rows, ITEM_BYTES, task_bytes, 1, MOST_SEGMENTS)
     wanted = graph.task("wanted", _everyone, added.rows)
-    works = add_works(graph, added.merged, wanted, pooled=False, task_bytes=plan.bucket_bytes, most=most)
-    visited = add_visits(graph, works, visit, plan.scratch)
-    answer = add_first_pass(graph, added.merged, begin, most_parts(log, plan, total))
+    works = add_works(graph, added.merged, wanted, pooled=False, task_bytes=task_bytes, most=most)
+    visited = add_visits(graph, works, visit, rows.plan.scratch)
+    answer = add_first_pass(graph, added.merged, begin, rows.most_parts)
     return works, graph.task("side", _AddedSide, added.rows, visited, answer)
-
-
-def _weighted(log: Log, known: Known | None) -> bool:
-    return log.columns.weight is not None if known is None else known.weighted
 
 
 def _everyone(rows: SegmentRows) -> list[Any]:
@@ -274,45 +285,30 @@ def _text(value: Any) -> str | None:
 
 
 def evaluate_segments(
-    log: Log,
-    lookup: SegmentedLookup,
-    predictor: Predictor,
-    plans: tuple[SortPlan, SortPlan],
-    executor: Executor,
-    bins: int,
-    add: AddSort | None = None,
-    sampling_rate: float = 1.0,
-    known: Known | None = None,
+    what: Measuring, lookup: SegmentedLookup, plans: tuple[SortPlan, SortPlan], executor: Executor
 ) -> SegmentedEvaluation:
     """Measure a log's predictions before and after calibration, of all rows and of each segment.
 
     Parameters
     ----------
-    log : whose segment columns are the table's
-    lookup : the segmented table. predictor : of it
+    lookup : the segmented table
     plans : how to sort the scores, and the calibrated probabilities (in a scratch folder of its own); both with `write`
-    bins : of the calibration errors
-    add : what adds the sort of the log's rows, or of some of them; None: of all
-    sampling_rate : see `evaluate`
-    known : of a log that has been summed up: what its rows were
     """
     graph = Graph()
-    add = add or partial(_add_sort, log)
-    sides = add_sides(graph, log, predictor, plans, bins, add, sampling_rate, known)
-    visits = [visit_of(bins, _weighted(log, known), sampling_rate, tests=tests) for tests in (False, True)]
-    found = executor.compute(graph, graph.task("sides", list, sides))
-    before, after = (_side(*pair, executor) for pair in zip(found, visits, strict=True))
+    found = executor.compute(graph, graph.task("sides", list, add_sides(graph, what, plans)))
+    before, after = (
+        _side(one, what.visit(weighted=one.rows.weighted, tests=tests), executor)
+        for one, tests in zip(found, (False, True), strict=True)
+    )
     run, run_after = (
         answering(one.answer, partial(side.table.run, executor=executor, stage="measure"))
         for one, side in zip(found, (before, after), strict=True)
     )
-    whole = evaluate(run, run_after=run_after, rows=before.table.used, bins=bins, sampling_rate=sampling_rate)
+    whole = evaluate(
+        run, run_after=run_after, rows=before.table.used, bins=what.bins, sampling_rate=what.sampling_rate
+    )
     fitted_on = lookup.sources_of(before.rows.values, UNSEEN)
-    return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, bins)
-
-
-def _add_sort(log: Log, graph: Graph, plan: SortPlan) -> Any:
-    return add_sort(graph, log, plan)
+    return SegmentedEvaluation(whole, lookup.columns, fitted_on, before, after, what.bins)
 
 
 def _begin(sizes: Sizes, tests: bool, table: ScoreTable) -> Any:

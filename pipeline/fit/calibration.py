@@ -7,7 +7,7 @@ import importlib
 import inspect
 import itertools
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
@@ -25,12 +25,12 @@ from calibrators.methods.intervals import (
     venn_abers_pass,
     with_cells,
 )
+from calibrators.methods.isotonic import Isotonic
 from calibrators.methods.monotone import largest_fall, project_isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
-from pipeline.log.logs import Log
-from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table, weighing
+from pipeline.sort.score_table import ScoreTable, SortedRows, build_score_table, merge_rows, weighing
+from pipeline.table.segment_maps import SegmentRules
 
 _logger = logging.getLogger("logcal")
 
@@ -53,6 +53,55 @@ METHODS = {
     "auto": "calibrators.methods.auto:Auto",
 }
 """Names of methods in configurations, and where their classes are: imported when used."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a table is made of rows.
+
+    Attributes
+    ----------
+    method, parameters, sampling_rate : see `make_calibrator`
+    transform : of the scores
+    monotone : see `keep_monotone`
+    columns, rules : the segment columns, if there are any, and which segments have maps of their own
+    settings : of segments, for the manifest
+    interval : of each row of a table, one of `calibrators.methods.intervals.KINDS`; of segments that borrow no strength
+    """
+
+    method: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    transform: str = "none"
+    sampling_rate: float = 1.0
+    monotone: str = "allow"
+    columns: tuple[str, ...] = ()
+    rules: SegmentRules = field(default_factory=SegmentRules)
+    settings: dict[str, Any] = field(default_factory=dict)
+    interval: str = NONE
+
+    def calibrator(self) -> Calibrator:
+        """A new one. Errors: as `make_calibrator`."""
+        return make_calibrator(self.method, self.parameters, self.sampling_rate)
+
+    @property
+    def can_lean(self) -> bool:
+        """Whether maps are constant on the rows that they were fitted to, and so can lean on each other."""
+        calibrator = self.calibrator()
+        return type(calibrator) is Isotonic and calibrator.single_pass
+
+    @property
+    def leans(self) -> bool:
+        """Whether maps of segments lean on each other."""
+        return self.rules.lean and self.can_lean
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the merge pools each segment's rows. Intervals are of points."""
+        return self.can_lean and self.sampling_rate == 1.0 and self.interval == NONE
+
+    def needs_table(self, *, weighted: bool) -> bool:
+        """Whether a fit to a log, with a weight column or without one, has passes after the first."""
+        return needs_table(self.calibrator(), weighted, self.interval)
 
 
 def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: float = 1.0) -> Calibrator:
@@ -122,13 +171,11 @@ def needs_table(calibrator: Calibrator, weighted: bool, interval: str = NONE) ->
     return not (calibrator.single_pass or (calibrator.single_placed_pass and not weighted))
 
 
-def where_written(
-    calibrator: Calibrator, log: Log, plan: SortPlan, keep: str | None, interval: str = NONE
-) -> str | None:
-    """Where a fit's score table goes, if it is wanted: see `fit_log`."""
-    if keep is None and needs_table(calibrator, log.columns.weight is not None, interval):
-        return f"{plan.scratch}/score_table"
-    return keep
+def placed(rows: SortedRows, calibrator: Calibrator, interval: str = NONE) -> SortedRows:
+    """Rows whose score table goes where their plan says, or to scratch where there are passes after the first."""
+    if rows.plan.write is None and needs_table(calibrator, rows.weighted, interval):
+        return rows._replace(plan=replace(rows.plan, write=f"{rows.plan.scratch}/score_table"))
+    return rows
 
 
 def first_request(calibrator: Calibrator, interval: str = NONE) -> Pass:
@@ -139,24 +186,20 @@ def first_request(calibrator: Calibrator, interval: str = NONE) -> Pass:
 
 def fit_log(
     calibrator: Calibrator,
-    log: Log,
-    plan: SortPlan,
+    rows: SortedRows,
     executor: Executor,
-    *,
-    keep: str | None,
-    total: RunReceipt | None = None,
-    merged: tuple[ScoreTable, Any] | None = None,
     interval: str = NONE,
+    merged: tuple[ScoreTable, Any] | None = None,
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
     The first pass runs inside the sort, and `placed` where rows have no weights, so that they need only be counted.
-    The score table is written only where it is wanted: to `keep`, or to scratch where there are more passes. Where it
-    is not there, and the calibrator asks for another pass all the same, the runs are merged again, by their receipts.
-    total : see `build_score_table`. merged : what a graph has given by now, the table and the result of the first pass.
+    The score table is written only where it is wanted: to `rows.plan.write`, or to scratch where there are more passes.
+    Where it is not there, and the calibrator asks for another pass all the same, the runs are merged again.
+    rows : their total may be None: then they are sorted first.
     interval : one of `calibrators.methods.intervals.KINDS`; Venn-Abers of isotonic regression alone. The first
-    pass is then
-    `first_request`'s.
+    pass is then `first_request`'s.
+    merged : what a graph has given by now, the table and the result of the first pass.
 
     Raises
     ------
@@ -165,12 +208,11 @@ def fit_log(
     ConfigError
         The scores do not suit the calibrator.
     """
-    plan = replace(plan, write=where_written(calibrator, log, plan, keep, interval))
+    rows = placed(rows, calibrator, interval)
     table: ScoreTable | None = None
-
-    passes = itertools.count(1)
     cells: Cells | None = None
     gathered = 0
+    passes = itertools.count(1)
 
     def run(request: Pass) -> Any:
         nonlocal cells
@@ -182,13 +224,17 @@ def fit_log(
 
     def carry_out(request: Pass, number: int) -> Any:
         nonlocal table, gathered
-        if table is not None and plan.write is not None:
+        if table is not None and rows.plan.write is not None:
             size, found = table.run(weighing(request), executor, f"pass-{number}")
             gathered = max(gathered, size)
             return found
-        first = merged if table is None else None
         known = table or (merged and merged[0])
-        table, result = first or build_score_table(log, plan, executor, request, total)
+        if table is None and merged is not None:
+            table, result = merged
+        elif rows.total is None:
+            table, result = build_score_table(rows.log, rows.plan, executor, request)
+        else:
+            table, result = merge_rows(rows, executor, request)
         if known:
             table = replace(table, exchanged=known.exchanged)
         gathered = max(gathered, table.gathered)

@@ -44,13 +44,12 @@ from pipeline.fit.leaning_cells import (
     shares_of,
     starts_of,
 )
-from pipeline.log.logs import Log
 from pipeline.sort.exchange import item_counts
-from pipeline.sort.score_table import ScoreTable, SortPlan
+from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_visits import ITEM_BYTES, MOST_POOLED, most_works, pack, within
 from pipeline.sort.segments import Codes, Level, Segments, write_codes
-from pipeline.table.segment_maps import ONE_SCORE, LevelFit, Maps, Moves, SegmentRules
+from pipeline.table.segment_maps import ONE_SCORE, LevelFit, Maps, Moves
 
 
 @dataclass(frozen=True)
@@ -70,11 +69,6 @@ class _Curves:
     moves: Moves
 
 
-def own_segments(segments: Segments, rules: SegmentRules) -> list[list[str | None]]:
-    """Of each level's segments, why it has no map of its own; None where it has."""
-    return [rules.reasons(level.rows, level.positives) for level in segments.levels]
-
-
 class Numbered(NamedTuple):
     """The segments of a log, and what is to be done with them.
 
@@ -88,9 +82,7 @@ class Numbered(NamedTuple):
     cutting: Cutting
 
 
-def add_leaning(
-    graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, log: Log, plan: SortPlan
-) -> Any:
+def add_leaning(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, rows: SortedRows) -> Any:
     """Add the fits of all levels to a graph: `whole -> pack-1 -> join-1-i -> move-1 -> own-1-i -> level-1
     -> pack-2 ... -> levels`.
 
@@ -103,12 +95,12 @@ def add_leaning(
     -------
     reference to the fits of the levels, and each one's variances of shifts and slopes
     """
-    rate = calibrator.sampling_rate
+    rate, plan, columns = calibrator.sampling_rate, rows.plan, rows.log.columns.segments
     curves = graph.task("whole", _curve_of_all, first, calibrator, rate)
-    most = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
+    most = most_works(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
-    for i in range(len(log.columns.segments)):
-        below = i + 1 < len(log.columns.segments)
+    for i in range(len(columns)):
+        below = i + 1 < len(columns)
         packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, below, plan, most)
         works = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)

@@ -29,17 +29,17 @@ from logcal.errors import InputRejectedError
 from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import (
     Fit,
+    Recipe,
     first_request,
     fit_log,
     interval_of,
     keep_monotone,
-    where_written,
+    placed,
 )
-from pipeline.fit.leaning_segments import Numbered, add_leaning, own_segments
-from pipeline.log.logs import Log
+from pipeline.fit.leaning_segments import Numbered, add_leaning
 from pipeline.sort.exchange import Slices
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge, add_sort
+from pipeline.sort.score_table import ScoreTable, SortedRows, add_merge
 from pipeline.sort.segment_visits import (
     ITEM_BYTES,
     MOST_POOLED,
@@ -47,7 +47,6 @@ from pipeline.sort.segment_visits import (
     Visit,
     add_visits,
     add_works,
-    cut_leaning,
     cut_levels,
     finish_visits,
     keep_keys,
@@ -62,7 +61,6 @@ from pipeline.table.segment_maps import (
     Maps,
     Moves,
     SegmentedFit,
-    SegmentRules,
 )
 
 
@@ -78,112 +76,72 @@ class Merged(NamedTuple):
     visited: Any
 
 
-def add_segment_fit(
-    graph: Graph,
-    calibrator: Calibrator,
-    log: Log,
-    plan: SortPlan,
-    rules: SegmentRules,
-    monotone: str,
-    total: Any,
-    keep: str | None = None,
-    interval: str = NONE,
-) -> Any:
+def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     """Add a fit to segments to a graph: `number -> split -> merge-i -> combine -> pack -> join-i -> fitted`.
 
-    total : RunReceipt, or a reference to it; otherwise as `fit_segments`. Returns a reference to a `Merged`.
+    rows : their plan's `write` is where the score table of the segments is kept. Returns a reference to a `Merged`.
     """
-    rules = _rules(calibrator, rules)
-    pooled, weighted = _pooled(calibrator, interval), log.columns.weight is not None
-    plan = replace(plan, write=where_written(calibrator, log, plan, None, interval))
-    numbered = graph.task(
-        "number", _number, total, plan.scratch, rules, pooled, weighted, log.columns.segments, keep
-    )
+    calibrator = recipe.calibrator()
+    keep, rows = rows.plan.write, _placed(rows, recipe)
+    numbered = graph.task("number", _number, rows.total, rows.plan.scratch, recipe, rows.weighted, keep)
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
-    first = add_merge(graph, log, plan, first_request(calibrator, interval), total, cutting)
+    first = add_merge(graph, rows, first_request(calibrator, recipe.interval), cutting)
     visited = None
-    if rules.lean:
-        visited = add_leaning(graph, calibrator, first, numbered, log, plan)
+    if recipe.leans:
+        visited = add_leaning(graph, calibrator, first, numbered, rows)
     elif not calibrator.fitted_for_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
-        visit = _visit(calibrator.for_segments(), monotone, interval, pooled=pooled)
-        visited = _add_visits(graph, visit, first, wanted, log, plan, rules)
+        visit = _visit(recipe, calibrator.for_segments())
+        visited = _add_visits(graph, visit, first, wanted, rows, recipe)
     return graph.task("fitted", Merged, first, numbered, visited)
 
 
+def _placed(rows: SortedRows, recipe: Recipe) -> SortedRows:
+    plan = replace(rows.plan, write=None)
+    return placed(rows._replace(plan=plan), recipe.calibrator(), recipe.interval)
+
+
 def _add_visits(
-    graph: Graph, visit: Visit[Fitted], first: Any, wanted: Any, log: Log, plan: SortPlan, rules: SegmentRules
+    graph: Graph, visit: Visit[Fitted], first: Any, wanted: Any, rows: SortedRows, recipe: Recipe
 ) -> Any:
-    few = MOST_POOLED if visit.first is None else MOST_SEGMENTS
-    each = most_works(log.rows, ITEM_BYTES, plan.bucket_bytes, rules.min_rows, few)
-    most = each * len(log.columns.segments)
-    pooled = visit.first is None
-    works = add_works(graph, first, wanted, pooled=pooled, task_bytes=plan.bucket_bytes, most=most)
-    return add_visits(graph, works, visit, plan.scratch)
+    pooled, task_bytes = visit.first is None, rows.plan.bucket_bytes
+    few = MOST_POOLED if pooled else MOST_SEGMENTS
+    each = most_works(rows.log.rows, ITEM_BYTES, task_bytes, recipe.rules.min_rows, few)
+    most = each * len(recipe.columns)
+    works = add_works(graph, first, wanted, pooled=pooled, task_bytes=task_bytes, most=most)
+    return add_visits(graph, works, visit, rows.plan.scratch)
 
 
-def _rules(calibrator: Calibrator, rules: SegmentRules) -> SegmentRules:
-    """The rules, as far as the calibrator's maps can follow them."""
-    return rules if can_lean(calibrator) else replace(rules, lean=False)
-
-
-def _pooled(calibrator: Calibrator, interval: str) -> bool:
-    """Whether the merge pools each segment's rows. Intervals are of points."""
-    return can_lean(calibrator) and calibrator.sampling_rate == 1.0 and interval == NONE
-
-
-def _visit(
-    calibrator: Calibrator, monotone: str, interval: str, heaviest: float = 1.0, *, pooled: bool
-) -> Visit[Fitted]:
+def _visit(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0) -> Visit[Fitted]:
     """What becomes of segments.
 
-    heaviest : of the score table; segments that are not cut know it by themselves
-    pooled : whether the merge has pooled their rows
+    calibrator : for them. heaviest : of the score table; segments that are not cut know it by themselves
     """
-    if isinstance(calibrator, Isotonic) and pooled:
+    if isinstance(calibrator, Isotonic) and recipe.pooled:
         return Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
-    if interval == NONE:  # which are those of a map's rows
-        calibrator = calibrator.in_lines(falling=monotone == "allow")
+    if recipe.interval == NONE:  # which are those of a map's rows
+        calibrator = calibrator.in_lines(falling=recipe.monotone == "allow")
+    way = _Way(calibrator, recipe.monotone, recipe.interval)
     return Visit(
-        small=functools.partial(_fit_small, _Way(calibrator, monotone, interval)),
+        small=functools.partial(_fit_small, way),
         first=calibrator.first_pass(),
-        large=functools.partial(_fit_large, _Way(calibrator, monotone, interval), heaviest),
+        large=functools.partial(_fit_large, way, heaviest),
     )
 
 
-def _number(
-    total: RunReceipt,
-    scratch: str,
-    rules: SegmentRules,
-    pooled: bool,
-    weighted: bool,
-    names: tuple[str, ...],
-    keep: str | None,
-) -> Numbered:
+def _number(total: RunReceipt, scratch: str, recipe: Recipe, weighted: bool, keep: str | None) -> Numbered:
     segments = number_segments(total.runs, scratch)
-    reasons = tuple(own_segments(segments, rules))
+    rules = recipe.rules if recipe.leans else replace(recipe.rules, lean=False)
+    reasons = tuple(rules.reasons(level.rows, level.positives) for level in segments.levels)
     wanted = tuple(np.array([reason is None for reason in own], np.bool_) for own in reasons)
-    chosen = list(zip(segments.levels, wanted, strict=True))
-    if rules.lean:
-        cutting = cut_leaning(segments, wanted, scratch, weighted=weighted)
-    else:
-        cutting = cut_levels(segments, chosen, scratch, pooled=pooled, weighted=weighted)
+    pooled = None if recipe.leans else recipe.pooled
+    cutting = cut_levels(segments, wanted, scratch, pooled=pooled, weighted=weighted)
     if keep is not None:
-        cutting = cutting._replace(kept=keep_keys(segments, names, scratch, keep))
+        cutting = cutting._replace(kept=keep_keys(segments, recipe.columns, scratch, keep))
     return Numbered(segments, reasons, wanted, cutting)
 
 
-def fit_segments(
-    calibrator: Calibrator,
-    log: Log,
-    plan: SortPlan,
-    executor: Executor,
-    rules: SegmentRules,
-    monotone: str = "allow",
-    total: RunReceipt | None = None,
-    keep: str | None = None,
-    interval: str = NONE,
-) -> tuple[SegmentedFit, Fit]:
+def fit_segments(recipe: Recipe, rows: SortedRows, executor: Executor) -> tuple[SegmentedFit, Fit]:
     """Fit a calibrator to each segment of a log, to each segment of its leading columns, and to all rows.
 
     The result depends neither on the order of the rows nor on files, sizes of tasks, or workers, and equals
@@ -191,14 +149,8 @@ def fit_segments(
 
     Parameters
     ----------
-    calibrator : with checked parameters
-    log : whose `columns.segments` are the segment columns
-    plan, executor : how to sort and where
-    rules : which segments are fitted
-    monotone : see `pipeline.fit.calibration.keep_monotone`; it holds for each map
-    total : see `pipeline.sort.score_table.build_score_table`
-    keep : folder for the score table of the segments, if it is wanted
-    interval : of the rows of each map, made of the rows that it is fitted to; see `fit_log`. Not where maps lean
+    recipe : its columns are those of the log
+    rows : their plan's `write` is where the score table of the segments is kept, if it is wanted
 
     Returns
     -------
@@ -212,41 +164,29 @@ def fit_segments(
         With monotone='require'.
     """
     graph = Graph()
-    source = add_sort(graph, log, plan) if total is None else total
-    merged = add_segment_fit(graph, calibrator, log, plan, rules, monotone, source, keep, interval)
-    found = executor.compute(graph, merged)
-    return finish_segments(calibrator, log, plan, executor, rules, monotone, found, total, interval)
+    found = executor.compute(graph, add_segment_fit(graph, recipe, rows))
+    return finish_segments(recipe, rows, executor, found)
 
 
 def finish_segments(
-    calibrator: Calibrator,
-    log: Log,
-    plan: SortPlan,
-    executor: Executor,
-    rules: SegmentRules,
-    monotone: str,
-    merged: Merged,
-    total: RunReceipt | None = None,
-    interval: str = NONE,
+    recipe: Recipe, rows: SortedRows, executor: Executor, merged: Merged
 ) -> tuple[SegmentedFit, Fit]:
     """What a graph could not say beforehand: passes after the first, of all rows and of segments larger than a task.
 
     See `fit_segments`. merged : what `add_segment_fit` gave
     """
-    rules = _rules(calibrator, rules)
     first, numbered, visited = merged
-    fit = fit_log(calibrator, log, plan, executor, keep=None, total=total, merged=first, interval=interval)
-    whole, identity, repair, refuted = _whole(fit, rules, monotone, interval)
-    if rules.lean:
+    rows, interval = _placed(rows, recipe), recipe.interval
+    fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
+    whole, identity, repair, refuted = _whole(fit, recipe)
+    if recipe.leans:
         below, variances = visited
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
-    pooled = _pooled(calibrator, interval)
-    visit = _visit(calibrator.for_segments(), monotone, interval, fit.table.heaviest, pooled=pooled)
+    visit = _visit(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
     if visited is None:
         graph = Graph()
-        joined = _add_visits(graph, visit, first, numbered.wanted, log, plan, rules)
-        visited = executor.compute(graph, joined)
+        visited = executor.compute(graph, _add_visits(graph, visit, first, numbered.wanted, rows, recipe))
     found = numbered.segments.levels
     levels, results, lines = [whole], [], []
     for level, reasons, done in zip(
@@ -274,28 +214,18 @@ def finish_segments(
     return fitted, fit
 
 
-def leans(method: str, parameters: dict[str, Any]) -> bool:
-    """Whether a method's maps, with its parameters, can lean on each other: see `can_lean`."""
-    return method in ("isotonic", "dg") and not parameters.get("strict")
-
-
-def can_lean(calibrator: Calibrator) -> bool:
-    """Whether a calibrator's maps are constant on the rows that they were fitted to, and so can lean on each other."""
-    return type(calibrator) is Isotonic and calibrator.single_pass
-
-
-def _whole(fit: Fit, rules: SegmentRules, monotone: str, interval: str) -> tuple[LevelFit, bool, float, int]:
+def _whole(fit: Fit, recipe: Recipe) -> tuple[LevelFit, bool, float, int]:
     """Level 0: the map of all rows, or the score as it is where they are too few; and how many bands were refuted."""
-    table, own = fit.table, None
-    reason = None if rules.lean else rules.reason(table.used, table.used_positive)
+    table, own, interval = fit.table, None, recipe.interval
+    rows, positives = np.array([table.used]), np.array([table.used_positive])
+    [reason] = [None] if recipe.leans else replace(recipe.rules, lean=False).reasons(rows, positives)
     if reason is None:
-        calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, monotone)
+        calibration_map, repair = keep_monotone(fit.calibrator.calibration_map_, recipe.monotone)
         own = interval_of(fit, calibration_map)
     else:
         calibration_map, repair = _identity(table, reason), 0.0
     maps = Maps.empty([], interval)
     maps.add(calibration_map, own)
-    rows, positives = np.array([table.used]), np.array([table.used_positive])
     refuted = int(reason is None and interval != NONE and own is None)
     return LevelFit(0, [()], rows, positives, [reason], maps), reason is not None, repair, refuted
 

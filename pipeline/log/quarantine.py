@@ -78,6 +78,14 @@ class BadRows:
         return {reason: self.counts[reason] for reason in schema.REASONS if reason in self.counts}
 
 
+def usable(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which rows of a batch can be used, wherever their day is known: see `find_bad`."""
+    good = np.isfinite(rows.score) & (rows.label <= 1)
+    if rows.weight is not None:
+        good &= (rows.weight >= LOWEST_WEIGHT) & (rows.weight <= HIGHEST_WEIGHT)
+    return good
+
+
 def find_bad(
     rows: Rows, columns: Columns, file: str, among: npt.NDArray[np.bool_] | None = None
 ) -> tuple[BadRows, pa.Table]:

@@ -14,9 +14,7 @@ from calibrators.arithmetic.passes import Array, Pass, Points
 from calibrators.arithmetic.sampling import OddsDivided
 from calibrators.measures.drift import Evidence, evidence_pass
 from pipeline.execution import Executor
-from pipeline.log.logs import Log
-from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
+from pipeline.sort.score_table import ScoreTable, SortedRows, merge_rows
 from pipeline.sort.segment_predictions import visit_predictions
 from pipeline.sort.segment_rows import SegmentRows
 from pipeline.table.lookup_table import cached_lookup_table
@@ -68,17 +66,15 @@ class DayEvidence(NamedTuple):
     segments: dict[tuple[Any, ...], Evidence]
 
 
-def day_evidence(
-    log: Log, plan: SortPlan, executor: Executor, total: RunReceipt, watch: Watch
-) -> DayEvidence:
+def day_evidence(day: SortedRows, executor: Executor, watch: Watch) -> DayEvidence:
     """The evidence of a day whose rows are sorted by their scores; with segments each row goes through its own map."""
-    if not log.columns.segments:
-        request = _with_scores(watch)
-        table, (whole, scores) = build_score_table(log, plan, executor, request, total)
+    columns = day.log.columns.segments
+    if not columns:
+        table, (whole, scores) = merge_rows(day, executor, _with_scores(watch))
         return DayEvidence(table, whole, scores, {})
-    rows = SegmentRows.of(log, plan, executor, total, log.columns.segments)
+    rows = SegmentRows.of(day, executor, columns)
     request = watch.request()
-    predictor = Predictor(watch.lookup, log.columns.segments)
+    predictor = Predictor(watch.lookup, columns)
     by_segment: dict[int, list[Any]] = {}
     for place, state in visit_predictions(rows, predictor, executor, request.chunk):
         by_segment.setdefault(place, []).append(state)

@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 
 def finish_day(
     folder: str, receipt: RunReceipt, files: Sequence[FileId], run_rows: int, per_unit: float | None
-) -> None:
+) -> Kept:
     """Make a day's runs a day table: few files, its facts beside them, all of it on the disk.
 
     A repeated task does the same again.
@@ -88,6 +88,7 @@ def finish_day(
     kept = [_name(run.path) for run in runs] + ([] if counts is None else [COUNTS])
     place.sync([*kept, *place.matching(BAD_PARTS)])
     place.replace(FACTS, json.dumps(facts).encode())
+    return Kept(frozenset(files), replace(receipt, runs=runs), counts)
 
 
 def merge_tables(
@@ -96,7 +97,7 @@ def merge_tables(
     files: Sequence[FileId],
     run_rows: int,
     per_unit: float | None,
-) -> None:
+) -> Kept:
     """Make one day table of several of a day, each with its folder; as `finish_day` of all their rows."""
     place = Folder.at(folder)
     receipt = add_up([part for _, part, _ in parts])
@@ -112,8 +113,7 @@ def merge_tables(
             runs.append(add_counts((counts,), per_unit, f"{folder}/run-part-{len(runs):06d}"))
         for j, bad in enumerate(source.matching(BAD_PARTS)):
             place.link(source, bad, f"bad-{i:06d}-{j:06d}.parquet")
-    receipt.runs = runs
-    finish_day(folder, receipt, files, run_rows, per_unit)
+    return finish_day(folder, replace(receipt, runs=runs), files, run_rows, per_unit)
 
 
 def drop_unused(folder: str) -> None:

@@ -24,18 +24,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from logcal.errors import TemporaryError
-from pipeline.execution import Executor, Graph
+from pipeline.execution import Graph
 from pipeline.files.blobs import each, receipts_in
 from pipeline.files.folders import Folder
 from pipeline.files.turns import LOCKS, taking_turns
-from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_number, day_of, parse_day
-from pipeline.sort.day_counts import Counts, add_counts, cluster
+from pipeline.sort.day_counts import Counts
 from pipeline.sort.day_files import FACTS, FileId, Kept, drop_unused, finish_day, merge_tables, read_day
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import SortPlan, add_up
-from pipeline.sort.window_runs import add_days, add_up_day, check_window
+from pipeline.sort.score_table import SortPlan
+from pipeline.sort.window_runs import add_days, add_up_day
 from pipeline.table.published import PublishedTable
 
 FORMAT = 5
@@ -99,11 +98,7 @@ class DayTables:
 
     def covers(self, window: Window) -> dict[int, Cover]:
         """What there is of each day that has files, and what there is not."""
-        wanted: dict[int, set[FileId]] = {}
-        for file, groups in window.files:
-            for day in {day for group in groups for day in range(group.first, group.last + 1)}:
-                if window.first <= day <= window.last:
-                    wanted.setdefault(day, set()).add((file.path, file.size, file.stamp))
+        wanted = files_of_days(window)
         names: dict[int, list[str]] = {}
         for name in self.folder.names():
             dated = _day_of(name)
@@ -112,7 +107,7 @@ class DayTables:
         found = self._read([name for own in names.values() for name in own])
         return {
             day: self._cover({name: found[name] for name in names.get(day, ())}, files)
-            for day, files in sorted(wanted.items())
+            for day, files in wanted.items()
         }
 
     def _read(self, names: Sequence[str]) -> dict[str, Kept | None]:
@@ -157,23 +152,37 @@ class DayTables:
         """The days that a fit would sort rows of, and of which files, as far as can be seen now."""
         return {day: cover.missing for day, cover in self.covers(window).items() if cover.missing}
 
-    def add_sort(
-        self, graph: Graph, window: Window, files: dict[int, frozenset[FileId]], plan: SortPlan
-    ) -> tuple[list[Any], dict[int, str]]:
-        """Add what makes day tables of some files of each day to a graph: `sort-i -> days-k`.
+    def add(self, graph: Graph, window: Window, plan: SortPlan) -> list[Any]:
+        """Add to a graph what makes the tables that a window lacks: `sort-i -> days-k -> kept`. Call it `in_use`.
 
-        Returns
-        -------
-        references, and the tables' names
+        The tables of days that are closed, and of those that have too many, are merged: `close-k`. Returns references
+        to all of the window's tables.
         """
-        names = {day: self._name(day, own) for day, own in files.items()}
-        folders = {day: f"{self.folder}/{name}" for day, name in names.items()}
-        per_unit = _per_unit(window, plan)
-        tasks = [
-            (*day, sorted(files[day.day]), plan.run_rows, per_unit)
-            for day in add_days(graph, window, files, folders, plan)
-        ]
-        return graph.layer("days", _finish_day, tasks, receipts=receipts_in(plan.scratch)), names
+        covers = self.covers(window)
+        files = {day: cover.missing for day, cover in covers.items() if cover.missing}
+        folders = {day: f"{self.folder}/{self._name(day, own)}" for day, own in files.items()}
+        how = (plan.run_rows, _per_unit(window, plan))
+        parts = add_days(graph, window, files, folders, plan)
+        tasks = [(folders[day], day, parts[day], sorted(own), *how) for day, own in files.items()]
+        receipts = receipts_in(plan.scratch)
+        new = dict(zip(files, graph.layer("days", _finish_day, tasks, receipts=receipts), strict=True))
+        there = {
+            day: [DayTable(day, name, 0, kept) for name, kept in sorted(cover.there.items())]
+            for day, cover in covers.items()
+        }
+        closing = []
+        for day, tables in there.items():
+            count = len(tables) + (day in new)
+            if count > MOST_PARTS or (count > 1 and day < max(covers) - 1):
+                every = frozenset().union(files.get(day, ()), *(table.kept.files for table in tables))
+                folder = f"{self.folder}/{self._name(day, every)}"
+                closing.append((folder, day, tables, new.pop(day, None), sorted(every), *how))
+        made = [*new.values(), *graph.layer("close", _close_day, closing, receipts=receipts)]
+        if made:
+            made = graph.entries("made", graph.task("kept", _settled, str(self.folder), made), len(made))
+        closed = {day for _, day, *_ in closing}
+        old = [(table,) for day, tables in there.items() if day not in closed for table in tables]
+        return [*graph.layer("there", _itself, old, shown=False), *made]
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -181,94 +190,7 @@ class DayTables:
         with taking_turns(self.folder, shared=True):
             yield
 
-    def sort(self, window: Window, plan: SortPlan, executor: Executor) -> list[DayTable]:
-        """A window's day tables; what is new or changed is sorted first. Call it `in_use`.
-
-        Raises
-        ------
-        TemporaryError
-            The store cannot be written to now.
-        """
-        covers = self.covers(window)
-        try:
-            new = self._make(
-                window, {day: c.missing for day, c in covers.items() if c.missing}, plan, executor
-            )
-            there = {day: dict(cover.there) for day, cover in covers.items()}
-            rows: dict[int, tuple[str, int]] = {}
-            for day, (name, made) in new.items():
-                there[day][name] = made
-                rows[day] = (name, made.receipt.rows)
-            for day, name in self._merge(window, there, plan, executor).items():
-                if day in rows:
-                    rows[day] = (name, rows[day][1])
-        except OSError as error:
-            raise TemporaryError(
-                f"the store's day tables in {self.folder} cannot be written to ({error.strerror or error}); "
-                "nothing was published"
-            ) from error
-        return [
-            DayTable(day, name, rows[day][1] if day in rows and rows[day][0] == name else 0, kept)
-            for day, tables in sorted(there.items())
-            for name, kept in sorted(tables.items())
-        ]
-
-    def _make(
-        self, window: Window, files: dict[int, frozenset[FileId]], plan: SortPlan, executor: Executor
-    ) -> dict[int, tuple[str, Kept]]:
-        """Sort the rows that some files have of each day; return the tables by day."""
-        if not files:
-            return {}
-        graph = Graph()
-        finished, names = self.add_sort(graph, window, files, plan)
-        for name in names.values():
-            (self.folder / name).make()
-        executor.compute(graph, graph.task("kept", len, finished))
-        return self._made(names)
-
-    def _merge(
-        self, window: Window, there: dict[int, dict[str, Kept]], plan: SortPlan, executor: Executor
-    ) -> dict[int, str]:
-        """Merge the tables of days that are closed, and of those that have too many; `there` is changed.
-
-        Returns the names of the merged tables.
-        """
-        newest = max(there, default=0)
-        days = [
-            day
-            for day, tables in there.items()
-            if len(tables) > MOST_PARTS or (len(tables) > 1 and day < newest - 1)
-        ]
-        if not days:
-            return {}
-        names = {day: self._name(day, _union(there[day])) for day in days}
-        tasks = []
-        for day, name in names.items():
-            (self.folder / name).make()
-            parts = [(f"{self.folder}/{part}", *kept[1:]) for part, kept in sorted(there[day].items())]
-            files = sorted(_union(there[day]))
-            tasks.append((f"{self.folder}/{name}", parts, files, plan.run_rows, _per_unit(window, plan)))
-        executor.run("close", merge_tables, tasks)
-        for day, (name, kept) in self._made(names).items():
-            there[day].clear()
-            there[day][name] = kept
-        return names
-
-    def _made(self, names: dict[int, str]) -> dict[int, tuple[str, Kept]]:
-        """Tables that have been made, without what is left over."""
-        folder = str(self.folder)
-        each(drop_unused, [f"{folder}/{name}" for name in names.values()], folder)
-        self.folder.sync()
-        found = self._read(list(names.values()))
-        made = {}
-        for day, name in names.items():
-            kept = found[name]
-            if kept is None:
-                raise TemporaryError(f"{folder}/{name} was written and has gone or changed since: run again")
-            made[day] = (name, kept)
-        return made
-
-    def tidy(self, window: Window, tables: list[DayTable]) -> int:
+    def tidy(self, window: Window, tables: Sequence[DayTable]) -> int:
         """Remove day tables before the window, those of its days that are out of date, and what is no table.
 
         Later days stay. Nothing is removed while another fit uses the folder: the next fit does it. Returns the number
@@ -292,37 +214,79 @@ class DayTables:
             return name.endswith("-removed") or name.startswith(".staging-")
         return day <= window.last or (self.folder / name).read(FACTS) is None
 
-    def collect_bad(self, tables: list[DayTable], scratch: str) -> None:
-        """Copy the bad rows that day tables have kept to scratch, as a sort leaves them there."""
-        place = Folder.at(scratch)
-        count = 0
-        for table in tables:
-            source = self.folder / table.name
-            for part in source.matching(BAD_PARTS):
-                place.link(source, part, f"bad-{count:06d}.parquet")
-                count += 1
+
+def files_of_days(window: Window) -> dict[int, set[FileId]]:
+    """The files that may hold rows of each day of a window, of the days that have any; in order."""
+    wanted: dict[int, set[FileId]] = {}
+    for file, groups in window.files:
+        for day in {day for group in groups for day in range(group.first, group.last + 1)}:
+            if window.first <= day <= window.last:
+                wanted.setdefault(day, set()).add((file.path, file.size, file.stamp))
+    return dict(sorted(wanted.items()))
 
 
-def add_up_days(tables: list[DayTable], plan: SortPlan, executor: Executor) -> RunReceipt:
-    """All days' runs as one sort's; counts are added up first.
+def add_scratch_days(
+    graph: Graph, window: Window, plan: SortPlan, only: frozenset[int] | None = None
+) -> list[Any]:
+    """Add to a graph what sorts a window's days, of which nothing is kept: `sort-i -> days-k`; see `DayTables.add`.
 
-    Raises
-    ------
-    InputRejectedError
-        Unusable rows beyond what the rules allow; no usable row.
+    Each day has a folder of its own in the plan's scratch space, which is named as its table is.
+
+    only : days that are sorted; None: all
     """
-    receipt = add_up([table.receipt for table in tables])
-    check_window(receipt, plan)
-    per_unit = steps_per_unit(plan.grid)
-    clusters = cluster([table.counts for table in tables if table.counts is not None])
-    tasks = [(days, per_unit, f"{plan.scratch}/run-counts-{i:04d}") for i, days in enumerate(clusters)]
-    if tasks:
-        receipt.runs = receipt.runs + executor.run("add", add_counts, tasks)
-    return receipt
+    wanted = files_of_days(window).items()
+    files = {day: frozenset(own) for day, own in wanted if only is None or day in only}
+    names = {day: f"day-{day_of(day)}" for day in files}
+    folders = {day: f"{plan.scratch}/{name}" for day, name in names.items()}
+    parts = add_days(graph, window, files, folders, plan)
+    return graph.layer("days", _day_in_scratch, [(names[day], day, parts[day]) for day in files], shown=False)
 
 
-def _union(tables: dict[str, Kept]) -> frozenset[FileId]:
-    return frozenset().union(*(kept.files for kept in tables.values()))
+def _day_in_scratch(name: str, day: int, parts: list[dict[int, RunReceipt]]) -> DayTable:
+    receipt = add_up_day(day, parts)
+    return DayTable(day, name, receipt.rows, Kept(frozenset(), receipt, None))
+
+
+def _finish_day(
+    folder: str,
+    day: int,
+    parts: list[dict[int, RunReceipt]],
+    files: list[FileId],
+    run_rows: int,
+    per_unit: float | None,
+) -> DayTable:
+    """Make a day table of what sort tasks left."""
+    kept = finish_day(folder, add_up_day(day, parts), files, run_rows, per_unit)
+    return DayTable(day, folder.rpartition("/")[2], kept.receipt.rows, kept)
+
+
+def _close_day(
+    folder: str,
+    day: int,
+    there: list[DayTable],
+    new: DayTable | None,
+    files: list[FileId],
+    run_rows: int,
+    per_unit: float | None,
+) -> DayTable:
+    """Make one day table of several of a day."""
+    Folder.at(folder).make()
+    parent, _, name = folder.rpartition("/")
+    every = sorted([*there, *([] if new is None else [new])], key=lambda table: table.name)
+    parts = [(f"{parent}/{table.name}", *table.kept[1:]) for table in every]
+    kept = merge_tables(folder, parts, files, run_rows, per_unit)
+    return DayTable(day, name, 0 if new is None else new.rows_sorted, kept)
+
+
+def _settled(folder: str, tables: list[DayTable]) -> list[DayTable]:
+    """Tables that have been made, without what is left over, and sure to be found again."""
+    each(drop_unused, [f"{folder}/{table.name}" for table in tables], folder)
+    Folder.at(folder).sync()
+    return tables
+
+
+def _itself(table: DayTable) -> DayTable:
+    return table
 
 
 def _day_of(name: str) -> int | None:
@@ -335,16 +299,3 @@ def _per_unit(window: Window, plan: SortPlan) -> float | None:
     """Steps of the score grid, where a day may become counts."""
     columns = window.log.columns
     return None if columns.weight or columns.segments else steps_per_unit(plan.grid)
-
-
-def _finish_day(
-    folder: str,
-    day: int,
-    own: list[RunReceipt],
-    divided: list[dict[int, RunReceipt]],
-    files: list[FileId],
-    run_rows: int,
-    per_unit: float | None,
-) -> None:
-    """Make a day table of what sort tasks left; see `SortedDay`."""
-    finish_day(folder, add_up_day(folder, day, own, divided), files, run_rows, per_unit)

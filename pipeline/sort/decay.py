@@ -10,28 +10,23 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from calibrators.arithmetic.ordering import sort_pairs
 from calibrators.arithmetic.passes import Points
-from pipeline.execution import Executor
 from pipeline.log.logs import Log
-from pipeline.log.score_grid import steps_per_unit
-from pipeline.sort.day_counts import Counts, add_counts
+from pipeline.sort.day_counts import add_counts
 from pipeline.sort.day_tables import DayTable
 from pipeline.sort.run_files import (
     CodedEntries,
     CodedRows,
-    Run,
     Sections,
     SignedRows,
     read_run,
     write_run,
 )
-from pipeline.sort.score_table import SortPlan
 from pipeline.sort.tagged import order_tagged
 
 _BITS = 16
@@ -58,52 +53,31 @@ def factor(age: int, half_life: int) -> float:
     return math.ldexp(round(mantissa * 2**_BITS), exponent - _BITS)
 
 
-def weigh_days(
-    tables: Sequence[DayTable], last: int, half_life: int, plan: SortPlan, executor: Executor
-) -> list[DayTable]:
-    """Day tables with their rows weighed, as runs in scratch.
+def weigh_day(table: DayTable, last: int, half_life: int, path: str, per_unit: float | None) -> DayTable:
+    """A day table with its rows weighed, as runs in scratch. May run again.
 
     Parameters
     ----------
-    tables : of a window
-    last : its last day
+    last : the window's last day
     half_life : in days
-    plan, executor : where scratch is; one task weighs a table
+    path : of the runs, without their numbers
+    per_unit : steps of the score grid, where days are counts; otherwise None
     """
-    per_unit = steps_per_unit(plan.grid)
-    tasks = [
-        (
-            tuple(table.receipt.runs),
-            table.counts,
-            factor(last - table.day, half_life),
-            f"{plan.scratch}/run-decayed-{i:06d}",
-            per_unit,
-        )
-        for i, table in enumerate(tables)
+    runs, weight = list(table.receipt.runs), factor(last - table.day, half_life)
+    if table.counts is not None:
+        assert per_unit is not None
+        runs.append(add_counts((table.counts,), per_unit, f"{path}-counts"))
+    made = [
+        write_run(f"{path}-{i:04d}", weighed(read_run(run), weight), run.segments)
+        for i, run in enumerate(runs)
     ]
-    found = executor.run("weigh", weigh_runs, tasks)
-    return [
-        replace(table, kept=table.kept._replace(receipt=replace(table.receipt, runs=runs), counts=None))
-        for table, runs in zip(tables, found, strict=True)
-    ]
+    receipt = replace(table.receipt, runs=made)
+    return replace(table, kept=table.kept._replace(receipt=receipt, counts=None))
 
 
 def with_weights(log: Log) -> Log:
     """A log whose rows have weights by now, whether or not a column of it gives them."""
     return replace(log, columns=replace(log.columns, weight=log.columns.weight or "(half-life)"))
-
-
-def weigh_runs(
-    runs: tuple[Run, ...], counts: Counts | None, weight: float, path: str, per_unit: float | None
-) -> list[Run]:
-    """Runs like some, whose rows all have a weight; in files beside one another. May run again."""
-    if counts is not None:
-        assert per_unit is not None
-        runs = (*runs, add_counts((counts,), per_unit, f"{path}-counts"))
-    return [
-        write_run(f"{path}-{i:04d}", weighed(read_run(run), weight), run.segments)
-        for i, run in enumerate(runs)
-    ]
 
 
 def weighed(sections: Sections, weight: float) -> Sections:

@@ -165,13 +165,37 @@ def scratch_bytes(log: Log, *, write: bool) -> int:
     return held + (24 * log.rows if write else 0)
 
 
+class SortedRows(NamedTuple):
+    """A log's rows as runs, as the stages after the first are given them.
+
+    Attributes
+    ----------
+    log : as its runs are: with weights where they have weights.
+    plan : how they were sorted, and what becomes of them
+    total : the runs: a RunReceipt, or a reference to one in a graph
+    """
+
+    log: Log
+    plan: SortPlan
+    total: Any
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return self.log.columns.weight is not None
+
+    @property
+    def most_parts(self) -> int:
+        """How many parts their score table has at most."""
+        if isinstance(self.total, RunReceipt):
+            held = sum(run.bytes for run in self.total.runs)
+        else:
+            held = self.log.rows * row_width(self.weighted, bool(self.log.columns.segments))
+        return max(1, -(-held // self.plan.bucket_bytes))
+
+
 def build_score_table(
-    log: Log,
-    plan: SortPlan,
-    executor: Executor,
-    request: Pass | None = None,
-    total: RunReceipt | None = None,
-    cutting: Cutting | None = None,
+    log: Log, plan: SortPlan, executor: Executor, request: Pass | None = None
 ) -> tuple[ScoreTable, Any]:
     """Sort a log's rows into a score table, and carry out a first pass over it on the way.
 
@@ -179,8 +203,6 @@ def build_score_table(
     ----------
     log, plan, executor : what, how and where
     request : the pass, or None
-    total : what `sort_log` returned, where the log's runs are there already
-    cutting : of a log with segments, what is to be left of each
 
     Returns
     -------
@@ -193,23 +215,16 @@ def build_score_table(
         Unusable rows beyond what the rules allow; no usable row.
     """
     graph = Graph()
-    source = add_sort(graph, log, plan) if total is None else total
-    merged = add_merge(graph, log, plan, request, source, cutting)
-    found: tuple[ScoreTable, Any] = executor.compute(graph, merged)
+    rows = SortedRows(log, plan, add_sort(graph, log, plan))
+    found: tuple[ScoreTable, Any] = executor.compute(graph, add_merge(graph, rows, request))
     return found
 
 
-def sort_log(log: Log, plan: SortPlan, executor: Executor) -> RunReceipt:
-    """The first stages alone: a log as runs.
-
-    Raises
-    ------
-    InputRejectedError
-        Unusable rows beyond what the rules allow; no usable row.
-    """
+def merge_rows(rows: SortedRows, executor: Executor, request: Pass | None = None) -> tuple[ScoreTable, Any]:
+    """Merge sorted rows into a score table; otherwise as `build_score_table`."""
     graph = Graph()
-    total: RunReceipt = executor.compute(graph, add_sort(graph, log, plan))
-    return total
+    found: tuple[ScoreTable, Any] = executor.compute(graph, add_merge(graph, rows, request))
+    return found
 
 
 def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
@@ -228,26 +243,23 @@ def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
 
 
 def add_merge(
-    graph: Graph,
-    log: Log,
-    plan: SortPlan,
-    request: Pass | None,
-    total: Any,
-    cutting: Cutting | None = None,
+    graph: Graph, rows: SortedRows, request: Pass | None = None, cutting: Cutting | None = None
 ) -> Any:
     """Add what follows to a graph: `split -> merge-i -> combine`; return a reference to what `build_score_table` does.
 
-    total : RunReceipt, or a reference to it. The number of merges is bounded by the rows, so that it is known before;
-    those beyond what there is do nothing. A merge needs its own entry of the split alone.
+    The number of merges is bounded by the rows, so that it is known before; those beyond what there is do nothing. A
+    merge needs its own entry of the split alone.
+
+    cutting : of a log with segments, what is to be left of each
     """
-    count = most_parts(log, plan, total)
+    plan, total, count = rows.plan, rows.total, rows.most_parts
     if cutting is not None and not isinstance(total, RunReceipt):
         # The names of segments, of which each run holds most, may go once they are numbered.
-        total = graph.task("runs", _without_segments, total)
+        total = graph.task("runs", without_segments, total)
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
     chunk: Callable[..., Any] | None = request.chunk if request is not None else None
     classes = request.classes if request is not None else None
-    placed = request is not None and request.placed is not None and log.columns.weight is None
+    placed = request is not None and request.placed is not None and not rows.weighted
     if placed and request is not None:
         chunk = request.placed
     tasks = [
@@ -259,17 +271,9 @@ def add_merge(
     return graph.task("combine", _combined, total, merged, combine, plan.grid)
 
 
-def _without_segments(total: RunReceipt) -> RunReceipt:
+def without_segments(total: RunReceipt) -> RunReceipt:
+    """Runs of which nothing is known of their segments."""
     return replace(total, runs=[replace(run, segments=None) for run in total.runs])
-
-
-def most_parts(log: Log, plan: SortPlan, total: Any) -> int:
-    """How many parts a score table has at most. total : see `add_merge`."""
-    if isinstance(total, RunReceipt):
-        held = sum(run.bytes for run in total.runs)
-    else:
-        held = log.rows * row_width(log.columns.weight is not None, bool(log.columns.segments))
-    return max(1, -(-held // plan.bucket_bytes))
 
 
 def _checked(receipts: list[RunReceipt], rules: RowRules) -> RunReceipt:

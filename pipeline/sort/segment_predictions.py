@@ -25,7 +25,7 @@ from pipeline.sort.buffers import coded_sections, tagged_sections
 from pipeline.sort.exchange import Slices
 from pipeline.sort.run_files import CodedEntries, Integers, Run, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
-from pipeline.sort.score_table import ScoreTable, SortPlan, build_score_table
+from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_rows import SegmentRows, cut_all
 from pipeline.sort.segment_visits import Work
@@ -204,14 +204,11 @@ def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, exec
     """
     Folder.at(folder).make()
     function = partial(_order, _predicting(rows, predictor, "order"), folder)
-    table = rows.table
-    total = RunReceipt(rows=table.rows, used=table.used, used_positive=table.used_positive, bad=table.bad)
-    for receipt in rows.map(executor, function):
-        total.runs += receipt.runs
-        total.lowest = min(total.lowest, receipt.lowest)
-        total.highest = max(total.highest, receipt.highest)
-    plan: SortPlan = replace(rows.plan, scratch=folder, write=f"{folder}/score_table")
-    return build_score_table(rows.log, plan, executor, None, total)[0]
+    receipts = rows.map(executor, function)
+    table, found = rows.table, add_up(receipts)
+    total = replace(found, rows=table.rows, used=table.used, used_positive=table.used_positive, bad=table.bad)
+    plan = replace(rows.plan, scratch=folder, write=f"{folder}/score_table")
+    return merge_rows(SortedRows(rows.log, plan, total), executor)[0]
 
 
 def _order(predicting: _Predicting, folder: str, index: int, codes: Integers, slices: Slices) -> RunReceipt:

@@ -17,7 +17,7 @@ from pipeline.log.segment_values import Key
 from pipeline.sort.exchange import Exchanged, Slices
 from pipeline.sort.run_files import Integers
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import ScoreTable, SortPlan, add_merge
+from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge
 from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_visits import Visit, cut_levels, map_segments, visit_segments
 from pipeline.sort.segments import Coding, Level, Segments, number_segments
@@ -59,15 +59,9 @@ class SegmentRows:
 
     @classmethod
     def of(
-        cls,
-        log: Log,
-        plan: SortPlan,
-        executor: Executor,
-        total: RunReceipt,
-        names: tuple[str, ...],
-        known: Known | None = None,
+        cls, rows: SortedRows, executor: Executor, names: tuple[str, ...], known: Known | None = None
     ) -> SegmentRows:
-        """From sorted runs of these segment columns. known : of rows that have been summed up, what they were.
+        """From sorted rows of these segment columns. known : of rows that have been summed up, what they were.
 
         Raises
         ------
@@ -75,42 +69,28 @@ class SegmentRows:
             As `build_score_table`; too many segments.
         """
         graph = Graph()
-        found: SegmentRows = executor.compute(graph, cls.add(graph, log, plan, total, names, known).rows)
+        found: SegmentRows = executor.compute(graph, cls.add(graph, rows, names, known).rows)
         return found
 
     @classmethod
     def add(
-        cls,
-        graph: Graph,
-        log: Log,
-        plan: SortPlan,
-        total: Any,
-        names: tuple[str, ...],
-        known: Known | None = None,
+        cls, graph: Graph, rows: SortedRows, names: tuple[str, ...], known: Known | None = None
     ) -> AddedRows:
-        """The same in a graph: `number -> split -> merge-i -> combine -> rows`. total : RunReceipt, or a reference."""
-        weighted = log.columns.weight is not None if known is None else known.weighted
-        numbered = graph.task("number", _number, total, plan.scratch, weighted, known)
-        return cls.add_numbered(graph, log, plan, total, numbered, names, weighted=weighted)
+        """The same in a graph: `number -> split -> merge-i -> combine -> rows`."""
+        weighted = rows.weighted if known is None else known.weighted
+        numbered = graph.task("number", _number, rows.total, rows.plan.scratch, weighted, known)
+        return cls.add_numbered(graph, rows, names, numbered, weighted=weighted)
 
     @classmethod
     def add_numbered(
-        cls,
-        graph: Graph,
-        log: Log,
-        plan: SortPlan,
-        total: Any,
-        numbered: Any,
-        names: tuple[str, ...],
-        *,
-        weighted: bool,
+        cls, graph: Graph, rows: SortedRows, names: tuple[str, ...], numbered: Any, *, weighted: bool
     ) -> AddedRows:
         """The same where segments have been numbered. numbered : the level, and how rows leave the merge, as `cut_all`
         says it; or a reference to the pair.
         """
         cutting = graph.task("cut", operator.itemgetter(1), numbered)
-        merged = add_merge(graph, log, plan, None, total, cutting)
-        return AddedRows(graph.task("rows", _rows, merged, numbered, log, plan, names, weighted), merged)
+        merged = add_merge(graph, rows, None, cutting)
+        return AddedRows(graph.task("rows", _rows, merged, numbered, rows.log, rows.plan, names), merged)
 
     @property
     def values(self) -> list[pa.Array]:
@@ -146,9 +126,7 @@ def _number(total: RunReceipt, scratch: str, weighted: bool, known: Known | None
 def cut_all(level: Level, coding: Coding, scratch: str, *, weighted: bool) -> Cutting:
     """What the merge is to leave of all segments of a log's last level: their points."""
     everyone = np.ones(len(level.keys), np.bool_)
-    return cut_levels(
-        Segments((level,), coding), [(level, everyone)], scratch, pooled=False, weighted=weighted
-    )
+    return cut_levels(Segments((level,), coding), [everyone], scratch, pooled=False, weighted=weighted)
 
 
 def _rows(
@@ -157,8 +135,7 @@ def _rows(
     log: Log,
     plan: SortPlan,
     names: tuple[str, ...],
-    weighted: bool,
 ) -> SegmentRows:
     table, _ = merged
     [files] = table.exchanged
-    return SegmentRows(log, plan, names, table, numbered[0], files, weighted)
+    return SegmentRows(log, plan, names, table, numbered[0], files, numbered[1].weighted)

@@ -25,7 +25,7 @@ from pipeline.sort.exchange import Exchanged, Slices, gather, item_counts
 from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
-from pipeline.sort.segments import Level, Segments, write_codes
+from pipeline.sort.segments import Segments, write_codes
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -60,32 +60,26 @@ class Visit(Generic[R]):
 
 def cut_levels(
     segments: Segments,
-    levels: Sequence[tuple[Level, npt.NDArray[np.bool_]]],
+    wanted: Sequence[npt.NDArray[np.bool_]],
     scratch: str,
     *,
-    pooled: bool,
+    pooled: bool | None,
     weighted: bool,
 ) -> Cutting:
-    """What the merge is to leave of segments. levels : those that are wanted, and which of their segments are."""
-    cuts = []
-    for level, wanted in levels:
-        of = np.where(wanted[level.of], level.of, np.int32(-1)).astype(np.int32)
-        path = write_codes(f"{scratch}/level-{level.level}", of)
-        left = f"{scratch}/segments-{level.level}"
-        cuts.append(LevelCut(path, len(level.keys), pooled, left))
-    return Cutting(segments.coding, tuple(cuts), weighted)
+    """What the merge is to leave of segments.
 
-
-def cut_leaning(
-    segments: Segments, own: Sequence[npt.NDArray[np.bool_]], scratch: str, *, weighted: bool
-) -> Cutting:
-    """What the merge is to leave of all segments, where maps lean on each other. own : see `LevelCut`; a level each."""
+    wanted : of each level, which of its segments. pooled : see `LevelCut`; None: maps lean on each other, so that all
+    segments are wanted, these with maps of their own
+    """
     cuts = []
-    for level, chosen in zip(segments.levels, own, strict=True):
-        path = write_codes(f"{scratch}/level-{level.level}", level.of)
-        flags = write_codes(f"{scratch}/level-{level.level}-own", chosen.astype(np.int32))
+    for level, chosen in zip(segments.levels, wanted, strict=True):
+        path, own = f"{scratch}/level-{level.level}", None
+        if pooled is None:
+            of, own = level.of, write_codes(f"{path}-own", chosen.astype(np.int32))
+        else:
+            of = np.where(chosen[level.of], level.of, np.int32(-1)).astype(np.int32)
         left = f"{scratch}/segments-{level.level}"
-        cuts.append(LevelCut(path, len(level.keys), False, left, flags))
+        cuts.append(LevelCut(write_codes(path, of), len(level.keys), bool(pooled), left, own))
     return Cutting(segments.coding, tuple(cuts), weighted)
 
 

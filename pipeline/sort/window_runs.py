@@ -1,127 +1,258 @@
-"""The rows of a window as runs: whole row groups of one day, and others divided while they are read."""
+"""The rows of a window as runs of each day: whole row groups of one day, and others divided while they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from logcal.errors import InputRejectedError
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in
+from pipeline.files.folders import Folder
 from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
-from pipeline.log.windows import Window
-from pipeline.sort import divided_runs
+from pipeline.log.logs import DAY_INVALID, Rows
+from pipeline.log.windows import Window, days_of, shown
 from pipeline.sort.day_files import FileId
-from pipeline.sort.runs import Reading, RunReceipt, write_runs
+from pipeline.sort.effective_size import add_sums
+from pipeline.sort.runs import Intake, Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
-
-
-class SortedDay(NamedTuple):
-    """What sort tasks leave of a day: references to receipts.
-
-    own : of tasks that read rows of this day alone. divided : of those that read others' rows, too.
-    """
-
-    folder: str
-    day: int
-    own: list[Any]
-    divided: list[Any]
-
-
-def check_window(total: RunReceipt, plan: SortPlan) -> None:
-    """Check that a window's rows can be used.
-
-    Raises
-    ------
-    InputRejectedError
-        Unusable rows beyond what the rules allow; no usable row.
-    """
-    quarantine.check(total.bad, total.rows, plan.rules)
-    if total.used == 0:
-        raise InputRejectedError(
-            f"window: expected usable rows, found none among {total.rows:,}"
-            f"{quarantine.waiting(total.rows - total.bad.total)}: set window.until or window.last"
-        )
-
-
-def add_up_day(
-    folder: str, day: int, own: list[RunReceipt], divided: list[dict[int, RunReceipt]]
-) -> RunReceipt:
-    """The receipts of a day as one; see `SortedDay`."""
-    return add_up([*own, *(receipts[day] for receipts in divided if day in receipts)])
 
 
 def add_days(
     graph: Graph,
     window: Window,
-    files: dict[int, frozenset[FileId]],
-    folders: dict[int, str],
+    files: Mapping[int, frozenset[FileId]],
+    folders: Mapping[int, str],
     plan: SortPlan,
-) -> list[SortedDay]:
+) -> dict[int, list[Any]]:
     """Add to a graph what sorts the rows of some days into runs in the days' own folders: a layer `sort-i`.
 
-    Of each day those row groups are read that some files have of it; a day needs the tasks alone that read them.
+    files : of each day; its row groups in them are read, by as few tasks as can be
+
+    Returns
+    -------
+    references of each day to what tasks left, of this day and of others: receipts by day, see `add_up_day`
     """
     log = window.log
     reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
-    plain = reading._replace(columns=divided_runs.without_date(log.columns))
-    keep = plan.rules.keep
+    whole, mixed = _divide(window, files)
     tasks: list[tuple[Any, ...]] = []
-    # The days that each task gives rows of; one day, where it reads no others.
-    reach: list[int | frozenset[int]] = []
-    pure, mixed = _divide(window, files)
-    for day, pieces in pure.items():
-        for some in divided_runs.pack(pieces, plan.run_rows):
-            tasks.append((write_runs, some, plain, folders[day], len(tasks), plan.run_rows, keep))
-            reach.append(day)
-    for own_days, divided in sorted(mixed.items(), key=lambda item: sorted(item[0])):
+    reach: list[frozenset[int]] = []
+    for own_days, pieces in (*whole.items(), *sorted(mixed.items(), key=lambda item: sorted(item[0]))):
         places = {day: folders[day] for day in sorted(own_days)}
-        for few in divided_runs.pack(divided, plan.run_rows):
-            tasks.append(
-                (divided_runs.write_divided_runs, few, reading, places, len(tasks), plan.run_rows, keep)
-            )
+        for some in _pack(pieces, plan.run_rows):
+            tasks.append((some, reading, places, len(tasks), plan.run_rows, plan.rules.keep))
             reach.append(own_days)
-    found = graph.layer("sort", _call, tasks, receipts=receipts_in(plan.scratch))
-    finished = []
-    for day, folder in folders.items():
-        own = [result for days, result in zip(reach, found, strict=True) if days == day]
-        others = [
-            result
-            for days, result in zip(reach, found, strict=True)
-            if isinstance(days, frozenset) and day in days
-        ]
-        finished.append(SortedDay(folder, day, own, others))
-    return finished
+    found = graph.layer("sort", _write_days, tasks, receipts=receipts_in(plan.scratch))
+    return {
+        day: [result for days, result in zip(reach, found, strict=True) if day in days] for day in folders
+    }
+
+
+def add_up_day(day: int, receipts: list[dict[int, RunReceipt]]) -> RunReceipt:
+    """The receipts of a day as one. receipts : by day, of several tasks."""
+    return add_up([own[day] for own in receipts if day in own])
+
+
+class DatedPiece(NamedTuple):
+    """Row groups with rows of the days first, ..., last.
+
+    mixed : whether the day of each row must be read; rows without a date count in the first day
+    """
+
+    piece: Piece
+    first: int
+    last: int
+    mixed: bool
 
 
 def _divide(
-    window: Window, files: dict[int, frozenset[FileId]]
-) -> tuple[dict[int, list[Piece]], dict[frozenset[int], list[divided_runs.MixedPiece]]]:
-    """The row groups that some files have of each day: those of one day, and by their days those of several.
+    window: Window, files: Mapping[int, frozenset[FileId]]
+) -> tuple[dict[frozenset[int], list[DatedPiece]], dict[frozenset[int], list[DatedPiece]]]:
+    """The row groups that some files have of some days, by their days: those of one day, and those of several.
 
     Of a file that some days have a table of already, only the others' rows are taken.
     """
     wanted = {path for own in files.values() for path, _, _ in own}
-    pure: dict[int, list[Piece]] = {day: [] for day in files}
-    mixed: dict[frozenset[int], list[divided_runs.MixedPiece]] = {}
+    whole: dict[frozenset[int], list[DatedPiece]] = {frozenset([day]): [] for day in files}
+    mixed: dict[frozenset[int], list[DatedPiece]] = {}
     for file, groups in window.files:
         if file.path not in wanted:
             continue
         own_days = {day for day, own in files.items() if (file.path, file.size, file.stamp) in own}
         for group in groups:
             days = own_days.intersection(range(group.first, group.last + 1))
-            if not days:
+            if days:
+                piece = file.piece((group.place,), group.start, group.rows)
+                found = DatedPiece(piece, group.first, group.last, group.mixed)
+                (mixed if group.mixed else whole).setdefault(frozenset(days), []).append(found)
+    return whole, mixed
+
+
+def _pack(pieces: Sequence[DatedPiece], rows: int) -> Iterator[tuple[DatedPiece, ...]]:
+    """Neighbouring pieces as tasks of at most `rows` rows, where no single piece has more."""
+    held: list[DatedPiece] = []
+    for dated in pieces:
+        if held and sum(other.piece.rows for other in held) + dated.piece.rows > rows:
+            yield tuple(held)
+            held = []
+        held.append(dated)
+    if held:
+        yield tuple(held)
+
+
+def _write_days(
+    pieces: tuple[DatedPiece, ...],
+    reading: Reading,
+    folders: dict[int, str],
+    index: int,
+    run_rows: int,
+    keep_bad: bool,
+) -> dict[int, RunReceipt]:
+    """Read row groups, and leave the wanted days' rows as runs in each day's folder.
+
+    Parameters
+    ----------
+    pieces : what to read: all of one day, or all with days to be read
+    reading : how, `columns.date` included where days are read
+    folders : of each wanted day; rows of other days are passed over
+    index, run_rows, keep_bad : see `runs.write_runs`
+
+    Returns
+    -------
+    receipts of the days that rows were found of
+
+    Raises
+    ------
+    InputRejectedError
+        A day that the file's footer says is not there.
+    """
+    for folder in folders.values():
+        Folder.at(folder).make()
+    if not pieces[0].mixed:
+        [(day, folder)] = folders.items()
+        plain = reading._replace(columns=replace(reading.columns, date=None))
+        own = tuple(dated.piece for dated in pieces)
+        return {day: write_runs(own, plain, folder, index, run_rows, keep_bad)}
+    divided = _Divided(reading, folders, index, run_rows, keep_bad)
+    for dated in pieces:
+        for rows, ready in divided.intake.read(dated.piece):
+            divided.add(rows, ready, dated)
+    return divided.finish()
+
+
+_NO_BATCH = pa.RecordBatch.from_arrays([], names=[])
+
+
+class _Divided:
+    """Rows of several days, on their way into runs of each."""
+
+    def __init__(
+        self, reading: Reading, folders: dict[int, str], index: int, run_rows: int, keep_bad: bool
+    ) -> None:
+        self.reading = reading
+        self.intake = Intake(reading)
+        self.folders = folders
+        self.index = index
+        self.run_rows = run_rows
+        self.keep_bad = keep_bad
+        self.held = 0
+        self.pending: dict[int, list[Rows]] = {}
+        self.receipts: dict[int, RunReceipt] = {}
+        self.bad_tables: dict[int, list[pa.Table]] = {}
+
+    def add(self, rows: Rows, ready: Rows, piece: DatedPiece) -> None:
+        """Take the rows of wanted days. ready : see `Intake.read`."""
+        assert self.reading.columns.date is not None
+        rows = rows._replace(day=days_of(rows.batch.column(self.reading.columns.date)))
+        assert rows.day is not None
+        dated = rows.day > DAY_INVALID
+        day_of_row = np.where(dated, rows.day, np.int32(piece.first))
+        self._check(day_of_row, piece)
+        order = _by_day(day_of_row, piece)
+        if not dated.all():
+            order = order[dated[order]]
+        score, label = ready.score[order], ready.label[order]
+        weight = None if ready.weight is None else ready.weight[order]
+        code = None if ready.code is None else ready.code[order]
+        counts = np.bincount(day_of_row - piece.first)
+        for i in np.flatnonzero(counts).tolist():
+            day = piece.first + i
+            if day not in self.folders:
                 continue
-            piece = file.piece((group.place,), group.start, group.rows)
-            if group.mixed:
-                divided = mixed.setdefault(frozenset(days), [])
-                divided.append(divided_runs.MixedPiece(piece, group.first, group.last))
-            else:
-                pure[group.first].append(piece)
-    return pure, mixed
+            part = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
+            own, move = self.intake.rounded(
+                Rows(
+                    0,
+                    score[part],
+                    label[part],
+                    None if weight is None else weight[part],
+                    _NO_BATCH,
+                    code=None if code is None else code[part],
+                )
+            )
+            self._hold(day, own, int(counts[i]), move)
+            if own.score.size < counts[i] or not quarantine.usable(own).all():
+                self._keep_bad(day, rows, piece.piece.path, day_of_row == day)
+        if self.held >= self.run_rows:
+            self.flush()
+
+    @staticmethod
+    def _check(days: Any, piece: DatedPiece) -> None:
+        if days.size and (days.min() < piece.first or days.max() > piece.last):
+            found = shown([int(days.min()), int(days.max())])
+            said = shown([piece.first, piece.last])
+            raise InputRejectedError(
+                f"{piece.piece.path}: expected dates from {said[0]} to {said[1]}, as its footer says, found "
+                f"{found[0]} to {found[1]}: write it again"
+            )
+
+    def _hold(self, day: int, rows: Rows, count: int, move: float) -> None:
+        receipt = self.receipts.setdefault(day, RunReceipt())
+        receipt.rows += count
+        receipt.largest_move = max(receipt.largest_move, move)
+        self.pending.setdefault(day, []).append(rows)
+        self.held += rows.score.size
+
+    def _keep_bad(self, day: int, rows: Rows, path: str, among: Any) -> None:
+        bad, table = quarantine.find_bad(rows, self.reading.columns, path, among)
+        self.receipts[day].bad.merge(bad)
+        if self.keep_bad and table.num_rows:
+            self.bad_tables.setdefault(day, []).append(table)
+
+    def flush(self) -> None:
+        """Write what is held as a run of each day."""
+        for day, parts in self.pending.items():
+            receipt = self.receipts[day]
+            size = max(1, sum(part.score.size for part in parts))
+            buffer = self.intake.buffer(size, self.folders[day], self.index)
+            # Its files go on counting where those of the last flush ended.
+            buffer.runs = receipt.runs
+            receipt.used += sum(buffer.add(part) for part in parts)
+            buffer.flush()
+            receipt.used_positive += buffer.used_positive
+            receipt.sums = add_sums([receipt.sums, buffer.sums])
+            receipt.lowest = min(receipt.lowest, float(buffer.lowest))
+            receipt.highest = max(receipt.highest, float(buffer.highest))
+        self.pending = {}
+        self.held = 0
+
+    def finish(self) -> dict[int, RunReceipt]:
+        """Write the rest."""
+        self.flush()
+        for day, tables in self.bad_tables.items():
+            quarantine.write_part(tables, f"{self.folders[day]}/bad-{self.index:06d}.parquet")
+        return self.receipts
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """One stage's tasks may be of two kinds."""
-    return function(*arguments)
+def _by_day(day: npt.NDArray[np.int32], piece: DatedPiece) -> npt.NDArray[np.int64]:
+    """The order of rows by day."""
+    place = day - piece.first
+    # Small integers are sorted by counting.
+    return np.argsort(place.astype(np.uint16) if piece.last - piece.first < 1 << 16 else place, kind="stable")

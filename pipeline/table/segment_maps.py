@@ -46,20 +46,10 @@ class SegmentRules:
     min_positives: int = 1
     lean: bool = False
 
-    def reason(self, rows: int, positives: int) -> str | None:
-        """Why so few rows are not fitted; None where they are."""
-        if rows < self.min_rows and not self.lean:
-            return MIN_ROWS
-        if positives in (0, rows):
-            return ONE_CLASS
-        if positives < self.min_positives:
-            return MIN_POSITIVES
-        return MIN_NEGATIVES if self.lean and rows - positives < self.min_positives else None
-
     def reasons(self, rows: npt.NDArray[np.int64], positives: npt.NDArray[np.int64]) -> list[str | None]:
-        """The same of many."""
+        """Why segments of so many rows are not fitted; None where they are."""
         found = np.full(rows.size, None, object)
-        # What comes first in `reason` is written last.
+        # Of several reasons the last that is written counts.
         if self.lean:
             found[rows - positives < self.min_positives] = MIN_NEGATIVES
         found[positives < self.min_positives] = MIN_POSITIVES

@@ -1,0 +1,61 @@
+"""What jobs have in common: a plan before they start, an outcome after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pipeline.execution import Executor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a job would do: what --dry-run prints.
+
+    Attributes
+    ----------
+    stages, reads, writes : in order, a line each
+    facts : for machines
+    """
+
+    job: str
+    stages: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        shown = [f"{self.job} would run, after reading footers only:"]
+        for title, items in (("stages", self.stages), ("reads", self.reads), ("writes", self.writes)):
+            shown += [f"  {title}:", *(f"    {item}" for item in items)]
+        return shown
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job did.
+
+    Attributes
+    ----------
+    summary : for --json; JSON values
+    lines : for people
+    """
+
+    summary: dict[str, Any]
+    lines: list[str]
+
+
+class Prepared(Protocol):
+    """A job that has been checked and can start: what a job module's `prepare(config)` returns."""
+
+    @property
+    def plan(self) -> Plan:
+        """What it would do."""
+
+    @property
+    def threads(self) -> bool:
+        """Whether threads of one process serve its tasks as well as processes of their own would."""
+
+    def execute(self, executor: Executor) -> Outcome:
+        """Do it."""

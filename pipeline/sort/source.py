@@ -1,0 +1,248 @@
+"""Sources: the rows that a job sorts, of a whole log or of a window's days, whichever way they become sorted runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from logcal.errors import InputRejectedError
+from pipeline.execution import Executor, Graph
+from pipeline.files.folders import Folder
+from pipeline.log import quarantine
+from pipeline.log.logs import Log
+from pipeline.log.quarantine import BAD_PARTS
+from pipeline.log.score_grid import steps_per_unit
+from pipeline.log.windows import Window, day_of
+from pipeline.sort.day_counts import Counts, add_counts, cluster
+from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days
+from pipeline.sort.decay import weigh_day, with_weights
+from pipeline.sort.run_files import Run, most_bytes
+from pipeline.sort.runs import RunReceipt
+from pipeline.sort.score_table import SortPlan, add_sort, add_up, scratch_bytes
+
+
+class Days(NamedTuple):
+    """The day tables of a window.
+
+    tables : all of them, by day. used : those of days whose labels are known well enough. thin : what there is of the
+        other days, for people
+    """
+
+    tables: tuple[DayTable, ...] = ()
+    used: tuple[DayTable, ...] = ()
+    thin: tuple[dict[str, Any], ...] = ()
+
+
+class Sorted(NamedTuple):
+    """A source's rows as runs, and a window's day tables; or references to them."""
+
+    total: Any
+    days: Any = Days()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows that are sorted.
+
+    Attributes
+    ----------
+    log : their log. window : which of its days; None: all of it.
+    kept : the day tables of a published table; None: nothing of the days is kept.
+    half_life : in days, after which a row counts half; None: all count the same.
+    min_labelled : of a day's rows, the share that must not be waiting for their label; other days are left out.
+    tables : of the window, where they are known. only : days of the window; None: all.
+    """
+
+    log: Log
+    window: Window | None = None
+    kept: DayTables | None = None
+    half_life: int | None = None
+    min_labelled: float = 0.0
+    tables: Sequence[DayTable] | None = None
+    only: frozenset[int] | None = None
+
+    @property
+    def sorted_log(self) -> Log:
+        """The log as its runs are: with a half-life, their rows have weights."""
+        return self.log if self.half_life is None else with_weights(self.log)
+
+    def scratch_bytes(self, *, write: bool) -> int:
+        """Scratch space that sorting needs at most; see `score_table.scratch_bytes`."""
+        needed = scratch_bytes(self.log, write=write)
+        if self.kept is not None:  # whose runs are not in scratch
+            needed -= scratch_bytes(self.log, write=False)
+        if self.half_life is not None:
+            needed += most_bytes(self.log.rows, weighted=True, segmented=bool(self.log.columns.segments))
+        return needed
+
+    def add(self, graph: Graph, plan: SortPlan) -> Sorted:
+        """Add what sorts the rows to a graph; return references.
+
+        Of a log `sort-i -> check`. Of a window `sort-i -> days-k -> covered -> total`; with a half-life `weigh-k`
+        follows on the days, and of days that are counts on a score grid `add-i` on those that are used.
+        """
+        if self.window is None:
+            return Sorted(add_sort(graph, self.log, plan))
+        place, per_unit = plan.scratch, steps_per_unit(plan.grid)
+        if self.tables is not None:
+            found = graph.layer("there", _itself, [(table,) for table in self.tables], shown=False)
+        elif self.kept is None:
+            found = add_scratch_days(graph, self.window, plan, self.only)
+        else:
+            place, found = str(self.kept.folder), self.kept.add(graph, self.window, plan)
+        if self.half_life is not None:
+            how = (self.window.last, self.half_life)
+            tasks = [
+                (table, *how, f"{plan.scratch}/run-decayed-{i:06d}", per_unit)
+                for i, table in enumerate(found)
+            ]
+            found = graph.layer("weigh", weigh_day, tasks)
+        days = graph.task("covered", covered, found, self.min_labelled)
+        added: list[Any] = []
+        if per_unit is not None:
+            clusters = graph.entries(
+                "cluster", graph.task("clusters", _clusters, days, len(found)), len(found)
+            )
+            each = [(one, per_unit, f"{plan.scratch}/run-counts-{i:04d}") for i, one in enumerate(clusters)]
+            added = graph.layer("add", _add_counts, each, shown=False)
+        return Sorted(graph.task("total", _total, days, added, plan, place), days)
+
+    def sort(self, plan: SortPlan, executor: Executor) -> Sorted:
+        """Sort the rows.
+
+        Raises
+        ------
+        InputRejectedError
+            Unusable rows beyond what the rules allow; no usable row.
+        """
+        graph = Graph()
+        found: Sorted = executor.compute(graph, graph.task("sorted", Sorted, *self.add(graph, plan)))
+        return found
+
+    def planned(self) -> dict[str, Any]:
+        """What a dry run says of the window of a fit that keeps days."""
+        assert self.window is not None
+        assert self.kept is not None
+        covers = self.kept.covers(self.window)
+        return {
+            **window_days(self.window),
+            "days_to_sort": sum(bool(cover.missing) for cover in covers.values()),
+            "days_without_files": len(self.window.days) - len(covers),
+        }
+
+
+def window_days(window: Window) -> dict[str, Any]:
+    """What a summary says of a window: the column, its first and its last day."""
+    return {
+        "column": window.column,
+        "first": day_of(window.first).isoformat(),
+        "last": day_of(window.last).isoformat(),
+    }
+
+
+def window_facts(source: Source, days: Days) -> dict[str, Any]:
+    """What a manifest says of a window."""
+    window = source.window
+    assert window is not None
+    by_day: dict[int, list[DayTable]] = {}
+    for table in days.tables:
+        by_day.setdefault(table.day, []).append(table)
+    filled = {day: own for day, own in by_day.items() if any(table.receipt.rows for table in own)}
+    new = [day for day, own in filled.items() if any(table.rows_sorted for table in own)]
+    facts = {
+        **window_days(window),
+        "days_sorted": len(new),
+        "days_reused": len(filled) - len(new),
+        "days_missing": [day_of(day).isoformat() for day in window.days if day not in filled],
+        "rows_sorted": sum(table.rows_sorted for table in days.tables),
+        "days": [
+            {
+                "day": day_of(day).isoformat(),
+                "tables": [table.content for table in own],
+                "files": sum(len(table.kept.files) for table in own),
+                "rows_read": sum(table.receipt.rows for table in own),
+                "rows_used": sum(table.receipt.used for table in own),
+                "sorted_now": day in new,
+            }
+            for day, own in filled.items()
+        ],
+    }
+    if days.thin:
+        facts["days_unlabelled"] = list(days.thin)
+    if source.half_life is not None:
+        facts["half_life"] = source.half_life
+    return facts
+
+
+def covered(tables: list[DayTable], share: float) -> Days:
+    """Tell the tables of the days of which enough rows have a label from those of other days.
+
+    Parameters
+    ----------
+    tables : of a window
+    share : of a day's rows that must not be waiting for their label, in [0, 1]
+
+    Notes
+    -----
+    Positives and negatives become known at different speeds: what is known of a day early is biased.
+    """
+    rows: dict[int, int] = {}
+    waiting: dict[int, int] = {}
+    for table in tables:
+        receipt = table.receipt
+        rows[table.day] = rows.get(table.day, 0) + receipt.rows
+        left = receipt.rows - receipt.used - receipt.bad.total
+        waiting[table.day] = waiting.get(table.day, 0) + left
+    thin = {day for day, count in rows.items() if count and waiting[day] > (1 - share) * count}
+    every = sorted(tables, key=lambda table: (table.day, table.name))
+    return Days(
+        tuple(every),
+        tuple(table for table in every if table.day not in thin),
+        tuple(
+            {"day": day_of(day).isoformat(), "rows": rows[day], "rows_waiting": waiting[day]}
+            for day in sorted(thin)
+        ),
+    )
+
+
+def _itself(table: DayTable) -> DayTable:
+    return table
+
+
+def _clusters(days: Days, count: int) -> list[tuple[Counts, ...] | None]:
+    """Days that are counts, as many tuples as are added up; and None up to `count`."""
+    found = cluster([table.counts for table in days.used if table.counts is not None])
+    return [*found, *([None] * (count - len(found)))]
+
+
+def _add_counts(days: tuple[Counts, ...] | None, per_unit: float, path: str) -> Run | None:
+    return None if days is None else add_counts(days, per_unit, path)
+
+
+def _total(days: Days, added: list[Run | None], plan: SortPlan, place: str) -> RunReceipt:
+    """All days' runs as one sort's; their bad rows, where they are kept, are put where a sort leaves them.
+
+    added : runs of counts. place : the folder of the tables' folders
+
+    Raises
+    ------
+    InputRejectedError
+        Unusable rows beyond what the rules allow; no usable row.
+    """
+    total = add_up([table.receipt for table in days.used])
+    quarantine.check(total.bad, total.rows, plan.rules)
+    if total.used == 0:
+        raise InputRejectedError(
+            f"window: expected usable rows, found none among {total.rows:,}"
+            f"{quarantine.waiting(total.rows - total.bad.total)}: set window.until or window.last"
+        )
+    total.runs += [run for run in added if run is not None]
+    if plan.rules.keep:
+        scratch, count = Folder.at(plan.scratch), 0
+        for table in days.tables:
+            folder = Folder.at(f"{place}/{table.name}")
+            for part in folder.matching(BAD_PARTS):
+                scratch.link(folder, part, f"bad-{count:06d}.parquet")
+                count += 1
+    return total
