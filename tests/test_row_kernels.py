@@ -1,32 +1,35 @@
-"""Kernels over sorted rows against numpy."""
+"""Folding the ties of sorted scores, against their definition."""
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline._kernels.rows import fold_ties
+from pipeline.sort.buffers import SHORTEST_FOLDED_TIE, fold
+
+LENGTHS = st.one_of(st.integers(1, 4), st.integers(1, 40))
 
 
-def assert_folded(values, shortest):
-    found, counts = np.unique(values, return_counts=True)
-    longer = counts >= shortest
-    folded = values.copy()
-    n, value, count = fold_ties(folded, shortest)
-    np.testing.assert_array_equal(folded[:n], np.repeat(found[~longer], counts[~longer]))
-    np.testing.assert_array_equal(value, found[longer])
-    np.testing.assert_array_equal(count, counts[longer].astype(float))
+def expected(values):
+    value, count = np.unique(values, return_counts=True)
+    folded = count >= SHORTEST_FOLDED_TIE
+    kept = np.repeat(value[~folded], count[~folded])
+    return kept, value[folded], count[folded].astype(np.float64)
 
 
-@settings(deadline=None)  # numba takes its time at the first call
-@given(
-    st.lists(st.sampled_from([1, 2, 3, 4, 5, 900, 1023, 1024, 1025, 3000]), max_size=12), st.integers(2, 5)
-)
-def test_ties_of_any_length_anywhere_are_folded(lengths, shortest):
-    assert_folded(np.repeat(np.arange(len(lengths), dtype=float), lengths), shortest)
+@given(st.lists(LENGTHS, max_size=60), st.integers(0, 1))
+def test_ties_of_any_lengths_in_a_row(lengths, label):
+    values = np.repeat(np.arange(len(lengths), dtype=float), lengths)
+    kept, entries = fold(values.copy(), label)
+    rest, value, count = expected(values)
+    assert kept.tobytes() == rest.tobytes()
+    np.testing.assert_array_equal(entries, [value, count, label * count])
 
 
-@settings(deadline=None)  # numba takes its time at the first call
-@given(st.integers(0, 2**32), st.integers(0, 5000), st.sampled_from([3, 100, 3000, 10**9]))
-def test_ties_of_random_rows_are_folded(seed, rows, distinct):
-    rng = np.random.default_rng(seed)
-    assert_folded(np.sort(rng.integers(0, distinct, rows).astype(float)), 4)
+@pytest.mark.parametrize("different", [30, 1000, 10**9])
+def test_runs_of_scores(different):
+    values = np.sort(np.random.default_rng(0).integers(0, different, 5000).astype(float))
+    kept, entries = fold(values.copy(), 1)
+    rest, value, count = expected(values)
+    assert kept.tobytes() == rest.tobytes()
+    np.testing.assert_array_equal(entries, [value, count, count])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators._kernels import ties
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
 from pipeline.sort import run_files
 from pipeline.sort.buffers import fold_weighted
@@ -148,8 +148,8 @@ def test_folding_weighted_ties_changes_no_sum(rows):
     score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
     exact = sums(score, abs(signed), np.maximum(signed, 0))
     kept, entries = fold_weighted(SignedRows(score.copy(), signed.copy()))
-    pairs = ties.unsigned(kept.signed)
-    both = (np.concatenate([own, more]) for own, more in zip((kept.score, *pairs.T), entries, strict=True))
+    rows = (kept.score, abs(kept.signed), np.maximum(kept.signed, 0))
+    both = (np.concatenate([own, more]) for own, more in zip(rows, entries, strict=True))
     assert sums(*both) == exact
     # Shorter than the rows, or the rows.
     assert 16 * kept.score.size + 24 * entries.score.size <= 16 * score.size
@@ -161,7 +161,7 @@ def test_folding_weighted_ties_changes_no_sum(rows):
 def test_points_of_weighted_rows_are_rounded_once(rows):
     score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
     exact = sums(score, abs(signed), np.maximum(signed, 0))
-    points = Points(*ties.sum_signed(score, signed))
+    points = Points(*ties.sum_ties(score, abs(signed), np.maximum(signed, 0)))
     assert points.score.tolist() == list(exact)
     assert points.weight.tolist() == [float(weight) for weight, _ in exact.values()]
     assert points.positives.tolist() == [float(positives) for _, positives in exact.values()]

@@ -1,57 +1,141 @@
-"""Sorting scores, and points that have more than a score."""
+"""Sorting scores, and points that have more than a score, by the sort that this processor does best."""
 
 from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import order as kernel
-from calibrators._kernels import radix
-
 Array = npt.NDArray[np.float64]
+Words = npt.NDArray[np.uint64]
 
-_FEW = 4096  # below it, packing keys is not worth while
+_FEW = 1 << 18
+"""Below it numpy sorts: it takes a hundredth of a second at most, and nothing need be compiled or measured."""
+
+_SAMPLE = 1 << 16
+_TRIALS = 3
+
+_TOP = np.uint64(1) << np.uint64(63)
+
+
+def radix_for(rows: int) -> bool:
+    """Whether so many numbers are sorted by radix rather than by numpy; the result is the same.
+
+    Processors differ. A radix sort takes 8 to 9 ns a score on AMD's Zen 4 and 37 to 47 on an Intel Emerald Rapids;
+    numpy's, with AVX-512, 52 to 60 and 11.6. So a process that sorts many measures both, once.
+    """
+    return rows >= _FEW and _radix_is_faster()
+
+
+def _radix_is_faster() -> bool:
+    # Threads that come at the same time wait: sorts side by side would disturb each other's times.
+    with _measuring:
+        return _measured()
+
+
+_measuring = threading.Lock()
+
+
+@functools.cache
+def _measured() -> bool:
+    from calibrators._kernels import radix
+
+    sample = np.random.default_rng(0).random(_SAMPLE)
+    spare = np.empty(_SAMPLE, np.uint64)
+
+    def by_radix() -> None:
+        radix.sort_numbers(sample.copy().view(np.uint64), spare, True)
+
+    by_radix()  # compiled, or its code loaded
+    return _seconds(by_radix) < _seconds(lambda: sample.copy().sort())
+
+
+def _seconds(sort: Callable[[], None]) -> float:
+    """The least processor time of this thread that a few trials take."""
+    times = []
+    for _ in range(_TRIALS):
+        start = time.thread_time()
+        sort()
+        times.append(time.thread_time() - start)
+    return min(times)
+
+
+def ordinals(values: Array) -> Words:
+    """Whole numbers in the order of doubles, from their bits; zeros of either sign have the same."""
+    bits = (values + 0.0).view(np.uint64)
+    # The bits of negative numbers ascend as the numbers descend.
+    return np.where(bits & _TOP, ~bits, bits | _TOP)
 
 
 def sort_scores(values: Array) -> None:
-    """Sort finite doubles in place. O(n).
+    """Sort finite doubles without -0.0 in place. values : float64 array, shape (n,), contiguous."""
+    if radix_for(values.size):
+        from calibrators._kernels import radix
 
-    values : float64 array, shape (n,), contiguous
-
-    Notes
-    -----
-    By radix: numpy's sort is as fast with AVX2, and takes six times as long where AVX-512 stores are carried out in
-    microcode (on AMD's Zen 4).
-    """
-    if values.size < _FEW:
-        values.sort()
+        radix.sort_numbers(values.view(np.uint64), np.empty(values.size, np.uint64), True)
     else:
-        radix.sort_doubles(values.view(np.uint64), np.empty(values.size, np.uint64))
+        values.sort()
 
 
-def ascending(values: Array) -> npt.NDArray[np.int64]:
-    """The stable order of finite doubles: `np.argsort(values, kind="stable")`, some three times faster.
+def sort_pieces(numbers: Words, ends: npt.NDArray[np.int64], bits: int) -> Words:
+    """Whole numbers of so many bits, each piece sorted; `numbers` is used up. ends : int64 array, of the pieces."""
+    if radix_for(numbers.size):
+        from calibrators._kernels import radix
+
+        found = np.empty_like(numbers)
+        radix.sort_pieces(numbers, ends, found, np.uint64((1 << bits) - 1))
+        return found
+    start = 0
+    for stop in ends.tolist():
+        numbers[start:stop].sort()
+        start = stop
+    return numbers
+
+
+def ascending(values: Array | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The stable order of numbers: `np.argsort(values, kind="stable")`, some times faster.
 
     Parameters
     ----------
-    values : float64 array, shape (n,), finite
+    values : float64 array, shape (n,), finite; or int64 array, >= 0
 
     Returns
     -------
     int64 array, shape (n,)
-
-    Notes
-    -----
-    A value's leading bits and its place are one 64-bit whole number, and those are sorted by radix. Values that agree
-    in all the bits that there was room for are sorted by comparison. O(n log n).
     """
-    if values.size < _FEW:
-        return np.argsort(values, kind="stable")
-    bits = int(values.size - 1).bit_length()
-    keys = kernel.keys(values.view(np.uint64), bits)
-    radix.sort_keys(keys, np.empty_like(keys))
-    order: npt.NDArray[np.int64] = kernel.places(keys, values, bits)
-    return order
+    if radix_for(values.size):
+        return _by_radix(values, np.arange(values.size, dtype=np.uint64))[:, 1].astype(np.int64)
+    order = np.argsort(values)
+    in_order = values[order]
+    new = in_order[1:] != in_order[:-1]
+    if new.all():
+        return order
+    # That sort is not stable: put the places of each tie in order.
+    keys = np.zeros(order.size, np.int64)
+    np.cumsum(new, out=keys[1:])
+    keys = (keys << 32) | order
+    keys.sort()
+    return keys & 0xFFFFFFFF
+
+
+def _by_radix(values: Array | npt.NDArray[np.int64], other: npt.NDArray[Any]) -> Words:
+    """Rows of the bits of numbers and another number, in the order of the former."""
+    from calibrators._kernels import radix
+
+    rows = np.empty((values.size, 2), np.uint64)
+    doubles = values.dtype.kind == "f"
+    if doubles:
+        np.add(values, 0.0, out=rows.view(np.float64)[:, 0])  # -0.0 is 0.0
+    else:
+        rows[:, 0] = values
+    rows[:, 1] = other.view(np.uint64)
+    radix.sort_numbers(rows, np.empty_like(rows), doubles)
+    return rows
 
 
 def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
@@ -66,26 +150,25 @@ def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
     -------
     score, weight, positives : float64 arrays, shape (n,)
     """
-    weight, positives = kernel.gather_pairs(ascending(score), pairs)
-    in_order = score.copy()
-    # Sorting again is faster than looking each of them up.
-    sort_scores(in_order)
-    return in_order, weight, positives
+    order = ascending(score)
+    weight, positives = np.ascontiguousarray(np.take(pairs, order, axis=0).T)
+    return score[order], weight, positives
 
 
 def sort_pairs(pairs: Array) -> tuple[Array, Array]:
-    """Pairs in ascending order of the first number, equal ones as they came. O(n).
+    """Pairs in ascending order of the first number, equal ones as they came; zeros become positive.
 
     Parameters
     ----------
-    pairs : float64 array, shape (n, 2), contiguous, the first column finite; it is used up
+    pairs : float64 array, shape (n, 2), contiguous, the first column finite
 
     Returns
     -------
-    both columns : float64 arrays, shape (n,), in its memory
+    both columns : float64 arrays, shape (n,)
     """
-    if not pairs.size:
-        return pairs[:, 0], pairs[:, 1]
-    raw = pairs.view(np.uint64)
-    first, second = radix.sort_pairs(raw, np.empty_like(raw)).view(np.float64)
+    if radix_for(pairs.shape[0]):
+        rows = _by_radix(pairs[:, 0], np.ascontiguousarray(pairs[:, 1])).view(np.float64)
+    else:
+        rows = np.take(pairs, ascending(pairs[:, 0]), axis=0) + 0.0
+    first, second = np.ascontiguousarray(rows.T)
     return first, second

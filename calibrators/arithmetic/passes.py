@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import ties
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.ordering import ascending, sort_scores
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrators._kernels import cumulative, ties
+from calibrators._kernels import cumulative
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.cumulative import Indices, Layout, PartTotals, layout_of, part_totals, summable
 from calibrators.arithmetic.passes import Array, Pass, Points
 

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrators._kernels import many_certainty, pava, ties
+from calibrators._kernels import many_certainty, pava
 from calibrators._kernels.block_losses import mean_losses
 from calibrators._kernels.double_double import add_pairs
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.exact_totals import Entries, exact
 from calibrators.arithmetic.passes import Array, Blocks, Points
 from calibrators.arithmetic.pooling import pool_points

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrators._kernels import sums, ties
+from calibrators._kernels import sums
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory

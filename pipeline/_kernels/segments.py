@@ -1,13 +1,11 @@
-"""Rows of many segments: numbering the segments, and taking the rows that can be used."""
+"""Numbering the segments of rows."""
 
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.radix import sort_rows
+from calibrators._kernels.radix import sort_numbers
 from calibrators._kernels.texts import hash_text, rest, word
-from pipeline._kernels.rows import HIGHEST_WEIGHT, LOWEST_WEIGHT
 
-_LARGEST = 1.7976931348623157e308
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
 _BLOCK = 256  # texts whose look-ups are made ready together: what they need fits into the next cache
 _FEW = 4096  # texts: so many are in the cache anyway
@@ -215,7 +213,7 @@ def order_texts(words, places, longest, order):
         rows[i, 1] = np.uint64(i)
     beyond = (longest + 7) // 8
     for at in range(beyond, -1, -1):
-        low, high = ~_EMPTY, _EMPTY
+        same = True
         for i in range(n):
             place = places[np.int64(rows[i, 1])]
             size = np.int64(words[place + 1] >> np.uint64(32))
@@ -223,14 +221,9 @@ def order_texts(words, places, longest, order):
             if at < beyond:
                 key = _turned(words[place + _HEAD + at]) if 8 * at < size else _EMPTY
             rows[i, 0] = key
-            low = min(low, key)
-            high = max(high, key)
-        if low == high:
-            continue
-        for i in range(n):
-            rows[i, 0] -= low
-        sort_rows(rows, spare, high - low)
-        rows, spare = spare, rows
+            same &= key == rows[0, 0]
+        if not same:
+            sort_numbers(rows, spare, False)
     for i in range(n):
         order[i] = np.int64(rows[i, 1])
 
@@ -268,52 +261,3 @@ def are_ascii(words, places):
             if words[i] & _NOT_ASCII:
                 return False
     return True
-
-
-@kernel
-def add_counts(codes, counts, total):
-    """Add a run's counts to those of all. codes : int32 array, shape (n,): of each row of `counts` that of `total`.
-
-    counts, total : int64 arrays, shape (n, 2) and (segments, 2)
-    """
-    for i in range(codes.size):
-        total[codes[i], 0] += counts[i, 0]
-        total[codes[i], 1] += counts[i, 1]
-
-
-@kernel
-def keep(score, label, code, out_score, out_slot, counts, n):
-    """Append usable rows to out_score and out_slot; return the new length.
-
-    score : float64 array; usable when finite. label : uint8 array; usable when 0 or 1. code : int32 array.
-    out_score, out_slot : float64 and int32 arrays with room for score.size more after n. A slot is 2 * code + label.
-    counts : int64 array: of each slot; added to.
-    """
-    for i in range(score.size):
-        s = score[i] + 0.0  # -0.0 is 0.0
-        z = label[i]
-        good = (z <= 1) & (abs(s) <= _LARGEST)
-        slot = 2 * code[i] + (z & 1)
-        # Written without a branch: it belongs to the next row where this one is not usable.
-        out_score[n] = s
-        out_slot[n] = slot
-        counts[slot] += good
-        n += good
-    return n
-
-
-@kernel
-def keep_weighted(score, label, weight, code, out_score, out_weight, out_slot, counts, n):
-    """As `keep`, of rows with weights. A weight is usable from 1e-100 to 1e100."""
-    for i in range(score.size):
-        s = score[i] + 0.0
-        w = weight[i]
-        z = label[i]
-        if z <= 1 and abs(s) <= _LARGEST and LOWEST_WEIGHT <= w <= HIGHEST_WEIGHT:
-            slot = 2 * code[i] + z
-            out_score[n] = s
-            out_weight[n] = w
-            out_slot[n] = slot
-            counts[slot] += 1
-            n += 1
-    return n

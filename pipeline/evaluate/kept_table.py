@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from calibrators._kernels import ties
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
 from pipeline import schema
-from pipeline._kernels import tags
 from pipeline.execution import Graph
 from pipeline.files.blobs import read_blob, reading, receipts_in
 from pipeline.files.folders import Folder
@@ -219,7 +218,9 @@ def _write_points(
     code = encoder.encode(batch)
     order = order_tagged(score, code)
     entries = CodedEntries(
-        *tags.expand_ties(score[order], code[order].astype(np.int64), weight[order], positives[order])
+        *ties.expand_coded(
+            ties.Coded(score[order], code[order].astype(np.int64), weight[order], positives[order])
+        )
     )
     # How many rows each segment had is known of the version that kept them.
     held = RunSegments(encoder.values_of(np.arange(len(encoder))), np.zeros((len(encoder), 2), np.int64))

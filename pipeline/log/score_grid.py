@@ -7,9 +7,12 @@ import re
 import numpy as np
 
 from calibrators.arithmetic.passes import Array
-from pipeline._kernels import grid as kernels
 
 NONE, FLOAT32 = "none", "float32"
+EXACT = 2.0**52
+"""From here on every double is a whole number."""
+
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _STEP = re.compile(r"1e-([1-9])")
 
 
@@ -35,9 +38,15 @@ def round_scores(score: Array, grid: str) -> tuple[Array, float]:
     """
     if grid == NONE:
         return score, 0.0
-    out = np.empty(score.size)
-    score = np.ascontiguousarray(score)
     per_unit = steps_per_unit(grid)
-    if per_unit is None:
-        return out, float(kernels.round_to_float32(score, out))
-    return out, float(kernels.round_to_step(score, per_unit, out))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if per_unit is None:
+            rounded = score.astype(np.float32).astype(np.float64)
+            small = np.abs(score) <= _LARGEST_FLOAT32
+        else:
+            # The double next to a whole number of steps, halves to the even one.
+            steps = score * per_unit
+            rounded = np.rint(steps) / per_unit
+            small = np.abs(steps) < EXACT
+        out = np.where(small, rounded, score)
+        return out, float(np.max(np.abs(out - score), initial=0.0, where=small))

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrators._kernels import ties
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.ordering import sort_entries, sort_pairs, sort_scores
 from calibrators.arithmetic.passes import Array, Blocks, Points
-from pipeline._kernels import rows as row_kernels
-from pipeline._kernels import tags as tag_kernels
+from calibrators.arithmetic.ties import Coded
 from pipeline.files.blobs import fetch
 from pipeline.files.folders import is_url
 from pipeline.sort import run_files
@@ -32,7 +31,7 @@ from pipeline.sort.run_files import (
     Words,
 )
 from pipeline.sort.segments import Coding
-from pipeline.sort.tagged import order_tagged, sort_tagged
+from pipeline.sort.tagged import order_tagged, recode
 
 HEAVY = 3
 """Times the bytes of a bucket: when so much of rows with segments is gathered, a tie is heavy, and ties are folded."""
@@ -152,20 +151,34 @@ class Bucket(NamedTuple):
 
     def points(self) -> Points:
         """The points of all of them; `rows` are used up."""
-        if self.entries is None and self.rows.size:
-            return Points(*ties.sum_signed(*sort_pairs(self.rows)))
-        plain = Points(*ties.merge_classes(self.negatives, self.positives))
-        if self.entries is None:
-            return plain
-        score, pairs = self.entries
+        entries = [] if self.entries is None else [self.entries]
         if self.rows.size:
-            score = np.concatenate([score, self.rows[:, 0]])
-            pairs = np.concatenate([pairs, ties.unsigned(self.rows[:, 1])])
+            score, signed = sort_pairs(self.rows)
+            rows = score, np.abs(signed), np.maximum(signed, 0.0)
+            if not entries:
+                return Points(*ties.sum_ties(*rows))
+            entries.append((rows[0], np.column_stack(rows[1:])))
+        plain = Points(*ties.merge_classes(self.negatives, self.positives))
+        if not entries:
+            return plain
+        score, pairs = (np.concatenate(parts) for parts in zip(*entries, strict=True))
         folded = Points(*ties.sum_ties(*sort_entries(score, pairs)))
-        if plain.score.size == 0:
-            return folded
         # A log has either weights or whole-number counts, which add exactly.
-        return Points(*row_kernels.merge_points(*plain, *folded))
+        return folded if plain.score.size == 0 else _merged(plain, folded)
+
+
+def _merged(points: Points, others: Points) -> Points:
+    """Points of two sorted sets of points with whole-number weights; quick where the others are few."""
+    at = np.searchsorted(points.score, others.score)
+    there = points.score[np.minimum(at, points.score.size - 1)] == others.score
+    columns = [points.score, points.weight.copy(), points.positives.copy()]
+    for column, more in zip(columns[1:], others[1:], strict=True):
+        column[at[there]] += more[there]
+    if there.all():
+        return Points(*columns)
+    return Points(
+        *(np.insert(column, at[~there], more[~there]) for column, more in zip(columns, others, strict=True))
+    )
 
 
 class CodedBucket(NamedTuple):
@@ -189,15 +202,8 @@ class CodedBucket(NamedTuple):
         """Whether it is nothing but rows of weight 1."""
         return self.rows[0].size == 0 and self.entries[0].size == 0
 
-    def in_order(self) -> tuple[Array, Integers, Array, Array]:
+    def in_order(self) -> Coded:
         """All of them as entries, sorted by score and code."""
-        if self.rows[0].size == 0 and self.score.size:
-            # Rows of weight 1, which are most of all, sort as whole numbers, faster than places of theirs do.
-            tagged = sort_tagged(self.score, self.tag, max(1, int(self.tag.max()).bit_length()))
-            order = order_tagged(*self.entries[:2])
-            entries = [column[order] for column in self.entries]
-            merged: tuple[Array, Integers, Array, Array] = tag_kernels.merge_entries(*tagged, *entries)
-            return merged
         signed = self.rows[2]
         label = (self.tag & 1).astype(np.float64)
         score = np.concatenate([self.entries[0], self.rows[0], self.score])
@@ -205,7 +211,7 @@ class CodedBucket(NamedTuple):
         weight = np.concatenate([self.entries[2], np.abs(signed), np.ones(label.size)])
         positives = np.concatenate([self.entries[3], np.maximum(signed, 0.0), label])
         order = order_tagged(score, code)
-        return score[order], code[order], weight[order], positives[order]
+        return Coded(score[order], code[order], weight[order], positives[order])
 
 
 def read_bucket(where: Places, low: float, high: float) -> Bucket:
@@ -276,8 +282,7 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> tupl
                 elif section in (NEGATIVES, POSITIVES, TAGGED):
                     before += first
                 if table is not None:
-                    labelled = int(section == TAGGED)
-                    tag_kernels.recode(kept[section][start:stop, 1], table, labelled)
+                    recode(kept[section][start:stop, 1], table, labelled=section == TAGGED)
                 filled[section] = stop
         if sum(map(operator.mul, filled, WIDTHS)) > most:
             most = _fold(kept, filled, where.most, where.largest)
@@ -291,7 +296,7 @@ def _fold(kept: list[Words], filled: list[int], most: int, largest: Sequence[int
     A score that very many rows have is in one bucket: what is held of it is bounded by the segments.
     """
     bucket = _coded([rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)], 0.0)
-    score, code, weight, positives = tag_kernels.expand_ties(*bucket.in_order())
+    score, code, weight, positives = ties.expand_coded(bucket.in_order())
     filled[:] = [0] * len(filled)
     filled[CODED_ENTRIES] = score.size
     held = score.size * WIDTHS[CODED_ENTRIES]

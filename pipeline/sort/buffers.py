@@ -7,21 +7,22 @@ segments have the code of theirs beside the score. Longer ties become sums.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import ties
 from calibrators.arithmetic.ordering import sort_pairs, sort_scores
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT, Array, Points
+from calibrators.arithmetic.ties import Coded, expand_coded, sum_coded, tie_starts
 from pipeline._kernels import rows as row_kernels
-from pipeline._kernels import segments as segment_kernels
-from pipeline._kernels import tags as tag_kernels
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.effective_size import WeightSums, add_sums, sums_of
 from pipeline.sort.run_files import (
     CodedEntries,
     CodedRows,
+    Integers,
     Run,
     RunSegments,
     Sections,
@@ -33,6 +34,9 @@ from pipeline.sort.tagged import bits_of_tags, order_tagged, sort_tagged
 
 SHORTEST_FOLDED_TIE = 4
 """Rows from which a tie is smaller as an entry (24 bytes) than as rows (8 or 16 bytes each)."""
+
+_EMPTY = np.empty(0)
+_NO_CODES = np.empty(0, np.int64)
 
 
 class Buffer:
@@ -98,26 +102,83 @@ class Buffer:
         self.runs.append(write_run(path, sections, segments))
 
 
-def _has_longer_ties(score: Array) -> bool:
+def _longer_ties(score: Array, code: Integers | None = None) -> npt.NDArray[np.bool_] | None:
+    """Which of some sorted rows are in ties of at least `SHORTEST_FOLDED_TIE`; None where none are."""
     reach = SHORTEST_FOLDED_TIE - 1
-    return bool((score[reach:] == score[:-reach]).any())
+    same = score[reach:] == score[:-reach]
+    if not same.any():
+        return None
+    if code is not None:
+        same &= code[reach:] == code[:-reach]
+    found = np.zeros(score.size, np.bool_)
+    for i in range(SHORTEST_FOLDED_TIE):
+        found[i : i + same.size] |= same
+    return found
 
 
 def fold(values: Array, label: int) -> tuple[Array, Array]:
     """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
-    if not _has_longer_ties(values):
+    tied = _longer_ties(values)
+    if tied is None:
         return values, np.empty((3, 0))
-    n, score, count = row_kernels.fold_ties(values, SHORTEST_FOLDED_TIE)
-    return values[:n], np.stack([score, count, label * count])
+    some = values[tied]
+    starts = tie_starts(some)
+    count = np.diff(starts, append=some.size).astype(np.float64)
+    return values[~tied], np.stack([some[starts], count, label * count])
 
 
 def fold_weighted(rows: SignedRows) -> tuple[SignedRows, Points]:
-    """Sorted weighted rows without their longer ties, and the ties' exact sums as entries; rows are used up."""
-    score, signed = rows
-    if not _has_longer_ties(score):
-        return rows, Sections().entries
-    n, *entries = ties.fold_signed(score, signed, SHORTEST_FOLDED_TIE)
-    return SignedRows(score[:n], signed[:n]), Points(*entries)
+    """Sorted weighted rows without their longer ties, and the ties' exact sums as entries."""
+    kept, entries = fold_coded(CodedRows(rows.score, _NO_CODES, rows.signed))
+    return SignedRows(kept.score, kept.signed), Points(entries.score, entries.weight, entries.positives)
+
+
+def fold_coded(rows: CodedRows) -> tuple[CodedRows, Coded]:
+    """The same of rows sorted by score and code; without codes by score.
+
+    Ties whose sums would take more memory than their rows stay.
+    """
+    score, code, _ = rows
+    width = 8 * (3 if code.size else 2)
+    tied = _longer_ties(score, code if code.size else None)
+    if tied is None:
+        return rows, _entries_of(CodedRows(_EMPTY, _NO_CODES, _EMPTY))
+    places = np.flatnonzero(tied)
+    before = _entries_of(_some(rows, places))
+    after = expand_coded(before)
+    rows_of = np.diff(tie_starts(*before[:2]), append=before.score.size)
+    entries_of = np.diff(tie_starts(*after[:2]), append=after.score.size)
+    shorter = (width + 8) * entries_of < width * rows_of
+    tied[places] = np.repeat(shorter, rows_of)
+    there = np.repeat(shorter, entries_of)
+    score, code, weight, positives = after
+    entries = Coded(score[there], code[there] if code.size else code, weight[there], positives[there])
+    return _some(rows, ~tied), entries
+
+
+def _some(rows: CodedRows, which: npt.NDArray[Any]) -> CodedRows:
+    score, code, signed = rows
+    return CodedRows(score[which], code[which] if code.size else code, signed[which])
+
+
+def _entries_of(rows: CodedRows) -> Coded:
+    return Coded(rows.score, rows.code, np.abs(rows.signed), np.maximum(rows.signed, 0.0))
+
+
+def _usable(rows: Rows, part: slice) -> Rows:
+    """The usable rows of a part of a batch, mostly all: scores and weights that are numbers in range, and labels."""
+    score, label = rows.score[part], rows.label[part]
+    weight = None if rows.weight is None else rows.weight[part]
+    code = None if rows.code is None else rows.code[part]
+    good = np.isfinite(score)
+    good &= label <= 1
+    if weight is not None:
+        good &= (weight >= LOWEST_WEIGHT) & (weight <= HIGHEST_WEIGHT)
+    if not good.all():
+        score, label = score[good], label[good]
+        weight = None if weight is None else weight[good]
+        code = None if code is None else code[good]
+    return rows._replace(score=score, label=label, weight=weight, code=code)
 
 
 class WeightedBuffer(Buffer):
@@ -137,13 +198,11 @@ class WeightedBuffer(Buffer):
             if self.n + rows.score[part].size > self.capacity:
                 self.flush()
             before = self.n
-            self.n = row_kernels.keep_weighted(
-                rows.score[part],
-                rows.label[part],
-                rows.weight[part],
-                self.rows,
-                self.n,
-            )
+            taken = _usable(rows, part)
+            assert taken.weight is not None
+            self.n += taken.score.size
+            np.add(taken.score, 0.0, out=self.rows[before : self.n, 0])  # -0.0 is 0.0
+            self.rows[before : self.n, 1] = np.where(taken.label == 1, taken.weight, -taken.weight)
             used += self.n - before
         return used
 
@@ -173,8 +232,8 @@ class CodedBuffer(Buffer):
         super().__init__(0, folder, index)
         self.capacity = capacity
         self.encoder = encoder
-        self.score = np.empty(capacity + 1)
-        self.slot = np.empty(capacity + 1, np.int32)
+        self.score = np.empty(capacity)
+        self.slot = np.empty(capacity, np.int32)
         self.weight = np.empty(capacity) if weighted else None
         self.counts = np.zeros(0, np.int64)
 
@@ -187,19 +246,21 @@ class CodedBuffer(Buffer):
         used = 0
         for start in range(0, rows.score.size, self.capacity):
             part = slice(start, start + self.capacity)
-            taken = (rows.score[part], rows.label[part])
-            if self.n + taken[0].size > self.capacity:
+            taken = _usable(rows, part)
+            if self.n + taken.score.size > self.capacity:
                 self.flush()
             before = self.n
-            if self.weight is None or rows.weight is None:
-                self.n = segment_kernels.keep(
-                    *taken, rows.code[part], self.score, self.slot, self.counts, self.n
-                )
-            else:
-                out = (self.score, self.weight, self.slot)
-                self.n = segment_kernels.keep_weighted(
-                    *taken, rows.weight[part], rows.code[part], *out, self.counts, self.n
-                )
+            self.n += taken.score.size
+            own = slice(before, self.n)
+            assert taken.code is not None
+            np.add(taken.score, 0.0, out=self.score[own])  # -0.0 is 0.0
+            slot = self.slot[own]
+            np.multiply(taken.code, 2, out=slot)
+            slot += taken.label
+            counts = np.bincount(slot)
+            self.counts[: counts.size] += counts
+            if self.weight is not None:
+                self.weight[own] = taken.weight
             used += self.n - before
         return used
 
@@ -234,15 +295,17 @@ class CodedBuffer(Buffer):
 def tagged_sections(score: Array, tag: npt.NDArray[np.signedinteger], codes: int) -> Sections:
     """Rows of weight 1 with tags of so many codes, in any order, as a run holds them."""
     score, tags = sort_tagged(score, tag, bits_of_tags(codes))
-    n, *entries = tag_kernels.fold_tags(score, tags, SHORTEST_FOLDED_TIE)
-    return Sections(tagged=Tagged(score[:n], tags[:n]), coded_entries=CodedEntries(*entries))
+    code = tags >> 1
+    tied = _longer_ties(score, code)
+    if tied is None or not tied.any():
+        return Sections(tagged=Tagged(score, tags))
+    label = (tags[tied] & 1).astype(np.float64)
+    entries = sum_coded(Coded(score[tied], code[tied], np.ones(label.size), label))
+    return Sections(tagged=Tagged(score[~tied], tags[~tied]), coded_entries=CodedEntries(*entries))
 
 
 def coded_sections(score: Array, code: npt.NDArray[np.signedinteger], signed: Array) -> Sections:
     """Weighted rows with codes, in any order, as a run holds them."""
     order = order_tagged(score, code)
-    score, codes, signed = score[order], code[order].astype(np.int64), signed[order]
-    n, *entries = tag_kernels.fold_signed(score, codes, signed, SHORTEST_FOLDED_TIE)
-    return Sections(
-        coded_rows=CodedRows(score[:n], codes[:n], signed[:n]), coded_entries=CodedEntries(*entries)
-    )
+    rows, entries = fold_coded(CodedRows(score[order], code[order].astype(np.int64), signed[order]))
+    return Sections(coded_rows=rows, coded_entries=CodedEntries(*entries))

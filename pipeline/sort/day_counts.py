@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.passes import Points
-from pipeline._kernels import grid as kernels
 from pipeline.files.blobs import Blob, write_blob
+from pipeline.log.score_grid import EXACT
 from pipeline.sort.run_files import Run, Sections, read_run, write_run
 from pipeline.sort.runs import RunReceipt
 
@@ -37,10 +37,7 @@ def write_counts(receipt: RunReceipt, path: str, per_unit: float) -> Counts | No
 
     receipt : of rows without weights, whose scores are on the grid
     """
-    if (
-        not 0 < receipt.used <= _MOST_ROWS
-        or max(-receipt.lowest, receipt.highest) * per_unit >= kernels.EXACT
-    ):
+    if not 0 < receipt.used <= _MOST_ROWS or max(-receipt.lowest, receipt.highest) * per_unit >= EXACT:
         return None
     first, last = (round(end * per_unit) for end in (float(receipt.lowest), float(receipt.highest)))
     steps = last - first + 1
@@ -56,7 +53,9 @@ def write_counts(receipt: RunReceipt, path: str, per_unit: float) -> Counts | No
             (0, entries.score, entries.weight - entries.positives),
             (1, entries.score, entries.positives),
         ):
-            kernels.count_steps(score, amount, per_unit, first, counts[row])
+            np.add.at(
+                counts[row], np.rint(score * per_unit).astype(np.int64) - first, amount.astype(np.int64)
+            )
     write_blob(path, [counts.astype(np.uint32).data])
     return Counts(path, first, steps)
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.ties import sum_coded
 from logcal.arrow_columns import as_column
-from pipeline._kernels import tags
 from pipeline.execution import Executor
 from pipeline.files.blobs import reading, writing
 from pipeline.log import segment_values
@@ -207,7 +207,7 @@ def _divide(
     else:
         entries = buckets.read_coded_bucket(where, low, high, drawing.coding).in_order()
         count = drawing.coding.count
-        score, code, weight, positives = tags.sum_groups(*entries, np.arange(count, dtype=np.int32))
+        score, code, weight, positives = sum_coded(entries)
         points = Points(score, weight, positives)
         cell = read_codes(drawing.cells, 0, count).astype(np.int64)[code]
         salt = read_codes(drawing.salts, 0, 2 * count).view(np.uint64)[code]

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrators.arithmetic.passes import Array, Points
-from pipeline._kernels import tags as kernels
 from pipeline.execution import tasks
 from pipeline.files.blobs import each
 from pipeline.sort.packed import Packed, write_packed
@@ -83,10 +82,13 @@ def gather(files: Sequence[Exchanged], first: int, last: int) -> Slices:
     counts = np.sum([np.diff(starts) for _, starts in found], axis=0, dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(counts)])
     columns = [np.empty(starts[-1]) for _ in range(files[0].columns)]
-    for i, column in enumerate(columns):
-        fill = starts[:-1].copy()
-        for own, own_starts in found:
-            kernels.place(own[i], own_starts, fill, column)
+    fill = starts[:-1].copy()
+    for own, own_starts in found:
+        sizes = np.diff(own_starts)
+        places = np.repeat(fill - own_starts[:-1], sizes) + np.arange(own_starts[0], own_starts[-1])
+        fill += sizes
+        for column, items in zip(columns, own, strict=True):
+            column[places] = items
     return Slices(columns, starts)
 
 

@@ -28,37 +28,33 @@ class Packed(NamedTuple):
 
     def read(self, column: int, start: int = 0, stop: int | None = None) -> Words:
         """Numbers start, ..., stop - 1 of a column, as the whole numbers that their bits are."""
-        found = np.empty(((self.sizes[column] if stop is None else stop) - start, 1), np.uint64)
         with Blob(self.path) as blob:
-            self._read(blob, column, start, found, 0)
-        return found.reshape(-1)
+            return self._read(blob, column, start, self.sizes[column] if stop is None else stop)
 
     def read_first(self, columns: int, start: int, stop: int) -> list[Words]:
         """The same of the first so many columns."""
-        found = [np.empty((stop - start, 1), np.uint64) for _ in range(columns)]
         with Blob(self.path) as blob:
-            for column, own in enumerate(found):
-                self._read(blob, column, start, own, 0)
-        return [own.reshape(-1) for own in found]
+            return [self._read(blob, column, start, stop) for column in range(columns)]
 
     def fill_rows(self, start: int, rows: Words) -> None:
         """The same of as many columns as an array has, from number `start` on. rows : shape (n, columns), is filled."""
         with Blob(self.path) as blob:
             for column in range(rows.shape[1]):
-                self._read(blob, column, start, rows, column)
+                rows[:, column] = self._read(blob, column, start, start + rows.shape[0])
 
-    def _read(self, blob: Blob, column: int, start: int, found: Words, place: int) -> None:
-        """Fill column `place` of an array with the numbers of a column from `start` on."""
-        if found.size:
-            stop = start + found.shape[0]
-            first, last = start // STRIDE, _blocks(stop)
-            ends = np.empty(last - first + 1, np.int64)
-            at = self.words + sum(_blocks(size) + 1 for size in self.sizes[:column]) + first
-            blob.read(8 * at, ends.data.cast("B"))
-            size = int(ends[-1] - ends[0])
-            words = np.zeros(size + packing.PADDING, np.uint64)
-            blob.read(8 * int(ends[0]), words[:size].data.cast("B"))
-            packing.unpack(words, size, start, found, place, 0, found.shape[0])
+    def _read(self, blob: Blob, column: int, start: int, stop: int) -> Words:
+        if start >= stop:
+            return np.empty(0, np.uint64)
+        first, last = start // STRIDE, _blocks(stop)
+        ends = np.empty(last - first + 1, np.int64)
+        at = self.words + sum(_blocks(size) + 1 for size in self.sizes[:column]) + first
+        blob.read(8 * at, ends.data.cast("B"))
+        size = int(ends[-1] - ends[0])
+        words = np.zeros(size + packing.PADDING, np.uint64)
+        blob.read(8 * int(ends[0]), words[:size].data.cast("B"))
+        found = np.empty((last - first) * STRIDE, np.uint64)
+        packing.unpack(words, size, False, found)
+        return found[start - first * STRIDE : stop - first * STRIDE]
 
 
 def write_packed(path: str, columns: Iterable[npt.NDArray[Any]]) -> Packed:
@@ -80,7 +76,7 @@ def _parts(
         room = column.size + (packing.HEADER + 1) * (own.size - 1)
         if words.size < room:
             words = np.empty(room, np.uint64)
-        packing.pack(np.ascontiguousarray(column).view(np.uint64), STRIDE, words, own)
+        packing.pack(np.ascontiguousarray(column).view(np.uint64), STRIDE, False, words, own)
         yield words[: own[-1]].data
         sizes.append(column.size)
         ends.append(own + at)

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators._kernels.order import ordinal
 from calibrators.arithmetic.passes import Array, Points
 from pipeline._kernels import packing
 from pipeline.files.blobs import Blob, write_blob
@@ -189,8 +188,7 @@ def _packed(sections: Sections, ends: list[npt.NDArray[np.uint32]]) -> Iterator[
     for i, column in enumerate(sections.columns):
         own = np.zeros(_blocks(column.size) + 1, np.int64)
         ascending = any(columns[0] == i for columns in COLUMNS)
-        write = packing.pack_ascending if ascending else packing.pack
-        write(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, words, own)
+        packing.pack(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, ascending, words, own)
         yield words[: own[-1]].data
         ends.append((own + at).astype(np.uint32))
         at += int(own[-1])
@@ -256,6 +254,7 @@ class RunFile:
     def __init__(self, path: str, ahead: dict[int, bytes] | None = None) -> None:
         self._blob = Blob(path, ahead)
         self._words: Words = np.empty(0, np.uint64)
+        self._numbers: Words = np.empty(0, np.uint64)
 
     def __enter__(self) -> RunFile:
         return self
@@ -279,12 +278,17 @@ class RunFile:
         first : how many rows of the section have lower scores, if those before the blocks have. stop : the row of
         `out` behind the last one
         """
-        scores, *others = spans
-        words = self._load(*scores)
-        first, stop = packing.unpack_ascending(*words, _key(low), _key(high), out, 0, start)
-        for column, span in enumerate(others, start=1):
-            words = self._load(*span)
-            packing.unpack(*words, first, out, column, start, stop)
+        room = out.shape[0] - start
+        if self._numbers.size < room:
+            self._numbers = np.empty(room, np.uint64)
+        first, a, stop = 0, 0, start
+        for column, span in enumerate(spans):
+            words, size = self._load(*span)
+            n = packing.unpack(words, size, column == 0, self._numbers)
+            if column == 0 and n:
+                a, b = np.searchsorted(self._numbers[:n].view(np.float64), [low, high]).tolist()
+                first, stop = packing.place(words) + a, start + b - a
+            out[start:stop, column] = self._numbers[a : a + stop - start]
         return first, stop
 
     def _load(self, start: int, stop: int) -> tuple[Words, int]:
@@ -295,11 +299,6 @@ class RunFile:
         if size:
             self._blob.read(8 * start, self._words[:size].data.cast("B"))
         return self._words, size
-
-
-def _key(bound: float) -> np.uint64:
-    """The whole number that stands for a score in a packed column."""
-    return np.uint64(ordinal(np.array([bound + 0.0]).view(np.uint64)[0]))
 
 
 def blocks_between(run: Run, section: int, edges: Array) -> tuple[Integers, Integers]:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from calibrators._kernels import ties
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.ordering import sort_pairs, sort_scores
 from calibrators.arithmetic.passes import Array, Points
-from pipeline._kernels import tags
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.buffers import coded_sections, fold, fold_weighted, tagged_sections
 from pipeline.sort.run_files import (
@@ -23,7 +22,7 @@ from pipeline.sort.run_files import (
     read_run,
     write_run,
 )
-from pipeline.sort.tagged import order_tagged
+from pipeline.sort.tagged import order_tagged, recode
 
 
 def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
@@ -67,11 +66,11 @@ def _merge_coded(runs: Sequence[Run], path: str) -> Run:
         assert run.segments is not None
         counts[table] += run.segments.counts
         for column, labelled in (
-            (part.tagged.tag, 1),
-            (part.coded_rows.code, 0),
-            (part.coded_entries.code, 0),
+            (part.tagged.tag, True),
+            (part.coded_rows.code, False),
+            (part.coded_entries.code, False),
         ):
-            tags.recode(column.view(np.uint64), table, labelled)
+            recode(column, table, labelled=labelled)
     score, tag = (np.concatenate(column) for column in zip(*(part.tagged for part in parts), strict=True))
     code: Any
     entries = [np.concatenate(column) for column in zip(*(part.coded_entries for part in parts), strict=True)]
@@ -93,7 +92,9 @@ def _merge_coded(runs: Sequence[Run], path: str) -> Run:
         for column, name in zip(entries, CodedEntries._fields, strict=True)
     )
     order = order_tagged(score, code)
-    whole = CodedEntries(*tags.expand_ties(score[order], code[order], weight[order], hits[order]))
+    whole = CodedEntries(
+        *ties.expand_coded(ties.Coded(score[order], code[order], weight[order], hits[order]))
+    )
     segments = RunSegments(encoder.values_of(np.arange(len(encoder))), counts)
     return write_run(path, Sections(tagged=tagged, coded_rows=rows, coded_entries=whole), segments)
 

@@ -9,12 +9,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators._kernels import pava, ties
+from calibrators._kernels import pava
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.pooling import pool_classes, pool_points
+from calibrators.arithmetic.ties import Coded
 from calibrators.segments.partial_pooling import Stretches, pool_ranks_within, pool_within
 from logcal.arrow_columns import as_column
 from pipeline import schema
+from pipeline._kernels import rows
 from pipeline._kernels import tags as kernels
 from pipeline.files.blobs import reading
 from pipeline.sort.buckets import Bucket, CodedBucket
@@ -89,12 +92,12 @@ def merge_segments(
     codes = cutting.coding.count
     files = []
     if cutting.kept is not None:
-        _keep(_entries(bucket, codes, scale), codes, cutting.kept, index)
+        _keep(_entries(bucket, scale), cutting.kept, index)
     if bucket.plain:
         score, tag = bucket.score, bucket.tag
         if score.size:
             score, tag = sort_tagged(score, tag, cutting.coding.bits)
-        classes = kernels.split_tags(score, tag)
+        classes = _classes(score, tag)
         pooled = pool_classes(*classes) if cutting.leaning and score.size else None
         nest: _Nest | None = None
         for cut in cutting.levels:
@@ -107,7 +110,7 @@ def merge_segments(
                 columns, starts = nest.cut_rows(ranked, groups, cut, cutting.weighted)
             files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
         return Bucket(classes[0], classes[1], np.empty((0, 2)), None, bucket.before, pooled), files
-    entries = _entries(bucket, codes, scale)
+    entries = _entries(bucket, scale)
     score, _, weight, positives = entries
     points = Points(*ties.sum_ties(score, weight, positives))
     nest = _Nest(pool_points(points).first) if cutting.leaning else None
@@ -120,15 +123,21 @@ def merge_segments(
     return points, files
 
 
-def _entries(bucket: CodedBucket, codes: int, scale: float) -> tuple[Array, Integers, Array, Array]:
+def _entries(bucket: CodedBucket, scale: float) -> Coded:
     """All of a bucket, sorted by score and code."""
     entries = bucket.in_order()
     if scale == 1.0:
         return entries
     # What is rounded must not depend on how rows lie in runs.
-    own = np.arange(codes, dtype=np.int32)
-    score, code, weight, positives = kernels.sum_groups(*entries, own)
-    return score, code, weight * scale, positives * scale
+    score, code, weight, positives = ties.sum_coded(entries)
+    return ties.Coded(score, code, weight * scale, positives * scale)
+
+
+def _classes(score: Array, tag: Integers) -> tuple[Array, Array]:
+    """The scores of rows with label 0, and those with label 1, in their order."""
+    negatives, positives = np.empty(score.size + 1), np.empty(score.size + 1)
+    n, p = rows.split_classes(score, (tag & 1).astype(np.uint8), negatives, positives, 0, 0)
+    return negatives[:n], positives[:p]
 
 
 class _Nest:
@@ -179,10 +188,9 @@ class _Nest:
         return ends
 
 
-def _keep(entries: tuple[Array, Integers, Array, Array], codes: int, kept: KeptSegments, index: int) -> None:
+def _keep(entries: Coded, kept: KeptSegments, index: int) -> None:
     """Write each segment's points; a repeated task writes the same file again."""
-    own = np.arange(codes, dtype=np.int32)
-    score, code, weight, positives = kernels.sum_groups(*entries, own)
+    score, code, weight, positives = ties.sum_coded(entries)
     with reading(kept.keys) as source, pq.ParquetFile(source) as file:
         keys = file.read(use_threads=False).combine_chunks()
     values = [column.take(as_column(code)).combine_chunks() for column in keys.columns]
@@ -242,9 +250,10 @@ def _cut_rows(ranked: _Ranked, cut: LevelCut, weighted: bool) -> tuple[list[Arra
 
 
 def _cut_entries(
-    entries: tuple[Array, Integers, Array, Array], group_of: Any, cut: LevelCut, weighted: bool
+    entries: Coded, group_of: Any, cut: LevelCut, weighted: bool
 ) -> tuple[list[Array], Integers]:
-    score, group, weight, positives = kernels.sum_groups(*entries, group_of)
+    group = group_of[entries.code].astype(np.int64)
+    score, group, weight, positives = ties.sum_coded(entries._replace(code=group))
     wanted = group >= 0
     starts = _starts(np.bincount(group[wanted], minlength=cut.size))
     points = np.empty((3, starts[-1]))

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from calibrators._kernels import ties
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, join_sums, pair_sums
-from pipeline._kernels import tags
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
@@ -264,7 +263,7 @@ def _order_coded(
     score = predicting.of(work.codes, slices)
     code = np.repeat(np.arange(work.codes.size), np.diff(slices.starts))
     # A map leaves few different predictions of a segment, and mostly side by side.
-    score, code, weight, positives = tags.expand_ties(score, code, *slices.columns[1:])
+    score, code, weight, positives = ties.expand_coded(ties.Coded(score, code, *slices.columns[1:]))
     # Entries are the largest: what may be one row is left as one. Components of one sum may not.
     apart = (np.diff(score) != 0) | (np.diff(code) != 0)
     alone = np.append(True, apart) & np.append(apart, True) & ((positives == 0) | (positives == weight))
@@ -280,7 +279,7 @@ def _order_coded(
     others = [column[~alone] for column in (score, code, weight, positives)]
     entries = [np.concatenate(pair) for pair in zip(sections.coded_entries, others, strict=True)]
     order = order_tagged(*entries[:2])
-    joined = tags.expand_ties(*(column[order] for column in entries))
+    joined = ties.expand_coded(ties.Coded(*(column[order] for column in entries)))
     sections = sections._replace(coded_entries=CodedEntries(*joined))
     run = write_run(f"{folder}/run-{index:06d}-0000", sections)
     return _Ordered(run, float(score.min()), float(score.max()), work.codes)

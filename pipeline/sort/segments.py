@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline._kernels import segments as kernels
 from pipeline.files.blobs import Blob, write_blob
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Key
@@ -102,7 +101,8 @@ def number_segments(runs: Sequence[Run], scratch: str) -> Segments:
     counts = np.zeros((coding.count, 2), np.int64)
     for own, start in zip(known, starts, strict=False):
         codes = numbered.codes[start : start + len(own.counts)]
-        kernels.add_counts(codes, np.ascontiguousarray(own.counts, np.int64), counts)
+        # A run's segments differ.
+        counts[codes] += own.counts
     levels = []
     for i, (keys, of) in enumerate(zip(numbered.keys, numbered.of, strict=True)):
         first = np.flatnonzero(np.diff(of, prepend=-1))

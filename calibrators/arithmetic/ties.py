@@ -1,0 +1,99 @@
+"""Adding up observations that share a score, or a score and a code, exactly."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import ties as kernels
+
+Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+_NO_CODES = np.empty(0, np.int64)
+_LARGEST_WHOLE = 2.0**53
+"""Doubles hold every whole number up to it."""
+
+
+class Coded(NamedTuple):
+    """Entries with codes, sorted by score and code. Arrays, shape (n,): float64, int64, float64, float64."""
+
+    score: Array
+    code: Integers
+    weight: Array
+    positives: Array
+
+
+def merge_classes(negatives: Array, positives: Array) -> tuple[Array, Array, Array]:
+    """Scores, weights and positives of the distinct scores of two sorted arrays, one a class, of rows of weight 1."""
+    columns = np.empty((3, negatives.size + positives.size))
+    n = kernels.merge_classes(negatives, positives, *columns)
+    score, weight, hits = _filled(columns, n)
+    return score, weight, hits
+
+
+def _filled(columns: Array, n: int) -> Array:
+    """The first n of each column."""
+    # Where most is filled, copying would cost more than the unused end.
+    return columns[:, :n] if 2 * n > columns.shape[1] else columns[:, :n].copy()
+
+
+def sum_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Array, Array]:
+    """Points of entries sorted by score: weight and positives of equal scores summed exactly, then rounded.
+
+    An entry is any (score, weight, positives); entries of a score may be components of an expansion.
+    """
+    found = _added(Coded(score, _NO_CODES, weight, positives), rounding=True)
+    return found.score, found.weight, found.positives
+
+
+def expand_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Array, Array]:
+    """Shrink entries sorted by score without rounding: each tie becomes its exact sums' components.
+
+    A tie of any length leaves as many entries as the longer of its two expansions (one for whole numbers),
+    padded with zeros. Adding the result of several parts with `sum_ties` gives what all the entries together
+    would have given.
+    """
+    found = _added(Coded(score, _NO_CODES, weight, positives), rounding=False)
+    return found.score, found.weight, found.positives
+
+
+def sum_coded(entries: Coded) -> Coded:
+    """As `sum_ties`, of entries that share a score and a code."""
+    return _added(entries, rounding=True)
+
+
+def expand_coded(entries: Coded) -> Coded:
+    """As `expand_ties`, of entries that share a score and a code."""
+    return _added(entries, rounding=False)
+
+
+def _added(entries: Coded, *, rounding: bool) -> Coded:
+    score, code, weight, positives = entries
+    starts = tie_starts(score, code)
+    if starts.size == score.size:
+        return entries
+    if _add_exactly(weight) and _add_exactly(positives):
+        sums = (np.add.reduceat(column, starts) for column in (weight, positives))
+        return Coded(score[starts], code[starts] if code.size else code, *sums)
+    out, codes = np.empty((3, score.size)), np.empty(code.size, np.int64)
+    n = kernels.add_ties(score, code, weight, positives, rounding, out, codes)
+    score, weight, positives = _filled(out, n)
+    return Coded(score, codes[:n], weight, positives)
+
+
+def tie_starts(score: Array, code: Integers = _NO_CODES) -> Integers:
+    """Where each stretch of equal scores, and codes unless there are none, begins."""
+    new = np.empty(score.size, np.bool_)
+    new[:1] = True
+    np.not_equal(score[1:], score[:-1], out=new[1:])
+    if code.size:
+        new[1:] |= code[1:] != code[:-1]
+    return np.flatnonzero(new)
+
+
+def _add_exactly(values: Array) -> bool:
+    """Whether plain sums of them are exact: whole numbers, or nearly all logs' weights and counts."""
+    return float(values.sum()) <= _LARGEST_WHOLE and bool((values == np.floor(values)).all())
