@@ -12,9 +12,10 @@ demo: $(VENV)/.run
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest
 
-# Tests that start many commands, build wheels and sites, or serve. Some minutes.
-system: $(VENV)/.dev
-	$(BIN)/python -m pytest -m system
+# Tests that start many commands, build wheels and sites, or serve; and more examples of what hypothesis draws.
+system: export LOGCAL_TEST_EXAMPLES = 300
+system: $(VENV)/.system
+	$(BIN)/python -m pytest -m '(system or hypothesis) and not slow'
 
 # A wheel with precompiled code for any processor of this one's kind, so that nothing is compiled where versions suit:
 # dist/. Some minutes. The code is found where Python, numpy, numba and llvmlite are of the same versions.
@@ -31,7 +32,7 @@ wheel: $(VENV)/.run
 # Every job killed, failed, filled up, interrupted and doubled at its writes, and a table of it: docs/reliability.md.
 # `make chaos CHAOS="--trials 100"` is the whole campaign, some hours; by itself it runs for ten minutes.
 CHAOS ?= --seconds 600
-chaos: $(VENV)/.dev
+chaos: $(VENV)/.system
 	$(BIN)/python tests/chaos $(CHAOS)
 
 # Every combination of windows, segments, weights, grids, kept tables, quarantine, executors and methods: an hour.
@@ -39,16 +40,15 @@ matrix: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/test_matrix.py -m slow --dist loadgroup --override-ini timeout=7200
 
 # An hour of arrivals with everything going wrong, on a folder and on an S3 server: then all bytes are compared.
-soak: $(VENV)/.dev
+soak: $(VENV)/.system
 	$(BIN)/python tests/soak.py
 
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own. Left out are tests of
-# what is around these loops (commands, processes, stores, pages): they run none that the others do not, which is checked.
-UNCOMPILED := arrays bad_input benchmark_log chaos classifier cli cluster cluster_life conf_files \
-    config container daily_examples day docstrings examples faults features first_run folder_tree folds follow \
-    forked fuzzed generate generate_command graph interrupts jobs kernels log_changes logcal logs matrix mutated \
-    odd_logs older_data output own_packages progress publishing readme records refit report reproduction s3 scratch \
-    security shipped_classifier site sklearn_own_tests snapshots sql store tables_command threshold warm wheel
+# `make system` and of what is around these loops (commands, stores, pages): they run none that the others do not, which is
+# checked.
+UNCOMPILED := arrays bad_input classifier cli conf_files config day docstrings faults features folder_tree folds follow generate \
+    graph jobs kernels logcal logs matrix odd_logs older_data output publishing records refit report reproduction \
+    scratch security store tables_command threshold
 boundscheck: export NUMBA_BOUNDSCHECK = 1
 boundscheck: export LOGCAL_CACHE = $(CURDIR)/$(VENV)/boundscheck
 boundscheck: $(VENV)/.dev
@@ -58,8 +58,8 @@ boundscheck: $(VENV)/.dev
 # Tables applied by engines that `make test` has not: Spark (needs Java), and PostgreSQL, where it is
 # installed or LOGCAL_TEST_POSTGRES holds a connection string. What is not there is skipped, and said.
 recipes: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,recipes]'
-	$(BIN)/python -m pytest -n 0 -rs tests/test_sql.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,system,recipes]'
+	$(BIN)/python -m pytest -n 0 -rs -m system tests/test_sql.py
 
 # Fits on a real Slurm of this machine, with daemons of its own; as root it installs Debian's packages where Slurm is missing.
 slurm: $(VENV)/.dev
@@ -94,7 +94,7 @@ figures: $(VENV)/.docs
 # The lowest versions that pyproject.toml allows, in an environment of their own, and the tests on them.
 lowest:
 	$(PYTHON) tests/lowest.py .venv-lowest
-	.venv-lowest/bin/python -m pytest
+	.venv-lowest/bin/python -m pytest -m 'not slow'
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "logcal needs Python >= 3.11; set PYTHON=")'
@@ -110,6 +110,10 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	# Compiles the kernels once, rather than in several tests at a time.
 	$(BIN)/logcal warm > /dev/null
 	touch $@ $(VENV)/.run
+
+$(VENV)/.system: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,system]'
+	touch $@
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'

@@ -29,12 +29,10 @@ from forked import FORKS
 import jobs.cli  # noqa: F401 - it sets variables of its process: now, so that the commands of all tests have the same
 from pipeline.execution.tasks import GUARD
 
-# How long an example takes depends on the machine, and the first one compiles.
-hypothesis.settings.register_profile("logcal", deadline=None)
+# How long an example takes depends on the machine, and the first one compiles. `make system` asks for more examples.
+EXAMPLES = int(os.environ.get("LOGCAL_TEST_EXAMPLES", "25"))
+hypothesis.settings.register_profile("logcal", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("logcal")
-
-# Tasks on threads share their arguments: here one that changes them is an error, in commands too.
-os.environ[GUARD] = "1"
 
 # What is on the disk is all the same to a test that goes on, but costs each published table a hundredth of a second.
 os.fsync = lambda descriptor: None
@@ -335,6 +333,12 @@ def _options_of_one_test_alone() -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("FSSPEC_")]:
         del os.environ[name]
     os.environ.update(named)
+
+
+@pytest.fixture
+def guarded_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks on threads share their arguments: one that changes them is an error."""
+    monkeypatch.setenv(GUARD, "1")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def main(folder: str) -> None:
     venv.create(folder, with_pip=True, clear=True)
     python = str(Path(folder) / "bin" / "python")
     subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[dev]", *pinned], check=True
+        [python, "-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[dev,system]", *pinned], check=True
     )
     frozen = subprocess.run(
         [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True

@@ -87,11 +87,7 @@ def published(root, columns, method):
     return lookup.read_bytes(), read_lookup_table(outcome.summary["lookup_path"]).map
 
 
-@settings(
-    max_examples=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_bytes_do_not_depend_on_layout_or_sizes_and_are_those_of_memory(tmp_path, monkeypatch, data):
     columns = data.draw(logs(), label="log")

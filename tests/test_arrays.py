@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logcal.arrow_columns import column_of, nullable_column
@@ -26,7 +26,6 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@settings(deadline=None)
 @given(data=st.data())
 def test_columns_are_those_that_arrow_makes(kind, data):
     values = data.draw(st.lists(st.none() | KINDS[kind], max_size=20))

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betaln
 
@@ -176,7 +176,6 @@ def run_placed(request, pieces):
     return request.combine(states)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_parts_that_know_their_places_need_one_pass(data):
     size = data.draw(st.integers(2, 400), label="points")

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
+
+pytestmark = pytest.mark.system
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "make_log.py"
 

@@ -425,7 +425,7 @@ ROWS = st.lists(
 
 
 @over(EVERYTHING)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(rows=ROWS, seed=st.integers(0, 2**32 - 1))
 def test_any_data(calibrator, rows, seed):
     s, z, w = (np.array(column) for column in zip(*rows, strict=True))

@@ -16,7 +16,10 @@ from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import Fail, Kill, possible, traced
 from chaos.trials import AT_WRITES, Trial
 
-pytestmark = pytest.mark.skipif(not possible(), reason="processes cannot be traced here")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(not possible(), reason="processes cannot be traced here"),
+]
 
 FEW = [name for name in SCENARIOS if name not in ("compare", "tables diff")]
 """Of the others a run takes long, or nothing."""

@@ -22,6 +22,8 @@ from jobs.registry import JOBS
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
 
+pytestmark = pytest.mark.system
+
 QUICK = "cluster.timeout=1"
 
 

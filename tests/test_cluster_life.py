@@ -20,6 +20,8 @@ from pipeline.execution import DaskExecutor, Graph
 from pipeline.execution.cluster import look, resubmit
 from pipeline.files.blobs import receipts_in
 
+pytestmark = pytest.mark.system
+
 
 def test_no_worker_is_left(place, start, dask):
     place.write_long_log(files=20)

@@ -17,7 +17,10 @@ from logcal.errors import InputRejectedError
 from pipeline.execution import Companions, ThreadExecutor
 from pipeline.score import many
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="companions are forked, on Linux alone")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(sys.platform != "linux", reason="companions are forked, on Linux alone"),
+]
 
 FILES = 2 * many._COMPANION_FILES
 

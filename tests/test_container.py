@@ -12,6 +12,8 @@ import pytest
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import forked
 
+pytestmark = pytest.mark.system
+
 SOMEONE_ELSE = 65534
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _NEWNS, _NEWUSER = 0x20000, 0x10000000

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.system
+
 EXAMPLES = Path(__file__).parents[1] / "examples" / "daily"
 DAY = ["evaluate", "fit", "score"]
 

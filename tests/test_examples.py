@@ -13,7 +13,7 @@ pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 pytest.importorskip("polars")
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -15,6 +15,8 @@ from jobs.config.rendering import conf_files
 from jobs.registry import JOBS
 from pipeline.log.column_facts import find_roles, log_facts
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[1]
 
 

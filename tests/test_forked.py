@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from forked import FORKS
 
+pytestmark = pytest.mark.system
+
 LOGCAL = Path(sysconfig.get_path("scripts")) / "logcal"
 
 

@@ -3,6 +3,8 @@
 import pytest
 from chaos.fuzzed_configurations import campaign
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def base(make_place, tmp_path_factory):

@@ -10,6 +10,8 @@ import pytest
 from jobs.registry import JOBS
 from jobs.run import run_job
 
+pytestmark = pytest.mark.system
+
 INLINE = "cluster.kind=inline"
 
 

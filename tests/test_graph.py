@@ -28,6 +28,8 @@ from pipeline.execution.drawing import drawing
 from pipeline.files.blobs import receipts_in
 from pipeline.log.logs import Columns
 
+pytestmark = pytest.mark.usefixtures("guarded_arguments")
+
 CALLS: Counter = Counter()
 
 

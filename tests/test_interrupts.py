@@ -13,6 +13,8 @@ import pytest
 
 from jobs import interrupts
 
+pytestmark = pytest.mark.system
+
 LOCAL = "cluster.kind=local"
 
 

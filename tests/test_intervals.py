@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
 from sklearn.isotonic import IsotonicRegression
@@ -140,7 +140,6 @@ def refitted(score, label, x, extra):
     return fitted.predict([x])[0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0, 1]))
 def test_venn_abers_is_that_of_refitted_regressions(seed, ends):
     rng = np.random.default_rng(seed)
@@ -186,7 +185,6 @@ def some_weights(rng, n):
     )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_weight_of_two_is_the_row_twice(seed):
     rng = np.random.default_rng(seed)
@@ -209,7 +207,6 @@ def test_a_weight_of_two_is_the_row_twice(seed):
             np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_venn_abers_of_weights_is_that_of_refitted_regressions(seed):
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 from sklearn.isotonic import IsotonicRegression
@@ -47,7 +47,6 @@ def test_scores_closer_than_scikit_learn_tells_apart_stay_apart():
     np.testing.assert_array_equal(Isotonic(ends=0).fit(s, [0, 0, 1, 1]).predict(s), [0, 0, 1, 1])
 
 
-@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from([0.1, 0.3, 0.7, 1.0, 2.5, 1e-9, 1e12])),
@@ -104,7 +103,6 @@ SCORE = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(SCORE, st.booleans()), min_size=1, max_size=30), min_size=1, max_size=6))
 def test_groups_at_once_are_each_group_alone(groups):
     check_groups([tuple(np.array(column) for column in zip(*rows, strict=True)) for rows in groups])
@@ -124,7 +122,6 @@ def test_large_groups_at_once_are_each_group_alone():
     check_groups(groups)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(SCORE, st.booleans()), min_size=1, max_size=60))
 def test_pooling_classes_is_pooling_their_points(rows):
     s, z = (np.array(column) for column in zip(*rows, strict=True))
@@ -173,7 +170,6 @@ def test_ends_equal_scikit_learn_with_two_rows_more(n, digits, weighted, ends):
     assert points.weight @ ours.predict(points.score) == pytest.approx(expected_positives)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from([1.0, 2.5, 0.3])),

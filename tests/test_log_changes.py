@@ -16,6 +16,8 @@ from pipeline.log.logs import Columns, open_log, read_rows
 from pipeline.score import scored_file
 from pipeline.score.scored_file import Scoring, score_file
 
+pytestmark = pytest.mark.system
+
 BOTH = Columns("score", "label")
 ROWS = 400_000
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import logcal
@@ -181,7 +181,6 @@ def test_one_number_gives_a_number():
         assert found == MAP.predict([float(score)])[0]
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats() | st.sampled_from(DIFFICULT), min_size=1, max_size=30))
 def test_every_way_to_apply_a_map_gives_the_same_bits(scores):
     expected = [
@@ -220,7 +219,6 @@ OTHERS = {
 }
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.data(), st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3))
 def test_segments_are_found_as_in_a_dictionary(data, kinds):
     key = st.tuples(*(st.none() | KINDS[kind][1] for kind in kinds))
@@ -505,7 +503,6 @@ def test_margins_have_an_inverse_too(place):
 
 
 @given(st.floats(0, 1), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
 def test_maps_that_fall_are_searched_from_below(probability, seed):
     rng = np.random.default_rng(seed)
     score = np.sort(rng.choice(np.arange(1.0, 40.0), 7, replace=False))

@@ -37,6 +37,8 @@ from pipeline.log.score_grid import round_scores
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.segment_maps import SegmentRules
 
+pytestmark = pytest.mark.usefixtures("guarded_arguments")
+
 NAMES = tuple(CalibrationMap.__dataclass_fields__)
 PARAMETERS = {
     "histogram": {"bins": 5},

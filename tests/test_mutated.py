@@ -19,6 +19,8 @@ from pipeline.log.column_facts import log_facts
 from pipeline.log.logs import Columns, cut, open_log, read_rows
 from pipeline.log.windows import choose_window
 
+pytestmark = pytest.mark.system
+
 PIPELINE = Path(pipeline.__file__).parent
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrators._kernels import near_isotonic_tree as tree
@@ -66,7 +66,6 @@ def assert_same(actual, expected, exact):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
-@settings(max_examples=150, deadline=None)
 @given(cut_points(), st.integers(1, 12))
 def test_a_path_from_parts_goes_on_as_the_whole_one(case, keep):
     points, parts, exact = case
@@ -80,7 +79,6 @@ def test_a_path_from_parts_goes_on_as_the_whole_one(case, keep):
         assert_same(path.solution(lam), whole.solution(lam), exact)
 
 
-@settings(max_examples=150, deadline=None)
 @given(cut_points(), st.integers(1, 12), st.sampled_from(["bic", "aic"]))
 def test_no_model_below_the_start_beats_the_bound(case, keep, criterion):
     points, parts, _ = case
@@ -96,7 +94,6 @@ def test_no_model_below_the_start_beats_the_bound(case, keep, criterion):
         assert criterion_here >= bound - 1e-9 * abs(criterion_here)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cut_points(), st.floats(0, 50) | st.sampled_from([0.0, 0.5, np.inf]))
 def test_one_solution_from_parts(case, lam):
     points, parts, exact = case

@@ -40,14 +40,14 @@ VALUES = {
 }
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FIXTURES_STAY)
+@settings(suppress_health_check=FIXTURES_STAY)
 @given(st.sampled_from(sorted(VALUES)), st.integers(1, 20_000), st.integers(0, 2**32))
 def test_the_order_is_numpys_stable_one(kind, n, seed):
     values = VALUES[kind](np.random.default_rng(seed), n)
     np.testing.assert_array_equal(ascending(values), np.argsort(values, kind="stable"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FIXTURES_STAY)
+@settings(suppress_health_check=FIXTURES_STAY)
 @given(st.sampled_from(sorted(VALUES)), st.integers(1, 40_000), st.integers(0, 2**32))
 def test_scores_are_sorted_in_place(kind, n, seed):
     values = VALUES[kind](np.random.default_rng(seed), n) + 0.0
@@ -56,7 +56,7 @@ def test_scores_are_sorted_in_place(kind, n, seed):
     np.testing.assert_array_equal(found.view(np.uint64), np.sort(values).view(np.uint64))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FIXTURES_STAY)
+@settings(suppress_health_check=FIXTURES_STAY)
 @given(st.sampled_from(sorted(VALUES)), st.integers(1, 40_000), st.integers(0, 2**32))
 def test_pairs_are_sorted_and_equal_ones_stay_in_their_order(kind, n, seed):
     random = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ def test_no_pairs_are_sorted():
     assert first.size == second.size == 0
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FIXTURES_STAY)
+@settings(suppress_health_check=FIXTURES_STAY)
 @given(
     st.lists(st.integers(0, 64), min_size=1, max_size=4),
     st.integers(1, 40_000),

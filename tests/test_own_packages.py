@@ -11,6 +11,8 @@ import pytest
 
 import logcal
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(logcal.__file__).parents[1]
 SHADOWED = ("jobs", "pipeline", "calibrators")
 

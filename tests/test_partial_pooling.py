@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, optimize
 from scipy.special import expit, logit
@@ -184,7 +184,6 @@ def test_truth_is_recovered():
     assert moved.variances[1] in (2.0**-5, 2.0**-4, 2.0**-3)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.sampled_from([0.0, 1.0, 300.0]))
 def test_own_maps(seed, m, lean):
     rng = np.random.default_rng(seed)
@@ -244,7 +243,6 @@ def test_the_ends_of_a_curve_are_finite():
         curve_of([], [])
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6),
@@ -288,7 +286,6 @@ def test_rows_by_ranks_are_pooled_as_their_points(seed, sizes, ranks, share):
     np.testing.assert_array_equal(found[3], expected.positives)
 
 
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     groups=st.integers(1, 6),

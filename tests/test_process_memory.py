@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 ALLOCATED = """
 import ctypes, resource, sys, threading
 from pathlib import Path

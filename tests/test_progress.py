@@ -15,6 +15,8 @@ import pytest
 
 from jobs import interrupts, progress
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def lines():

@@ -14,7 +14,10 @@ import logcal
 from jobs.config.loading import known_keys
 from jobs.registry import JOBS
 
-pytestmark = pytest.mark.timeout(600)  # the first of them waits for all of README's commands
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(600),
+]  # the first of them waits for all of README's commands
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrators.arithmetic import ties
@@ -35,7 +35,6 @@ def column(values):
     return np.array(values, dtype=np.float64)
 
 
-@settings(deadline=None)
 @given(
     st.lists(FEW, max_size=40),
     st.lists(FEW, max_size=40),
@@ -76,7 +75,6 @@ def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives,
             restored(str(path), run.sizes, run.index[:-1])
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(FEW, WEIGHTS), min_size=1, max_size=60), st.lists(FEW, min_size=2, max_size=2), STRIDES
 )
@@ -142,7 +140,6 @@ SIGNED_ROWS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(SIGNED_ROWS)
 def test_folding_weighted_ties_changes_no_sum(rows):
     score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
@@ -156,7 +153,6 @@ def test_folding_weighted_ties_changes_no_sum(rows):
     assert (np.diff(entries.score) >= 0).all()
 
 
-@settings(deadline=None)
 @given(SIGNED_ROWS)
 def test_points_of_weighted_rows_are_rounded_once(rows):
     score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()

@@ -10,6 +10,8 @@ from s3 import BUCKET, environment, s3_server
 
 from pipeline.score.scored_file import HELD_BYTES
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("moto")
 
 

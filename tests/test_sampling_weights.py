@@ -52,7 +52,7 @@ def test_weights_out_of_range_are_refused():
             sampling_weights(bad)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows, st.tuples(st.integers(1, 3), st.integers(1, 40)), st.integers(1, 50), st.integers(24, 1000))
 def test_a_score_table_is_that_of_scaled_sums(tmp_path_factory, rows, cut, run_rows, bucket_bytes):
     score, label, weight = (np.array(column) for column in zip(*rows, strict=True))

@@ -198,7 +198,7 @@ rows_of_segments = st.lists(
 ).filter(lambda rows: len({r[1] for r in rows}) == 2 and len({r[0] for r in rows} - {-0.0}) > 1)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows_of_segments,
     st.booleans(),
@@ -799,7 +799,6 @@ def test_evaluate_with_segments(place):
 # Codes
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -841,7 +840,6 @@ def test_very_many_texts_get_codes():
     assert codes.tolist() == [place[text] for text in more]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.text("ab\0é", max_size=19), min_size=1, max_size=60),
     st.integers(0, 5),
@@ -866,7 +864,6 @@ def test_texts_of_every_size_get_codes_and_are_found(texts, offset, kind):
     ]
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.lists(
         st.one_of(
@@ -938,7 +935,6 @@ def test_very_many_known_texts_are_found():
     assert texts.find(pa.array(wanted)).tolist() == [expected.get(text, -1) for text in wanted]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 70), min_size=1, max_size=9))
 def test_scores_of_many_maps_at_once(seed, sizes):
     """Compiled and not: of maps of different lengths, at their edges, beyond them, and at what is no number."""

@@ -40,6 +40,8 @@ from pipeline.score.scored import score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.table.lookup_table import lookup_bytes
 
+pytestmark = pytest.mark.system
+
 FEATURES = (Feature("a", "number"), Feature("b", "number"), Feature("c", "category"))
 
 

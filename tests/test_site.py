@@ -12,7 +12,7 @@ import logcal
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[1]
 

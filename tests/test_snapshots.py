@@ -12,6 +12,8 @@ import pytest
 from logcal.errors import InputRejectedError
 from pipeline.log.logs import Columns, open_log
 
+pytestmark = pytest.mark.system
+
 COLUMNS = Columns("score", "label")
 
 

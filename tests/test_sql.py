@@ -19,6 +19,8 @@ from pipeline.table.lookup_table import read_lookup_table
 from pipeline.table.segment_lookup import read_segmented_lookup
 from pipeline.table.sql import DIALECTS, query
 
+pytestmark = pytest.mark.system
+
 EDGES = [float("nan"), None, float("inf"), float("-inf"), 0.0, -0.0, 1.0, 1e300, -1e300, 5e-324]
 NAMES = ["at", "o'brien", "back\\slash", None, "never seen"]
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrators._kernels import accumulators, cumulative
@@ -14,13 +14,11 @@ from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
 FLOATS = st.floats(-1e300, 1e300, allow_subnormal=True)
 
 
-@settings(deadline=None)
 @given(st.lists(FLOATS, max_size=60))
 def test_sum_is_the_correctly_rounded_one(values):
     assert exact_sum(np.array(values, dtype=np.float64)) == math.fsum(values)
 
 
-@settings(deadline=None)
 @given(st.lists(FLOATS, max_size=60), st.integers(0, 60))
 def test_expansions_of_parts_add_up_to_the_whole(values, cut):
     x = np.array(values, dtype=np.float64)
@@ -42,7 +40,6 @@ def test_single_bits_over_the_whole_range_are_compressed(step):
     assert exact_sum(x) == math.fsum(x)
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.floats(0, 1e300), st.integers(0, 2**53).map(float)), max_size=60))
 def test_accumulators_make_the_same_expansion(values):
     x = np.array(values, dtype=np.float64)

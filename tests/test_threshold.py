@@ -20,7 +20,7 @@ def rate(p, z, w, threshold):
     return w[(p >= threshold) == z].sum() / w.sum()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(cases=CASES)
 def test_no_threshold_is_better(cases):
     p, z, w = (np.array(column) for column in zip(*cases, strict=True))

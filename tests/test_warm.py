@@ -16,6 +16,8 @@ from jobs.config.loading import load
 from jobs.registry import JOBS
 from pipeline.fit.calibration import METHODS
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[1]
 COMPILING = "compiling for this machine"
 

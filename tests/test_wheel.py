@@ -14,7 +14,7 @@ import pytest
 
 from calibrators._kernels.kept_code import places
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = tuple(
