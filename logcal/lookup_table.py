@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, compiled, line
+from calibrators.arithmetic.ordering import ordinals
 from logcal import schema
 from logcal.arrow_columns import as_column, column_of
 from logcal.moved import Moves, drawn
@@ -243,15 +244,27 @@ class SegmentedLookup:
     @cached_property
     def _index(self) -> tuple[Any, ...]:
         """The rows of all maps as the compiled look-up takes them, and an index on the bits of scores for each map."""
-        from calibrators._kernels import lookup
-
         rows = np.column_stack([self.maps[name] for name in ("score_hi", "prob_lo", "slope", "anchor")])
         rows[self.starts[1:] - 1, 0] = np.nan
-        edges = lookup.ordered_bits(np.ascontiguousarray(self.maps["score_hi"]))
-        heads = np.empty((self.starts.size - 1, 4), np.uint64)
-        size = lookup.heads_of_maps(edges, self.starts, _BUCKETS_PER_ROW, heads)
-        buckets = np.empty(size, np.uint32)
-        lookup.fill_buckets(edges, self.starts, heads, buckets)
+        edges = ordinals(self.maps["score_hi"])
+        first, finite = self.starts[:-1], np.diff(self.starts) - 1
+        span = np.where(finite > 0, edges[self.starts[1:] - 2] - edges[first], 0)
+        # As many bits as leave so few buckets.
+        shift, wanted = np.zeros(first.size, np.uint64), (_BUCKETS_PER_ROW * finite).astype(np.uint64)
+        while (large := (span >> shift >= wanted) & (finite > 0)).any():
+            shift += large.astype(np.uint64)
+        sizes = (span >> shift).astype(np.int64) + 2
+        places = np.cumsum(sizes) - sizes
+        heads = np.column_stack(
+            [edges[first], shift, places.astype(np.uint64), (sizes - 2).astype(np.uint64)]
+        )
+        # Of each bucket how many edges are below it: those of the buckets before it, added up.
+        owner = np.repeat(np.arange(first.size), finite)
+        inner = np.delete(np.arange(edges.size), self.starts[1:] - 1)
+        bucket = ((edges[inner] - edges[first][owner]) >> shift[owner]).astype(np.int64)
+        below = np.cumsum(np.bincount(places[owner] + bucket + 1, minlength=int(sizes.sum())))
+        own = np.repeat(below[places] - first, sizes)
+        buckets = (below - own).astype(np.uint32)
         return rows, heads, buckets
 
     def _rows_at(self, scores: Array, place: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:

@@ -68,17 +68,6 @@ def test_pooling_parts_first_gives_the_same_bits(rows, cuts, weighted):
     assert np.all(np.diff(whole.level) >= 0)
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=60))
-def test_whole_numbers_are_pooled_as_any_weights_are(rows):
-    weight = np.array([w for w, _ in rows], float)
-    positives = np.minimum(np.array([k for _, k in rows], float), weight)
-    score = np.arange(len(rows), dtype=float)
-    none = np.empty(0)
-    general = pava.pool(score, score, weight, none, positives, none)
-    for a, b in zip(pava.pool_counts(score, weight, positives), general, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_levels_that_differ_in_the_last_place_are_told_apart():
     # Cross products near 2**60: double precision cannot order these two levels.
     n = float(2**30)

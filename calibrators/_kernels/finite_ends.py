@@ -8,23 +8,17 @@ from calibrators._kernels.double_double import add_pairs
 from calibrators._kernels.pava import level_difference
 
 
-@kernel(inline=True)
-def _joined(one, other):
-    w, wl = add_pairs(one[0], one[1], other[0], other[1])
-    k, kl = add_pairs(one[2], one[3], other[2], other[3])
-    return (w, wl, k, kl)
+@kernel
+def _join(block, other):
+    """Add another block's sums to those of a block."""
+    block[2], block[3] = add_pairs(block[2], block[3], other[2], other[3])
+    block[4], block[5] = add_pairs(block[4], block[5], other[4], other[5])
 
 
-@kernel(inline=True)
+@kernel
 def _falls(one, other):
     """Whether the level of one block is at least that of the other."""
-    sign = level_difference(one[2], one[3], one[0], one[1], other[2], other[3], other[0], other[1])
-    return sign >= 0.0
-
-
-@kernel(inline=True)
-def _level(block):
-    return min(block[2] / block[0], 1.0)
+    return level_difference(one[4], one[5], one[2], one[3], other[4], other[5], other[2], other[3]) >= 0.0
 
 
 @kernel
@@ -51,57 +45,47 @@ def pool_ends(blocks, sizes, ends):
     out = np.empty_like(blocks)
     levels = np.empty(blocks.shape[0])
     left = np.empty_like(sizes)
+    # The blocks at both ends, with what is added, and the last one without it.
+    low, high, own = np.empty(6), np.empty(6), np.empty(6)
+    positive = np.array([0.0, 0.0, ends, 0.0, ends, 0.0])
+    negative = np.array([0.0, 0.0, ends, 0.0, 0.0, 0.0])
     n = start = 0
     for g in range(sizes.size):
-        stop = start + sizes[g]
+        base, stop = n, start + sizes[g]
         i, j = start + 1, stop - 2
-        b = blocks[start]
-        own = low_own = (b[2], b[3], b[4], b[5])
-        low = _joined(own, (ends, 0.0, ends, 0.0))
-        base = n
-        if sizes[g] > 1:
-            while i < stop - 1:
-                b = blocks[i]
-                block = (b[2], b[3], b[4], b[5])
-                if not _falls(low, block):
-                    break
-                low, low_own = _joined(low, block), _joined(low_own, block)
-                i += 1
-            b = blocks[stop - 1]
-            high_own = (b[2], b[3], b[4], b[5])
-            high = _joined(high_own, (ends, 0.0, 0.0, 0.0))
-            while j >= i:
-                b = blocks[j]
-                block = (b[2], b[3], b[4], b[5])
-                if not _falls(block, high):
-                    break
-                high, high_own = _joined(block, high), _joined(block, high_own)
+        put(out[n], blocks[start])
+        put(low, blocks[start])
+        _join(low, positive)
+        while i < stop - 1 and _falls(low, blocks[i]):
+            _join(low, blocks[i])
+            _join(out[n], blocks[i])
+            out[n, 1] = blocks[i, 1]
+            i += 1
+        if sizes[g] == 1:
+            _join(low, negative)
+        else:
+            put(own, blocks[stop - 1])
+            put(high, own)
+            _join(high, negative)
+            while j >= i and _falls(blocks[j], high):
+                _join(high, blocks[j])
+                _join(own, blocks[j])
+                own[0] = blocks[j, 0]
                 j -= 1
-            if j >= i or not _falls(low, high):
-                levels[n] = _level(low)
-                _put(out, n, blocks[start, 0], blocks[i - 1, 1], low_own)
-                n += 1
+            if j < i and _falls(low, high):
+                _join(low, high)
+                _join(out[n], own)
+                out[n, 1] = own[1]
+            else:
                 for r in range(i, j + 1):
+                    n += 1
                     put(out[n], blocks[r])
                     levels[n] = min(blocks[r, 4] / blocks[r, 2], 1.0)
-                    n += 1
-                levels[n] = _level(high)
-                _put(out, n, blocks[j + 1, 0], blocks[stop - 1, 1], high_own)
                 n += 1
-            else:
-                low, low_own = _joined(low, high), _joined(low_own, high_own)
-        else:
-            low = _joined(low, (ends, 0.0, 0.0, 0.0))
-        if n == base:
-            levels[n] = _level(low)
-            _put(out, n, blocks[start, 0], blocks[stop - 1, 1], low_own)
-            n += 1
+                put(out[n], own)
+                levels[n] = min(high[4] / high[2], 1.0)
+        levels[base] = min(low[4] / low[2], 1.0)
+        n += 1
         left[g] = n - base
         start = stop
     return out[:n].copy(), levels[:n].copy(), left
-
-
-@kernel(inline=True)
-def _put(out, n, first, last, sums):
-    out[n, 0], out[n, 1] = first, last
-    out[n, 2], out[n, 3], out[n, 4], out[n, 5] = sums

@@ -13,12 +13,11 @@ from calibrators._kernels.block_losses import mean_losses
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.cox import line
 from calibrators._kernels.expansions import NO
-from calibrators._kernels.pava import pool, pool_counts
+from calibrators._kernels.pava import pool
 from calibrators._kernels.search import first_at
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 NUMBERS = 9
-_LARGEST_EXACT_TOTAL = 67108864.0  # as in `calibrators.arithmetic.pooling`
 
 
 @kernel
@@ -58,20 +57,17 @@ def _total(counts):
 
 
 @kernel
-def _pooled(p, w, k, total):
+def _pooled(p, w, k):
     """Isotonic blocks: first predictions, weights and positives."""
-    if total < _LARGEST_EXACT_TOTAL:
-        first, _, weight, _, positives, _ = pool_counts(p, w, k)
-    else:
-        none = np.empty(0)
-        first, _, weight, _, positives, _ = pool(p, p, w, none, k, none)
+    none = np.empty(0)
+    first, _, weight, _, positives, _ = pool(p, p, w, none, k, none)
     return first, weight, positives
 
 
 @kernel
 def _parts(p, w, k, total, losses, found):
     """What losses are made of: see `calibrators.measures.decomposition.decompose_losses`."""
-    _, weight, positives = _pooled(p, w, k, total)
+    _, weight, positives = _pooled(p, w, k)
     brier, log_loss, of_base, log_of_base = mean_losses(weight, positives)
     found[0], found[1] = _positive(losses[0] - brier), _positive(of_base - brier)
     found[2], found[3] = _positive(losses[1] - log_loss), _positive(log_of_base - log_loss)
@@ -116,7 +112,7 @@ def _line(p, w, k, found):
 @kernel
 def _mean_distance(p, w, k, total):
     """The ICI: see `calibrators.measures.spread.mean_distance`."""
-    first, weight, positives = _pooled(p, w, k, total)
+    first, weight, positives = _pooled(p, w, k)
     components = np.empty(MAX_COMPONENTS)
     n, j = NO, 0
     for i in range(p.size):

@@ -3,7 +3,6 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.pava import with_room
 
 
 @kernel(inline=True)
@@ -22,15 +21,6 @@ def _below(values, i, stop, bound):
     return i
 
 
-@kernel
-def _distinct(values):
-    """How many different ones there are of values that ascend."""
-    found = min(1, values.size)
-    for i in range(1, values.size):
-        found += values[i] != values[i - 1]
-    return found
-
-
 @kernel(inline=True)
 def _joined(stack, top, a, w, k):
     """The last block, from score `a` on, once those of stack[:top] that do not stand lower have joined it."""
@@ -44,18 +34,19 @@ def _joined(stack, top, a, w, k):
 
 @kernel
 def pool_classes(negatives, positives):
-    """`merge_classes` and `pool_counts` of rows without weights, without the points in between.
+    """Isotonic blocks of rows without weights, without the points in between.
 
     negatives, positives : float64 arrays, the scores of either class, ascending; from 1 to 2**26 - 1 together
 
     Returns
     -------
-    blocks : float64 array, shape (blocks, 4): first, last, weight, positives. The number of distinct scores.
+    blocks : float64 array, shape (blocks, 4): first, last, weight, positives. How many scores both classes have.
     """
     i = j = top = 0
     n, p = negatives.size, positives.size
-    points = _distinct(negatives) + _distinct(positives)
-    stack = np.empty((1024, 4))
+    # As many blocks as rows at most; memory that is not written to is none.
+    stack = np.empty((n + p, 4))
+    both = 0
     # The last block is held apart: most points join it.
     a = b = w = k = 0.0
     while i < n or j < p:
@@ -84,12 +75,10 @@ def pool_classes(negatives, positives):
                 j += 1
             hits = float(j - start)
             weight += i + hits
-            points -= 1
+            both += 1
         else:
             break
         if k * weight < hits * w:
-            if top == stack.shape[0]:
-                stack = with_room(stack, top)
             stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
             top += 1
             a, b, w, k = first, last, weight, hits
@@ -99,6 +88,5 @@ def pool_classes(negatives, positives):
         w += weight
         k += hits
         top, a, w, k = _joined(stack, top, a, w, k)
-    stack = with_room(stack, top)
     stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
-    return stack[: top + 1].copy(), points
+    return stack[: top + 1].copy(), both

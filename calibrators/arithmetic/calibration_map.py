@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.arithmetic.ordering import ordinals
+
 Array = npt.NDArray[np.float64]
 
 _INDEX_BUCKETS_PER_ROW = 8
@@ -117,18 +119,17 @@ class CalibrationMap:
         """The rows as the compiled look-up takes them, and an index on the bits of the score: constant time a score,
         whatever the number of rows.
         """
-        from calibrators._kernels import lookup
-
         rows = np.column_stack([self.score_hi, self.prob_lo, self.slope, self.anchor])
         rows[-1, 0] = np.nan
-        bits = lookup.ordered_bits(np.ascontiguousarray(self.score_hi[:-1]))
+        bits = ordinals(self.score_hi[:-1])
         if bits.size == 0:
             return rows, np.zeros(2, np.uint32), np.uint64(0), np.uint64(0)
         low = bits[0]
         span = int(bits[-1]) - int(low) + 1
         wanted = max(_FEWEST_BUCKETS, _INDEX_BUCKETS_PER_ROW * bits.size)
         shift = max(0, (span // (wanted + 1)).bit_length() - 1)
-        starts = lookup.bucket_starts(bits, low, np.uint64(shift), (span >> shift) + 1)
+        buckets = (bits - low) >> np.uint64(shift)
+        starts = np.searchsorted(buckets, np.arange((span >> shift) + 2, dtype=np.uint64)).astype(np.uint32)
         return rows, starts, low, np.uint64(shift)
 
     @overload
@@ -198,11 +199,9 @@ class CalibrationMap:
         float64 array, shape (n,)
             Probabilities in [0, 1].
         """
-        from calibrators._kernels import lookup
-
-        out = np.empty(scores.size)
-        lookup.apply_ascending(scores, self.score_hi[:-1], self.prob_lo, self.slope, self.anchor, out)
-        return out
+        counts = np.diff(np.searchsorted(scores, self.score_hi[:-1]), prepend=0, append=scores.size)
+        columns = (self.prob_lo, self.slope, self.anchor)
+        return line(scores, *(np.repeat(column, counts) for column in columns))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrators._kernels import finite_ends, pava, pava_classes, sums
+from calibrators._kernels import finite_ends, pava, pava_classes
 from calibrators.arithmetic.passes import Array, Blocks, Points
 
 _PIECE = 1 << 22
-_LARGEST_EXACT_TOTAL = float(1 << 26)
 
 
 def pool_points(points: Points) -> Blocks:
@@ -29,17 +28,19 @@ def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
 
     negatives, positives : float64 arrays, ascending: the scores of either class, fewer than 2**26 together. O(rows).
     """
-    blocks, distinct = pava_classes.pool_classes(negatives, positives)
+    blocks, both = pava_classes.pool_classes(negatives, positives)
+    distinct = sum(map(_distinct, (negatives, positives))) - both
     first, last, weight, hits = np.ascontiguousarray(blocks.T)
     zero = np.zeros(first.size)
     return Blocks(first, last, weight, zero, hits, zero), int(distinct)
 
 
+def _distinct(values: Array) -> int:
+    """How many different ones there are of values that ascend."""
+    return min(1, values.size) + int(np.count_nonzero(values[1:] != values[:-1]))
+
+
 def _pool_piece(points: Points) -> Blocks:
-    # The cross products of whole numbers below 2**26 are exact in double precision.
-    (total, whole), (_, whole_positives) = map(sums.whole_total, (points.weight, points.positives))
-    if whole and whole_positives and total < _LARGEST_EXACT_TOTAL:
-        return Blocks(*pava.pool_counts(*points))
     none = np.empty(0)
     return Blocks(*pava.pool(points.score, points.score, points.weight, none, points.positives, none))
 
