@@ -28,8 +28,7 @@ from pipeline.execution import ThreadExecutor
 from pipeline.follow.arrivals import list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules
-from pipeline.follow.holder import Holder
-from pipeline.follow.ledger import Done, Known, Ledger
+from pipeline.follow.ledger import Done, Holder, Known, Ledger
 from pipeline.score.scored_file import Scoring
 
 

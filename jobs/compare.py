@@ -23,8 +23,8 @@ from pipeline.evaluate.comparison_page import (
     render_comparison,
 )
 from pipeline.execution import Executor, Graph
-from pipeline.files.json_text import to_json
 from pipeline.files.output import Output
+from pipeline.files.records import to_json
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.fit.calibration import check_table, make_calibrator
 from pipeline.log.logs import Log, cut, open_log

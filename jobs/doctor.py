@@ -22,7 +22,7 @@ from jobs.config.cluster import ClusterConfig
 from jobs.config.jobs import Scratch
 from jobs.outcome import Outcome
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
-from pipeline.files.writable import check_writable, size
+from pipeline.files.folders import check_writable, size
 
 _PACKAGES = ("numpy", "pyarrow", "pandas", "numba", "scipy", "scikit-learn", "dask", "distributed")
 _LITTLE_SCRATCH = 10**9

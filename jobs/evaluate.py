@@ -25,6 +25,8 @@ from jobs.present import (
 )
 from jobs.rows import Sorting, columns_of, facts_of, place_of, scratch_line, window_of
 from logcal.errors import ConfigError, InputRejectedError
+from logcal.lookup_table import LookupTable, SegmentedLookup
+from logcal.reading import SEGMENTS_FILE
 from pipeline.evaluate.evaluation import Evaluation, run_document
 from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
 from pipeline.evaluate.kept_table import KeptTable, kept_table
@@ -33,8 +35,8 @@ from pipeline.evaluate.reliability import RELIABILITY_FILE, reliability_table
 from pipeline.evaluate.report import import_meanwhile, render_report
 from pipeline.evaluate.report_tables import segment_name
 from pipeline.execution import Executor, Graph
-from pipeline.files.json_text import to_json
 from pipeline.files.output import Output
+from pipeline.files.records import to_json
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.secrets import without_secrets
 from pipeline.log import segment_values
@@ -44,10 +46,8 @@ from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
 from pipeline.sort.source import window_days
 from pipeline.table.identity import run_id
-from pipeline.table.lookup_table import LookupTable, read_lookup_table
-from pipeline.table.published import PublishedTable
-from pipeline.table.segment_lookup import SEGMENTS_FILE, SegmentedLookup, read_segmented_lookup
-from pipeline.table.version import Version, check_segment_types, segments_of
+from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
+from pipeline.table.published import PublishedTable, Version, check_segment_types, segments_of
 
 REPORT, RUN = "report.html", "run.json"
 

@@ -27,10 +27,9 @@ from jobs.rows import Sorting, columns_of, facts_of, open_dated, plan_of, scratc
 from logcal.errors import ConfigError
 from pipeline.classifier.origin import generated_by
 from pipeline.execution import Executor, Graph
-from pipeline.files.folders import Folder
+from pipeline.files.folders import Folder, check_free, check_writable, size
 from pipeline.files.output import Output
 from pipeline.files.scratch import check_space, scratch_folder
-from pipeline.files.writable import check_free, check_writable, size
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.fitting import Content, Fitting
 from pipeline.fit.holdout import TRIAL, HoldOut, Trial, Trials
@@ -42,11 +41,11 @@ from pipeline.sort.run_files import most_bytes
 from pipeline.sort.score_table import scratch_bytes
 from pipeline.sort.source import Days, Source, window_facts
 from pipeline.table.identity import run_id, software
+from pipeline.table.lookup_table import RESERVED
 from pipeline.table.map_change import MapChange
-from pipeline.table.segment_lookup import RESERVED
+from pipeline.table.published import Version
 from pipeline.table.segment_maps import SegmentRules
 from pipeline.table.store import TableStore
-from pipeline.table.version import Version
 
 _logger = logging.getLogger("logcal")
 

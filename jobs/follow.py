@@ -25,16 +25,14 @@ from logcal.errors import (
 )
 from pipeline.execution import Executor
 from pipeline.files.output import Output
-from pipeline.follow.announcements import announce
 from pipeline.follow.arrivals import Limits, compare, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
-from pipeline.follow.holder import Holder
-from pipeline.follow.ledger import Ledger
+from pipeline.follow.ledger import Holder, Ledger, announce
 from pipeline.log.log_files import expected_folder
 from pipeline.score.scored_file import Scoring
+from pipeline.table.published import segments_of
 from pipeline.table.store import TableStore
-from pipeline.table.version import segments_of
 
 log = logging.getLogger("logcal")
 

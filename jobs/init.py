@@ -12,7 +12,7 @@ from jobs.config.rendering import render_job
 from jobs.outcome import Outcome
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, listing
-from pipeline.files.writable import check_writable
+from pipeline.files.folders import check_writable
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
 
 WRITTEN = ("compare", "fit", "score", "evaluate")

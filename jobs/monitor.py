@@ -19,7 +19,7 @@ from jobs.rows import open_dated, plan_of, scratch_line
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.drift_page import render_drift
 from pipeline.execution import Executor, Graph
-from pipeline.files.json_text import to_json
+from pipeline.files.records import to_json
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.log.logs import Columns, Log
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
@@ -28,10 +28,8 @@ from pipeline.monitor.history import FOLDER, History
 from pipeline.sort.day_tables import DayTables
 from pipeline.sort.score_table import SortedRows, add_merge, scratch_bytes
 from pipeline.sort.source import Source
-from pipeline.table.lookup_table import read_lookup_table
-from pipeline.table.published import PublishedTable
-from pipeline.table.segment_lookup import read_segmented_lookup
-from pipeline.table.version import Version, segments_of
+from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
+from pipeline.table.published import PublishedTable, Version, segments_of
 
 REPORT, RUN = "report.html", "run.json"
 

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.measures.assessment import Measures
+from logcal.lookup_table import LookupFacts
 from pipeline.evaluate.evaluation import changes, headline
 from pipeline.evaluate.in_sample import InSample
 from pipeline.evaluate.judgement import compared
 from pipeline.evaluate.measurement import Measured
-from pipeline.files.json_text import jsonable
+from pipeline.files.records import jsonable
 from pipeline.sort.segment_predictions import in_words
 from pipeline.table.identity import software
-from pipeline.table.lookup_table import LookupFacts
-from pipeline.table.version import Version
+from pipeline.table.published import Version
 
 FITTED = (
     "every_boundary_considered",

@@ -154,7 +154,7 @@ class Attempt:
 
     def record(self, code: int) -> dict[str, Any]:
         """The attempt as JSON values."""
-        from pipeline.files.json_text import jsonable
+        from pipeline.files.records import jsonable
         from pipeline.table.identity import software
 
         assert self.config is not None

@@ -26,8 +26,7 @@ from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.ledger import Ledger
 from pipeline.log.log_files import LogFile, expected_folder
 from pipeline.log.logs import read_footers
-from pipeline.table.published import PublishedTable
-from pipeline.table.version import Version
+from pipeline.table.published import PublishedTable, Version
 
 log = logging.getLogger("logcal")
 

@@ -10,10 +10,9 @@ from typing import Any
 from jobs.outcome import Outcome, Plan
 from logcal.errors import CheckFailedError, LogcalError, NothingToDoError
 from pipeline.execution import Executor
-from pipeline.follow.announcements import needed_versions
-from pipeline.table.standing import Standing, standing
+from pipeline.follow.ledger import needed_versions
+from pipeline.table.published import Standing, Version, standing
 from pipeline.table.store import TableStore
-from pipeline.table.version import Version
 
 log = logging.getLogger("logcal")
 

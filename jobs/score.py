@@ -12,6 +12,7 @@ from jobs.gate.limits import Limits, check_classifier, check_transform, outside_
 from jobs.outcome import Outcome, Plan
 from jobs.rows import above_days, facts_of, place_of, window_of
 from logcal.errors import ConfigError
+from logcal.reading import read_facts as read_lookup_facts
 from pipeline.classifier.features import Roles, open_features
 from pipeline.execution import Companions, Executor, Graph
 from pipeline.files.output import Output
@@ -22,9 +23,8 @@ from pipeline.score.scored import add_scoring, check_output, score_log, scored_o
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.sort.source import window_days
 from pipeline.table.identity import run_id
-from pipeline.table.lookup_table import cached_lookup_table, read_lookup_facts
-from pipeline.table.published import PublishedTable
-from pipeline.table.version import Version, check_segment_types, segments_of
+from pipeline.table.lookup_table import cached_lookup_table
+from pipeline.table.published import PublishedTable, Version, check_segment_types, segments_of
 
 if TYPE_CHECKING:
     from jobs.config.jobs import FollowConfig

@@ -12,15 +12,12 @@ from jobs.records import RUNS
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
-from pipeline.follow.announcements import needed_versions
+from pipeline.follow.ledger import needed_versions
 from pipeline.table.journal import Entry, moves
-from pipeline.table.lookup_table import read_lookup_table
-from pipeline.table.published import CURRENT, PublishedTable
-from pipeline.table.segment_lookup import read_segmented_lookup
+from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
+from pipeline.table.published import CURRENT, PublishedTable, Standing, Version, segments_of, standing
 from pipeline.table.sql import query
-from pipeline.table.standing import Standing, standing
 from pipeline.table.store import TableStore
-from pipeline.table.version import Version, segments_of
 
 _SHOWN = (
     "table", "version", "created", "method", "parameters", "monotone", "lookup_rows", "score_transform",

@@ -26,12 +26,11 @@ from pipeline.evaluate.evaluation import (
     run_document,
 )
 from pipeline.execution import InlineExecutor
-from pipeline.files.json_text import to_json
+from pipeline.files.records import to_json
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import run_files
 from pipeline.sort.score_table import SortPlan, build_score_table
-from pipeline.table.lookup_table import write_lookup_table
-from pipeline.table.predictor import Predictor
+from pipeline.table.lookup_table import Predictor, write_lookup_table
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,7 @@ from pipeline.follow import ledger as ledgers
 from pipeline.follow.arrivals import Limits, compare, cut, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
-from pipeline.follow.holder import Holder
-from pipeline.follow.ledger import Known, Ledger, Source
+from pipeline.follow.ledger import Holder, Known, Ledger, Source
 from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
 from pipeline.monitor.history import History, WatchedDay, watched_days

@@ -14,8 +14,7 @@ from calibrators import Isotonic
 from calibrators.arithmetic.passes import Points
 from pipeline.fit.holdout import PlainRows, count, measure_held_out
 from pipeline.sort.division import Split
-from pipeline.table.lookup_table import lookup_bytes
-from pipeline.table.predictor import Predictor
+from pipeline.table.lookup_table import Predictor, lookup_bytes
 
 
 def points_of(score, label, weight=None):

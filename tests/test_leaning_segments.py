@@ -32,7 +32,7 @@ from pipeline.log.logs import Columns, open_log
 from pipeline.sort import packed, run_files, segment_visits
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.source import Source
-from pipeline.table.segment_lookup import segmented_files
+from pipeline.table.lookup_table import segmented_files
 from pipeline.table.segment_maps import SegmentRules
 from tests.test_segments import FACTS, Shuffled, write_log
 

@@ -25,8 +25,7 @@ from logcal import lookup_table, reading, segment_index, storage
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.segment_index import SegmentIndex
 from logcal.table import _as_arrow
-from pipeline.table.lookup_table import read_lookup_table
-from pipeline.table.segment_lookup import read_segmented_lookup
+from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 
 MAP = CalibrationMap.from_blocks(
     first=np.array([0.1, 0.3, 0.6]),

@@ -17,10 +17,9 @@ from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.source import Source
-from pipeline.table import map_pairs
-from pipeline.table.map_change import change_of_tables
-from pipeline.table.map_pairs import TableMaps, changes_of_pairs
-from pipeline.table.segment_lookup import cached_segmented_lookup, segmented_files
+from pipeline.table import map_change as map_pairs
+from pipeline.table.lookup_table import cached_segmented_lookup, segmented_files
+from pipeline.table.map_change import TableMaps, change_of_tables, changes_of_pairs
 from pipeline.table.segment_maps import SegmentRules
 from tests.test_segments import FACTS, Shuffled, write_log
 

@@ -11,7 +11,7 @@ from jobs.config.loading import load
 from jobs.resume import older_data
 from logcal.errors import CheckFailedError
 from pipeline.execution import InlineExecutor
-from pipeline.table.version import Version
+from pipeline.table.published import Version
 
 
 def version(name, *, last=None, stamps=(), started="2026-01-01"):

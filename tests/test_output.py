@@ -407,7 +407,7 @@ def test_a_run_that_ended_between_the_rename_and_the_manifest_has_finished(tmp_p
 @pytest.mark.parametrize("system", ["exchange", "renames"])
 def test_a_new_output_takes_the_old_ones_place(tmp_path, monkeypatch, system):
     if system == "renames":
-        monkeypatch.setattr("pipeline.files.exchange.ctypes.CDLL", lambda *a, **k: SimpleNamespace())
+        monkeypatch.setattr("pipeline.files.folders.ctypes.CDLL", lambda *a, **k: SimpleNamespace())
     path = str(tmp_path / "out")
     write_beside(path, "first", b"0", replace=True)
     with (

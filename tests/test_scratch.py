@@ -14,12 +14,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from logcal.errors import ConfigError, TemporaryError
-from pipeline.files import turns, writable
+from pipeline.files import folders, turns
 from pipeline.files.blobs import Blob, Receipts, fetch, read_blob, receipts_in, write_blob
-from pipeline.files.folders import Folder
-from pipeline.files.locks import hold, make, remove, remove_dead
+from pipeline.files.folders import Folder, check_free, check_writable, remove, size
 from pipeline.files.scratch import check_space, scratch_folder
-from pipeline.files.writable import check_free, check_writable, size
+from pipeline.files.turns import hold, make, remove_dead
 
 
 def test_scratch_is_made_where_it_is_wanted_and_removed_after(tmp_path):
@@ -127,7 +126,7 @@ def test_too_little_space(tmp_path, monkeypatch):
 
 def test_a_folder_without_permission(tmp_path, monkeypatch):
     assert check_writable(tmp_path / "a" / "b", "x") == tmp_path
-    monkeypatch.setattr(writable.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(folders.os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match=f"x: .*found no permission in {tmp_path}"):
         check_writable(tmp_path / "a" / "b", "x")
 

@@ -30,6 +30,7 @@ from calibrators.methods.base import Line
 from logcal import segment_index
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import SegmentedLookup
+from logcal.reading import SEGMENTS_FILE
 from logcal.segment_index import _Texts
 from logcal.table import Table
 from pipeline import schema
@@ -46,8 +47,7 @@ from pipeline.sort import buckets, packed, run_files, segment_visits
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_visits import pack
 from pipeline.sort.source import Source
-from pipeline.table.predictor import Predictor
-from pipeline.table.segment_lookup import SEGMENTS_FILE, read_segmented_lookup, segmented_files
+from pipeline.table.lookup_table import Predictor, read_segmented_lookup, segmented_files
 from pipeline.table.segment_maps import SegmentRules
 
 NAMES = tuple(CalibrationMap.__dataclass_fields__)

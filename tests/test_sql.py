@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.table.lookup_table import read_lookup_table
-from pipeline.table.segment_lookup import read_segmented_lookup
+from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 from pipeline.table.sql import DIALECTS, query
 
 pytestmark = pytest.mark.system

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
-from pipeline.files.locks import hold
+from pipeline.files.turns import hold
 from pipeline.table.store import TableStore
 
 DATA = {"rows_used": 3}

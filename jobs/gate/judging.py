@@ -6,15 +6,14 @@ import logging
 
 from jobs.config.jobs import EvaluateConfig
 from logcal.errors import CheckFailedError, ConfigError
+from logcal.reading import read_facts as read_lookup_facts
 from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.in_sample import InSample
 from pipeline.evaluate.judgement import failed, required_values
 from pipeline.evaluate.measurement import Against
 from pipeline.files.output import Output
-from pipeline.table.lookup_table import read_lookup_facts
-from pipeline.table.predictor import Predictor
-from pipeline.table.published import PublishedTable
-from pipeline.table.version import Version, segments_of
+from pipeline.table.lookup_table import Predictor
+from pipeline.table.published import PublishedTable, Version, segments_of
 
 log = logging.getLogger("logcal")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.config.jobs import ScoreConfig
 from logcal.errors import CheckFailedError, ConfigError
 from pipeline.score.scored import ScoredLog
-from pipeline.table.version import Version
+from pipeline.table.published import Version
 
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier

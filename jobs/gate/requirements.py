@@ -17,7 +17,7 @@ from pipeline.fit.holdout import HeldOut
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort.segment_predictions import in_words
 from pipeline.table.map_change import ABOVE_CHANCE, MapChange, change_of_tables, one_level, ranking
-from pipeline.table.version import Version, segments_of
+from pipeline.table.published import Version, segments_of
 
 log = logging.getLogger("logcal")
 

@@ -11,7 +11,7 @@ from calibrators.methods.cross_validation import RAW, CrossValidation, Estimate,
 from logcal.displays.drawing import MUTED
 from pipeline.evaluate.figures import AFTER, BEFORE, grid, render
 from pipeline.evaluate.page import MISSING, fact_groups, render_page
-from pipeline.files.json_text import jsonable
+from pipeline.files.records import jsonable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

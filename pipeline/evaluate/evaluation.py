@@ -22,7 +22,7 @@ from calibrators.measures.predictions import (
     side_by_side,
 )
 from pipeline.evaluate.judgement import judgement_facts, points
-from pipeline.files.json_text import jsonable
+from pipeline.files.records import jsonable
 
 Run = Callable[[Pass], Any]
 """Carries out a pass over the parts of a score table: `ScoreTable.run` with its executor."""
@@ -110,7 +110,7 @@ def evaluate(
         Carries passes out over the score table of the raw scores.
     predict : CalibrationMap or callable, optional
         A map that does not decrease, or its `predict`: both sides are then measured in the same two sweeps.
-        Prefer a `pipeline.table.predictor.Predictor` on a cluster: it travels with every task.
+        Prefer a `pipeline.table.lookup_table.Predictor` on a cluster: it travels with every task.
     run_after : callable, optional
         Instead of predict, for any map: carries passes out over a table of the same rows whose scores are the
         calibrated probabilities.

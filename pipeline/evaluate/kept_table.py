@@ -14,6 +14,7 @@ from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
+from logcal.reading import SEGMENTS_FILE
 from pipeline import schema
 from pipeline.execution import Graph
 from pipeline.files.blobs import read_blob, reading, receipts_in
@@ -29,8 +30,7 @@ from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_up
 from pipeline.sort.tagged import order_tagged
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.segment_lookup import SEGMENTS_FILE
-from pipeline.table.version import MANIFEST, SCORE_TABLE
+from pipeline.table.published import MANIFEST, SCORE_TABLE
 
 
 @dataclass(frozen=True)

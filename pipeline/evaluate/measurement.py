@@ -9,6 +9,7 @@ from typing import Any
 from calibrators.measures.comparison import Comparison, comparison_passes
 from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
+from logcal.lookup_table import LookupTable, SegmentedLookup
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluate, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_by_probability, add_sort_kept
 from pipeline.evaluate.segment_evaluation import Measuring, SegmentedEvaluation, add_sides, evaluate_segments
@@ -21,9 +22,7 @@ from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merg
 from pipeline.sort.segment_predictions import SegmentedComparison, compare_predictions
 from pipeline.sort.segment_rows import Known, SegmentRows
 from pipeline.sort.source import Source
-from pipeline.table.lookup_table import LookupTable
-from pipeline.table.predictor import Predictor
-from pipeline.table.segment_lookup import SegmentedLookup
+from pipeline.table.lookup_table import Predictor
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.files.json_text import jsonable
+from pipeline.files.records import jsonable
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from calibrators.arithmetic.passes import Array
 from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
+from logcal.lookup_table import SegmentedLookup
 from pipeline import schema
 from pipeline.evaluate.chance import beyond_chance, observed_over_expected
 from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
@@ -38,8 +39,7 @@ from pipeline.sort.segment_visits import (
     most_works,
 )
 from pipeline.sort.segments import Level
-from pipeline.table.predictor import Predictor
-from pipeline.table.segment_lookup import SegmentedLookup
+from pipeline.table.lookup_table import Predictor
 
 WORST = 10
 """Segments that a report lists."""

@@ -9,9 +9,9 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.displays.view import View
 from pipeline.evaluate.map_figure import map_figure
 from pipeline.evaluate.page import fact_text, render_page
+from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
-from pipeline.table.segment_lookup import cached_segmented_lookup
-from pipeline.table.version import Version, segments_of
+from pipeline.table.published import Version, segments_of
 
 TEMPLATE = "version_difference.html.j2"
 PICTURED = 3

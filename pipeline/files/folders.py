@@ -8,6 +8,7 @@ store: tests kill a process before, within and after each of them.
 
 from __future__ import annotations
 
+import ctypes
 import fnmatch
 import hashlib
 import json
@@ -25,7 +26,6 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, TemporaryError
-from pipeline.files.locks import remove
 
 _TEMPORARY = ".tmp"
 _BLOCK = 1 << 20
@@ -248,6 +248,17 @@ class Folder:
         return path if self.local else str(self.filesystem.unstrip_protocol(path))
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder, if it is there, while tasks that outlive their run may still write to it."""
+    # Under another name it gets no new files while it is being emptied.
+    removed = folder.with_name(f"{folder.name}-removed")
+    try:
+        folder.rename(removed)
+    except OSError:
+        removed = folder
+    shutil.rmtree(removed, ignore_errors=True)
+
+
 def is_url(path: str | Path) -> bool:
     """Whether a path is of an object store, or of something else that is no mounted file system."""
     return "://" in str(path) and not str(path).startswith("file://")
@@ -374,3 +385,90 @@ def sync_file(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def exchange(new: Path, old: Path) -> None:
+    """Give two folders of one file system each other's names.
+
+    At once where the system can (Linux, on most file systems). Otherwise by renames, between which there is, for a
+    moment, nothing under the name `old`.
+
+    Raises
+    ------
+    OSError
+        Neither has another name than before.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = (_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old))
+    if rename is not None and rename(*names, _RENAME_EXCHANGE) == 0:
+        return
+    aside = new.with_name(f"{new.name}-replaced")
+    old.rename(aside)
+    try:
+        new.rename(old)
+    except OSError:
+        aside.rename(old)
+        raise
+    aside.rename(new)
+
+
+def check_writable(path: Path, setting: str) -> Path:
+    """The nearest folder at or above `path` that exists, if it can be written to.
+
+    Raises
+    ------
+    ConfigError
+        There is no permission, or a file is in the way. `setting` is what the message names.
+    """
+    probe = path
+    while not _exists(probe):
+        probe = probe.parent
+    if not probe.is_dir():
+        found = f"the file {probe}" if probe == path else f"the file {probe} in the way of {path}"
+    elif not os.access(probe, os.W_OK | os.X_OK):
+        found = f"no permission in {probe}"
+    else:
+        return probe
+    raise ConfigError(
+        f"{setting}: expected a folder that can be written to, found {found}: choose another place"
+    )
+
+
+def _exists(path: Path) -> bool:
+    # Below a file or a folder that may not be entered nothing can be seen.
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
+
+
+def check_free(folder: Path, needed: int, setting: str) -> None:
+    """Check that the file system of `folder`, which exists, has room for `needed` bytes.
+
+    Raises
+    ------
+    TemporaryError
+        It has not. A file system that does not say how large it is passes.
+    """
+    usage = shutil.disk_usage(folder)
+    if usage.total and usage.free < needed:
+        raise TemporaryError(
+            f"{setting}: expected about {size(needed)} of free space, found {size(usage.free)} in {folder}: free some, "
+            "or choose a place with more"
+        )
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(999), size(1_500_000), size(2e13)
+    ('999 bytes', '1.5 MB', '20,000.0 GB')
+    """
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:,.1f} {name}"
+    return f"{count:.0f} bytes"

@@ -25,11 +25,18 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError, examples
-from pipeline.files.exchange import exchange
-from pipeline.files.folders import Folder, sync_files, sync_folder, write_whole
-from pipeline.files.locks import make, remove, remove_abandoned, remove_dead
+from pipeline.files.folders import (
+    Folder,
+    check_free,
+    check_writable,
+    exchange,
+    remove,
+    sync_files,
+    sync_folder,
+    write_whole,
+)
 from pipeline.files.secrets import redacted
-from pipeline.files.writable import check_free, check_writable
+from pipeline.files.turns import make, remove_abandoned, remove_dead
 
 MANIFEST = "_logcal.json"
 _UNFINISHED = "_logcal_unfinished.json"

@@ -1,9 +1,12 @@
-"""Run records: one JSON file an attempt of a job, in a folder of their own."""
+"""What is said of a run, as strict JSON; and run records: a file of it for each attempt of a job, in a folder."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from pipeline.files.folders import Folder
@@ -41,3 +44,29 @@ def read_records(folder: str) -> tuple[list[dict[str, Any]], int]:
         except (OSError, ValueError, KeyError, TypeError):
             damaged += 1
     return sorted(found, key=lambda record: str(record["start"])), damaged
+
+
+def jsonable(value: Any) -> Any:
+    """A value as JSON can say it: what JSON has no word for as text: paths, dates, "Infinity", "-Infinity", "NaN"."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return (
+            value
+            if math.isfinite(value)
+            else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        )
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return jsonable(value.item())
+    return str(value)
+
+
+def to_json(document: Any) -> str:
+    """Strict JSON, in the same order every time."""
+    return json.dumps(jsonable(document), allow_nan=False, indent=2) + "\n"

@@ -19,10 +19,8 @@ from pathlib import Path
 
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.files.faults import as_fault
-from pipeline.files.folders import Folder, is_url
-from pipeline.files.locks import hold, make, remove, remove_dead
-from pipeline.files.turns import living, taking_turns
-from pipeline.files.writable import check_free, check_writable
+from pipeline.files.folders import Folder, check_free, check_writable, is_url, remove
+from pipeline.files.turns import hold, living, make, remove_dead, taking_turns
 
 _HEADROOM = 1.1
 _NAME = "logcal-scratch-"

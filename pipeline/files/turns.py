@@ -1,4 +1,6 @@
-"""Turns: of all runs that want to change a folder, wherever they run, one does, and the others wait; or some use it
+"""Who may change a folder: a living process, whose lock on it ends with the process however it ends; and turns.
+
+Turns: of all runs that want to change a folder, wherever they run, one does, and the others wait; or some use it
 together, while nobody changes it.
 
 On a mounted file system the folder itself is locked, and the lock ends with its process however that ends. Object
@@ -12,22 +14,26 @@ took the other's, and when it took one's own. The clocks of machines may differ 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import random
+import re
 import socket
+import stat
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from logcal.errors import TemporaryError
-from pipeline.files.folders import Folder
+from pipeline.files.folders import Folder, remove
 
 PATIENCE = 600.0
 """Seconds that a run waits for others."""
@@ -202,3 +208,80 @@ def _wait(end: float, patience: float, root: str, who: str) -> None:
     if time.monotonic() >= end:
         raise TemporaryError(f"{who} has been using {root} for {patience:.0f} s: run again later")
     time.sleep(_RANDOM.uniform(0.01, 0.2))
+
+
+_NEW = ".new-"
+_ABANDONED = re.compile(rf"{re.escape(_NEW)}[0-9a-f]{{32}}|.+\.[0-9a-f]{{32}}\.tmp")
+_LONG = 3600.0
+"""Seconds."""
+
+
+def hold(folder: Path) -> int | None:
+    """Hold a folder as long as this process lives, or until the descriptor returned is closed.
+
+    None: another process holds it, or the file system has no locks.
+
+    Raises
+    ------
+    OSError
+        There is no such folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def share(folder: Path) -> int | None:
+    """Hold a folder together with others who share it, so that nobody can `hold` it; wait for one who does.
+
+    None: the file system has no locks.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def make(folder: Path, mode: int = 0o777) -> int | None:
+    """Make a folder and hold it; return what `hold` does. Nobody sees it by its name before it is held."""
+    remove_abandoned(folder.parent)
+    new = folder.with_name(f"{_NEW}{uuid.uuid4().hex}")
+    new.mkdir(mode)
+    lock = hold(new)
+    new.rename(folder)
+    return lock
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left in a folder: files that they were writing, folders that they were making.
+
+    Only what is an hour old, since nothing says whether whoever writes it lives.
+    """
+    try:
+        left = [path for path in folder.iterdir() if _ABANDONED.fullmatch(path.name)]
+    except OSError:
+        return
+    for path in left:
+        with contextlib.suppress(OSError):
+            facts = path.lstat()
+            if time.time() - facts.st_mtime > _LONG:
+                # Nothing is ever in such a folder.
+                path.rmdir() if stat.S_ISDIR(facts.st_mode) else path.unlink()
+
+
+def remove_dead(folder: Path) -> None:
+    """Remove a folder that no living process holds."""
+    try:
+        lock = hold(folder)
+    except OSError:
+        return
+    if lock is not None:
+        remove(folder)
+        os.close(lock)

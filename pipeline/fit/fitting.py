@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.methods.intervals import ALPHA, NONE
+from logcal.fingerprints import fingerprint
+from logcal.reading import SEGMENTS_FILE
 from pipeline import schema
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import write_blob
@@ -26,8 +28,7 @@ from pipeline.fit.segment_fit import add_segment_fit, finish_segments
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, without_segments
 from pipeline.sort.source import Days, Source
-from pipeline.table.lookup_table import fingerprint, lookup_bytes
-from pipeline.table.segment_lookup import SEGMENTS_FILE, segmented_files
+from pipeline.table.lookup_table import lookup_bytes, segmented_files
 from pipeline.table.segment_maps import SegmentedFit
 
 _logger = logging.getLogger("logcal")

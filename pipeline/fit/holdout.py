@@ -25,8 +25,8 @@ from pipeline.sort.score_table import SortedRows, SortPlan, merge_rows
 from pipeline.sort.segment_predictions import compare_predictions, order_predictions
 from pipeline.sort.segment_rows import SegmentRows
 from pipeline.sort.source import Days, Source
-from pipeline.table.predictor import Predictor
-from pipeline.table.version import Version, segments_of
+from pipeline.table.lookup_table import Predictor
+from pipeline.table.published import Version, segments_of
 
 TRIAL = "trial"
 """Folder in scratch space."""

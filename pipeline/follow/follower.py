@@ -18,8 +18,7 @@ from pipeline.execution import Executor
 from pipeline.follow import batch as tasks
 from pipeline.follow.arrivals import Change, Limits, compare, cut, list_sources, old_partitions
 from pipeline.follow.batch import CHANGED, GONE, SCORED, UNREADABLE, Outcome, Places
-from pipeline.follow.holder import Holder
-from pipeline.follow.ledger import Batch, Done, Known, Ledger, Source
+from pipeline.follow.ledger import Batch, Done, Holder, Known, Ledger, Source
 from pipeline.score.scored_file import Scoring
 
 log = logging.getLogger("logcal")

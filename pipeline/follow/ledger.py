@@ -12,18 +12,30 @@ Plans and dones are created only where nothing is. A batch is committed by its d
 follower that died has left, and the next one carries out just that. What is only said of files, since a ledger was made
 anew or a file is to be tried once more, is a done without a plan. States are plans and dones added up, so that a
 start reads little; older plans and dones go.
+
+One process holds a ledger at a time; one taken for dead finds that before it writes. A batch that was begun is ended
+with the version that its plan names, by whoever follows next, months later perhaps. So a stream leaves a note of itself
+beside the table, `<store>/<table>/streams/<digest>.json`, and who removes versions looks into the ledgers that the
+notes lead to.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from logcal.errors import ConfigError, InputRejectedError
+import fsspec
+
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.files.folders import Folder
+from pipeline.files.turns import taking_turns
 
 FORMAT = 1
 SUFFIX = ".logcal"
@@ -33,6 +45,8 @@ COMPACT_EVERY = 100
 """Batches between states."""
 
 _STREAM = "stream.json"
+_HELD_BY = "follower.json"
+_NOTES = "streams"
 
 _ALWAYS = 6
 """Numbers of a file that are always written."""
@@ -335,3 +349,110 @@ def _number(name: str) -> int:
 
 def _json(content: Mapping[str, Any]) -> bytes:
     return f"{json.dumps(content, ensure_ascii=True, separators=(',', ':'), allow_nan=False)}\n".encode()
+
+
+class Holder:
+    """The right to write to a ledger.
+
+    Parameters
+    ----------
+    folder : of the ledger
+
+    Raises
+    ------
+    TemporaryError
+        Another process holds it.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._held = ExitStack()
+        try:
+            self._turn = self._held.enter_context(taking_turns(folder, patience=0))
+        except TemporaryError:
+            by = folder.read_json(_HELD_BY)
+            who = f"process {by['process']} on {by['host']}" if by else "another process"
+            raise TemporaryError(
+                f"{folder.root}: {who} follows this stream already: one is enough; stop it first, or let it go on"
+            ) from None
+        facts = {"host": socket.gethostname(), "process": os.getpid()}
+        try:
+            folder.replace(_HELD_BY, json.dumps(facts).encode())
+        except BaseException:
+            self.release()
+            raise
+
+    def check(self) -> None:
+        """Before each write: make sure that it is still held.
+
+        Raises
+        ------
+        TemporaryError
+            Another process took it over.
+        """
+        try:
+            self._turn.check()
+        except TemporaryError:
+            raise TemporaryError(
+                f"{self._folder.root}: another follower took over while this one was paused: it goes on, this one ends"
+            ) from None
+
+    def release(self) -> None:
+        """Give it up."""
+        self._held.close()
+
+
+def announce(table: Folder, ledger: Ledger) -> None:
+    """Leave a note beside a table that a stream scores with it; nothing where there is one.
+
+    Raises
+    ------
+    OSError
+        The store cannot be written to.
+    """
+    output = str(ledger.filesystem.unstrip_protocol(ledger.output))
+    name = f"{hashlib.sha256(output.encode()).hexdigest()[:16]}.json"
+    notes = table / _NOTES
+    content = json.dumps({"output": output}).encode()
+    if notes.read(name) != content:
+        notes.make()
+        notes.replace(name, content)
+
+
+def needed_versions(table: Folder) -> set[str]:
+    """The versions that batches were begun with and not ended.
+
+    Raises
+    ------
+    TemporaryError
+        A stream's ledger cannot be read now.
+    """
+    notes = table / _NOTES
+    found = set()
+    for name in notes.names():
+        if not name.endswith(".json"):
+            continue
+        output = _output(notes, name)
+        try:
+            filesystem, root = fsspec.core.url_to_fs(output)
+            batch = Ledger(filesystem, root).begun()
+        except OSError as error:
+            raise TemporaryError(
+                f"{output}: expected the ledger of a stream that uses this table, found that it cannot be read "
+                f"({error}): run again later, or remove {notes.root}/{name} if that stream is no more"
+            ) from error
+        if batch is not None and batch.version:
+            found.add(batch.version)
+    return found
+
+
+def _output(notes: Folder, name: str) -> str:
+    data = notes.read(name)
+    try:
+        content: Any = json.loads(data or b"")
+        return str(content["output"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise TemporaryError(
+            f"{notes.root}/{name}: expected the note of a stream, found a file that is damaged ({error}): remove it; "
+            "a stream that is still followed writes it anew"
+        ) from error

@@ -17,8 +17,7 @@ from pipeline.execution import Executor
 from pipeline.sort.score_table import ScoreTable, SortedRows, merge_rows
 from pipeline.sort.segment_predictions import visit_predictions
 from pipeline.sort.segment_rows import SegmentRows
-from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.predictor import Predictor
+from pipeline.table.lookup_table import Predictor, cached_lookup_table
 
 
 @dataclass(frozen=True)

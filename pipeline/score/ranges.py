@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.table.lookup_table import LookupFacts
+from logcal.lookup_table import LookupFacts
 
 Array = npt.NDArray[np.float64]
 

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from logcal.errors import ConfigError, examples
+from logcal.reading import read_facts as read_lookup_facts
 from pipeline.execution import Companions, Executor, Graph
 from pipeline.files.output import Output, Staging
 from pipeline.log.log_files import LogFile
@@ -17,7 +18,6 @@ from pipeline.log.logs import MOST_NAMED, Log
 from pipeline.score.many import score_files, tasks_of
 from pipeline.score.ranges import CalibrationRange, range_of
 from pipeline.score.scored_file import FileCounts, Scoring
-from pipeline.table.lookup_table import read_lookup_facts
 
 _NEW_BYTES_PER_ROW = 9
 

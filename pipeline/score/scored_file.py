@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal.errors import ConfigError, InputRejectedError, examples
+from logcal.lookup_table import LookupFacts, SegmentedLookup
 from logcal.transforms import apply_transform
 from pipeline.classifier.features import Roles, check_features
 from pipeline.execution.lockstep import Work, finish
@@ -42,9 +43,8 @@ from pipeline.score.parquet.append import append_columns, open_target, read_endi
 from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_beside
 from pipeline.score.ranges import RangeCount, range_of
-from pipeline.table.lookup_table import LookupFacts, cached_lookup_table
-from pipeline.table.segment_lookup import SegmentedLookup, cached_segmented_lookup
-from pipeline.table.version import segment_problems
+from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
+from pipeline.table.published import segment_problems
 
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier

@@ -30,7 +30,7 @@ from pipeline.sort.segment_rows import SegmentRows, cut_all
 from pipeline.sort.segment_visits import Work
 from pipeline.sort.segments import Coding, Level, read_codes, write_codes
 from pipeline.sort.tagged import order_tagged
-from pipeline.table.predictor import Predictor
+from pipeline.table.lookup_table import Predictor
 
 MOST_WORSE = 10
 """Segments that are named."""

@@ -1,4 +1,8 @@
-"""A published table: its versions, and which of them is current; what those who only read it need.
+"""A published table: its versions, where each stands, which run made it; what those who only read the table need.
+
+Which run made which version stands in one small file, `<store>/<table>/index.json`, so that a fit need not read every
+manifest there is. It says nothing that the manifests do not say: versions that it lacks are looked up there, and a
+missing or damaged one is made anew by the next run that publishes.
 
 `pipeline.table.store` says where everything lies, and how it got there.
 """
@@ -8,16 +12,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 import fsspec
 
-from logcal.errors import ConfigError, InputRejectedError, examples
+from logcal.errors import ConfigError, InputRejectedError, examples, listing
 from logcal.reading import not_given
 from logcal.schema import FORMAT_VERSIONS, other_format
+from pipeline import schema
 from pipeline.files.folders import Folder
-from pipeline.table.journal import UNREADABLE, Entry, Journal, trail
-from pipeline.table.run_index import RunIndex
-from pipeline.table.version import MANIFEST, Version
+from pipeline.log.logs import Log
+from pipeline.table.journal import CANDIDATE, UNREADABLE, Entry, Journal, taken_back, trail, was_current
 
 CURRENT = "CURRENT"
 
@@ -219,3 +227,157 @@ def _given(folder: Folder, name: str) -> bytes | None:
         return folder.read(name)
     except OSError as error:
         raise not_given(f"{folder}/{name}", "published table's file", error) from error
+
+
+MANIFEST = "manifest.json"
+LOOKUP = "lookup.parquet"
+SCORE_TABLE = "score_table"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version that is in the store. `folder` is a local path or a URL."""
+
+    name: str
+    folder: str
+    manifest: dict[str, Any]
+
+    @property
+    def lookup_path(self) -> str:
+        """Path or URL of the lookup table."""
+        return f"{self.folder}/{LOOKUP}"
+
+    @property
+    def refusals(self) -> list[dict[str, Any]]:
+        """Why it was not made current: `rule` and `message` each; empty if nothing spoke against it."""
+        return list(self.manifest.get("refused", ()))
+
+    @property
+    def candidate(self) -> bool:
+        """Whether its run was not to make it current, or was refused."""
+        return self.manifest.get("publish") == CANDIDATE
+
+
+def segments_of(version: Version) -> tuple[str, ...]:
+    """The names of a version's segment columns; empty without segments."""
+    return tuple(version.manifest.get("segments", {}).get("columns", ()))
+
+
+def check_segment_types(version: Version, log: Log) -> None:
+    """Compare a log's segment columns with those that a version was fitted to.
+
+    Raises
+    ------
+    InputRejectedError
+        A column is of another kind, so that none of its values would be known.
+    """
+    fitted = version.manifest.get("log", {}).get("columns", {})
+    known = {name: fitted[name] for name in segments_of(version) if name in fitted}
+    if problems := segment_problems(known, log.types):
+        raise InputRejectedError(f"the log's segments are not the table's.\n{listing(problems)}")
+
+
+def segment_problems(fitted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """What is wrong with the types of segment columns, beside those that a table was fitted to."""
+    problems = []
+    for name, type_ in fitted.items():
+        kinds = [_kind(type_), _kind(found[name])] if name in found else []
+        if len(set(kinds)) == 2 and "null" not in kinds:
+            problems.append(
+                f"column '{name}': expected {kinds[0]} as the table's segments have ({type_}), found {kinds[1]} "
+                f"({found[name]}): convert it, or fit to such a log"
+            )
+    return problems
+
+
+def _kind(type_: str) -> str:
+    if type_.startswith("dictionary<values="):
+        type_ = type_.removeprefix("dictionary<values=")
+    kinds = {"text": ("string", "large_string"), "whole numbers": ("int", "uint"), "booleans": ("bool",)}
+    return next((kind for kind, starts in kinds.items() if type_.startswith(starts)), type_)
+
+
+INDEX = "index.json"
+
+
+class RunIndex:
+    """The index of a table, in its folder."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def runs(self, names: Sequence[str], look_up: Callable[[str], str | None]) -> dict[str, str | None]:
+        """The run id of each version.
+
+        Parameters
+        ----------
+        names : of the versions that are there
+        look_up : from a version's name to the run id in its manifest, for versions that the index lacks
+        """
+        known = self._known()
+        return {name: known[name] if name in known else look_up(name) for name in names}
+
+    def write(self, runs: dict[str, str | None]) -> None:
+        """Write it, if it says something else; only for one that has the table's turn."""
+        if runs != self._known():
+            content = {"format_version": schema.FORMAT_VERSION, "runs": runs}
+            self._folder.replace(INDEX, json.dumps(content).encode())
+
+    def _known(self) -> dict[str, str | None]:
+        try:
+            content = json.loads(self._folder.read(INDEX) or b"")
+        except ValueError:
+            return {}
+        if not isinstance(content, dict) or content.get("format_version") != schema.FORMAT_VERSION:
+            return {}
+        runs = content.get("runs")
+        return runs if isinstance(runs, dict) else {}
+
+
+class Standing(Enum):
+    """Where a version stands.
+
+    UNFINISHED: it has never been current, though nothing speaks against it: its run was killed. REPLACED: others have
+    been made current since.
+    """
+
+    CURRENT = "current"
+    CANDIDATE = "candidate"
+    REFUSED = "refused"
+    TAKEN_BACK = "taken back"
+    UNFINISHED = "unfinished"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Where a version stands, and by which rollback, if that is known."""
+
+    standing: Standing
+    rollback: Entry | None = None
+
+    @property
+    def to_be_current(self) -> bool:
+        """Whether its run, run again, makes it current."""
+        return self.standing in (Standing.UNFINISHED, Standing.REPLACED)
+
+
+def standing(version: Version, entries: Sequence[Entry], now: str | None) -> Stand:
+    """Where a version stands.
+
+    Parameters
+    ----------
+    entries : of the journal
+    now : what CURRENT holds
+    """
+    if version.name == now:
+        return Stand(Standing.CURRENT)
+    if was_current(entries, version.name, now):
+        rollback = taken_back(entries, version.name, now)
+        return Stand(Standing.REPLACED) if rollback is None else Stand(Standing.TAKEN_BACK, rollback)
+    if version.candidate:
+        return Stand(Standing.REFUSED if version.refusals else Standing.CANDIDATE)
+    # A version from before there was a journal, with a higher number than the current one, was taken back.
+    if "publish" not in version.manifest and now is not None:
+        return Stand(Standing.TAKEN_BACK if version.name > now else Standing.REPLACED)
+    return Stand(Standing.UNFINISHED)

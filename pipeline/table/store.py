@@ -2,7 +2,7 @@
 
     <store>/<table>/CURRENT                         the current version's name
     <store>/<table>/journal.jsonl                   what was made current when; see `pipeline.table.journal`
-    <store>/<table>/index.json                      which run made which version; see `pipeline.table.run_index`
+    <store>/<table>/index.json                      which run made which version; see `pipeline.table.published`
     <store>/<table>/versions/<version>/lookup.parquet
     <store>/<table>/versions/<version>/manifest.json   files, rows, checksums, facts of the run
     <store>/<table>/versions/<version>/score_table/    where it is kept
@@ -29,15 +29,11 @@ from typing import Any
 
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline import schema
-from pipeline.files.folders import Folder
-from pipeline.files.locks import make, remove, remove_dead
+from pipeline.files.folders import Folder, check_writable, remove
 from pipeline.files.secrets import redacted
-from pipeline.files.turns import Turn, taking_turns
-from pipeline.files.writable import check_writable
+from pipeline.files.turns import Turn, make, remove_dead, taking_turns
 from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE
-from pipeline.table.published import CURRENT, PublishedTable
-from pipeline.table.standing import standing
-from pipeline.table.version import LOOKUP, MANIFEST, SCORE_TABLE, Version
+from pipeline.table.published import CURRENT, LOOKUP, MANIFEST, SCORE_TABLE, PublishedTable, Version, standing
 
 _STAGING = ".staging-"
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
