@@ -27,6 +27,7 @@ FITTED = (
     "intercept",
     "largest_monotone_repair",
     "chosen",
+    "leaning",
     "cross_validated_log_loss",
 )
 """Facts of the fit that the report shows where there are any."""

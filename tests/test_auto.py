@@ -1,10 +1,12 @@
-"""The choice by cross-validated log loss: what it chooses, and that nothing but the observations decides."""
+"""The choice by cross-validated log loss, and place by place: what is chosen, and that the rows alone decide."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from calibrators import Isotonic, Smooth
+from calibrators.arithmetic import local_choice
 from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods.auto import CANDIDATES, Auto
@@ -34,12 +36,12 @@ def test_a_sigmoid_is_mostly_chosen_where_the_truth_is_one():
         random = np.random.default_rng(seed)
         scores = random.random(1000)
         labels = random.random(1000) < 1 / (1 + np.exp(-(4 * scores - 2)))
-        chosen.append(Auto().fit(scores, labels).chosen_)
+        chosen.append(Auto(list(CANDIDATES)).fit(scores, labels).chosen_)
     assert chosen.count("platt") >= 7
 
 
 def test_the_simplest_within_one_standard_error():
-    auto = Auto().fit(*wavy(3000))
+    auto = Auto(list(CANDIDATES)).fit(*wavy(3000))
     best = min(auto.cross_validated_log_loss_, key=auto.cross_validated_log_loss_.get)
     assert auto.excess_[best] == (0.0, 0.0)
     fine = [name for name in CANDIDATES if auto.excess_[name][0] <= auto.excess_[name][1]]
@@ -53,7 +55,7 @@ def test_the_map_is_the_chosen_methods_own_but_for_zeros_and_ones():
     from calibrators import ABB, BBQ, ENIR, Isotonic, Platt
 
     scores, labels = wavy(800)
-    auto = Auto().fit(scores, labels)
+    auto = Auto(list(CANDIDATES)).fit(scores, labels)
     cls = {"platt": Platt, "isotonic": Isotonic, "enir": ENIR, "bbq": BBQ, "abb": ABB}[auto.chosen_]
     own = cls().fit(scores, labels).predict(scores)
     if auto.chosen_ != "isotonic":
@@ -101,7 +103,10 @@ def test_the_losses_are_those_of_a_slow_cross_validation():
 @pytest.mark.parametrize("parts", [2, 7, 150])
 def test_parts_do_not_matter(parts):
     points = collapse(*wavy(400))
-    whole, cut = Auto().fit_points(points), fit_in_parts(Auto(), points, parts)
+    whole, cut = (
+        Auto(list(CANDIDATES)).fit_points(points),
+        fit_in_parts(Auto(list(CANDIDATES)), points, parts),
+    )
     assert cut.cross_validated_log_loss_ == whole.cross_validated_log_loss_
     assert cut.excess_ == whole.excess_
     assert np.array_equal(cut.predict(points.score), whole.predict(points.score))
@@ -110,9 +115,9 @@ def test_parts_do_not_matter(parts):
 def test_neither_order_nor_repetition_matters():
     scores, labels = wavy(400)
     weights = np.random.default_rng(1).integers(1, 4, 400)
-    one = Auto().fit(scores, labels, weights)
+    one = Auto(list(CANDIDATES)).fit(scores, labels, weights)
     order = np.random.default_rng(2).permutation(int(weights.sum()))
-    two = Auto().fit(np.repeat(scores, weights)[order], np.repeat(labels, weights)[order])
+    two = Auto(list(CANDIDATES)).fit(np.repeat(scores, weights)[order], np.repeat(labels, weights)[order])
     assert one.cross_validated_log_loss_ == two.cross_validated_log_loss_
 
 
@@ -159,7 +164,7 @@ def test_seeds_deal_differently():
 
 def test_scores_outside_the_unit_interval_leave_bbq_out():
     scores, labels = wavy(300)
-    auto = Auto().fit(10 * scores - 5, labels)
+    auto = Auto(list(CANDIDATES)).fit(10 * scores - 5, labels)
     assert "bbq" not in auto.cross_validated_log_loss_
     assert len(auto.cross_validated_log_loss_) == len(CANDIDATES) - 1
     with pytest.raises(ValueError, match="name another candidate"):
@@ -167,7 +172,7 @@ def test_scores_outside_the_unit_interval_leave_bbq_out():
 
 
 def test_one_positive_cannot_be_compared():
-    auto = Auto().fit([0.1, 0.2, 0.3], [0, 0, 1])
+    auto = Auto(list(CANDIDATES)).fit([0.1, 0.2, 0.3], [0, 0, 1])
     assert auto.chosen_ == "platt"
     assert auto.cross_validated_log_loss_ == {}
 
@@ -180,8 +185,113 @@ def test_one_positive_cannot_be_compared():
         ({"candidates": ["plat"]}, "found"),
         ({"folds": 1}, "folds: expected a whole number >= 2, found 1"),
         ({"seed": -1}, "seed"),
+        ({"max_error": 0}, "max_error"),
     ],
 )
 def test_what_is_refused(parameters, message):
     with pytest.raises(ValueError, match=message):
         Auto(**parameters).fit([0.1, 0.9], [0, 1])
+
+
+# Place by place
+
+
+def expit(f):
+    return 1 / (1 + np.exp(-f))
+
+
+def normal(n, truth, seed=0):
+    random = np.random.default_rng(seed)
+    z = 2 * random.standard_normal(n)
+    return expit(z), random.random(n) < expit(truth(z))
+
+
+def excess(fitted, truth, seed=100):
+    scores, _ = normal(20_000, truth, seed)
+    p, q = fitted.predict(scores), expit(truth(np.log(scores / (1 - scores))))
+    return np.mean(q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p)))
+
+
+TRUTHS = {
+    "smooth": lambda z: 0.6 * z - 0.5,
+    "steps": lambda z: np.floor(z * 0.8) * 1.2 + 0.5,
+    "both": lambda z: np.where(z < 0, 0.8 * z, 2.5 + 0.2 * (np.floor(3 * z))),
+}
+
+
+def test_curve_where_the_truth_is_smooth_and_steps_where_it_jumps():
+    found = {name: Auto().fit(*normal(200_000, truth)) for name, truth in TRUTHS.items()}
+    assert found["smooth"].chosen_ == "smooth"
+    assert found["smooth"].leaning_ < 0.05
+    assert found["steps"].leaning_ > 0.8
+    assert 0.05 < found["both"].leaning_ < 0.95
+    assert found["both"].chosen_ == "both"
+    for name, auto in found.items():
+        assert auto.cross_validated_log_loss_.keys() == {"smooth", "leaning"}
+        both = [
+            excess(made.fit(*normal(200_000, TRUTHS[name])), TRUTHS[name]) for made in (Smooth(), Isotonic())
+        ]
+        assert excess(auto, TRUTHS[name]) < 1.3 * min(both)
+
+
+def test_parts_do_not_matter_to_the_choice_place_by_place():
+    random = np.random.default_rng(0)
+    for weights in (None, random.integers(1, 4, 60_000), random.lognormal(0, 1, 60_000)):
+        points = collapse(*normal(60_000, TRUTHS["steps"]), weights)
+        whole = Auto(max_error=1e-5).fit_points(points)
+        cut = fit_in_parts(Auto(max_error=1e-5), points, 9)
+        assert np.array_equal(cut.predict(points.score), whole.predict(points.score))
+        assert cut.facts() == whole.facts()
+
+
+def test_shares_are_those_of_all_paths():
+    """Every path of states through few bins, one by one."""
+    import itertools
+
+    random = np.random.default_rng(0)
+    gains = random.normal(size=(6, 2))
+    prior, rate = 0.3, 2.0
+    move = 1 - np.exp(-rate / 6)
+    chance = np.array([1 - prior, prior])
+    total, lean = 0.0, np.zeros(6)
+    for path in itertools.product((0, 1), repeat=6):
+        p = chance[path[0]]
+        for one, other in itertools.pairwise(path):
+            p *= (1 - move) * (one == other) + move * chance[other]
+        p *= np.exp(sum(gains[i, state] for i, state in enumerate(path)))
+        total += p
+        lean += p * np.array(path)
+    assert local_choice.shares(gains, (prior,), (rate,)) == pytest.approx(lean / total, rel=1e-12)
+
+
+def test_leaning_is_isotonic_regression_with_the_curves_observations_added():
+    from sklearn.isotonic import IsotonicRegression
+
+    scores, labels = normal(3000, TRUTHS["steps"])
+    choice = Auto().fit(scores, labels).choice_
+    cells = choice.cells
+    p = choice.maps[0]
+    c = local_choice.STRENGTH / np.sum(cells.weight * p * (1 - p))
+    x = np.concatenate([cells.place, cells.place])
+    y = np.concatenate([cells.positives / cells.weight, p])
+    w = np.concatenate([cells.weight, c * cells.weight])
+    # Ties are joined before they are pooled.
+    expected = IsotonicRegression().fit(x, y, sample_weight=w).predict(cells.place)
+    assert choice.maps[1] == pytest.approx(expected, abs=1e-9)
+
+
+def test_segments_have_isotonic_regression():
+    auto = Auto(ends=0.5)
+    auto.sampling_rate = 0.1
+    for made in (auto.for_segments(), auto.beside_segments()):
+        assert repr(made) == "Isotonic(ends=0.5)"
+        assert made.sampling_rate == 0.1
+    several = Auto(["platt"])
+    assert several.beside_segments() is several
+
+
+def test_too_few_rows_for_halves_have_the_curve():
+    auto = Auto().fit([0.1, 0.2, 0.3], [0, 0, 1])
+    assert (auto.chosen_, auto.leaning_, auto.cross_validated_log_loss_) == ("smooth", 0.0, {})
+    scores = [0.1, 0.2, 0.3]
+    assert auto.predict(scores) == pytest.approx(Smooth().fit(scores, [0, 0, 1]).predict(scores))

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods.acp import ACP
+from calibrators.methods.auto import Auto
 from calibrators.methods.bayesian_binning import ABB, SBB
 from calibrators.methods.bbq import BBQ
 from calibrators.methods.beta import Beta
@@ -57,11 +58,11 @@ PROBABILITIES = {
     "enir-authors": ENIR(reference="authors"),
 }
 # Of scores in [0, 1] they take the log-odds, of others the scores.
-EITHER = {"smooth": Smooth(max_error=1e-6)}
+EITHER = {"smooth": Smooth(max_error=1e-6), "auto": Auto(max_error=1e-6)}
 MAPS = {**ANY_SCORE, **PROBABILITIES, **EITHER}
 ACPS = {"acp": FixedWidthACP()}
 EVERYTHING = {**MAPS, **ACPS}
-MONOTONE = {name: MAPS[name] for name in ("isotonic", "isotonic-strict", "dgg", "smooth")}
+MONOTONE = {name: MAPS[name] for name in ("isotonic", "isotonic-strict", "dgg", "smooth", "auto")}
 
 
 def over(calibrators):
@@ -212,7 +213,7 @@ def test_all_scores_equal(calibrator):
     fitted = fit(calibrator, np.full(100, 0.3), np.arange(100) % 4 == 0)
     # Where the prior is the score itself, a hundred rows do not move it all the way.
     assert fitted.predict([0.3]) == pytest.approx(
-        [0.25], abs=0.04 if isinstance(calibrator, Smooth) else 0.02
+        [0.25], abs=0.04 if isinstance(calibrator, (Auto, Smooth)) else 0.02
     )
     assert_probabilities(fitted, grid())
 

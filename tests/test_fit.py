@@ -152,7 +152,7 @@ def test_auto_chooses_once_for_all_rows_and_says_what(tmp_path, rows):
         tmp_path,
         pa.table({"score": score, "label": label, "part": np.arange(score.size) % 2}),
         "calibrator.method=auto",
-        "calibrator.params={folds: 3}",
+        "calibrator.params={candidates: [platt, isotonic, enir, bbq, abb], folds: 3}",
         "log.segment=part",
         "segments.min_rows=10",
     )
@@ -162,7 +162,9 @@ def test_auto_chooses_once_for_all_rows_and_says_what(tmp_path, rows):
     data = manifest["data"]
     assert data["chosen"] in data["cross_validated_log_loss"]
     assert set(data["cross_validated_log_loss"]) == {"platt", "isotonic", "enir", "bbq", "abb"}
-    whole = make_calibrator("auto", {"folds": 3}).fit(score, label)
+    whole = make_calibrator(
+        "auto", {"candidates": ["platt", "isotonic", "enir", "bbq", "abb"], "folds": 3}
+    ).fit(score, label)
     assert data["cross_validated_log_loss"] == whole.cross_validated_log_loss_
 
 

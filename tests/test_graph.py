@@ -308,7 +308,7 @@ WINDOW = ("window.column=date", "window.last=4d", "window.until=2026-01-04", "wi
         SEGMENTS,
         (*SEGMENTS, "segments.shrinkage=none"),
         (*SEGMENTS, "calibrator.method=platt"),
-        (*SEGMENTS, "calibrator.method=auto"),
+        (*SEGMENTS, "calibrator.method=auto", "calibrator.params={candidates: [platt, isotonic]}"),
         WINDOW,
         (*WINDOW, *SEGMENTS, "window.half_life=2d", "calibrator.method=bbq"),
         (*WINDOW, "window.half_life=2d", "score_table.grid=0.01", "log.negative_sampling_rate=0.5"),

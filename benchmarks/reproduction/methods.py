@@ -13,7 +13,7 @@ from benchmarks.reproduction.classifiers import Scores
 from benchmarks.reproduction.data import Mask
 from calibrators.measures.predictions import Measures, measure
 from calibrators.methods.acp import ACP
-from calibrators.methods.auto import Auto
+from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.bayesian_binning import ABB, SBB
 from calibrators.methods.bbq import BBQ
 from calibrators.methods.dgg import DGG
@@ -42,7 +42,7 @@ CALIBRATORS: dict[str, Callable[[], Any]] = {
     "sbb": lambda: SBB(cuts="frequency"),
     "abb": lambda: ABB(cuts="frequency"),
     "dgg": lambda: DGG(ends=0),
-    "auto": lambda: Auto(ends=0),
+    "auto": lambda: Auto(tuple(CANDIDATES), ends=0),
 }
 """Methods of this project that see the score alone; isotonic ones with plain ends, as in the papers."""
 

@@ -1,4 +1,4 @@
-"""The choice of a method by cross-validated log loss."""
+"""What the observations say of how to calibrate: place by place, or of several methods by cross-validated log loss."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ import numpy as np
 
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.cumulative import Layout, layout_pass
+from calibrators.arithmetic.cumulative import Layout, layout_of, layout_pass, part_totals
+from calibrators.arithmetic.curve import cells_on, places_of
+from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
+from calibrators.arithmetic.local_choice import Choice, chosen
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points
 from calibrators.arithmetic.pooling import check_ends
+from calibrators.arithmetic.tabulate import check_max_error
+from calibrators.arithmetic.tabulated_curve import tabulated_curve
 from calibrators.measures.predictions import side_by_side
 from calibrators.methods.base import Calibrator
 from calibrators.methods.folded import FoldedPoints
@@ -32,77 +37,124 @@ CANDIDATES = {
 of all binnings."""
 
 
-class Auto(Calibrator):
-    """The calibrator with the best cross-validated log loss, or a simpler one that is not clearly worse.
+_ALL = 0.05
+"""Of the observations: so few are as good as none."""
 
-    Each candidate is fitted to the observations outside each fold and judged by its log loss on those inside. The
+
+class Auto(Calibrator):
+    """A smooth curve, or isotonic regression that leans on it, place by place along the score, as the data decide.
+
+    `Smooth` is many times better than isotonic regression where the truth is smooth, and worse where it jumps. Both
+    are fitted to all observations, isotonic regression leaning on the curve as on 3,000 observations' worth of
+    information; and to each of two halves of them, which judge what was fitted to the other half, in 1,000 bins along
+    the score. A hidden Markov chain along the bins says how likely either is to be right in each, and the map is the
+    mixture by these shares, made to rise. Beta calibration and Platt scaling of log-odds are curves without bends;
+    isotonic regression is what leaning becomes where observations are many.
+
+    With `candidates` it is the one of them with the best cross-validated log loss, or a simpler one that is not clearly
+    worse: each is fitted to the observations outside each fold and judged by its log loss on those inside. The
     one-standard-error rule: of the candidates whose mean loss exceeds the best one's by at most one standard error
     of that difference (which is taken observation by observation), the simplest is chosen, and fitted to all
     observations. The folds are a function of the scores, the numbers of observations there and `seed` alone; ties are
     one point whose observations are dealt by numbers, weights count as repeated rows.
 
-    Best where nothing is known of the truth: in simulations 1.4 times the excess loss of the best method in the median,
-    7 at most (docs/methods.md).
-
     Parameters
     ----------
-    candidates : sequence of names, from the simplest; None for platt, isotonic, enir, bbq, abb
+    candidates : sequence of names of platt, isotonic, enir, bbq, abb, from the simplest; None for the curve
         bbq is left out for scores outside [0, 1].
     folds : int >= 2, default 5
-        Fewer, where a label has less than twice as many observations; with less than four of a label nothing is
-        compared, and the simplest candidate is taken.
+        With `candidates`. Fewer, where a label has less than twice as many observations; with less than four of a
+        label nothing is compared, and the simplest candidate is taken.
     seed : int in [0, 2**31), default 0
+        Of folds and halves.
     ends : float >= 0, default 1
-        Of isotonic regression: see `Isotonic`.
+        Of isotonic regression among candidates, and of segments: see `Isotonic`.
+    max_error : float in [1e-12, 0.1], default 1e-7
+        Without candidates, as for `Smooth`: less than a hundred million rows tell, in a tenth of the rows of a map.
 
     Attributes
     ----------
     chosen_ : str
+        Of the candidates; without them 'smooth', 'leaning' or 'both', where neither has 95 % of the observations.
+    leaning_ : float in [0, 1]
+        The share of the observations whose probability is that of isotonic regression that leans on the curve.
     cross_validated_log_loss_ : dict of str to float >= 0
         Mean over all observations, natural logarithm; empty where nothing could be compared.
     excess_ : dict of str to tuple of two floats
-        Mean excess over the best candidate's loss, and its standard error.
+        Of candidates: mean excess over the best one's loss, and its standard error.
+    choice_ : Choice
+        Without candidates, what the map was made of.
 
     Notes
     -----
-    Neither 0 nor 1 is ever returned. Isotonic regression has `ends`; the maps of the others, and its own where `ends`
-    is 0, are shrunk: p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the weights, since N observations cannot tell a
-    rarer event from an impossible one. Candidates are judged as they would be returned. Otherwise one held-out positive
-    in a block of zeros would make a loss infinite.
+    One pass, and three fits as `Smooth` has one: their time does not depend on the number of observations.
 
-    All candidates and folds are fitted in the same passes; time and what is gathered are those of all
-    candidates, times the number of folds.
+    With `candidates`, neither 0 nor 1 is ever returned either. Isotonic regression has `ends`; the maps of the others,
+    and its own where `ends` is 0, are shrunk: p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the weights, since N
+    observations cannot tell a rarer event from an impossible one. Candidates are judged as they would be returned.
+    Otherwise one held-out positive in a block of zeros would make a loss infinite. All candidates and folds are fitted
+    in the same passes; time and what is gathered are those of all candidates, times the number of folds.
+
+    Segments have isotonic regression under a choice without candidates: a curve for each would follow noise.
 
     References
     ----------
-    Breiman, Friedman, Olshen & Stone (1984), "Classification and regression trees", section 3.4.3: the rule.
+    Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77, 257-286.
+    Breiman, Friedman, Olshen & Stone (1984), "Classification and regression trees", section 3.4.3: the
+    one-standard-error rule.
 
     Examples
     --------
     >>> import numpy as np
     >>> from calibrators.methods.auto import Auto
-    >>> scores = np.arange(200) / 200
-    >>> auto = Auto().fit(scores, np.abs(scores - 0.5) > 0.25)
+    >>> scores = np.arange(2000) / 2000
+    >>> labels = np.random.default_rng(0).random(2000) < scores**2
+    >>> auto = Auto().fit(scores, labels)
     >>> auto.chosen_
-    'bbq'
+    'smooth'
+    >>> auto.predict([0.2, 0.5, 0.9]).round(2)
+    array([0.04, 0.24, 0.82])
     """
 
-    fitted_for_segments = True
-
     chosen_: str
+    leaning_: float
+    choice_: Choice
     cross_validated_log_loss_: dict[str, float]
     excess_: dict[str, tuple[float, float]]
 
     def __init__(
-        self, candidates: Sequence[str] | None = None, folds: int = 5, seed: int = 0, ends: float = 1
+        self,
+        candidates: Sequence[str] | None = None,
+        folds: int = 5,
+        seed: int = 0,
+        ends: float = 1,
+        max_error: float = 1e-7,
     ) -> None:
         self.candidates = candidates
         self.folds = folds
         self.seed = seed
         self.ends = ends
+        self.max_error = max_error
+
+    @property
+    def single_pass(self) -> bool:  # type: ignore[override]
+        """Whether one pass is enough: without candidates."""
+        return self.candidates is None
+
+    @property
+    def fitted_for_segments(self) -> bool:  # type: ignore[override]
+        """Whether what segments have is known only once all rows are fitted: with candidates."""
+        return self.candidates is not None
 
     def facts(self) -> dict[str, Any]:
         """What was chosen, and what it was compared with."""
+        if self.candidates is None:
+            return {
+                "chosen": self.chosen_,
+                "leaning": self.leaning_,
+                "cross_validated_log_loss": self.cross_validated_log_loss_,
+                **self.choice_.curve.averages(),
+            }
         return {
             "chosen": self.chosen_,
             "cross_validated_log_loss": self.cross_validated_log_loss_,
@@ -111,11 +163,15 @@ class Auto(Calibrator):
 
     def for_segments(self) -> Calibrator:
         """The chosen calibrator: a choice for each segment would follow noise."""
-        made = self._make(self.chosen_)
-        if self.chosen_ == "enir":
+        made = self._make("isotonic" if self.candidates is None else self.chosen_)
+        if self.candidates is not None and self.chosen_ == "enir":
             made.set_params(shrink=1)
         made.sampling_rate = self.sampling_rate
         return made
+
+    def beside_segments(self) -> Calibrator:
+        """Isotonic regression, on whose blocks segments can lean; with candidates itself."""
+        return self.for_segments() if self.candidates is None else self
 
     def check_parameters(self) -> None:
         """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""
@@ -128,16 +184,41 @@ class Auto(Calibrator):
             if not isinstance(number, Integral) or isinstance(number, bool) or not low <= number < 2**31:
                 raise ValueError(f"{name}: expected a whole number >= {low}, found {number!r}")
         check_ends(self.ends)
+        check_max_error(self.max_error)
 
     def _names(self) -> tuple[str, ...]:
         return tuple(CANDIDATES if self.candidates is None else self.candidates)
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: of all candidates in all folds."""
+        if self.candidates is None:
+            return super().gathers(0, parts) + gathered_bytes(points, parts)
         each = sum(self._make(name).gathers(points, parts, weighted=weighted) for name in self._names())
         return each * int(self.folds)
 
+    def _passes_for_all_rows(self) -> Passes:
+        # The curve is that of all rows by itself: exactly, the odds of all rows are its odds times the rate.
+        return self._local() if self.candidates is None else super()._passes_for_all_rows()
+
     def _passes(self) -> Passes:
+        return self._local() if self.candidates is None else self._best()
+
+    def _local(self) -> Passes:
+        fine: FineCells = yield fine_cells_pass()
+        places = places_of(fine, self.sampling_rate)
+        cells = cells_on(places, fine)
+        self.choice_ = chosen(cells, _halves(fine, int(self.seed)))
+        self.leaning_ = self.choice_.leaning
+        self.chosen_ = (
+            "smooth" if self.leaning_ <= _ALL else "leaning" if self.leaning_ >= 1 - _ALL else "both"
+        )
+        found = dict(zip(("smooth", "leaning"), self.choice_.held_out.tolist(), strict=True))
+        self.cross_validated_log_loss_ = {name: loss for name, loss in found.items() if math.isfinite(loss)}
+        return tabulated_curve(
+            fine, places, self.choice_.knots(), math.log(self.sampling_rate), float(self.max_error)
+        )
+
+    def _best(self) -> Passes:
         layout: Layout = yield layout_pass()
         names = self._names()
         if layout.first[0] < 0 or layout.last > 1:
@@ -185,6 +266,19 @@ class Auto(Calibrator):
         self.chosen_ = names[int(np.argmax(excess <= error))]
         self.cross_validated_log_loss_ = dict(zip(names, mean.tolist(), strict=True))
         self.excess_ = dict(zip(names, zip(excess.tolist(), error.tolist(), strict=True), strict=True))
+
+
+def _halves(fine: FineCells, seed: int) -> list[tuple[Array, Array]]:
+    """Weight and positives in each cell of two halves of the observations."""
+    points = Points(fine.first, fine.weight, fine.positives)
+    found = []
+    for half in FoldedPoints(layout_of([part_totals(points)]), 2, seed).split(points, 0):
+        weight, positives = np.zeros(fine.first.size), np.zeros(fine.first.size)
+        if half is not None:
+            at = np.searchsorted(fine.first, half.score)
+            weight[at], positives[at] = half.weight, half.positives
+        found.append((weight, positives))
+    return found
 
 
 def _losses(

@@ -168,6 +168,10 @@ class Calibrator(Parameters, ABC):
         """The calibrator for segments of the observations that this one is fitted to: itself, as a rule."""
         return self
 
+    def beside_segments(self) -> Calibrator:
+        """The calibrator of all rows where segments have maps besides: itself, as a rule."""
+        return self
+
     def in_lines(self, *, falling: bool) -> Calibrator:
         """A calibrator that says, where its map's log-odds are a line, only that: see `line_`. Itself, as a rule.
 

@@ -251,8 +251,9 @@ class CalibratorConfig(Section):
         "average. histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta "
         "calibration, of scores in [0, 1]. smooth: a rising curve whose prior is the score, averaged by "
         "evidence. dg, dgg: isotonic regression on a log that `logcal generate` made, on its rows and on groups "
-        "of them. auto: of platt, isotonic, enir, bbq and abb the simplest that is not clearly worse by "
-        "cross-validation. docs/methods.md helps to choose.",
+        "of them. auto: smooth, or isotonic regression that leans on it, place by place along the score as halves "
+        "of the rows decide (with segments isotonic); with params: {candidates: [platt, isotonic, enir, bbq, abb]} the "
+        "simplest of these that is not clearly worse by cross-validation. docs/methods.md helps to choose.",
     )
     params: dict[str, Any] = Field(
         {},

@@ -81,7 +81,8 @@ class Recipe:
 
     def calibrator(self) -> Calibrator:
         """A new one. Errors: as `make_calibrator`."""
-        return make_calibrator(self.method, self.parameters, self.sampling_rate)
+        made = make_calibrator(self.method, self.parameters, self.sampling_rate)
+        return made.beside_segments() if self.columns else made
 
     @property
     def can_lean(self) -> bool:

@@ -190,8 +190,8 @@ def plain_content(recipe: Recipe, fit: Fit) -> Content:
 
 def segmented_content(recipe: Recipe, fit: SegmentedFit, of_all: Fit) -> Content:
     """The table of a fit to segments."""
-    # What was chosen for all rows holds for the segments too.
-    chosen = of_all.calibrator.facts() if recipe.method == "auto" else {}
+    # What was chosen for all rows holds for the segments too. Without candidates that is isotonic regression.
+    chosen = of_all.calibrator.facts() or {"chosen": "isotonic"} if recipe.method == "auto" else {}
     content = _content(recipe, {**of_all.table.facts(), "largest_monotone_repair": fit.repair, **chosen})
     files = segmented_files(fit, recipe.columns, content)
     segments = {
