@@ -168,6 +168,34 @@ def test_auto_chooses_once_for_all_rows_and_says_what(tmp_path, rows):
     assert data["cross_validated_log_loss"] == whole.cross_validated_log_loss_
 
 
+def test_auto_gives_segments_isotonic_regression_and_says_so(tmp_path, rows):
+    score, label, _ = rows
+    table = pa.table({"score": score, "label": label, "part": np.arange(score.size) % 3})
+    found = {}
+    for method in ("auto", "isotonic"):
+        (tmp_path / method).mkdir()
+        outcome = fitted(tmp_path / method, table, f"calibrator.method={method}", "log.segment=part")
+        found[method] = pq.read_table(outcome.summary["lookup_path"])
+        manifest = json.loads(
+            (
+                tmp_path / method / "store/t/versions" / outcome.summary["version"] / "manifest.json"
+            ).read_text()
+        )
+        assert manifest["data"].get("chosen") == ("isotonic" if method == "auto" else None)
+    assert found["auto"].equals(found["isotonic"])
+
+
+def test_auto_says_what_it_chose_and_by_how_much(tmp_path, rows):
+    score, label, _ = rows
+    outcome = fitted(tmp_path, pa.table({"score": score, "label": label}), "calibrator.method=auto")
+    manifest = json.loads(
+        (tmp_path / "store/t/versions" / outcome.summary["version"] / "manifest.json").read_text()
+    )
+    whole = make_calibrator("auto", {}).fit(score, label)
+    assert {name: manifest["data"][name] for name in whole.facts()} == whole.facts()
+    assert set(manifest["data"]["cross_validated_log_loss"]) == {"smooth", "leaning"}
+
+
 def test_weights_that_nobody_meant_as_counts_are_said(tmp_path, rows, caplog):
     score, label, weight = rows
     with caplog.at_level("WARNING", "logcal"):
