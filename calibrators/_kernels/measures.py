@@ -1,228 +1,208 @@
-"""Sums over a part of the points in ascending order of their predictions, without rounding.
+"""Compiled loops of the measuring engine: sums over sorted predictions, of many columns at once.
 
-Every sum is linear in weight and positives at a given prediction and is returned as an expansion (see `sums`), so
-that neither cutting a part in two nor splitting a tie changes it. Arguments common to all:
-
-p : float64 array, shape (m,), ascending predictions; equal neighbours are a tie
-w, k : float64 arrays, shape (m,), weight > 0 and positives in [0, weight]
-
-Where w and k are counts, that is whole numbers with a sum of at most `COUNTS_LIMIT`, `count_sums` takes the same sums
-several times as fast.
+A column is a run of points, ascending by prediction. Sums are double-doubles, so that their first 16 digits depend
+neither on the order of the additions nor on where a column was cut. See `calibrators.measures.engine`.
 """
 
 import numpy as np
 
-from calibrators._kernels.accumulators import (
-    CHUNKS,
-    accumulate,
-    accumulate_product,
-    drain,
-)
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.copying import put
-from calibrators._kernels.logarithm import log_in_place
-from calibrators._kernels.sums import MAX_COMPONENTS, add
+from calibrators._kernels.double_double import add_pairs, two_product, two_sum
 
-COUNTS_LIMIT = 2.0**30
-"""Twice its square fits an int64."""
+(
+    WEIGHT,
+    POSITIVES,
+    PREDICTED,
+    SQUARES,
+    BRIER,
+    LOG_LOSS,
+    INFINITE,
+    VARIANCE,
+    RESIDUAL,
+    SIGNED,
+    SIGNED_VARIANCE,
+    INNER,
+    ALONG,
+    ACROSS,
+    SQUARE,
+    LEFT_OUT,
+    INFORMATION,
+    HIT_PLACES,
+    HIT_SQUARES,
+    MISS_PLACES,
+    MISS_SQUARES,
+) = range(21)
+"""The sums of a column, over its points with prediction p, weight w and positives k, of which w - k are negatives.
 
-_MANY = 2.0**31
-_STRIP = 1024
+w, k, w p, and w**2 (of each score that a point was joined from): those that bins have as well, `BINNED` in number;
+squared errors; log losses, and the weight of the infinite ones; w p (1 - p) (1 - p + p / rate), see `accumulate`;
+k - w p, the same times (1 - 2 p), and the variance of that; over predictions between 0 and 1, with x their log odds and
+v = w p (1 - p): k - w p, x (k - w p), x v, x**2 v; the weight of the other predictions; v; and of the ranking: with a
+positive's place twice the negatives below it and once those tied with it, the sums of place and place**2 over the
+positives, and the same of negatives.
+"""
 
-TINY = 2.0**-200
-"""Predictions below count as 0, but in the log loss of positives: their products stay exact."""
-
-_SUBNORMAL = 2.0**-1022
-_UP = 2.0**64
-_LOG_UP = 44.3614195558364998  # of _UP
-
-
-@kernel
-def counts_and_whole(w, k):
-    """Whether all numbers are whole, and whether they are counts (above)."""
-    total = np.int64(0)
-    for start in range(0, w.size, _STRIP):
-        broken = np.int64(0)
-        # Without branches and in whole numbers, so that it is several at a time.
-        for i in range(start, min(start + _STRIP, w.size)):
-            broken += np.int64(w[i] != np.floor(w[i])) + np.int64(k[i] != np.floor(k[i]))
-            total += np.int64(min(w[i], _MANY))
-        if broken != 0:
-            return False, False
-    return total <= COUNTS_LIMIT, True
-
-
-@kernel
-def ascending(p):
-    """Whether no prediction lies below the one before."""
-    falls = np.int64(0)
-    for i in range(1, p.size):
-        falls += np.int64(not p[i - 1] <= p[i])
-    return falls == 0
+SUMS = 21
+BINNED = 4
 
 
 @kernel
-def segment_sums(p, w, k, edges):
-    """Sums per segment, the predictions with edges[j - 1] <= p < edges[j]: shape (segments, 4, components).
+def accumulate(points, squares, losses, starts, state, edges, limits, scale, exact, rate):
+    """Add the points of columns to the columns' sums.
 
-    The four are: weight, positives, weight times prediction, squares of the weights.
+    Parameters
+    ----------
+    points : float64 arrays, shape (m,): prediction, strictly ascending in a column; weight; positives; and the
+        probability that is measured, which is the prediction but where rows were sampled
+    squares : float64 array, shape (m,): see `SQUARES`; or (0,): the squares of the weights
+    losses : float64 arrays, shape (m,): -log(p) and -log(1 - p) of the probability p
+    starts : int64 array, shape (columns + 1,): where each column begins, and the end
+    state : what was added before, changed. sums : shape (columns, 2, SUMS), high and low parts. passed : int64
+        array, shape (columns, 2): edges and limits behind. upto : shape (columns, edges, 2, BINNED): sums below each
+        edge. below : shape (columns, limits, 2, BINNED): sums before the point whose weight reaches the limit. ties :
+        shape (columns, limits, 4): that point.
+    edges : float64 array, ascending. limits : float64 array, shape (columns, limits), ascending
+    scale : float64 array, shape (columns,): factors of weights in the ranking's sums, which have their third power
+    exact : bool array, shape (columns,): whether the products of weights in the ranking's sums are whole numbers
+        that doubles hold
+    rate : float > 0: where rows were sampled, of negatives, whose weights stand for 1 / rate rows each
+
+    Of columns with predictions outside [0, 1], which are no probabilities, only the sums that need none are right.
     """
-    segments = edges.size + 1
-    out = np.zeros((segments, 4, MAX_COMPONENTS))
-    accumulators = np.zeros((4, CHUNKS), np.int64)
-    weights, hits, products, squares = accumulators[0], accumulators[1], accumulators[2], accumulators[3]
-    slot = np.empty(1)
-    bits = slot.view(np.uint64)
-    m = p.size
-    widest = 1
-    i = 0
-    for j in range(segments):
-        limit = edges[j] if j < edges.size else np.inf
-        start = i
-        while i < m and p[i] < limit:
-            x = p[i] if p[i] >= TINY else 0.0
-            accumulate(weights, slot, bits, w[i])
-            accumulate(hits, slot, bits, k[i])
-            accumulate_product(products, slot, bits, w[i], x)
-            accumulate_product(squares, slot, bits, w[i], w[i])
-            i += 1
-        if i > start:
-            for q in range(4):
-                widest = max(widest, drain(accumulators[q], out[j, q]))
-    return out[:, :, :widest].copy()
-
-
-@kernel
-def add_losses(p, w, k, squared, logs, infinite, slot, bits, work):
-    """Add squared errors, log losses where finite, and the weight of the infinite ones, to accumulators.
-
-    work : scratch: float64 arrays `values`, the same memory as int64, and two more.
-    """
-    values, value_bits, _, exponents = work
-    for i in range(p.size):
-        hits, misses = k[i], w[i] - k[i]
-        # w >= k >= 0, so this is what rounding the difference lost.
-        rest = (w[i] - misses) - k[i]
-        x = p[i]
-        small = x if x >= TINY else 0.0
-        if hits > 0.0:
-            if x > 0.0:
-                values[0] = x if x >= _SUBNORMAL else x * _UP
-                log_in_place(values, value_bits, exponents, 1)
-                loss = -values[0] if x >= _SUBNORMAL else _LOG_UP - values[0]
-                accumulate_product(squared, slot, bits, hits, (1.0 - x) * (1.0 - x))
-                accumulate_product(logs, slot, bits, hits, loss)
+    sums, passed, upto, below, ties = state
+    p, weight, positives, chance = points
+    of_hits, of_misses = losses
+    high, low, x = np.empty(SUMS), np.empty(SUMS), np.zeros(SUMS)
+    for c in range(starts.size - 1):
+        for q in range(SUMS):
+            high[q], low[q] = sums[c, 0, q], sums[c, 1, q]
+        e, t = passed[c]
+        edge = edges[e] if e < edges.size else np.inf
+        limit = limits[c, t] if t < limits.shape[1] else np.inf
+        factor = scale[c]
+        proper = starts[c] < starts[c + 1] and p[starts[c]] >= 0.0 and p[starts[c + 1] - 1] <= 1.0
+        for i in range(starts[c], starts[c + 1]):
+            a, w, k = p[i], weight[i], positives[i]
+            n = w - k
+            square = squares[i] if squares.size > 0 else w * w
+            while a >= edge:
+                for q in range(BINNED):
+                    upto[c, e, 0, q], upto[c, e, 1, q] = high[q], low[q]
+                e += 1
+                edge = edges[e] if e < edges.size else np.inf
+            while high[0] + w >= limit:
+                for q in range(BINNED):
+                    below[c, t, 0, q], below[c, t, 1, q] = high[q], low[q]
+                ties[c, t, 0], ties[c, t, 1], ties[c, t, 2], ties[c, t, 3] = a, w, k, square
+                t += 1
+                limit = limits[c, t] if t < limits.shape[1] else np.inf
+            x[0], x[1], x[3] = w, k, square
+            if proper:
+                a = chance[i]
+                b = 1.0 - a
+                hit, miss = of_hits[i], of_misses[i]
+                inner = 0.0 < a < 1.0
+                v = w * a * b
+                left = k * b - n * a
+                x[2] = w * a
+                x[4] = k * (b * b) + n * (a * a)
+                x[5] = (k * hit if k > 0.0 and a > 0.0 else 0.0) + (n * miss if n > 0.0 and b > 0.0 else 0.0)
+                x[6] = (0.0 if a > 0.0 else k) + (0.0 if b > 0.0 else n)
+                x[7] = v * (b + a / rate)
+                x[8] = left
+                x[9] = left * (b - a)
+                x[10] = v * (b - a) * (b - a)
+                odds = miss - hit if inner else 0.0
+                x[11] = left if inner else 0.0
+                x[12] = odds * left
+                # In this order: log odds are below 800, products of two small numbers may be no numbers.
+                x[13] = v * odds
+                x[14] = v * odds * odds
+                x[15] = 0.0 if inner else w
+                x[16] = v
+            if exact[c]:
+                place = 2.0 * (high[0] - high[1]) + n
+                x[17] = k * place
+                x[18] = k * place * place
+                place = 2.0 * high[1] + k
+                x[19] = n * place
+                x[20] = n * place * place
             else:
-                accumulate(squared, slot, bits, hits)
-                accumulate(infinite, slot, bits, hits)
-        if misses > 0.0:
-            if x < 1.0:
-                y = 1.0 - small
-                values[0] = y
-                log_in_place(values, value_bits, exponents, 1)
-                # As in `count_sums`.
-                loss = -(values[0] + ((1.0 - y) - small) * (2.0 - y))
-                accumulate_product(squared, slot, bits, misses, small * small)
-                accumulate_product(logs, slot, bits, misses, loss)
-                if rest != 0.0:
-                    accumulate_product(squared, slot, bits, rest, small * small)
-                    accumulate_product(logs, slot, bits, rest, loss)
-            else:
-                accumulate(squared, slot, bits, misses)
-                accumulate(infinite, slot, bits, misses)
-                if rest != 0.0:
-                    accumulate(squared, slot, bits, rest)
-                    accumulate(infinite, slot, bits, rest)
+                hits = (factor * high[1], factor * low[1])
+                misses = add_pairs(factor * high[0], factor * low[0], -hits[0], -hits[1])
+                hit, rest = factor * k, two_sum(factor * w, -factor * k)
+                x[17], low[17], x[18], low[18] = _placed(misses, rest, hit, 0.0, low[17], low[18])
+                x[19], low[19], x[20], low[20] = _placed(hits, (hit, 0.0), rest[0], rest[1], low[19], low[20])
+            for q in range(SUMS):
+                s = high[q] + x[q]
+                y = s - high[q]
+                low[q] += (high[q] - (s - y)) + (x[q] - y)
+                high[q] = s
+        passed[c, 0], passed[c, 1] = e, t
+        for q in range(SUMS):
+            high[q], low[q] = two_sum(high[q], low[q])
+            sums[c, 0, q], sums[c, 1, q] = high[q], low[q]
+        # For now nothing lies above; points that follow may.
+        for j in range(e, edges.size):
+            for q in range(BINNED):
+                upto[c, j, 0, q], upto[c, j, 1, q] = high[q], low[q]
+
+
+@kernel(inline=True)
+def _placed(below, tied, weight, weight_low, place_low, square_low):
+    """A weight times its place, and times the square of that; and what rounding took of both, added to low parts."""
+    place, rest = add_pairs(2.0 * below[0], 2.0 * below[1], tied[0], tied[1])
+    first, error = two_product(weight, place)
+    place_low += error + weight * rest + weight_low * place
+    square, other = two_product(place, place)
+    other += 2.0 * place * rest
+    second, error = two_product(weight, square)
+    square_low += error + weight * other + weight_low * square
+    return first, place_low, second, square_low
 
 
 @kernel
-def loss_sums(p, w, k):
-    """Sums of the squared errors, of the log losses where finite, and the weight of the infinite ones: (3, c).
+def join(keys, addends, starts):
+    """Join neighbours with equal keys within columns.
 
-    The log loss of a row is infinite where p = 0 and the label is 1, or p = 1 and the label is 0.
+    keys : float64 array, shape (m,). addends : float64 array, shape (sums, 2, m): double-doubles, added up
+    starts : int64 array, shape (columns + 1,)
+
+    Returns
+    -------
+    at : int64 array, shape (joined,): where each begins. sums : float64 array, shape (sums, 2, joined)
+    starts : int64 array, shape (columns + 1,): of the joined ones
     """
-    out = np.zeros((3, MAX_COMPONENTS))
-    accumulators = np.zeros((3, CHUNKS), np.int64)
-    slot, values = np.empty(1), np.empty(1)
-    work = (values, values.view(np.int64), np.empty(1), np.empty(1))
-    add_losses(p, w, k, accumulators[0], accumulators[1], accumulators[2], slot, slot.view(np.uint64), work)
-    widest = 1
-    for q in range(3):
-        widest = max(widest, drain(accumulators[q], out[q]))
-    return out[:, :widest].copy()
+    m = keys.size
+    at = np.empty(m, np.int64)
+    own = np.zeros(starts.size, np.int64)
+    n = 0
+    for c in range(starts.size - 1):
+        for i in range(starts[c], starts[c + 1]):
+            if i == starts[c] or keys[i] != keys[i - 1]:
+                at[n] = i
+                n += 1
+        own[c + 1] = n
+    sums = np.empty((addends.shape[0], 2, n))
+    for q in range(addends.shape[0]):
+        for j in range(n):
+            high, low = addends[q, 0, at[j]], addends[q, 1, at[j]]
+            for i in range(at[j] + 1, at[j + 1] if j + 1 < n else m):
+                high, low = add_pairs(high, low, addends[q, 0, i], addends[q, 1, i])
+            sums[q, 0, j], sums[q, 1, j] = high, low
+    return at[:n].copy(), sums, own
 
 
 @kernel
-def rank_sum(p, w, k):
-    """The sum over ties of positives * (2 * weight below the tie + weight of the tie), as an expansion."""
-    out = np.zeros(MAX_COMPONENTS)
-    accumulator = np.zeros(CHUNKS, np.int64)
-    slot = np.empty(1)
-    bits = slot.view(np.uint64)
-    below = np.empty(MAX_COMPONENTS)
-    weight = np.empty(MAX_COMPONENTS)
-    hits = np.empty(MAX_COMPONENTS)
-    n_below = 0
-    m = p.size
-    i = 0
-    while i < m:
-        first = i
-        n_weight = n_hits = 0
-        while i < m and p[i] == p[first]:
-            n_weight = add(weight, n_weight, w[i])
-            n_hits = add(hits, n_hits, k[i])
-            i += 1
-        for a in range(n_hits):
-            for b in range(n_below):
-                accumulate_product(accumulator, slot, bits, hits[a], 2.0 * below[b])
-            for b in range(n_weight):
-                accumulate_product(accumulator, slot, bits, hits[a], weight[b])
-        for b in range(n_weight):
-            n_below = add(below, n_below, weight[b])
-    return out[: max(1, drain(accumulator, out))].copy()
+def add_terms(terms, starts, sums):
+    """Add the terms of each column's points to its sums.
 
-
-@kernel
-def _crossings_of_counts(w, carry, targets):
-    out = np.full(targets.size, w.size - 1, np.int64)
-    before = np.int64(carry)
-    j = 0
-    for i in range(w.size):
-        before += np.int64(w[i])
-        while j < targets.size and before >= targets[j]:
-            out[j] = i
-            j += 1
-        if j == targets.size:
-            break
-    return out
-
-
-@kernel
-def crossings(w, carry, targets, counts):
-    """For each target the first index at which the exact cumulative weight reaches it.
-
-    carry : expansion of the weight before w[0]. targets : float64 array, ascending, all within reach.
+    terms : float64 array, shape (terms, m). sums : float64 array, shape (2, columns, terms), changed
     """
-    if counts and (carry.size == 0 or (carry.size == 1 and carry[0] == np.floor(carry[0]))):
-        return _crossings_of_counts(w, carry[0] if carry.size > 0 else 0.0, targets)
-    components = np.empty(MAX_COMPONENTS + 1)
-    scratch = np.empty(MAX_COMPONENTS + 1)
-    n = carry.size
-    put(components, carry)
-    out = np.full(targets.size, w.size - 1, np.int64)
-    j = 0
-    for i in range(w.size):
-        n = add(components, n, w[i])
-        while j < targets.size:
-            # The largest component decides all but near-ties.
-            if components[n - 1] < 0.999999 * targets[j]:
-                break
-            put(scratch, components[:n])
-            rest = add(scratch, n, -targets[j])
-            if rest > 0 and scratch[rest - 1] < 0.0:
-                break
-            out[j] = i
-            j += 1
-        if j == targets.size:
-            break
-    return out
+    for c in range(starts.size - 1):
+        for q in range(terms.shape[0]):
+            high, low = sums[0, c, q], sums[1, c, q]
+            for i in range(starts[c], starts[c + 1]):
+                high, rest = two_sum(high, terms[q, i])
+                low += rest
+            sums[0, c, q], sums[1, c, q] = two_sum(high, low)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, gap_slopes
 from calibrators.arithmetic.cumulative import bin_counts, counts_below_pass, layout_pass
-from calibrators.arithmetic.passes import Array, Pass, Points, check_weights
+from calibrators.arithmetic.passes import Array, Pass, check_weights
 
 MAX_ERROR = 1e-9
 """Largest distance of a line that was cut from the curve that it became."""
@@ -88,32 +88,6 @@ class OddsDivided:
     def __call__(self, scores: Array) -> Array:
         """Probabilities of ascending scores."""
         return odds_divided(scores if self.predict is None else self.predict(scores), self.rate)
-
-
-@dataclass(frozen=True)
-class NegativesWeighed:
-    """A chunk function that sees points whose negatives weigh 1 / rate: picklable."""
-
-    chunk: Callable[[Points], Any]
-    rate: float
-
-    def __call__(self, points: Points) -> Any:
-        """What the chunk function makes of the points."""
-        negatives = (points.weight - points.positives) / self.rate
-        return self.chunk(Points(points.score, points.positives + negatives, points.positives))
-
-
-def weighing_negatives(passes: Generator[Pass, Any, Any], rate: float) -> Generator[Pass, Any, Any]:
-    """Passes over all rows, carried out over a log of which this share of the negatives was kept."""
-    answer = None
-    while True:
-        try:
-            request = passes.send(answer)
-        except StopIteration as stop:
-            return stop.value
-        answer = yield replace(
-            request, chunk=NegativesWeighed(request.chunk, rate), placed=None, classes=None
-        )
 
 
 def resampling_passes(fitted: CalibrationMap, rate: float) -> Generator[Pass, Any, CalibrationMap]:

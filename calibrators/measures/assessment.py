@@ -6,6 +6,11 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
 Z_95 = 1.959963984540054
 """The 97.5 % point of the standard normal distribution."""
 
@@ -173,11 +178,16 @@ def wilson_interval(frequency: float, size: float) -> tuple[float, float]:
     >>> wilson_interval(0.5, 100)
     (0.4038315303659956, 0.5961684696340044)
     """
+    low, high = wilson_intervals(np.array([frequency]), np.array([size]))
+    return float(low[0]), float(high[0])
+
+
+def wilson_intervals(frequency: Array, size: Array) -> tuple[Array, Array]:
+    """`wilson_interval` of many proportions."""
     squared = Z_95 * Z_95
     center = (frequency + squared / (2 * size)) / (1 + squared / size)
-    half = (
-        Z_95 / (1 + squared / size) * math.sqrt(frequency * (1 - frequency) / size + (Z_95 / (2 * size)) ** 2)
-    )
-    low = 0.0 if frequency == 0 else min(frequency, max(0.0, center - half))
-    high = 1.0 if frequency == 1 else max(frequency, min(1.0, center + half))
+    half = np.sqrt(frequency * (1 - frequency) / size + (Z_95 / (2 * size)) ** 2)
+    half *= Z_95 / (1 + squared / size)
+    low = np.where(frequency == 0, 0.0, np.minimum(frequency, np.maximum(0.0, center - half)))
+    high = np.where(frequency == 1, 1.0, np.maximum(frequency, np.minimum(1.0, center + half)))
     return low, high

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.passes import Array, Blocks, Pass, run_in_memory
+from calibrators.arithmetic.passes import Array, Pass, run_in_memory
 from calibrators.measures.assessment import Assessment
 from calibrators.measures.comparison import Comparison, comparison_of, pair_sums
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
-from calibrators.measures.error_bars import ErrorBars, assurance_passes
-from calibrators.measures.predictions import assessment_passes, check_predictions, side_by_side
+from calibrators.measures.engine import Merged, Predict, Wanted, column_passes
+from calibrators.measures.error_bars import ErrorBars, error_bar_passes, error_bars_of
+from calibrators.measures.predictions import check_predictions, measured_passes, side_by_side
 from calibrators.measures.spread import Agreement, Spread, agreement
 
 
@@ -38,18 +39,14 @@ class Certainty:
     agreement: Agreement | None = None
 
     @classmethod
-    def of(
-        cls, corp: tuple[Blocks, Array] | None, spread: Spread | None, found: Assessment, rate: float = 1.0
-    ) -> Certainty:
-        """From what the passes over the same predictions have found."""
-        sampled = rate != 1.0
+    def of(cls, column: Merged, found: Assessment, rate: float = 1.0) -> Certainty:
+        """From a column of predictions and its assessment."""
+        spread = None if column.cells is None else Spread.of(column.cells)
         parts = None
-        if corp is not None and not sampled:
-            blocks, drawn = corp
-            if not drawn.size and spread is not None:
-                # Too many predictions to draw labels from each: from cells of 1/512 of log-odds.
-                drawn = np.column_stack([spread.p, spread.weight])
-            parts = decompose(blocks, drawn, found)
+        if column.blocks is not None and column.drawn is not None and spread is not None:
+            # Of too many predictions to draw labels from each, from cells of 1/512 of log-odds.
+            drawn = column.drawn if column.drawn.size else np.column_stack([spread.p, spread.weight])
+            parts = decompose(column.blocks, drawn, found)
         agreed = None if spread is None else agreement(spread, rate)
         return cls(parts, debiased_squared_error(found.by_frequency), agreed)
 
@@ -65,7 +62,7 @@ def error_bars(
 
     Notes
     -----
-    O(n log n) for the sort, else O(n); the same numbers as `logcal evaluate` writes, to the last bit.
+    O(n log n) for the sort, else O(n); the same numbers as `logcal evaluate` writes.
 
     Examples
     --------
@@ -73,7 +70,9 @@ def error_bars(
     >>> bars.observed, round(bars.expected, 9), bars.auc
     (2.0, 1.7, 0.875)
     """
-    return _assured(probability, weight, positives)[1]
+    points, _ = check_predictions(probability, weight, positives)
+    found: ErrorBars = run_in_memory(error_bar_passes(), points)
+    return found
 
 
 def certainty(
@@ -89,8 +88,9 @@ def certainty(
     >>> found.decomposition.brier.uncertainty
     0.25
     """
-    found, (_, corp, spread) = _assured(probability, weight, positives)[::2]
-    return Certainty.of(corp, spread, found)
+    points, _ = check_predictions(probability, weight, positives)
+    found: Certainty = run_in_memory(certain_passes(None), points)[2]
+    return found
 
 
 def compare(
@@ -121,13 +121,30 @@ def compare(
         back = np.argsort(order)
         columns.append([one[back] for one in points])
     (p, w, k), (q, *_) = columns
-    return comparison_of([pair_sums(p, q, w, k)])
+    return comparison_of([pair_sums(p, q, w, k)[0]])
 
 
-def _assured(
-    probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
-) -> tuple[Assessment, ErrorBars, tuple[Any, Any, Any]]:
-    points, _ = check_predictions(probability, weight, positives)
-    passes: Generator[Pass, Any, Any] = side_by_side(assessment_passes(), assurance_passes(None))
-    found, assured = run_in_memory(passes, points)
-    return found, assured[0], assured
+def certain_passes(
+    predict: Predict | None,
+    bins: int = 10,
+    histogram_bins: int = 50,
+    rows: int | None = None,
+    parts: Sequence[tuple[float, Array]] = (),
+    *,
+    rate: float = 1.0,
+    tests: bool = True,
+) -> Generator[Pass, Any, tuple[Assessment, ErrorBars, Certainty]]:
+    """Yield the passes that take everything of one column of predictions, receive their results, return it.
+
+    predict, bins, histogram_bins, rows, parts, rate : see `predictions.assessment_passes`
+    tests : whether to take the tests of single predictions
+    """
+    if rate == 1.0:
+        wanted = Wanted(predict, blocks=True, cells=True)
+        found, column = yield from measured_passes(wanted, bins, histogram_bins, rows, parts)
+        return found, error_bars_of(column.sums, tests=tests), Certainty.of(column, found)
+    # Measures are of all rows, tests of those that there are.
+    all_rows = measured_passes(Wanted(predict, rate=rate), bins, histogram_bins, rows)
+    sampled = column_passes(Wanted(predict, odds=rate, cells=True))
+    (found, column), own = yield from side_by_side(all_rows, sampled)
+    return found, error_bars_of(column.sums, own.sums, tests=tests), Certainty.of(own, found, rate)

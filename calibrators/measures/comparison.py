@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from calibrators._kernels import error_sums as kernels
-from calibrators._kernels.accumulators import merge
-from calibrators._kernels.measures import counts_and_whole
-from calibrators.arithmetic.exact_totals import Predict, exact
+from calibrators.arithmetic.double_double import Pair, twelve
 from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.measures.engine import Integers, Predict, sum_terms
 
 
 @dataclass(frozen=True)
@@ -77,17 +74,13 @@ class Comparison:
         return found
 
 
-def comparison_passes(
-    old: Predict | None, new: Predict | None, *, scale: float = 1.0
-) -> Generator[Pass, Any, Comparison]:
+def comparison_passes(old: Predict | None, new: Predict | None) -> Generator[Pass, Any, Comparison]:
     """Yield the one pass over a score table that a `Comparison` needs, receive its result, return it.
 
     Parameters
     ----------
     old, new : callables from ascending scores to probabilities in [0, 1], in any order; picklable.
         None: the scores are the probabilities.
-    scale : float > 0
-        Each weight counts so many rows.
 
     Raises
     ------
@@ -96,8 +89,7 @@ def comparison_passes(
 
     Notes
     -----
-    The difference D of the mean losses is that of exact sums; its error is sqrt(sum w (d - D)**2) / N over the rows'
-    differences d. O(m); state: 35 sums a part.
+    The error of the difference D of the mean losses is sqrt(sum w (d - D)**2) / N over the rows' differences d. O(m).
 
     Examples
     --------
@@ -108,21 +100,25 @@ def comparison_passes(
     >>> round(found.log_loss.difference, 5), round(found.log_loss.error, 5)
     (-0.01408, 0.03918)
     """
-    found: Comparison = yield Pass(partial(_chunk, old, new), partial(comparison_of, scale=scale))
+    found: Comparison = yield Pass(partial(_chunk, old, new), comparison_of)
     return found
 
 
-def _chunk(old: Predict | None, new: Predict | None, points: Points) -> Array:
+def _chunk(old: Predict | None, new: Predict | None, points: Points) -> Pair:
     score, w, k = points
     p, q = (score if predict is None else predict(score) for predict in (old, new))
-    return pair_sums(p, q, w, k)
+    return pair_sums(p, q, w, k)[0]
 
 
-def pair_sums(p: Array, q: Array, w: Array, k: Array) -> Array:
-    """What a comparison of predictions p and q of the same rows is made of.
+def pair_sums(p: Array, q: Array, w: Array, k: Array, starts: Integers | None = None) -> Pair:
+    """The sums that comparisons of predictions p and q of the same rows need.
 
-    w, k : the rows' weights, and those of the rows with label 1. Any rows in any order: `comparison_of` takes the sums
-    of all parts.
+    w, k : the rows' weights, and those of the rows with label 1. Any rows in any order.
+    starts : where each of several columns begins, and the end; none is empty
+
+    Returns
+    -------
+    Pair, shape (columns, sums)
 
     Raises
     ------
@@ -132,56 +128,56 @@ def pair_sums(p: Array, q: Array, w: Array, k: Array) -> Array:
     for prediction in (p, q):
         if not (prediction.min() >= 0 and prediction.max() <= 1):
             raise ValueError("expected probabilities in [0, 1], found others")
-    counts, _ = counts_and_whole(w, k)
-    if counts:
-        p, q, w, k = kernels.join_pairs(p, q, w, k)
-    sums: Array = kernels.comparison_sums(p, q, w, k, counts)
-    return sums
+    return sum_terms(_terms, (p, q, w, k), starts)
 
 
-def _add(parts: list[Array]) -> list[Fraction]:
-    return [exact(row) for row in merge(np.concatenate(parts, axis=1))]
+def _terms(p: Array, q: Array, w: Array, k: Array) -> list[Array]:
+    n = w - k
+    with np.errstate(divide="ignore"):
+        logs = [(-np.log(one), -np.log1p(-one)) for one in (p, q)]
+    terms = [w, k, w * p, w * q, w * np.abs(p - q)]
+    finite = []
+    for one, (hit, miss) in zip((p, q), logs, strict=True):
+        never, always = one <= 0, one >= 1
+        terms.append(np.where(never, k, 0.0) + np.where(always, n, 0.0))
+        finite.append((np.where(never, 0.0, hit), np.where(always, 0.0, miss)))
+    both = [((p > 0) & (q > 0), (p < 1) & (q < 1)), (True, True)]
+    for losses, sure in zip((finite, [((1 - one) ** 2, one**2) for one in (p, q)]), both, strict=True):
+        terms += [k * hit + n * miss for hit, miss in losses]
+        apart = [np.where(fine, new - old, 0.0) for fine, old, new in zip(sure, *losses, strict=True)]
+        terms += [k * apart[0] + n * apart[1], k * apart[0] ** 2 + n * apart[1] ** 2]
+    return terms
 
 
-def join_sums(parts: list[Array]) -> Array:
-    """The sums of several parts as one part's: exact."""
-    joined: Array = merge(np.concatenate(parts, axis=1))
-    return joined
-
-
-def comparison_of(parts: list[Array], scale: float = 1.0) -> Comparison:
-    """The comparison over all parts, from their `pair_sums`. scale : see `comparison_passes`."""
-    sums, size = _add(parts), Fraction(scale)
-    # A sum over rows of either label.
-    both = [sums[j] + sums[j + 1] - sums[j + 2] for j in range(0, 30, 3)]
-    old_log, old_infinite, new_log, new_infinite, log_squares = both[:5]
-    old_brier, _, new_brier, _, brier_squares = both[5:]
-    weight, positives, expected_old, expected_new, moved = sums[30:]
+def comparison_of(parts: list[Pair]) -> Comparison:
+    """The comparison over all parts of a column, from their `pair_sums`."""
+    total = Pair(np.stack([one.high for one in parts]), np.stack([one.low for one in parts])).total()
+    weight, positives, expected_old, expected_new, moved, infinite_old, infinite_new, *losses = (
+        total.high.tolist()
+    )
     share = positives / weight
+    infinite = (infinite_old, infinite_new)
     return Comparison(
-        weight=float(weight * size),
-        positives=float(positives * size),
-        log_loss=_paired((old_log, old_infinite), (new_log, new_infinite), log_squares, weight, size),
-        brier=_paired((old_brier, Fraction(0)), (new_brier, Fraction(0)), brier_squares, weight, size),
-        infinite_old=float(old_infinite * size),
-        infinite_new=float(new_infinite * size),
-        uncertainty=-sum(float(s) * math.log(s) for s in (share, 1 - share) if s > 0),
-        expected_old=float(expected_old * size),
-        expected_new=float(expected_new * size),
-        moved=float(moved * size),
+        weight=twelve(weight),
+        positives=twelve(positives),
+        log_loss=_paired(infinite, losses[:4], weight),
+        brier=_paired((0.0, 0.0), losses[4:], weight),
+        infinite_old=twelve(infinite_old),
+        infinite_new=twelve(infinite_new),
+        uncertainty=twelve(-sum(s * math.log(s) for s in (share, 1 - share) if s > 0)),
+        expected_old=twelve(expected_old),
+        expected_new=twelve(expected_new),
+        moved=twelve(moved),
     )
 
 
-def _paired(
-    old: tuple[Fraction, Fraction],
-    new: tuple[Fraction, Fraction],
-    squares: Fraction,
-    weight: Fraction,
-    size: Fraction,
-) -> PairedDifference:
-    before, after = (math.inf if infinite else float(loss / weight) for loss, infinite in (old, new))
-    if old[1] or new[1]:
+def _paired(infinite: tuple[float, float], sums: list[float], weight: float) -> PairedDifference:
+    """From the sums of both losses, of their differences, and of the squares of these."""
+    before, after = (
+        math.inf if some else twelve(loss / weight) for loss, some in zip(sums, infinite, strict=False)
+    )
+    if any(infinite):
         return PairedDifference(before, after, None, None)
-    difference = (new[0] - old[0]) / weight
-    variance = max(Fraction(0), squares / weight - difference**2) / (weight * size)
-    return PairedDifference(before, after, float(difference), math.sqrt(variance))
+    difference, squares = (value / weight for value in sums[2:])
+    error = math.sqrt(max(0.0, squares - difference**2) / weight)
+    return PairedDifference(before, after, twelve(difference), twelve(error))

@@ -9,22 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from calibrators._kernels import many_certainty, pava
-from calibrators._kernels.block_losses import mean_losses
-from calibrators._kernels.double_double import add_pairs
-from calibrators.arithmetic import ties
-from calibrators.arithmetic.exact_totals import Entries, exact
-from calibrators.arithmetic.passes import Array, Blocks, Points
-from calibrators.arithmetic.pooling import pool_points
+from calibrators._kernels import pava
+from calibrators.arithmetic.double_double import Pair, sums_of_runs, twelve, twelve_digits
+from calibrators.arithmetic.passes import Array, Blocks
 from calibrators.measures.assessment import Assessment, ReliabilityBin
-
-MOST_DRAWN = 20_000
-"""Different predictions up to which labels are drawn from them."""
 
 DRAWS = 200
 
@@ -52,7 +45,7 @@ class LossParts:
         UNC: the loss of the base rate for every row.
     chance, chance_95 : float >= 0 or None
         Mean, and 95 % point, of MCB if every probability is right, over 200 draws of labels from the predictions. None
-        where more than `MOST_DRAWN` of these differ.
+        where more than `engine.MOST_DRAWN` of these differ.
     """
 
     miscalibration: float | None
@@ -108,88 +101,6 @@ class Decomposition:
         return asdict(self)
 
 
-class CorpState(NamedTuple):
-    """What a pass keeps of a part: isotonic blocks of its predictions but the first and the last, which may go on.
-
-    low_tie, high_tie : Blocks of one block; the latter None where there is one prediction only.
-    drawn : (predictions, 2), the different predictions and their weights, where they are few; else None.
-    """
-
-    low_tie: Blocks
-    between: Blocks | None
-    high_tie: Blocks | None
-    drawn: Array | None
-
-
-def corp_of_entries(entries: Entries) -> CorpState:
-    """The state of a part whose predictions are known: in [0, 1], ascending."""
-    p, w, k = entries[:3]
-    start, stop = int(np.searchsorted(p, p[0], side="right")), int(np.searchsorted(p, p[-1]))
-    between = None
-    joined = _joined(p, w, k)
-    if start < stop:
-        between = pool_points(Points(*(column[1:-1] for column in joined)))
-    return CorpState(
-        _tie(entries.of(slice(start))),
-        between,
-        _tie(entries.of(slice(stop, None))) if stop > 0 else None,
-        np.column_stack(joined[:2]) if joined.score.size <= MOST_DRAWN else None,
-    )
-
-
-def _joined(p: Array, w: Array, k: Array) -> Points:
-    """One point a prediction."""
-    if np.all(p[:-1] < p[1:]):
-        return Points(p, w, k)
-    return Points(*ties.sum_ties(p, w, k))
-
-
-def _tie(entries: Entries) -> Blocks:
-    sums = entries.sums(np.empty(0))[0]
-    columns = [np.array([entries.p[0]])] * 2
-    for row in (sums[0], sums[1]):
-        total = exact(row)
-        high = float(total)
-        columns += [np.array([high]), np.array([float(total - Fraction(high))])]
-    return Blocks(*columns)
-
-
-def join_corp(states: list[CorpState]) -> tuple[Blocks, Array]:
-    """The isotonic blocks of parts in ascending order of their predictions, and what is drawn from, if anything."""
-    pieces: list[Blocks] = []
-    for state in states:
-        for piece in (state.low_tie, state.between, state.high_tie):
-            if piece is None:
-                continue
-            if pieces and piece.first[0] == pieces[-1].last[-1]:
-                pieces[-1] = _added(pieces[-1], piece)
-            else:
-                pieces.append(piece)
-    columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
-    blocks = Blocks(*pava.pool(*columns))
-    return blocks, _drawn(states)
-
-
-def _drawn(states: list[CorpState]) -> Array:
-    found = [state.drawn for state in states if state.drawn is not None]
-    if len(found) < len(states):
-        return np.empty((0, 2))
-    p, weight = np.concatenate(found).T
-    starts = np.flatnonzero(np.append(True, p[1:] != p[:-1]))
-    if starts.size > MOST_DRAWN:
-        return np.empty((0, 2))
-    return np.column_stack([p[starts], np.add.reduceat(weight, starts)])
-
-
-def _added(one: Blocks, other: Blocks) -> Blocks:
-    """The same tie of two parts: each is one block of one prediction."""
-    sums = [
-        add_pairs(*(float(column[0]) for column in (one[j], one[j + 1], other[j], other[j + 1])))
-        for j in (2, 4)
-    ]
-    return Blocks(one.first, one.last, *(np.array([value]) for pair in sums for value in pair))
-
-
 def decompose(blocks: Blocks, drawn: Array, found: Assessment) -> Decomposition | None:
     """The decomposition of what was measured of the same predictions; None where they are no probabilities."""
     measures = found.measures
@@ -202,18 +113,33 @@ def decompose_losses(
     blocks: Blocks, drawn: Array, brier_score: float, log_score: float | None
 ) -> Decomposition:
     """The decomposition of mean losses of the same predictions."""
-    best_brier, best_log, base_brier, base_log = mean_losses(blocks.weight, blocks.positives)
+    best_brier, best_log, base_brier, base_log = mean_losses(blocks, np.array([0, blocks.first.size]))[
+        0
+    ].tolist()
     null = _null(drawn) if drawn.size else None
     brier, log_loss, ici = (None, None, None) if null is None else null.chance
     parts = []
     losses = ((brier_score, best_brier, base_brier, brier), (log_score, best_log, base_log, log_loss))
     for score, recalibrated, uncertainty, own in losses:
-        worse = None if score is None or math.isinf(score) else max(0.0, score - recalibrated)
+        worse = None if score is None or math.isinf(score) else twelve(max(0.0, score - recalibrated))
         mean, high = own or (None, None)
-        parts.append(LossParts(worse, max(0.0, uncertainty - recalibrated), uncertainty, mean, high))
+        better = twelve(max(0.0, uncertainty - recalibrated))
+        parts.append(LossParts(worse, better, twelve(uncertainty), mean, high))
     mean, high = ici or (None, None)
     curve = None if null is None else _reliability(blocks, null)
     return Decomposition(parts[0], parts[1], blocks.first.size, mean, high, curve)
+
+
+def mean_losses(blocks: Blocks, starts: npt.NDArray[np.int64]) -> Array:
+    """Brier score and log loss of each block's frequency, and of that of all: means over the rows of columns.
+
+    starts : where each column's blocks begin, and the end. Returns an array of shape (columns, 4).
+    """
+    w, k = blocks.weight, blocks.positives
+    weight, positives = sums_of_runs(w, starts), sums_of_runs(k, starts)
+    of_blocks = [sums_of_runs(loss(k, w), starts) for loss in (_brier, _log)]
+    found = [*of_blocks, _brier(positives, weight), _log(positives, weight)]
+    return np.stack(found, axis=1) / weight[:, None]
 
 
 def _reliability(blocks: Blocks, null: _Null) -> Reliability:
@@ -224,11 +150,9 @@ def _reliability(blocks: Blocks, null: _Null) -> Reliability:
         shown = np.searchsorted(ends, np.linspace(0, ends[-1], SHOWN - 40))
         shown = np.unique(np.concatenate([np.arange(20), shown, np.arange(ends.size - 20, ends.size)]))
         shown = shown[shown < ends.size]
-    # Twelve digits: where a prediction's rows lie in two parts, the last bits depend on it.
-    level = [float(f"{one:.12g}") for one in blocks.level[shown].tolist()]
     columns = (
         np.stack([blocks.first[shown], blocks.last[shown]], axis=1).ravel(),
-        np.repeat(np.array(level), 2),
+        np.repeat(twelve_digits(blocks.level[shown]), 2),
     )
     return Reliability(*(column.tolist() for column in (*columns, null.at, null.low, null.high)))
 
@@ -280,8 +204,8 @@ def _null(drawn: Array) -> _Null | None:
         found[draw, 2] = n @ np.abs(p - curve)
         curves[draw] = curve[shown]
     found /= n.sum()
-    mean, high = found.mean(axis=0), np.quantile(found, 0.95, axis=0)
-    band = np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    mean, high = (twelve_digits(one) for one in (found.mean(axis=0), np.quantile(found, 0.95, axis=0)))
+    band = twelve_digits(np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0))
     return _Null(tuple(zip(mean.tolist(), high.tolist(), strict=True)), p[shown], *band)
 
 
@@ -294,7 +218,7 @@ def chance_error(groups: Sequence[ReliabilityBin]) -> float:
     The mean absolute deviation of a binomial count, 2 nu (1 - p) Bin(nu; m, p) with nu = floor(m p) + 1 (de Moivre), m
     the rows and p the mean of a group: an upper bound where probabilities vary within it.
     """
-    return _chances(groups)[many_certainty.CHANCE_ERROR]
+    return float(chances_of_columns(_table(groups))[0][0])
 
 
 def debiased_squared_error(groups: Sequence[ReliabilityBin]) -> float | None:
@@ -306,18 +230,88 @@ def debiased_squared_error(groups: Sequence[ReliabilityBin]) -> float | None:
     ----------
     Kumar, Liang & Ma (2019), "Verified uncertainty calibration", NeurIPS, arXiv:1909.10155.
     """
-    found = _chances(groups)[many_certainty.DEBIASED]
+    found = float(chances_of_columns(_table(groups))[1][0])
     return None if math.isnan(found) else found
 
 
-def _chances(groups: Sequence[ReliabilityBin]) -> list[float]:
-    """Both numbers, by the code that takes them of many columns."""
-    filled = [group for group in groups if group.frequency is not None and group.mean_prediction is not None]
-    rows = [(group.weight, group.mean_prediction, group.frequency) for group in filled]
-    table = np.array(rows, np.float64).reshape(1, len(filled), 3)
-    found = np.empty((1, many_certainty.CHANCES))
-    many_certainty.chances_each(
-        table, np.array([[group.effective_size for group in filled]], np.float64), found
+def _table(groups: Sequence[ReliabilityBin]) -> dict[str, Array]:
+    names = ("weight", "mean_prediction", "frequency", "effective_size")
+    return {name: np.array([[getattr(one, name) for one in groups]], np.float64) for name in names}
+
+
+def chances_of_columns(table: dict[str, Array]) -> tuple[Array, Array]:
+    """`chance_error` and `debiased_squared_error` of columns; NaN of the latter where a group has one row.
+
+    table : arrays of shape (columns, groups) by their names in `ReliabilityBin`; groups without weight do not count
+    """
+    weight = np.where(table["weight"] > 0, table["weight"], 0.0)
+    filled, total = weight > 0, weight.sum(axis=1)
+    size, p, f = (
+        np.where(filled, table[name], 0.5) for name in ("effective_size", "mean_prediction", "frequency")
     )
-    numbers: list[float] = found[0].tolist()
-    return numbers
+    with np.errstate(all="ignore"):
+        squared = weight * ((p - f) ** 2 - f * (1 - f) / np.where(size > 1, size - 1, np.nan))
+        apart = np.where(filled, weight * mean_deviation(size, p), 0.0).sum(axis=1)
+        debiased = np.where(filled, squared, 0.0).sum(axis=1) / total
+        chance = np.where(total > 0, apart / total, 0.0)
+    return twelve_digits(chance), twelve_digits(debiased)
+
+
+def mean_deviation(size: Array, p: Array) -> Array:
+    """E|k - m p| / m of a binomial k, m the size rounded, at least 1: 2 p (1 - p) Bin(floor(m p); m - 1, p).
+
+    De Moivre's formula, 2 nu (1 - p) Bin(nu; m, p) / m with nu = floor(m p) + 1. The probability by saddle points,
+    which loses no digits of large counts: Loader (2000), "Fast and accurate computation of binomial probabilities".
+    """
+    m = np.maximum(1.0, np.rint(size))
+    # Exactly: a small count of the other label would show what rounding leaves of a large one.
+    product = Pair.of(m) * p
+    x = np.floor(product.high) - ((product.high == np.floor(product.high)) & (product.low < 0))
+    n, y = m - 1.0, m - 1.0 - x
+    apart = ((x - product.high) - product.low) + p
+    with np.errstate(all="ignore"):
+        exponent = _stirling(n) - _stirling(x) - _stirling(y) - _deviance(x, apart) - _deviance(y, -apart)
+        inside = np.exp(np.minimum(0.0, exponent)) * np.sqrt(n / (2.0 * np.pi * x * y))
+        chance = np.where(x == 0, np.exp(n * np.log1p(-p)), np.where(y == 0, np.exp(n * np.log(p)), inside))
+    return np.where((p > 0) & (p < 1), 2.0 * p * (1.0 - p) * np.where(n == 0, 1.0, chance), 0.0)
+
+
+_STIRLING = np.array(
+    [
+        0.0,
+        0.08106146679532726,
+        0.0413406959554093,
+        0.02767792568499834,
+        0.020790672103765093,
+        0.016644691189821193,
+        0.013876128823070748,
+        0.01189670994589177,
+        0.010411265261972096,
+        0.009255462182712733,
+        0.00833056343336287,
+        0.007573675487951841,
+        0.00694284010720953,
+        0.006408994188004207,
+        0.0059513701127588475,
+        0.005554733551962801,
+    ]
+)
+
+
+def _stirling(n: Array) -> Array:
+    """log(n!) less Stirling's formula, of whole numbers n > 0."""
+    s = 1.0 / (n * n)
+    series = (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 * s) * s) * s) * s) / n
+    return np.where(n > 15, series, _STIRLING[np.clip(n, 0, 15).astype(np.int64)])
+
+
+def _deviance(x: Array, apart: Array) -> Array:
+    """Half the deviance of counts, x log(x / mean) + mean - x, x > 0 less than 1 `apart` from its mean."""
+    mean = x - apart
+    v = apart / (x + mean)
+    total, term = apart * v, 2.0 * x * v
+    for j in range(3, 22, 2):
+        term = term * v * v
+        total = total + term / j
+    # Of a few rows there are no digits to lose.
+    return np.where(np.abs(v) < 0.1, total, x * np.log(x / mean) - apart)

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import drift as kernel
-from calibrators._kernels.accumulators import merge
-from calibrators.arithmetic.exact_totals import Predict, exact
+from calibrators.arithmetic.double_double import Pair, twelve, twelve_digits
 from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.measures.engine import Integers, Predict, sum_terms
 
 CHANGES = (-0.7, -0.4, -0.2, -0.1, -0.05, 0.05, 0.1, 0.2, 0.4, 0.7)
 """The changes of the log odds that are looked for, beyond the tolerance."""
@@ -53,33 +51,42 @@ def evidence_pass(predict: Predict | None, tolerance: float = TOLERANCE) -> Pass
 
     Notes
     -----
-    O(m); exact sums, so the same to the last bit however the day was cut. Weights count rows; rows must be independent.
+    O(m); the same however the day was cut. Weights count rows; rows must be independent.
     """
-    shifts = tuple((a, math.copysign(math.log(tolerance), a)) for a in CHANGES)
-    odds = np.array([(math.exp(shift), math.exp(shift + a)) for a, shift in shifts])
-    return Pass(partial(_chunk, predict, odds), _add)
+    return Pass(partial(_chunk, predict, tolerance), evidence_of)
 
 
-def _chunk(predict: Predict | None, odds: Array, points: Points) -> Array:
+def _chunk(predict: Predict | None, tolerance: float, points: Points) -> Pair:
     score, w, k = points
-    p = score if predict is None else predict(score)
-    sums: Array = kernel.drift_sums(p, w, k, odds)
-    return sums
+    return evidence_sums(score if predict is None else predict(score), w, k, tolerance)[0]
 
 
-def _add(parts: list[Array]) -> Evidence:
-    weight, positives, expected, impossible, *rows = [
-        exact(row) for row in merge(np.concatenate(parts, axis=1))
-    ]
-    logs = [_log_ratio(a, positives, rows[j]) for j, a in enumerate(CHANGES)]
+def evidence_sums(p: Array, w: Array, k: Array, tolerance: float, starts: Integers | None = None) -> Pair:
+    """The sums that evidence of points needs, of columns of these one after the other; shape (columns, sums)."""
+    return sum_terms(partial(_terms, tolerance), (p, w, k), starts)
+
+
+def _terms(tolerance: float, p: Array, w: Array, k: Array) -> list[Array]:
+    impossible = ((p <= 0) & (k > 0)) | ((p >= 1) & (k < w))
+    terms = [w, k, w * p, np.where(impossible, w, 0.0)]
+    for change in CHANGES:
+        shift = math.copysign(math.log(tolerance), change)
+        # What the normalisation loses, a logarithm of 1 and more.
+        low, high = sorted((math.exp(shift), math.exp(shift + change)))
+        terms.append(w * np.log1p((high - low) * p / (1.0 - p + low * p)))
+    return terms
+
+
+def evidence_of(parts: list[Pair]) -> Evidence:
+    """The evidence of a column, from the `evidence_sums` of its parts."""
+    total = Pair(np.stack([one.high for one in parts]), np.stack([one.low for one in parts])).total()
+    weight, positives, expected, impossible = total.high[:4].tolist()
+    # Each positive has gained the change, and every row what the normalisation has lost.
+    lost = total[4:] * np.where(np.array(CHANGES) > 0, -1.0, 1.0)
+    logs = twelve_digits((Pair.of(np.array(CHANGES)) * positives + lost).high).tolist()
     if impossible:
         logs = [math.inf] * len(CHANGES)
-    return Evidence(tuple(logs), float(weight), float(positives), float(expected))
-
-
-def _log_ratio(change: float, positives: Fraction, lost: Fraction) -> float:
-    """Log likelihood ratio: each positive has gained the change, and every row the normalisation has lost."""
-    return float(Fraction(change) * positives - (lost if change > 0 else -lost))
+    return Evidence(tuple(logs), twelve(weight), twelve(positives), twelve(expected))
 
 
 @dataclass(frozen=True)

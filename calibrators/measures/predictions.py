@@ -1,14 +1,15 @@
 """Measures of predictions, in memory and in passes over the parts of a score table.
 
-Everything is computed from sums that are exact until they are rounded once, so the numbers do not depend on the
-order of the observations, on how they were cut into parts, or on whether repeated rows were added up.
+All numbers are rounded to 12 significant digits, of sums that have more of them: so they depend neither on the order of
+the observations, nor on how these were cut into parts, nor on whether repeated rows were added up.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Generator, Sequence
-from fractions import Fraction
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic import exact_totals
-from calibrators.arithmetic.exact_totals import NOTHING, Predict, Sums, Totals
+from calibrators._kernels import measures as kernels
+from calibrators.arithmetic.double_double import twelve, twelve_digits
 from calibrators.arithmetic.ordering import ascending
 from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes
 from calibrators.measures.assessment import (
@@ -27,6 +28,19 @@ from calibrators.measures.assessment import (
     Measures,
     ReliabilityBin,
     wilson_interval,
+    wilson_intervals,
+)
+from calibrators.measures.engine import (
+    Groups,
+    Merged,
+    Predict,
+    Sums,
+    Wanted,
+    bins_of,
+    column_passes,
+    groups_of,
+    merge,
+    part_state,
 )
 
 if TYPE_CHECKING:
@@ -139,7 +153,8 @@ def assess(
     O(n log n) for the sort, else O(n). Weights may range from 1e-100 to 1e100.
     """
     points, _ = check_predictions(probability, weight, positives)
-    passes = assessment_passes(bins=bins, histogram_bins=histogram_bins, rows=rows)
+    parts = [(float(points.score[0]), points.weight.sum(keepdims=True))]
+    passes = assessment_passes(bins=bins, histogram_bins=histogram_bins, rows=rows, parts=parts)
     found: Assessment = run_in_memory(passes, points)
     return found
 
@@ -216,6 +231,7 @@ def assessment_passes(
     histogram_bins: int = 50,
     rows: int | None = None,
     parts: Sequence[tuple[float, Array]] = (),
+    rate: float = 1.0,
 ) -> AssessmentPasses:
     """Yield the passes over a score table that an `Assessment` needs, receive their results, return it.
 
@@ -226,8 +242,11 @@ def assessment_passes(
         map). None: the scores are the predictions.
     bins, histogram_bins, rows : see `assess`
     parts : sequence of (float, array), optional
-        Where they are known: of each part the first score and the exact weight, an expansion (see
-        `_kernels.sums`). They save a pass where all weights are whole numbers; no number depends on them.
+        Where they are known: of each part the first score and the weight, as addends. They save a pass where all
+        weights are whole numbers; no number depends on them.
+    rate : float > 0
+        Of a log of sampled rows, the share of negatives that it holds over that of positives: measures are those of
+        all rows, in which a negative weighs 1 / rate.
 
     Raises
     ------
@@ -239,31 +258,38 @@ def assessment_passes(
     Two passes, or one with `parts`. The second needs the few parts in which an equal-frequency group ends (or, for
     scores that are not probabilities, all parts for the histogram over their range). State: some hundred sums a part.
     """
+    passes = measured_passes(Wanted(predict, rate=rate), bins, histogram_bins, rows, parts)
+    return (yield from passes)[0]
+
+
+def measured_passes(
+    wanted: Wanted,
+    bins: int = 10,
+    histogram_bins: int = 50,
+    rows: int | None = None,
+    parts: Sequence[tuple[float, Array]] = (),
+) -> Generator[Pass, Any, tuple[Assessment, Merged]]:
+    """`assessment_passes`, with the column that the assessment is made of. wanted : its edges are filled in."""
     for name, number in (("bins", bins), ("histogram_bins", histogram_bins)):
         if number < 1:
             raise ValueError(f"{name}: expected a whole number >= 1, found {number}")
-    edges = np.unique(np.concatenate([_inner(bins), _inner(histogram_bins), [THRESHOLD]]))
-    expected = exact_totals.expected_targets(parts, bins) if parts else None
-    totals = yield Pass(partial(exact_totals.first_chunk, predict, edges, expected), exact_totals.add_up)
-    if not totals.probabilities:
-        edges = _edges_over(totals.lowest, totals.highest, histogram_bins)
-        sums = yield Pass(partial(exact_totals.histogram_chunk, edges[1:-1]), exact_totals.add_sums)
-        return _assess_scores(totals, _histogram(edges, sums), rows)
-    targets = exact_totals.targets_of(totals, bins)
-    if expected is not None and exact_totals.same_targets(expected, targets):
-        found = exact_totals.not_none(totals.ends)
-    else:
-        found = yield Pass(
-            partial(exact_totals.second_chunk, predict, targets),
-            exact_totals.not_none,
-            only=frozenset(targets),
-        )
-    return _assess_probabilities(totals, edges, found, (bins, histogram_bins), rows)
+    column = yield from column_passes(replace(wanted, edges=bin_edges(bins, histogram_bins)), bins, parts)
+    if column.sums.probabilities[0]:
+        return _assess_probabilities(column.sums, (bins, histogram_bins), rows), column
+    edges = _edges_over(float(column.sums.low[0]), float(column.sums.high[0]), histogram_bins)
+    again = Wanted(wanted.predict, tuple(edges[1:-1].tolist()), wanted.rate)
+    found = yield Pass(partial(part_state, again, None), partial(merge, again, 1))
+    return _assess_scores(column.sums, _histogram(edges.tolist(), found.sums), rows), column
 
 
-def _inner(bins: int) -> Array:
-    """Edges of equal-width bins of [0, 1] but 0 and 1: the doubles nearest to i / bins."""
-    return np.arange(1, bins) / bins
+def bin_edges(*several: int) -> tuple[float, ...]:
+    """Edges of so many bins of equal width of [0, 1], but 0 and 1, and the threshold: doubles nearest to i / bins."""
+    return tuple(sorted({THRESHOLD, *(edge for bins in several for edge in _inner(bins))}))
+
+
+def _inner(bins: int) -> list[float]:
+    found: list[float] = (np.arange(1, bins) / bins).tolist()
+    return found
 
 
 def _edges_over(low: float, high: float, bins: int) -> Array:
@@ -274,74 +300,125 @@ def _edges_over(low: float, high: float, bins: int) -> Array:
     return np.maximum.accumulate(np.clip(low * (1 - t) + high * t, low, high))
 
 
-# From sums to results.
+# From sums to results, of all columns at once.
 
 
-def _assess_probabilities(
-    totals: Totals, edges: Array, found: list[exact_totals.Ends], sizes: tuple[int, int], rows: int | None
-) -> Assessment:
+def measures_of_columns(sums: Sums, groups: Groups, bins: int) -> dict[str, Array]:
+    """The `MEASURES` of columns of predictions, and the mean prediction; NaN where there is no such number.
+
+    groups : of equal weight. bins : of equal width
+    """
+    weight, positives = sums.of(kernels.WEIGHT), sums.of(kernels.POSITIVES)
+    proper = np.where(sums.probabilities, weight.high, np.nan)
+    halves = bins_of(sums, [0.0, THRESHOLD, 1.0])
+    right = (halves.weight - halves.positives)[:, 0] + halves.positives[:, 1]
+    infinite = sums.of(kernels.INFINITE).high > 0
+    with np.errstate(all="ignore"):
+        brier = sums.of(kernels.BRIER).high / proper
+        errors = [calibration_errors(own) for own in (groups, bins_of(sums, [0.0, *_inner(bins), 1.0]))]
+        found = {
+            "auc": areas_under_roc(sums),
+            "accuracy": right.high / proper,
+            "brier": brier,
+            "rmse": np.sqrt(brier),
+            "log_loss": np.where(
+                infinite & ~np.isnan(proper), np.inf, sums.of(kernels.LOG_LOSS).high / proper
+            ),
+        }
+        for how, (mean, largest) in zip(("frequency", "width"), errors, strict=True):
+            found[f"ece_{how}"] = np.where(np.isnan(proper), np.nan, mean)
+            found[f"mce_{how}"] = np.where(np.isnan(proper), np.nan, largest)
+        found["mean_prediction"] = sums.of(kernels.PREDICTED).high / proper
+        found |= {"weight": weight.high, "positives": positives.high}
+    return {name: twelve_digits(values) for name, values in found.items()}
+
+
+def calibration_errors(groups: Groups) -> tuple[Array, Array]:
+    """Expected and maximum calibration error of columns over their groups."""
+    weight = np.where(groups.weight.high > 0, groups.weight.high, np.nan)
+    with np.errstate(all="ignore"):
+        apart = np.where(np.isnan(weight), 0.0, groups.gap)
+        return apart.sum(axis=1) / groups.weight.high.sum(axis=1), np.fmax.reduce(apart / weight, axis=1)
+
+
+def areas_under_roc(sums: Sums) -> Array:
+    """AUC of columns; NaN for one class."""
+    hits, misses = sums.ranked
+    with np.errstate(all="ignore"):
+        pairs = 2.0 * hits.high * misses.high
+        return np.where(pairs > 0, sums.of(kernels.HIT_PLACES).high / pairs, np.nan)
+
+
+def bins_as_table(groups: Groups, weighted: npt.NDArray[np.bool_]) -> dict[str, Array]:
+    """Numbers of groups, shape (columns, groups), by their names in `ReliabilityBin`; NaN of empty ones.
+
+    weighted : of columns, whether weights are something else than counts of rows
+    """
+    weight = np.where(groups.weight.high > 0, groups.weight.high, np.nan)
+    with np.errstate(all="ignore"):
+        size = np.where(weighted[:, None], weight / groups.squares.high * weight, weight)
+        found = {
+            "weight": weight,
+            "positives": groups.positives.high,
+            "mean_prediction": groups.predicted.high / weight,
+            "frequency": np.clip(groups.positives.high / weight, 0.0, 1.0),
+            "effective_size": size,
+        }
+    return {name: twelve_digits(values) for name, values in found.items()}
+
+
+# Of one column.
+
+
+def _assess_probabilities(sums: Sums, sizes: tuple[int, int], rows: int | None) -> Assessment:
     bins, histogram_bins = sizes
-    weighted = _weighted(totals, rows)
-    ends, groups = exact_totals.groups_of(totals, found)
-    borders = [totals.lowest, *ends, totals.highest]
-    widths = np.concatenate([[0.0], _inner(bins), [1.0]])
-    by_width = _regroup(edges, totals.segments, widths)
-    fine = np.concatenate([[0.0], _inner(histogram_bins), [1.0]])
-    return Assessment(
-        weight=float(totals.total.weight),
-        positives=float(totals.total.positives),
-        weighted=weighted,
-        lowest=totals.lowest,
-        highest=totals.highest,
-        mean_prediction=float(totals.total.predicted / totals.total.weight),
-        measures=_measures(totals, edges, groups, by_width),
-        by_width=_reliability(widths.tolist(), by_width, weighted),
-        by_frequency=_reliability(borders, groups, weighted),
-        histogram=_histogram(fine, _regroup(edges, totals.segments, fine)),
-    )
-
-
-def _measures(totals: Totals, edges: Array, groups: list[Sums], by_width: list[Sums]) -> Measures:
-    weight = totals.total.weight
-    below, above = _regroup(edges, totals.segments, np.array([0.0, THRESHOLD, 1.0]))
-    brier = float(totals.squared / weight)
-    auc, reasons = _auc(totals)
-    if totals.infinite:
+    weighted = _weighted(sums, rows)
+    groups = groups_of(sums)
+    borders = [float(sums.low[0]), *sums.ties[0, :, 0].tolist(), float(sums.high[0])]
+    widths = [0.0, *_inner(bins), 1.0]
+    values = {name: float(own[0]) for name, own in measures_of_columns(sums, groups, bins).items()}
+    reasons = _one_label(sums)
+    if math.isinf(values["log_loss"]):
+        infinite = float(sums.of(kernels.INFINITE).high[0])
         reasons["log_loss"] = (
-            f"infinite, because rows of weight {float(totals.infinite):g} have a label that was given probability 0"
+            f"infinite, because rows of weight {infinite:g} have a label that was given probability 0"
         )
-    ece_frequency, mce_frequency = calibration_errors(groups)
-    ece_width, mce_width = calibration_errors(by_width)
-    return Measures(
-        auc=auc,
-        accuracy=float((below.weight - below.positives + above.positives) / weight),
-        brier=brier,
-        rmse=brier**0.5,
-        log_loss=float("inf") if totals.infinite else float(totals.logs / weight),
-        ece_frequency=ece_frequency,
-        mce_frequency=mce_frequency,
-        ece_width=ece_width,
-        mce_width=mce_width,
-        reasons=reasons,
+    found: dict[str, Any] = {name: values[name] for name in MEASURES}
+    found["auc"] = None if "auc" in reasons else found["auc"]
+    fine = [0.0, *_inner(histogram_bins), 1.0]
+    return Assessment(
+        weight=values["weight"],
+        positives=values["positives"],
+        weighted=weighted,
+        lowest=float(sums.low[0]),
+        highest=float(sums.high[0]),
+        mean_prediction=values["mean_prediction"],
+        measures=Measures(**found, reasons=reasons),
+        by_width=_reliability(widths, bins_of(sums, widths), weighted),
+        by_frequency=_reliability(borders, groups, weighted),
+        histogram=_histogram(fine, sums),
     )
 
 
-def _auc(totals: Totals) -> tuple[float | None, dict[str, str]]:
-    auc = area_under_roc(totals.rank, totals.total.weight, totals.total.positives)
-    label = 0 if totals.total.positives == 0 else 1
-    return auc, {} if auc is not None else {"auc": f"not defined, because all rows have label {label}"}
+def _one_label(sums: Sums) -> dict[str, str]:
+    """Why there is no AUC, if there is none."""
+    hits, misses = sums.ranked
+    if hits.high[0] > 0 and misses.high[0] > 0:
+        return {}
+    return {"auc": f"not defined, because all rows have label {0 if hits.high[0] == 0 else 1}"}
 
 
-def _assess_scores(totals: Totals, histogram: Histogram, rows: int | None) -> Assessment:
-    auc, reasons = _auc(totals)
-    why = f"not taken, because scores from {totals.lowest:g} to {totals.highest:g} are not probabilities"
+def _assess_scores(sums: Sums, histogram: Histogram, rows: int | None) -> Assessment:
+    reasons, low, high = _one_label(sums), float(sums.low[0]), float(sums.high[0])
+    auc = None if reasons else twelve(areas_under_roc(sums)[0])
+    why = f"not taken, because scores from {low:g} to {high:g} are not probabilities"
     reasons.update((name, why) for name in MEASURES if name != "auc")
     return Assessment(
-        weight=float(totals.total.weight),
-        positives=float(totals.total.positives),
-        weighted=_weighted(totals, rows),
-        lowest=totals.lowest,
-        highest=totals.highest,
+        weight=twelve(sums.of(kernels.WEIGHT).high[0]),
+        positives=twelve(sums.of(kernels.POSITIVES).high[0]),
+        weighted=_weighted(sums, rows),
+        lowest=low,
+        highest=high,
         mean_prediction=None,
         measures=Measures(auc=auc, reasons=reasons),
         by_width=(),
@@ -350,72 +427,29 @@ def _assess_scores(totals: Totals, histogram: Histogram, rows: int | None) -> As
     )
 
 
-def _weighted(totals: Totals, rows: int | None) -> bool:
+def _weighted(sums: Sums, rows: int | None) -> bool:
     # Whole weights > 0 that add up to the number of rows are all 1.
-    return not totals.whole or (rows is not None and totals.total.weight != rows)
+    return not sums.whole[0] or (rows is not None and bool(sums.of(kernels.WEIGHT).high[0] != rows))
 
 
-def _regroup(edges: Array, segments: list[Sums], borders: Array) -> list[Sums]:
-    """Sums of the segments between consecutive borders, each of which but the outer ones is an edge."""
-    cuts = [0, *(np.searchsorted(edges, borders[1:-1]) + 1).tolist(), len(segments)]
-    out = []
-    for start, stop in pairwise(cuts):
-        sums = NOTHING
-        for segment in segments[start:stop]:
-            sums = sums.plus(segment)
-        out.append(sums)
-    return out
+def _reliability(borders: list[float], groups: Groups, weighted: bool) -> tuple[ReliabilityBin, ...]:
+    table = bins_as_table(groups, np.array([weighted]))
+    with np.errstate(all="ignore"):
+        ends = wilson_intervals(table["frequency"], table["effective_size"])
+    table |= dict(zip(("interval_low", "interval_high"), map(twelve_digits, ends), strict=True))
+    found = []
+    for i, (lower, upper) in enumerate(pairwise(borders)):
+        row: dict[str, Any] = {name: float(column[0, i]) for name, column in table.items()}
+        if math.isnan(row["weight"]):
+            row = dict.fromkeys(row) | dict.fromkeys(("weight", "positives", "effective_size"), 0.0)
+        found.append(ReliabilityBin(lower=lower, upper=upper, **row))
+    return tuple(found)
 
 
-def _reliability(borders: list[float], groups: list[Sums], weighted: bool) -> tuple[ReliabilityBin, ...]:
-    return tuple(
-        reliability_bin(low, high, sums, weighted=weighted)
-        for (low, high), sums in zip(pairwise(borders), groups, strict=True)
-    )
-
-
-def _histogram(edges: Array, sums: list[Sums]) -> Histogram:
+def _histogram(edges: list[float], sums: Sums) -> Histogram:
+    bins = bins_of(sums, edges)
     return Histogram(
-        edges=tuple(edges.tolist()),
-        weight=tuple(float(group.weight) for group in sums),
-        positives=tuple(float(group.positives) for group in sums),
+        edges=tuple(edges),
+        weight=tuple(twelve_digits(bins.weight.high[0]).tolist()),
+        positives=tuple(twelve_digits(bins.positives.high[0]).tolist()),
     )
-
-
-def reliability_bin(lower: float, upper: float, sums: Sums, *, weighted: bool) -> ReliabilityBin:
-    """A bin of the reliability table from its sums."""
-    if sums.weight == 0:
-        return ReliabilityBin(lower, upper, 0.0, 0.0, None, None, 0.0, None, None)
-    frequency = float(sums.positives / sums.weight)
-    size = float(sums.weight**2 / sums.squares if weighted else sums.weight)
-    low, high = wilson_interval(frequency, size)
-    return ReliabilityBin(
-        lower=lower,
-        upper=upper,
-        weight=float(sums.weight),
-        positives=float(sums.positives),
-        mean_prediction=float(sums.predicted / sums.weight),
-        frequency=frequency,
-        effective_size=size,
-        interval_low=low,
-        interval_high=high,
-    )
-
-
-def calibration_errors(groups: Sequence[Sums]) -> tuple[float, float]:
-    """Expected and maximum calibration error over groups."""
-    filled = [group for group in groups if group.weight > 0]
-    gaps = [abs(group.positives - group.predicted) for group in filled]
-    total = sum((group.weight for group in filled), Fraction(0))
-    largest = max(gap / group.weight for gap, group in zip(gaps, filled, strict=True))
-    return float(sum(gaps, Fraction(0)) / total), float(largest)
-
-
-def area_under_roc(rank_sum: Fraction, weight: Fraction, positives: Fraction) -> float | None:
-    """AUC from the sum over ties of positives * (2 * weight below + weight of the tie); None for one class.
-
-    The sum counts every pair of a positive with anything not above it, twice where below; among positives alone
-    that is positives**2.
-    """
-    pairs = 2 * positives * (weight - positives)
-    return float((rank_sum - positives**2) / pairs) if pairs else None

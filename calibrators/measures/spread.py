@@ -1,13 +1,12 @@
-"""How predictions spread, in narrow cells of their log-odds, and measures of calibration that need no more than that.
+"""Measures of calibration that need no more of predictions than narrow cells of their log-odds.
 
 A cell holds the predictions whose log-odds lie in an interval of 1/512; those that are 0 or 1 have cells of their own.
-Cells of parts add up exactly, so that no number depends on how the rows were cut. A cell stands for the middle of its
-lowest and its highest prediction: of predictions that differ in few values, as after most methods, that is each itself.
+Cells of parts add up, so that no number depends on how the rows were cut. A cell stands for the middle of its lowest
+and its highest prediction: of predictions that differ in few values, as after most methods, that is each itself.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -15,97 +14,42 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import pava
-from calibrators._kernels.accumulators import expansion_of
-from calibrators._kernels.cox import line
-from calibrators._kernels.logistic import logistic
-from calibrators._kernels.sums import exact_sum
-from calibrators.arithmetic.exact_totals import Entries
-from calibrators.arithmetic.passes import Array
+from calibrators.arithmetic.double_double import Pair, sums_of_runs, twelve, twelve_digits
+from calibrators.arithmetic.passes import Array, Points
 from calibrators.measures.assessment import Z_95
+from calibrators.measures.engine import Cells, pooled_columns
 
-_STEPS = 512
-_FARTHEST = 700
+Integers = npt.NDArray[np.int64]
 _SMOOTH_CELLS = 2000
-
-
-class SpreadState(NamedTuple):
-    """Cells of a part: their numbers, their lowest and highest predictions, and sums, exactly (rows of expansions)."""
-
-    cell: npt.NDArray[np.int64]
-    low: Array
-    high: Array
-    weight: Array
-    positives: Array
+_MOST_ROUNDS = 100
+_PARTED = 1e-14
+"""Of an information's determinant, relative to the product of its diagonal: below it there is no line."""
 
 
 class Spread(NamedTuple):
     """Cells of predictions, ascending; float64 arrays, shape (cells,).
 
-    p : the middle of the lowest and the highest prediction of each. weight, positives : their sums, correctly rounded
+    p : the middle of the lowest and the highest prediction of each. weight, positives : their sums
+    starts : where each column's cells begin, and the end; None: all are of one column
     """
 
     p: Array
     weight: Array
     positives: Array
+    starts: Integers | None = None
 
-
-@functools.cache
-def cell_edges() -> Array:
-    """Where cells begin: behind 0, and at log-odds of whole steps; and 1."""
-    steps = np.arange(-_FARTHEST, 37, 1 / _STEPS)
-    edges = np.empty(steps.size)
-    logistic(steps, edges)
-    return np.unique(np.concatenate([[np.nextafter(0.0, 1.0)], edges[edges < 1.0], [1.0]]))
-
-
-def spread_of_entries(entries: Entries) -> SpreadState:
-    """The cells of a part whose predictions are known: in [0, 1], ascending."""
-    p, w, k = entries[:3]
-    edges = cell_edges()
-    first, end = np.searchsorted(edges, p[[0, -1]], side="right").tolist()
-    starts = np.append(0, np.searchsorted(p, edges[first:end]))
-    cell = first + np.flatnonzero(np.diff(np.append(starts, p.size)))
-    starts = starts[cell - first]
-    ends = np.append(starts[1:], p.size)
-    if entries.squares is not None:  # counts
-        weight, positives = (np.add.reduceat(column, starts)[:, None] for column in (w, k))
-    else:
-        weight, positives = (_expansions(column, starts, ends) for column in (w, k))
-    return SpreadState(cell, p[starts], p[ends - 1], weight, positives)
-
-
-def _expansions(column: Array, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Array:
-    found = [expansion_of(column[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-    out = np.zeros((len(found), max(own.size for own in found)))
-    for row, own in zip(out, found, strict=True):
-        row[: own.size] = own
-    return out
-
-
-def join_spread(states: list[SpreadState]) -> Spread:
-    """The cells of all parts."""
-    if len(states) == 1 and states[0].weight.shape[1] == states[0].positives.shape[1] == 1:
-        [(_, low, high, weight, positives)] = states
-        return Spread(low + (high - low) / 2, weight[:, 0], np.minimum(positives[:, 0], weight[:, 0]))
-    cell = np.concatenate([state.cell for state in states])
-    order = np.argsort(cell, kind="stable")
-    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
-    low, high = (np.concatenate([state[i] for state in states])[order] for i in (1, 2))
-    low, high = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
-    sums = []
-    for i in (3, 4):
-        width = max(state[i].shape[1] for state in states)
-        rows = np.concatenate(
-            [np.pad(state[i], ((0, 0), (0, width - state[i].shape[1]))) for state in states]
+    @classmethod
+    def of(cls, cells: Cells) -> Spread:
+        """Of the engine's cells."""
+        weight, positives = cells.sums[:, 0]
+        return cls(
+            cells.low + (cells.high - cells.low) / 2, weight, np.minimum(positives, weight), cells.starts
         )
-        rows = rows[order]
-        if width == 1:
-            sums.append(np.add.reduceat(rows[:, 0], starts))
-        else:
-            parts = np.split(rows, starts[1:])
-            sums.append(np.array([exact_sum(part.reshape(-1)) for part in parts]))
-    return Spread(low + (high - low) / 2, sums[0], np.minimum(sums[1], sums[0]))
+
+    @property
+    def columns(self) -> Integers:
+        """Where each column's cells begin, and the end."""
+        return np.array([0, self.p.size]) if self.starts is None else self.starts
 
 
 @dataclass(frozen=True)
@@ -154,22 +98,19 @@ class Agreement:
 
 
 def agreement(spread: Spread, rate: float = 1.0) -> Agreement:
-    """The numbers from the cells.
+    """The numbers from the cells of one column.
 
-    rate : see `calibrators.arithmetic.sampling`: of a sampled log Cox's line is taken of the rows that there are,
-    at odds divided
-        by it, and the rest is left out.
+    rate : see `calibrators.arithmetic.sampling`: of a sampled log only Cox's line is taken, which is of all rows.
     """
     reasons: dict[str, str] = {}
     values: dict[str, Any] = {}
-    found = cox(spread, rate)
-    if found is None:
+    line = lines(spread, rate)[0].tolist()
+    if math.isnan(line[0]):
         reasons["slope"] = (
             "not defined, because it needs two different probabilities between 0 and 1, and labels that no line parts"
         )
     else:
-        (values["intercept"], values["slope"]), errors = found
-        values["intercept_error"], values["slope_error"] = errors
+        values |= dict(zip(("intercept", "slope", "intercept_error", "slope_error"), line, strict=True))
     if rate == 1.0:
         values |= dict(zip(("ici", "e50", "e90"), distances(spread), strict=True))
         values["smooth_ece"] = smooth_ece(spread)
@@ -178,12 +119,96 @@ def agreement(spread: Spread, rate: float = 1.0) -> Agreement:
     return Agreement(**values, reasons=reasons)
 
 
-def cox(spread: Spread, rate: float = 1.0) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """Intercept and slope of labels on the log-odds of predictions, and their standard errors; None without them."""
+def lines(spread: Spread, rate: float = 1.0) -> Array:
+    """Cox's line of columns: intercept and slope of labels on the log-odds of predictions, and their standard errors.
+
+    rate : of a log of sampled rows, whose log odds are larger by -log(rate) than those of all rows, which the line is
+        of. Returns an array of shape (columns, 4); NaN where there is no line.
+    """
+    found = np.full((spread.columns.size - 1, 4), np.nan)
     inner = (spread.p > 0) & (spread.p < 1)
-    p, w, k = (column[inner] for column in spread)
-    intercept, slope, *errors = line(p, w, k, math.log(rate))
-    return None if math.isnan(slope) else ((intercept, slope), (errors[0], errors[1]))
+    sizes = np.add.reduceat(inner.astype(np.int64), spread.columns[:-1])
+    p, w, k = (column[inner] for column in spread[:3])
+    fit = _Fit(np.log(p) - np.log1p(-p), w, k, sizes, -math.log(rate))
+    able = np.flatnonzero(sizes > 1)
+    fit = fit.only(sizes > 1)
+    both = (fit.sum(fit.k) > 0) & (fit.sum(fit.w - fit.k) > 0)
+    able, fit = able[both], fit.only(both)
+    a, b = np.zeros(able.size), np.ones(able.size)
+    before, now = np.full(able.size, -np.inf), fit.likelihood(a, b)
+    for _ in range(_MOST_ROUNDS):
+        if not able.size:
+            break
+        g, along, one, across, square, determinant = fit.derivatives(a, b)
+        sure = determinant > _PARTED * one * square
+        with np.errstate(all="ignore"):
+            step_a = (square * g - across * along) / determinant
+            step_b = (one * along - across * g) / determinant
+        length = np.maximum(np.abs(step_a), np.abs(step_b))
+        # The likelihood no longer tells, but this step is as good as the others.
+        near = length < 1e-12 * (1.0 + np.maximum(np.abs(a), np.abs(b)))
+        done = sure & (near | ((now <= before) & (length < 1e-8)))
+        if done.any():
+            last = fit.only(done)
+            x, y = (a + step_a)[done], (b + step_b)[done]
+            _, _, one, _, square, determinant = last.derivatives(x, y)
+            found[able[done]] = np.stack(
+                [x, y, np.sqrt(square / determinant), np.sqrt(one / determinant)], axis=1
+            )
+        before, scale = now, np.where(sure, 1.0, 0.0)
+        step_a, step_b = (np.where(sure, step, 0.0) for step in (step_a, step_b))
+        now = fit.likelihood(a + step_a, b + step_b)
+        while np.any(less := sure & ~done & ~(now >= before) & (scale > 1e-9)):
+            scale = np.where(less, scale / 2.0, scale)
+            now = fit.likelihood(a + scale * step_a, b + scale * step_b)
+        a, b = a + scale * step_a, b + scale * step_b
+        on = sure & ~done & (np.maximum(np.abs(a), np.abs(b)) <= 1e4)
+        if not on.all():
+            able, fit, a, b, before, now = able[on], fit.only(on), a[on], b[on], before[on], now[on]
+    return twelve_digits(found)
+
+
+class _Fit(NamedTuple):
+    """Cells of columns to fit a line to: log-odds, weights and positives; `sizes` of the columns, some may be 0."""
+
+    x: Array
+    w: Array
+    k: Array
+    sizes: Integers
+    offset: float
+
+    def only(self, some: npt.NDArray[np.bool_]) -> _Fit:
+        """Of some columns."""
+        cells = np.repeat(some, self.sizes)
+        return _Fit(self.x[cells], self.w[cells], self.k[cells], self.sizes[some], self.offset)
+
+    def sum(self, values: Array) -> Array:
+        """Of each column."""
+        return sums_of_runs(values, np.append(0, np.cumsum(self.sizes)))
+
+    def _log_odds(self, a: Array, b: Array) -> Array:
+        return np.asarray(np.repeat(a, self.sizes) + np.repeat(b, self.sizes) * self.x + self.offset)
+
+    def likelihood(self, a: Array, b: Array) -> Array:
+        """The logarithms of the likelihoods of lines; infinite or NaN of those that are far off."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            eta = self._log_odds(a, b)
+            gain = self.k * np.minimum(eta, 0.0) - (self.w - self.k) * np.maximum(eta, 0.0)
+            return self.sum(gain - self.w * np.log1p(np.exp(-np.abs(eta))))
+
+    def derivatives(self, a: Array, b: Array) -> tuple[Array, ...]:
+        """Their gradients, and the information: by intercept, by both, by slope; and its determinant."""
+        eta = self._log_odds(a, b)
+        small = np.exp(-np.abs(eta))
+        small = small / (1.0 + small)
+        # Of the rarer label, so that no digits are lost where nearly all rows have the other.
+        left = np.where(eta < 0, self.k - self.w * small, self.w * small - (self.w - self.k))
+        v = self.w * small * (1.0 - small)
+        g, along, one, across, square = map(
+            self.sum, (left, self.x * left, v, v * self.x, v * self.x * self.x)
+        )
+        determinant = (Pair.of(one) * square - Pair.of(across) * across).high
+        return g, along, one, across, square, determinant
 
 
 def distances(spread: Spread) -> tuple[float, float, float]:
@@ -192,24 +217,19 @@ def distances(spread: Spread) -> tuple[float, float, float]:
     order = np.argsort(apart, kind="stable")
     through = np.cumsum(spread.weight[order])
     points = apart[order][np.searchsorted(through, np.array([0.5, 0.9]) * through[-1])]
-    return _mean(spread.weight, apart), float(points[0]), float(points[1])
+    return float(mean_distances(spread)[0]), twelve(points[0]), twelve(points[1])
 
 
-def mean_distance(spread: Spread) -> float:
-    """The first of `distances` alone."""
-    return _mean(spread.weight, _apart(spread))
-
-
-def _mean(weight: Array, values: Array) -> float:
-    return math.fsum((weight * values).tolist()) / math.fsum(weight.tolist())
+def mean_distances(spread: Spread) -> Array:
+    """The first of `distances`, of columns."""
+    total = sums_of_runs(spread.weight * _apart(spread), spread.columns)
+    return twelve_digits(total / sums_of_runs(spread.weight, spread.columns))
 
 
 def _apart(spread: Spread) -> Array:
-    none = np.zeros(spread.p.size)
-    blocks = pava.pool(spread.p, spread.p, spread.weight, none, spread.positives, none)
-    level = np.minimum(blocks[4] / blocks[2], 1.0)
-    apart: Array = np.abs(spread.p - level[np.searchsorted(blocks[0], spread.p, side="right") - 1])
-    return apart
+    blocks, _ = pooled_columns(Points(*spread[:3]), spread.columns)
+    sizes = np.diff(np.append(blocks.first, spread.p.size)).astype(np.int64)
+    return np.asarray(np.abs(spread.p - np.repeat(blocks.level, sizes)))
 
 
 def smooth_ece(spread: Spread) -> float:
@@ -232,4 +252,4 @@ def smooth_ece(spread: Spread) -> float:
     while high - low > 1e-9:
         middle = (low + high) / 2
         low, high = (middle, high) if error(middle) > middle else (low, middle)
-    return high
+    return twelve(high)

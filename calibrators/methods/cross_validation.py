@@ -15,7 +15,6 @@ from calibrators.arithmetic import ties
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory
-from calibrators.arithmetic.sampling import weighing_negatives
 from calibrators.measures.assessment import Measures
 from calibrators.measures.predictions import Assessment, assessment_passes, side_by_side
 from calibrators.methods.base import Calibrator
@@ -177,22 +176,17 @@ def _one_pass(request: Pass) -> Generator[Pass, Any, Any]:
 
 
 def _measuring(calibration_map: CalibrationMap | None, rate: float) -> Generator[Pass, Any, Assessment]:
-    found = _of_map(calibration_map)
-    return found if rate == 1.0 else weighing_negatives(found, rate)
-
-
-def _of_map(calibration_map: CalibrationMap | None) -> Generator[Pass, Any, Assessment]:
     if calibration_map is None:
-        return assessment_passes()
+        return assessment_passes(rate=rate)
     if calibration_map.monotone:
-        return assessment_passes(calibration_map.predict_ascending)
-    return _gathered(calibration_map)
+        return assessment_passes(calibration_map.predict_ascending, rate=rate)
+    return _gathered(calibration_map, rate)
 
 
-def _gathered(calibration_map: CalibrationMap) -> Generator[Pass, Any, Assessment]:
+def _gathered(calibration_map: CalibrationMap, rate: float) -> Generator[Pass, Any, Assessment]:
     """Measures of a map that decreases somewhere: its probabilities are sorted where they have come together."""
     points: Points = yield Pass(partial(_by_probability, calibration_map), _joined)
-    found: Assessment = run_in_memory(assessment_passes(), points)
+    found: Assessment = run_in_memory(assessment_passes(rate=rate), points)
     return found
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.measures.assessment import Z_95
+from calibrators.measures.assessment import wilson_intervals
 from pipeline.schema import RATIOS
 
 Numbers = npt.NDArray[np.float64] | float
@@ -71,10 +71,8 @@ def observed_over_expected(
     ratio, ratio_low, ratio_high : O / E and Wilson's 95 % interval; NaN where nothing was expected
     ratio_z : (O - E) / sqrt(V), V the variance, which groups of rows bound from above: so it is never too far from 0
     """
-    frequency, z2 = positives / weight, Z_95**2
-    middle = (frequency + z2 / (2 * weight)) / (1 + z2 / weight)
-    half = Z_95 * np.sqrt(frequency * (1 - frequency) / weight + z2 / (4 * weight**2)) / (1 + z2 / weight)
-    low, high = np.minimum(np.maximum(middle - half, 0.0), frequency), np.maximum(middle + half, frequency)
+    frequency = positives / weight
+    low, high = wilson_intervals(frequency, weight)
     # NaN where there is no number, or one of 0.
     expected, error = np.where(mean > 0, mean, np.nan), np.sqrt(np.where(variance > 0, variance, np.nan))
     found = [*(number / expected for number in (frequency, low, high)), (positives - weight * mean) / error]

@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Array, Pass
-from calibrators.arithmetic.sampling import weighing_negatives
-from calibrators.measures.certainty import Certainty
+from calibrators.measures.certainty import Certainty, certain_passes
 from calibrators.measures.comparison import Comparison
-from calibrators.measures.error_bars import ErrorBars, assurance_passes
+from calibrators.measures.error_bars import ErrorBars
 from calibrators.measures.predictions import (
     Assessment,
     Measures,
     Predict,
-    assessment_passes,
     run_passes,
     side_by_side,
 )
@@ -122,13 +120,14 @@ def evaluate(
     parts, parts_after : sequences of (float, array), optional
         Of the parts of the tables, where known: see `calibrators.measures.predictions.assessment_passes`.
     sampling_rate : float > 0
-        The share of negatives that the log holds over that of positives. Measures are those of all rows, in which a
-        negative weighs as many as it stands for; tests of calibration count the rows that there are.
+        The share of negatives that the log holds over that of positives. Measures, Cox's line and observed over
+        expected are those of all rows, in which a negative weighs as many as it stands for. The tests of single
+        predictions (Spiegelhalter's z and the score test) and the AUC's error count the rows that there are.
 
     Returns
     -------
     Evaluation
-        The same to the last bit however the tables are cut into parts.
+        The same however the tables are cut into parts.
 
     Raises
     ------
@@ -182,17 +181,8 @@ def side_passes(
     tests: bool = True,
 ) -> Generator[Pass, Any, tuple[Assessment, ErrorBars, Certainty]]:
     """The passes for one column of predictions."""
-    bins, histogram_bins, sampling_rate = sizes
-    sampled = sampling_rate != 1.0
-    known = () if sampled else parts
-    measured: Generator[Pass, Any, Assessment] = assessment_passes(
-        predict, bins=bins, histogram_bins=histogram_bins, rows=rows, parts=known
-    )
-    if sampled:
-        measured = weighing_negatives(measured, sampling_rate)
-    assured = assurance_passes(predict, rate=sampling_rate, tests=tests)
-    found, (bars, corp, spread) = yield from side_by_side(measured, assured)
-    return found, bars, Certainty.of(corp, spread, found, sampling_rate)
+    bins, histogram_bins, rate = sizes
+    return certain_passes(predict, bins, histogram_bins, rows, parts, rate=rate, tests=tests)
 
 
 def _check_same_rows(before: Assessment, after: Assessment) -> None:

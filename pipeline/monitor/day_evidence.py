@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.arithmetic.double_double import Pair
 from calibrators.arithmetic.passes import Array, Pass, Points
-from calibrators.arithmetic.sampling import OddsDivided
-from calibrators.measures.drift import Evidence, evidence_pass
+from calibrators.arithmetic.sampling import OddsDivided, odds_divided
+from calibrators.measures.drift import Evidence, evidence_of, evidence_pass, evidence_sums
+from calibrators.measures.engine import Integers, Predict
 from pipeline.execution import Executor
 from pipeline.sort.score_table import ScoreTable, SortedRows, merge_rows
-from pipeline.sort.segment_predictions import visit_predictions
+from pipeline.sort.segment_predictions import sums_of_predictions
 from pipeline.sort.segment_rows import SegmentRows
 from pipeline.table.lookup_table import Predictor, cached_lookup_table
 
@@ -35,21 +37,25 @@ class TableMap:
 class Watch:
     """What is watched, and how.
 
-    lookup : path of the lookup table. segmented : whether it has segments: points then have predictions for scores.
+    lookup : path of the lookup table
     tolerance : factor up to which odds may be wrong. sampling_rate : see `calibrators.arithmetic.sampling`.
     """
 
     lookup: str
     tolerance: float
     sampling_rate: float = 1.0
-    segmented: bool = False
 
     def request(self) -> Pass:
-        """The pass over a day's score table."""
-        predict = None if self.segmented else TableMap(self.lookup)
-        if self.sampling_rate == 1.0:
-            return evidence_pass(predict, self.tolerance)
-        return evidence_pass(OddsDivided(1 / self.sampling_rate, predict), self.tolerance)
+        """The pass over a day's score table, where the table has no segments."""
+        predict: Predict = TableMap(self.lookup)
+        if self.sampling_rate != 1.0:
+            predict = OddsDivided(1 / self.sampling_rate, predict)
+        return evidence_pass(predict, self.tolerance)
+
+    def sums(self, p: Array, w: Array, k: Array, starts: Integers) -> Pair:
+        """The sums of segments' evidence, from what is predicted."""
+        p = p if self.sampling_rate == 1.0 else odds_divided(p, 1 / self.sampling_rate)
+        return evidence_sums(p, w, k, self.tolerance, starts)
 
 
 class DayEvidence(NamedTuple):
@@ -72,14 +78,9 @@ def day_evidence(day: SortedRows, executor: Executor, watch: Watch) -> DayEviden
         table, (whole, scores) = merge_rows(day, executor, _with_scores(watch))
         return DayEvidence(table, whole, scores, {})
     rows = SegmentRows.of(day, executor, columns)
-    request = watch.request()
-    predictor = Predictor(watch.lookup, columns)
-    by_segment: dict[int, list[Any]] = {}
-    for place, state in visit_predictions(rows, predictor, executor, request.chunk):
-        by_segment.setdefault(place, []).append(state)
-    # Sums are exact, whatever rows they are of.
-    whole = request.combine([state for own in by_segment.values() for state in own])
-    found = {rows.level.keys[place]: request.combine(own) for place, own in sorted(by_segment.items())}
+    sums = sums_of_predictions(rows, Predictor(watch.lookup, columns), executor, watch.sums)
+    whole = evidence_of([state for own in sums.values() for state in own])
+    found = {rows.level.keys[place]: evidence_of(own) for place, own in sorted(sums.items())}
     return DayEvidence(rows.table, whole, None, found)
 
 

@@ -7,15 +7,15 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibrators.arithmetic import ties
+from calibrators.arithmetic.double_double import Pair
 from calibrators.arithmetic.passes import Array, Points
-from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, join_sums, pair_sums
+from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, pair_sums
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
@@ -58,9 +58,6 @@ def in_words(worse: Sequence[Mapping[str, Any]]) -> str:
         difference = one["log_loss_difference"]
         found.append(f"{name} ({'infinite' if difference is None else format(difference, '+.2g')})")
     return "; ".join(found)
-
-
-R = TypeVar("R")
 
 
 class _Predicting(NamedTuple):
@@ -130,7 +127,7 @@ def compare_predictions(
 ) -> SegmentedComparison:
     """Compare two tables, or a table and the scores, on the same rows: each row goes through its segment's map.
 
-    The sums are exact: the same to the last bit however rows, files and tasks are cut.
+    The same however rows, files and tasks are cut.
 
     Raises
     ------
@@ -138,62 +135,50 @@ def compare_predictions(
         Predictions outside [0, 1].
     """
     both = (_predicting(rows, old, "old"), _predicting(rows, new, "new"))
-    parts: list[Array] = []
-    cut: dict[int, list[Array]] = {}
-    found: list[SegmentDifference] = []
-    for sums, codes, each in rows.map(executor, partial(_compare, *both)):
-        parts.append(sums)
-        found += each
-        if not each:
-            cut.setdefault(codes, []).append(sums)
-    found += [_difference(code, own) for code, own in cut.items()]
-    found.sort(key=lambda one: one.place)
+    parts: list[Pair] = []
+    cut: dict[int, list[Pair]] = {}
+    for codes, sums in rows.map(executor, partial(_compare, *both)):
+        parts.append(sums.total())
+        for i, code in enumerate(codes.tolist()):
+            cut.setdefault(code, []).append(sums[i])
+    found = [_difference(code, own) for code, own in sorted(cut.items())]
     return SegmentedComparison(comparison_of(parts), found, rows.level.keys)
 
 
 def _compare(
     old: _Predicting, new: _Predicting, index: int, codes: Integers, slices: Slices
-) -> tuple[Array, int, list[SegmentDifference]]:
-    """The sums of all points, the first segment, and the differences of all; none of one that others have parts of."""
+) -> tuple[Integers, Pair]:
+    """The sums of each segment, or of a part of one."""
     _, weight, positives = slices.columns
     p, q = old.of(codes, slices), new.of(codes, slices)
-    spans = [slice(*span) for span in pairwise(slices.starts.tolist())]
-    sums = [pair_sums(p[own], q[own], weight[own], positives[own]) for own in spans]
-    alone = len(spans) > 1
-    each = [_difference(code, [own]) for code, own in zip(codes.tolist(), sums, strict=True)] if alone else []
-    return join_sums(sums), int(codes[0]), each
+    return codes, pair_sums(p, q, weight, positives, slices.starts)
 
 
-def _difference(place: int, parts: list[Array]) -> SegmentDifference:
+def _difference(place: int, parts: list[Pair]) -> SegmentDifference:
     one = comparison_of(parts)
     return SegmentDifference(place, one.weight, one.log_loss)
 
 
-def visit_predictions(
-    rows: SegmentRows, predictor: Predictor, executor: Executor, function: Callable[[Points], R]
-) -> list[tuple[int, R]]:
-    """What a function makes of each segment's points, in the order of its scores, with predictions instead of these.
+def sums_of_predictions(
+    rows: SegmentRows, predictor: Predictor, executor: Executor, function: Callable[..., Pair]
+) -> dict[int, list[Pair]]:
+    """Sums of each segment's points with predictions for scores, by its place; several of one that tasks share.
 
-    function : picklable. A segment that is larger than a task comes in several pieces.
-
-    Returns
-    -------
-    pairs of a segment's place among the level's and a result
+    function : of predictions, weights, positives and where each segment's begin, to a Pair of shape (segments, sums);
+        picklable
     """
-    found = rows.map(executor, partial(_visit, _predicting(rows, predictor, "visit"), function))
-    return [pair for pairs in found for pair in pairs]
+    found: dict[int, list[Pair]] = {}
+    for codes, sums in rows.map(executor, partial(_summed, _predicting(rows, predictor, "visit"), function)):
+        for i, code in enumerate(codes.tolist()):
+            found.setdefault(code, []).append(sums[i])
+    return found
 
 
-def _visit(
-    predicting: _Predicting, function: Callable[[Points], R], index: int, codes: Integers, slices: Slices
-) -> list[tuple[int, R]]:
-    p = predicting.of(codes, slices)
+def _summed(
+    predicting: _Predicting, function: Callable[..., Pair], index: int, codes: Integers, slices: Slices
+) -> tuple[Integers, Pair]:
     _, weight, positives = slices.columns
-    spans = [slice(*span) for span in pairwise(slices.starts.tolist())]
-    return [
-        (code, function(Points(p[own], weight[own], positives[own])))
-        for code, own in zip(codes.tolist(), spans, strict=True)
-    ]
+    return codes, function(predicting.of(codes, slices), weight, positives, starts=slices.starts)
 
 
 def order_predictions(rows: SegmentRows, predictor: Predictor, folder: str, executor: Executor) -> ScoreTable:

@@ -1,0 +1,694 @@
+"""The measuring engine: sums over sorted predictions, accumulated, merged over parts, and finished once.
+
+A *column* is a set of predictions of rows. A whole log is one column in several parts; a million segments are a million
+columns of a few points each. `accumulate_columns` takes the sums of whole columns, `part_state` those of a part of one,
+and `merge` adds parts up. Measures are then computed from the sums of all columns at once: see `predictions`,
+`error_bars`, `decomposition` and `spread`.
+
+Predictions that are equal are one point, also where two parts share it: a part keeps its first and its last prediction
+apart, and these are joined before they are added. All sums are double-doubles, and what comes of them is rounded to 12
+significant digits, so that it does not depend on how a log was cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators._kernels import measures as kernels
+from calibrators._kernels import pava
+from calibrators.arithmetic.double_double import Pair
+from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
+from calibrators.arithmetic.pooling import pool_points
+from calibrators.arithmetic.sampling import odds_divided
+
+Integers = npt.NDArray[np.int64]
+Predict = Callable[[Array], Array]
+"""Scores to probabilities in [0, 1] that do not decrease with the score; picklable."""
+
+NOT_MONOTONE = (
+    "expected probabilities in [0, 1] that do not decrease with the score: for a map that does, measure a table "
+    "whose scores are the calibrated probabilities"
+)
+
+MOST_DRAWN = 20_000
+"""Different predictions up to which labels are drawn from them."""
+
+_BLOCK = 1 << 15
+_SLACK = 1e-13
+"""Of a limit of weights that are no counts, the share by which rounding may miss it."""
+_CELLS = 512
+"""Cells of predictions in one unit of log odds."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is taken of predictions.
+
+    Attributes
+    ----------
+    predict : applied to the scores first; must not decrease with the score. None: the scores are the predictions.
+    edges : ascending: of bins of predictions
+    rate : of a log of sampled rows, the share of negatives that it holds over that of positives: sums are those of all
+        rows, in which a negative weighs 1 / rate
+    odds : the same of a log whose rows count as they are, so that tests are right: predictions, which are of all rows,
+        get the odds that they have in the log
+    blocks, cells : whether to take the isotonic blocks of the predictions, and cells of their log odds
+    """
+
+    predict: Predict | None = None
+    edges: tuple[float, ...] = ()
+    rate: float = 1.0
+    odds: float = 1.0
+    blocks: bool = False
+    cells: bool = False
+
+
+class Cells(NamedTuple):
+    """Cells of predictions: those whose log odds lie in an interval of 1 / 512, and those that are 0, or 1.
+
+    key : float64 array: number of each cell. low, high : its lowest and its highest prediction
+    sums : float64 array, shape (2, 2, cells): weight and positives, as high and low parts
+    starts : where each column's cells begin, and the end
+    """
+
+    key: Array
+    low: Array
+    high: Array
+    sums: Array
+    starts: Integers
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of columns. Arrays: the first axis is that of columns, of `high` and `low` in pairs.
+
+    Attributes
+    ----------
+    low, high : the lowest and the highest prediction
+    whole : bool: whether all weights are whole numbers
+    scale : factor of weights in the sums of the ranking: a power of two
+    values : Pair, shape (columns, `kernels.SUMS`)
+    edges : float64 array: of bins. upto : Pair, shape (columns, edges, `kernels.BINNED`): sums below each
+    targets : shape (columns, limits): weights up to which groups go. below, ties : of each the sums before the
+        prediction that reaches it, and that prediction, weight, positives and squares of its point; NaN if not reached
+    """
+
+    low: Array
+    high: Array
+    whole: npt.NDArray[np.bool_]
+    scale: Array
+    values: Pair
+    edges: Array
+    upto: Pair
+    targets: Array
+    below: Pair
+    ties: Array
+
+    def column(self, i: int, limits: int, points: Array) -> Sums:
+        """One of columns of one point each, which reaches any limit."""
+        own = slice(i, i + 1)
+        none = np.zeros((1, limits, kernels.BINNED))
+        return replace(
+            self,
+            low=self.low[own],
+            high=self.high[own],
+            whole=self.whole[own],
+            scale=self.scale[own],
+            values=self.values[own],
+            upto=self.upto[own],
+            below=Pair(none, none),
+            ties=np.broadcast_to(points[i], (1, limits, 4)),
+        )
+
+    def of(self, term: int) -> Pair:
+        """A sum of all columns, by its number."""
+        return self.values[:, term]
+
+    @property
+    def ranked(self) -> tuple[Pair, Pair]:
+        """Positives and negatives, in the scale of the ranking's sums."""
+        hits = self.of(kernels.POSITIVES)
+        return hits * self.scale, (self.of(kernels.WEIGHT) - hits) * self.scale
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.bool_]:
+        """Whether all predictions of a column lie in [0, 1]."""
+        return np.asarray((self.low >= 0) & (self.high <= 1))
+
+
+# Points, joined where their predictions are equal.
+
+
+class _Joined(NamedTuple):
+    """Points of columns with ties joined. low, squares : of sums of several; None where each is its point's.
+
+    low : float64 array, shape (3, m): what rounding took of weights, positives and squares
+    """
+
+    p: Array
+    w: Array
+    k: Array
+    starts: Integers
+    squares: Array | None = None
+    low: Array | None = None
+
+    def inner(self) -> _Joined:
+        """One column without its first and its last prediction."""
+        one, squares = slice(1, -1), self.squares
+        starts = np.array([0, self.p.size - 2])
+        return _Joined(
+            self.p[one], self.w[one], self.k[one], starts, None if squares is None else squares[one]
+        )
+
+    def end(self, i: int) -> End:
+        """A prediction of one column."""
+        w, k = float(self.w[i]), float(self.k[i])
+        square = w * w if self.squares is None else float(self.squares[i])
+        low = [0.0] * 3 if self.low is None else self.low[:, i].tolist()
+        return End(float(self.p[i]), [[high, rest] for high, rest in zip((w, k, square), low, strict=True)])
+
+    def addends(self) -> Array:
+        """Weight and positives, shape (2, 2, m): high and low parts."""
+        low = np.zeros((2, self.p.size)) if self.low is None else self.low[:2]
+        return np.stack([np.stack([self.w, self.k]), low], axis=1)
+
+
+def _join(points: Points, starts: Integers) -> _Joined:
+    p, w, k = points
+    same = p[1:] == p[:-1]
+    same[starts[1:-1] - 1] = False
+    if not same.any():
+        return _Joined(p, w, k, starts)
+    zero = np.zeros(p.size)
+    addends = np.stack([np.stack([column, zero]) for column in (w, k, w * w)])
+    at, sums, starts = kernels.join(p, addends, starts)
+    return _Joined(p[at], sums[0, 0], np.minimum(sums[1, 0], sums[0, 0]), starts, sums[2, 0], sums[:, 1])
+
+
+# Accumulating.
+
+
+def _sums(joined: _Joined, wanted: Wanted, targets: Array, limits: Array) -> Sums:
+    """The sums of columns. limits : the targets, less what a part has before, and what rounding may miss."""
+    p, w, k, starts, squares, _ = joined
+    columns, edges = starts.size - 1, np.array(wanted.edges)
+    sums = np.zeros((columns, 2, kernels.SUMS))
+    upto = np.zeros((columns, edges.size, 2, kernels.BINNED))
+    below = np.zeros((columns, limits.shape[1], 2, kernels.BINNED))
+    ties = np.full((columns, limits.shape[1], 4), np.nan)
+    whole = _whole(joined)
+    total, largest = np.add.reduceat(w, starts[:-1]), np.maximum.reduceat(w, starts[:-1])
+    # Powers of two that keep the third power of weights in the range of doubles; 1 for weights of rows.
+    far = (largest > 2.0**60) | (largest < 2.0**-60)
+    scale = np.where(far, np.ldexp(1.0, -np.frexp(largest)[1]), 1.0)
+    exact = whole & (total * np.sqrt(largest) < 2.0**25)
+    state = (sums, np.zeros((columns, 2), np.int64), upto, below, ties)
+    # A block of a long column after the other: temporary arrays stay in the processor's cache.
+    step = _BLOCK if columns == 1 else p.size
+    for i in range(0, p.size, step):
+        own = slice(i, i + step)
+        # Scores may be predictions, too: of those that are no probabilities it is not looked at.
+        with np.errstate(all="ignore"):
+            chance = p[own] if wanted.odds == 1.0 else odds_divided(p[own], 1 / wanted.odds)
+            losses = (-np.log(chance), -np.log1p(-chance))
+        kernels.accumulate(
+            (p[own], w[own], k[own], chance),
+            np.empty(0) if squares is None else squares[own],
+            losses,
+            np.array([0, chance.size]) if columns == 1 else starts,
+            state,
+            edges,
+            limits,
+            scale,
+            exact,
+            wanted.rate,
+        )
+    return Sums(
+        low=p[starts[:-1]],
+        high=p[starts[1:] - 1],
+        whole=whole,
+        scale=scale,
+        values=Pair(sums[:, 0], sums[:, 1]),
+        edges=edges,
+        upto=Pair(upto[:, :, 0], upto[:, :, 1]),
+        targets=targets,
+        below=Pair(below[:, :, 0], below[:, :, 1]),
+        ties=ties,
+    )
+
+
+def _whole(joined: _Joined) -> npt.NDArray[np.bool_]:
+    """Whether all weights and positives of a column are whole numbers."""
+    if joined.starts.size > 2:
+        broken = (joined.w != np.floor(joined.w)) | (joined.k != np.floor(joined.k))
+        return ~np.logical_or.reduceat(broken, joined.starts[:-1])
+    columns = (column[i : i + _BLOCK] for column in joined[1:3] for i in range(0, column.size, _BLOCK))
+    return np.array([all(np.array_equal(own, np.floor(own)) for own in columns)])
+
+
+def targets_of(weight: Array, whole: npt.NDArray[np.bool_], groups: int) -> Array:
+    """Cumulative weights at which groups of equal weight end, but the last. Shape (columns, groups - 1).
+
+    Whole numbers count rows: groups of whole rows, the first (rows mod groups) of them one larger.
+    """
+    i = np.arange(1, groups)
+    size, larger = np.divmod(weight, groups)
+    counted = i * size[:, None] + np.minimum(i, larger[:, None])
+    return np.where(whole[:, None], counted, weight[:, None] * i / groups)
+
+
+def _weighed(wanted: Wanted, points: Points) -> Points:
+    p, w, k = points
+    return points if wanted.rate == 1.0 else Points(p, k + (w - k) / wanted.rate, k)
+
+
+def accumulate_columns(points: Points, starts: Integers, wanted: Wanted, groups: int) -> Sums:
+    """The sums of columns of predictions, one after the other.
+
+    points : of all columns, each ascending. starts : int64 array: where each column begins, and the end; none is empty
+    groups : of equal weight
+    """
+    joined = _join(_weighed(wanted, points), starts)
+    weight = np.zeros((2, starts.size - 1, 1))
+    kernels.add_terms(joined.w[None], joined.starts, weight)
+    targets = targets_of(weight[0, :, 0], _whole(joined), groups)
+    return _sums(joined, wanted, targets, targets * (1 - _SLACK))
+
+
+def sum_terms(
+    terms: Callable[..., list[Array]], columns: tuple[Array, ...], starts: Integers | None = None
+) -> Pair:
+    """Sums of functions of points, of columns of these one after the other; shape (columns, terms).
+
+    terms : makes arrays as long as those that it is given. starts : None: all points are one column
+    """
+    starts = np.array([0, columns[0].size]) if starts is None else starts
+    found = None
+    for first in range(0, columns[0].size, _TERMS):
+        last = min(first + _TERMS, columns[0].size)
+        values = np.stack(terms(*(column[first:last] for column in columns)))
+        if found is None:
+            found = np.zeros((2, starts.size - 1, values.shape[0]))
+        # The columns of which points are in this block.
+        i, j = np.searchsorted(starts, first, side="right") - 1, np.searchsorted(starts, last)
+        kernels.add_terms(values, np.clip(starts[i : j + 1], first, last) - first, found[:, i:j])
+    return Pair(*np.zeros((2, 1, 1)) if found is None else found)
+
+
+_TERMS = 4096
+"""Points whose terms stay in the processor's cache."""
+
+
+# A part of one column.
+
+
+class End(NamedTuple):
+    """A prediction that a neighbouring part may have, too; weight, positives and squares as addends."""
+
+    p: float
+    sums: list[list[float]]
+
+    def joined(self, other: End) -> End:
+        """The same prediction of two parts."""
+        return End(self.p, [a + b for a, b in zip(self.sums, other.sums, strict=True)])
+
+    @property
+    def point(self) -> list[float]:
+        """Prediction, weight, positives and squares."""
+        w, k, squares = (math.fsum(one) for one in self.sums)
+        return [self.p, w, min(k, w), squares]
+
+
+class PartState(NamedTuple):
+    """What is kept of a part of a column. between : of the predictions between its first and its last one.
+
+    score : of its first point. ends : the first and the last prediction, or the only one. blocks : isotonic ones of the
+    points between; cells : of all; drawn : predictions between and their weights, if few
+    """
+
+    score: float
+    ends: list[End]
+    between: Sums | None
+    blocks: Blocks | None
+    cells: Cells | None
+    drawn: Array | None
+
+    @property
+    def weight(self) -> float:
+        """Of the part, nearly: where groups end is looked for with some slack."""
+        between = 0.0 if self.between is None else float(self.between.of(kernels.WEIGHT).high[0])
+        return math.fsum([between, *(value for end in self.ends for value in end.sums[0])])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where groups are expected to end: cumulative weights, and of parts, by their first scores, what lies before."""
+
+    targets: tuple[float, ...]
+    before: dict[float, float]
+
+
+def predictions_of(predict: Predict | None, score: Array) -> Array:
+    """What is predicted at ascending scores.
+
+    Raises
+    ------
+    ValueError
+        If predict decreases, or leaves [0, 1].
+    """
+    if predict is None:
+        return score
+    p = predict(score)
+    if not (np.all(p[1:] >= p[:-1]) and p[0] >= 0 and p[-1] <= 1):
+        raise ValueError(NOT_MONOTONE)
+    return p
+
+
+def part_state(wanted: Wanted, limits: Limits | None, points: Points) -> PartState:
+    """The state of a part; its points ascend, and may be tied."""
+    p = predictions_of(wanted.predict, points.score)
+    joined = _join(_weighed(wanted, Points(p, *points[1:])), np.array([0, p.size]))
+    probabilities, count = p[0] >= 0 and p[-1] <= 1, joined.p.size
+    between = blocks = cells = drawn = None
+    if count > 2:
+        inner, targets = joined.inner(), np.empty((1, 0))
+        before = None if limits is None else limits.before.get(float(points.score[0]))
+        if limits is not None and before is not None:
+            targets = np.array([limits.targets]) * (1 - _SLACK) - before - joined.w[0]
+        between = _sums(inner, wanted, targets, targets)
+        if wanted.blocks and probabilities:
+            blocks = pool_points(Points(*(np.ascontiguousarray(column) for column in inner[:3])))
+    if wanted.blocks and probabilities and count <= MOST_DRAWN:
+        drawn = np.stack([joined.p[1:-1], joined.w[1:-1]])
+    if wanted.cells and probabilities:
+        cells = cells_of(joined)
+    ends = [joined.end(0), *([joined.end(-1)] if count > 1 else [])]
+    return PartState(float(points.score[0]), ends, between, blocks, cells, drawn)
+
+
+def cells_of_columns(points: Points, starts: Integers) -> Cells:
+    """The cells of columns of probabilities; see `accumulate_columns`."""
+    return cells_of(_join(points, starts))
+
+
+def cells_of(joined: _Joined) -> Cells:
+    """The cells of columns of probabilities."""
+    p = joined.p
+    with np.errstate(divide="ignore"):
+        key = np.floor(_CELLS * (np.log(p) - np.log1p(-p)))
+    at, sums, starts = kernels.join(key, joined.addends(), joined.starts)
+    last = np.append(at[1:], p.size) - 1
+    return Cells(key[at], p[at], p[last], sums, starts)
+
+
+def _join_cells(parts: list[Cells]) -> Cells:
+    if len(parts) == 1:
+        return parts[0]
+    key, low, high = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    sums = np.concatenate([part.sums for part in parts], axis=2)
+    # Predictions may be sorted otherwise than log odds are, in the last bit.
+    order = np.argsort(key, kind="stable")
+    at, joined, starts = kernels.join(key[order], sums[:, :, order], np.array([0, key.size]))
+    low, high = np.minimum.reduceat(low[order], at), np.maximum.reduceat(high[order], at)
+    return Cells(key[order][at], low, high, joined, starts)
+
+
+# Merging.
+
+
+class Merged(NamedTuple):
+    """A column: its sums, and, where they were taken, isotonic blocks, what is drawn from, and cells."""
+
+    sums: Sums
+    blocks: Blocks | None
+    drawn: Array | None
+    cells: Cells | None
+
+
+def merge(wanted: Wanted, groups: int, states: Sequence[PartState]) -> Merged:
+    """A column from its parts, in ascending order of their predictions.
+
+    Raises
+    ------
+    ValueError
+        If predictions of one part lie below those of the part before.
+    """
+    elements = _elements(states)
+    ends = [one for one in elements if isinstance(one, End)]
+    pieces = _aligned(elements, ends, wanted, groups - 1)
+    weight = Pair(*(np.concatenate([getattr(one.of(0), name) for one in pieces]) for name in ("high", "low")))
+    passed = weight.running()
+    whole = np.all([one.whole for one in pieces], axis=0)
+    targets = targets_of(passed.high[-1:], whole, groups)
+    values, scale = _add_values(pieces)
+    below, ties = _reached(pieces, targets[0])
+    sums = Sums(
+        low=pieces[0].low,
+        high=pieces[-1].high,
+        whole=whole,
+        scale=scale,
+        values=values,
+        edges=pieces[0].edges,
+        upto=_stacked([one.upto for one in pieces]).total(),
+        targets=targets,
+        below=below,
+        ties=ties,
+    )
+    blocks = drawn = cells = None
+    if wanted.blocks and sums.probabilities[0]:
+        blocks, drawn = _join_blocks(states, elements), _join_drawn(states, ends)
+    if wanted.cells and sums.probabilities[0]:
+        cells = _join_cells([state.cells for state in states if state.cells is not None])
+    return Merged(sums, blocks, drawn, cells)
+
+
+def _elements(states: Sequence[PartState]) -> list[End | Sums]:
+    """Ends of parts, of which equal ones are joined, and what lies between them."""
+    found: list[End | Sums] = []
+    for state in states:
+        for one in (state.ends[0], state.between, *state.ends[1:]):
+            if one is None:
+                continue
+            last = found[-1] if found else None
+            if isinstance(one, End) and isinstance(last, End):
+                if one.p < last.p:
+                    raise ValueError(NOT_MONOTONE)
+                if one.p == last.p:
+                    found[-1] = last.joined(one)
+                    continue
+            found.append(one)
+    return found
+
+
+def _aligned(elements: list[End | Sums], ends: list[End], wanted: Wanted, limits: int) -> list[Sums]:
+    """The elements as sums of one column each: ends are columns of one point, which reaches any limit itself."""
+    points = np.array([one.point for one in ends])
+    p, w, k, squares = np.ascontiguousarray(points.T)
+    none = np.empty((len(ends), 0))
+    sums = _sums(_Joined(p, w, k, np.arange(len(ends) + 1), squares), wanted, none, none)
+    places = iter(range(len(ends)))
+    return [one if isinstance(one, Sums) else sums.column(next(places), limits, points) for one in elements]
+
+
+def _stacked(pairs: list[Pair]) -> Pair:
+    return Pair(np.stack([one.high for one in pairs]), np.stack([one.low for one in pairs]))
+
+
+_RANKING = (kernels.HIT_PLACES, kernels.HIT_SQUARES, kernels.MISS_PLACES, kernels.MISS_SQUARES)
+
+
+def _add_values(pieces: list[Sums]) -> tuple[Pair, Array]:
+    """The sums of all pieces, each standing above the ones before it, and the scale of the ranking's."""
+    scale = min(float(one.scale[0]) for one in pieces)
+    all_sums = _stacked([one.values[0] for one in pieces])
+    total = all_sums.total()
+    # In one scale: of places the square, of their squares the third power of the factor.
+    factor = np.array([scale / one.scale[0] for one in pieces])
+    hits = all_sums[:, kernels.POSITIVES] * scale
+    misses = (all_sums[:, kernels.WEIGHT] - all_sums[:, kernels.POSITIVES]) * scale
+    found = []
+    for own, other, places, squares in (
+        (hits, misses, kernels.HIT_PLACES, kernels.HIT_SQUARES),
+        (misses, hits, kernels.MISS_PLACES, kernels.MISS_SQUARES),
+    ):
+        before = other.running()[:-1] * 2.0
+        place, square = all_sums[:, places] * factor**2, all_sums[:, squares] * factor**3
+        found.append((place + before * own).total())
+        found.append((square + before * place * 2.0 + before * before * own).total())
+    for term, one in zip(_RANKING, found, strict=True):
+        total.high[term], total.low[term] = one.high, one.low
+    return total[None], np.array([scale])
+
+
+def _reached(pieces: list[Sums], targets: Array) -> tuple[Pair, Array]:
+    """What lies below each target, and the point that reaches it; NaN in a part of which it was not asked."""
+    binned = _stacked([one.values[0, : kernels.BINNED] for one in pieces]).running()
+    through = binned.high[1:, kernels.WEIGHT]
+    below, ties = np.full((2, targets.size, kernels.BINNED), np.nan), np.full((targets.size, 4), np.nan)
+    for t, target in enumerate(targets.tolist()):
+        for i in np.flatnonzero(through >= target * (1 - _SLACK)).tolist():
+            piece = pieces[i]
+            if piece.ties.shape[1] == 0:
+                break
+            if not np.isnan(piece.ties[0, t, 0]):
+                found = binned[i] + piece.below[0, t]
+                below[:, t], ties[t] = (found.high, found.low), piece.ties[0, t]
+                break
+    return Pair(*below[:, None]), ties[None]
+
+
+def _join_blocks(states: Sequence[PartState], elements: list[End | Sums]) -> Blocks:
+    between = iter([state.blocks for state in states if state.between is not None])
+    pieces = []
+    for one in elements:
+        if isinstance(one, Sums):
+            own = next(between)
+            if own is not None:
+                pieces.append(own)
+            continue
+        columns = [np.array([one.p])] * 2
+        for sums in one.sums[:2]:
+            total = math.fsum(sums)
+            columns += [np.array([total]), np.array([math.fsum([*sums, -total])])]
+        pieces.append(Blocks(*columns))
+    return Blocks(*pava.pool(*(np.concatenate(column) for column in zip(*pieces, strict=True))))
+
+
+def _join_drawn(states: Sequence[PartState], ends: list[End]) -> Array:
+    """Predictions, ascending, and their weights, where they are few; shape (predictions, 2)."""
+    found = [state.drawn for state in states]
+    if any(one is None for one in found):
+        return np.empty((0, 2))
+    outer = np.array([one.point[:2] for one in ends]).T
+    p, weight = np.concatenate([*(one for one in found if one is not None), outer], axis=1)
+    if p.size > MOST_DRAWN:
+        return np.empty((0, 2))
+    order = np.argsort(p)
+    return np.column_stack([p[order], weight[order]])
+
+
+def column_passes(
+    wanted: Wanted, groups: int = 1, parts: Sequence[tuple[float, Array]] = ()
+) -> Generator[Pass, Any, Merged]:
+    """Yield the passes over a score table that one column takes, receive their results, return it.
+
+    Parameters
+    ----------
+    wanted, groups : see `accumulate_columns`
+    parts : where they are known, of each part the first score and the weight, as addends: they save a pass where all
+        weights are whole numbers
+
+    Notes
+    -----
+    One pass, or two: the second needs the few parts in which a group ends.
+    """
+    expected = _expected(parts, groups) if parts else None
+    states = yield Pass(partial(part_state, wanted, expected), list)
+    found = merge(wanted, groups, states)
+    targets = tuple(found.sums.targets[0].tolist())
+    if not targets or not found.sums.probabilities[0]:
+        return found
+    if expected is None or expected.targets != targets:
+        weights = [(state.score, state.weight) for state in states]
+        limits = Limits(targets, dict(zip(*_before(weights), strict=True)))
+        through = np.cumsum([weight for _, weight in weights])
+        ends = np.searchsorted(through, np.array(targets) * (1 - 2 * _SLACK)).clip(max=len(states) - 1)
+        again = yield Pass(
+            partial(part_state, replace(wanted, blocks=False, cells=False), limits),
+            list,
+            only=frozenset(states[i].score for i in set(ends.tolist())),
+        )
+        between = {state.score: state.between for state in again}
+        states = [state._replace(between=between.get(state.score, state.between)) for state in states]
+        found = merge(wanted, groups, states)
+    return found
+
+
+def _expected(parts: Sequence[tuple[float, Array]], groups: int) -> Limits:
+    """Where groups end if weights are whole numbers wherever they add up to one."""
+    weights = [(first, math.fsum(addends.tolist())) for first, addends in parts]
+    total = math.fsum(value for _, addends in parts for value in addends.tolist())
+    targets = targets_of(np.array([total]), np.array([total == math.floor(total)]), groups)
+    return Limits(tuple(targets[0].tolist()), dict(zip(*_before(weights), strict=True)))
+
+
+def _before(weights: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """First scores of parts, and the weight before each."""
+    return [first for first, _ in weights], [0.0, *accumulate(weight for _, weight in weights)][:-1]
+
+
+# Bins and groups of finished columns.
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Sums of groups of predictions. weight, positives, predicted, squares : Pair, shape (columns, groups)."""
+
+    weight: Pair
+    positives: Pair
+    predicted: Pair
+    squares: Pair
+
+    @classmethod
+    def between(cls, sums: Pair) -> Groups:
+        """From cumulative sums, shape (columns, groups + 1, `kernels.BINNED`)."""
+        found = sums[:, 1:] - sums[:, :-1]
+        return cls(*(found[:, :, i] for i in range(kernels.BINNED)))
+
+    @property
+    def gap(self) -> Array:
+        """Of each the distance of what was observed from what was expected."""
+        return np.asarray(np.abs((self.positives - self.predicted).high))
+
+
+def bins_of(sums: Sums, borders: Sequence[float]) -> Groups:
+    """Bins between consecutive borders, each of which but the outer ones is an edge."""
+    at = np.searchsorted(sums.edges, np.array(borders[1:-1]))
+    return Groups.between(_with_ends(sums, sums.upto[:, at]))
+
+
+def _with_ends(sums: Sums, inner: Pair) -> Pair:
+    total = sums.values[:, None, : kernels.BINNED]
+    return Pair(
+        np.concatenate([total.high * 0.0, inner.high, total.high], axis=1),
+        np.concatenate([total.low * 0.0, inner.low, total.low], axis=1),
+    )
+
+
+def groups_of(sums: Sums) -> Groups:
+    """Groups of equal weight; a tie that straddles their border is shared in proportion."""
+    p, w, k, squares = (sums.ties[:, :, i] for i in range(4))
+    share = (Pair.of(sums.targets) - sums.below[:, :, kernels.WEIGHT]).high / w
+    tie = np.stack([w, k, w * p, squares], axis=2)
+    cumulative = sums.below + Pair.of(tie) * share[:, :, None]
+    # What is known exactly: where a group ends.
+    cumulative.high[:, :, kernels.WEIGHT], cumulative.low[:, :, kernels.WEIGHT] = sums.targets, 0.0
+    return Groups.between(_with_ends(sums, cumulative))
+
+
+def pooled_columns(points: Points, starts: Integers) -> tuple[Blocks, Integers]:
+    """Isotonic blocks of columns, pooled in one sweep, and where each column's begin, and the end.
+
+    Blocks begin and end at numbers of points. Levels of a column are moved above all levels of the one before, so that
+    none pools with it.
+    """
+    column = np.repeat(np.arange(starts.size - 1), np.diff(starts)).astype(np.float64)
+    moved = Pair.of(points.positives) + Pair.of(points.weight) * (2.0 * column)
+    number = np.arange(column.size, dtype=np.float64)
+    found = Blocks(*pava.pool(number, number, points.weight, np.zeros(column.size), moved.high, moved.low))
+    weight = Pair(found.weight, found.weight_low)
+    first = found.first.astype(np.int64)
+    back = Pair(found.positives, found.positives_low) - weight * (2.0 * column[first])
+    positives = np.maximum(back.high, 0.0)
+    return (
+        Blocks(found.first, found.last, weight.high, weight.low, positives, back.low),
+        np.append(np.searchsorted(first, starts[:-1]), first.size),
+    )
