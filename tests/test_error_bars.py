@@ -133,6 +133,29 @@ def test_observed_over_expected_and_tests_equal_their_formulas(weights):
         assert found.ratio_high == pytest.approx(wilson.high / p.mean())
 
 
+@pytest.mark.parametrize("unit", [1e100, 1e-100])
+def test_weights_at_the_ends_of_their_range_are_measured(unit):
+    points = sample(400, digits=2, weights="counts")
+    far = Points(points.score, points.weight * unit, points.positives * unit)
+    near, found = bars(points, cuts=(30, 200)), bars(far, cuts=(30, 200))
+    assert found.auc == near.auc
+    assert found.ratio == near.ratio
+    assert found.observed == pytest.approx(near.observed * unit)
+    # A variance is in the unit of the weights, and a standard error in its root.
+    for name in ("ratio_z", "spiegelhalter_z"):
+        assert getattr(found, name) == pytest.approx(getattr(near, name) * math.sqrt(unit))
+    assert found.score_test == pytest.approx(near.score_test * unit)
+    if unit > 1:
+        p, w, k = points
+        n = w - k
+        wins = (p[:, None] > p) + 0.5 * (p[:, None] == p)
+        a, b = wins @ n / n.sum(), k @ wins / k.sum()
+        variance = k @ (a - near.auc) ** 2 / k.sum() ** 2 + n @ (b - near.auc) ** 2 / n.sum() ** 2
+        assert found.auc_error == pytest.approx(math.sqrt(variance / unit))
+    compared_far, compared_near = compared(far, halved, squared), compared(points, halved, squared)
+    assert compared_far.log_loss.difference == compared_near.log_loss.difference
+
+
 def test_intervals_hold_as_often_as_they_say():
     rng = np.random.default_rng(5)
     p = np.sort(rng.beta(0.5, 8.0, 2000))

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from calibrators import CalibrationMap, Isotonic
-from calibrators._kernels.accumulators import expansion_of
+from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Pass, Points, collapse
 from calibrators.measures.predictions import (
     MEASURES,

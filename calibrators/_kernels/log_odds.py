@@ -30,13 +30,6 @@ def log_of(x):
 
 
 @kernel(inline=True)
-def log_of_rest(p):
-    """log(1 - p) of 0 <= p < 1, as exact where p is small."""
-    rest = 1.0 - p
-    return log_of(rest) + ((1.0 - rest) - p) / rest
-
-
-@kernel(inline=True)
 def probability_of(eta):
     """1 / (1 + exp(-eta)) of a finite number."""
     e = exp_of_negative(-abs(eta))

@@ -1,7 +1,5 @@
 """Searching ascending numbers from a place that is near the one looked for."""
 
-import numpy as np
-
 from calibrators._kernels.compiled import kernel
 
 
@@ -25,9 +23,3 @@ def first_at(values, start, limit):
         else:
             high = middle
     return high
-
-
-@kernel
-def end_of_tie(values, start):
-    """Behind the last value that equals the one at `start`."""
-    return first_at(values, start, np.nextafter(values[start], np.inf))

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrators._kernels.accumulators import expansion_of
 from calibrators._kernels.sums import exact_sum
+from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.sampling import effective_scale
 

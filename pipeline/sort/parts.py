@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators._kernels.accumulators import expansion_of
+from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Array, Classes, Pass, Points
 from calibrators.arithmetic.pooling import pool_classes
 from logcal.arrow_columns import as_column, as_numpy
