@@ -14,7 +14,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 import calibrators.measures.predictions as measures
 from calibrators import collapse
-from calibrators._kernels import ties
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Blocks, Points
 from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.certainty import certain_passes
