@@ -1,6 +1,6 @@
 """`python -m jobs` is `logcal`."""
 
-from logcal.command import run
+from jobs.cli import run
 
 if __name__ == "__main__":
     run()

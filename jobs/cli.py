@@ -13,13 +13,15 @@ from typing import Any, NoReturn
 import click
 
 from jobs import commands, interrupts
-from jobs.cluster.worker_process import ignore_interrupts
+from jobs.cluster.worker_process import PRELOADED
 from jobs.logging_setup import log_to_stderr
 from jobs.registry import JOBS, Job
 
 if multiprocessing.parent_process() is not None:
     # Imported by a worker process, as its parent's main module.
-    ignore_interrupts()
+    interrupts.ignore_interrupts()
+else:
+    PRELOADED.append(__name__)
 
 # OpenBLAS, once in numpy and once in scipy, starts a thread a core as it is loaded, which wait at full speed. No job
 # multiplies matrices, and classifiers are held to one thread in any case.

@@ -5,6 +5,7 @@ An exception that a signal handler raises may come out inside a destructor or a 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -20,6 +21,9 @@ SIGNALLED = 128
 
 _LONGEST = 10.0
 """Seconds after which it is raised even where a lock is being taken: that may wait for what never comes."""
+
+_LOOK = 0.05
+"""Seconds between looks at whether the command has ended."""
 
 _LOCKING = {"threading", "queue", "logging", "concurrent.futures.thread", "concurrent.futures._base"}
 _WAITING = {"wait", "_wait_for_tstate_lock", "as_completed", "result"}
@@ -108,3 +112,32 @@ def _remind(number: int) -> None:
     # To the main thread itself, so that it wakes up; and to no one else's handler.
     if signal.getsignal(number) is _receive:
         signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+
+@contextmanager
+def while_command_lives() -> Iterator[None]:
+    """Meanwhile end this process soon after the command that started it.
+
+    A command may end before it wants workers. A process that goes on importing for them holds the command's output
+    open, and who reads that through a pipe waits for both.
+    """
+    command = os.getppid()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK):
+            if os.getppid() != command:
+                os._exit(0)
+
+    watching = threading.Thread(target=watch, name="logcal-command", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()  # workers are forked from this process next, which is no time for threads
+
+
+def ignore_interrupts() -> None:
+    """Let Ctrl-C, which a terminal sends to every process, be the command's alone: it stops its workers itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,13 +1,13 @@
 """The command `logcal`: it and its worker processes import our packages, whatever lies on the path.
 
-The command stands in this package since no other name of ours is safe from a user's; what it runs is in `jobs`, which
-is above this package and is therefore named here and not imported.
+It stands in this package since no other name of ours is safe from a user's. What it runs is in `jobs`, above: the one
+arrow upward, which the contracts in pyproject.toml name; nothing imports this module but `python -m logcal`.
 """
-
-import importlib
 
 from logcal import own_packages
 
 own_packages.insist()
-run = importlib.import_module("jobs.cli").run
-"""See `jobs.cli.run`."""
+
+from jobs.cli import run  # noqa: E402 - ours, from here on
+
+__all__ = ["run"]

@@ -268,7 +268,7 @@ def test_ctrl_c_is_not_the_workers():
 
 
 def test_workers_that_sort_and_score_import_neither_pandas_nor_scikit_learn():
-    code = "import sys; from jobs.cluster import worker_process; worker_process.load(); print(*sys.modules)"
+    code = "import sys; import jobs.cluster.worker_preload, jobs.cli; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "distributed" in loaded.split()
     assert {"pandas", "sklearn", "scipy.optimize"} & set(loaded.split()) == set()
@@ -294,7 +294,7 @@ def test_the_process_that_workers_are_forked_from_ends_with_its_command_though_i
     # Who reads the command's output through a pipe waits until every process that has it open has ended.
     (tmp_path / "endless.py").write_text(
         "import os, time\n"
-        "from jobs.cluster.worker_process import while_command_lives\n"
+        "from jobs.interrupts import while_command_lives\n"
         "with while_command_lives():\n"
         "    print('importing', flush=True)\n"
         "    time.sleep(3600)\n"

@@ -1,9 +1,20 @@
-"""What the process that workers are forked from does when it starts."""
+"""What the process that workers are forked from imports when it starts, and does."""
 
 from jobs.cluster import process_memory
-from jobs.cluster.worker_process import ignore_interrupts, load, while_command_lives
+from jobs.interrupts import ignore_interrupts, while_command_lives
 
 ignore_interrupts()
 process_memory.begin()
 with while_command_lives():
-    load()
+    import distributed.worker  # noqa: F401
+    import numpy as np
+
+    import pipeline.score.scored_file
+    import pipeline.sort.score_table  # noqa: F401
+    from calibrators._kernels.sums import expansion_of
+    from jobs.logging_setup import announce_compiling, log_to_stderr
+
+    log_to_stderr()
+    announce_compiling()
+    # numba loads what its compiled functions need.
+    expansion_of(np.ones(1))

@@ -3,7 +3,7 @@
 Each of them would take seconds for it otherwise, and for a logistic regression a twentieth of one.
 """
 
-from jobs.cluster.worker_process import while_command_lives
+from jobs.interrupts import while_command_lives
 
 with while_command_lives():
     import pandas as pd  # noqa: F401

@@ -5,7 +5,6 @@ A process that starts from nothing imports for a second what each of its sibling
 
 from __future__ import annotations
 
-import importlib
 import logging
 import multiprocessing
 import os
@@ -17,11 +16,12 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import connection, forkserver, resource_tracker
 
+from jobs.interrupts import ignore_interrupts
+
 log = logging.getLogger("logcal")
 
-PRELOAD = "logcal.worker_preload"
-_LOOK = 0.05
-"""Seconds between looks at whether the command has ended."""
+PRELOADED = ["logcal.insist", "jobs.cluster.worker_preload"]
+"""What that process imports first; whoever is imported by the command's main module adds itself."""
 
 _LARGE = str(1 << 30)
 ENVIRONMENT = {
@@ -47,7 +47,7 @@ def begin(*modules: str) -> str:
     if sys.platform != "linux":
         return "spawn"
     os.environ.update(ENVIRONMENT)
-    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOAD, *modules])
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *modules])
     # Starting the tracker, which the server would do otherwise, unblocks signals.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -87,51 +87,3 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="logcal-parent", daemon=True).start()
-
-
-@contextmanager
-def while_command_lives() -> Iterator[None]:
-    """Meanwhile end this process soon after the command that started it.
-
-    A command may end before it wants workers. A process that goes on importing for them holds the command's output
-    open, and who reads that through a pipe waits for both.
-    """
-    command = os.getppid()
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_LOOK):
-            if os.getppid() != command:
-                os._exit(0)
-
-    watching = threading.Thread(target=watch, name="logcal-command", daemon=True)
-    watching.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watching.join()  # workers are forked from this process next, which is no time for threads
-
-
-def ignore_interrupts() -> None:
-    """Let Ctrl-C, which a terminal sends to every process, be the command's alone: it stops its workers itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def load() -> None:
-    """Import what tasks need, and let numba load what its compiled functions need."""
-    for module in (
-        "distributed.worker",
-        "jobs.cli",
-        "pipeline.sort.score_table",
-        "pipeline.score.scored_file",
-    ):
-        importlib.import_module(module)
-    import numpy as np
-
-    from calibrators._kernels.sums import expansion_of
-    from jobs.logging_setup import announce_compiling, log_to_stderr
-
-    log_to_stderr()
-    announce_compiling()
-    expansion_of(np.ones(1))

@@ -1,0 +1,62 @@
+"""Which module imports which: no circles, those imported within functions or named for later included."""
+
+import ast
+import functools
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import logcal
+
+ROOT = Path(logcal.__file__).parents[1]
+PACKAGES = ("calibrators", "logcal", "pipeline", "jobs")
+
+
+@functools.cache
+def arrows():
+    """The modules that each module imports, by name."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    known = {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
+    return {name: imported(path, known) - {name} for name, path in known.items()}
+
+
+def imported(path, known):
+    """The modules that a module imports anywhere, and those whose names it holds as text, as `module` or `module:name`.
+
+    What is imported for types alone is imported nowhere.
+    """
+    found, pending = set(), [ast.parse(path.read_text("utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                names = [f"{node.module}.{alias.name}", str(node.module)]
+                found |= {next((name for name in names if name in known), "")}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and "." in str(node.value):
+            found.add(str(node.value).partition(":")[0])
+        pending += ast.iter_child_nodes(node)
+    return found & known.keys()
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    # A package's lazy names are those of its modules.
+    own = {name: found - set(PACKAGES) for name, found in arrows().items() if name not in PACKAGES}
+    try:
+        TopologicalSorter(own).prepare()
+    except CycleError as error:
+        raise AssertionError(f"expected no circle, found {' -> '.join(error.args[1])}") from None
+
+
+def test_only_the_command_imports_what_is_above_it():
+    above = {package: PACKAGES[i + 1 :] for i, package in enumerate(PACKAGES)}
+    upward = {
+        (name, other)
+        for name, found in arrows().items()
+        for other in found
+        if other.partition(".")[0] in above[name.partition(".")[0]]
+    }
+    assert upward == {("logcal.command", "jobs.cli")}
