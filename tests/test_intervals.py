@@ -423,13 +423,13 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, ki
 
 
 def test_intervals_of_segments_do_not_depend_on_how_rows_are_cut(tmp_path):
-    from dataclasses import replace
-
     from jobs.config.jobs import FitConfig
     from jobs.fit import recipe_of
     from pipeline.execution import InlineExecutor
+    from pipeline.fit.fitting import Fitting
     from pipeline.log.logs import Columns, open_log
     from pipeline.sort.score_table import SortPlan
+    from pipeline.sort.source import Source
 
     a_log_of_segments(tmp_path, "counts")
     log = open_log([str(tmp_path / "log")], Columns("score", "label", "w", ("a",)))
@@ -445,7 +445,8 @@ def test_intervals_of_segments_do_not_depend_on_how_rows_are_cut(tmp_path):
     for run_rows, bucket in ((1 << 21, 24 << 20), (700, 9000)):
         plan = SortPlan(str(tmp_path / f"scratch-{run_rows}"), run_rows=run_rows, bucket_bytes=bucket)
         (tmp_path / f"scratch-{run_rows}").mkdir()
-        prints.add(replace(recipe).fit(log, plan, InlineExecutor()).fingerprint)
+        content, _ = Fitting(recipe, Source(log), plan).fit(InlineExecutor())
+        prints.add(content.fingerprint)
     assert len(prints) == 1
 
 
