@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jobs.cluster.kinds import local_workers
-from jobs.config.cluster import AUTO
 from jobs.config.jobs import ScoreConfig
 from jobs.gate.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.outcome import Outcome, Plan
@@ -14,11 +12,11 @@ from jobs.rows import above_days, facts_of, place_of, window_of
 from logcal.errors import ConfigError
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.classifier.features import Roles, open_features
-from pipeline.execution import Companions, Executor, Graph
+from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import Window
-from pipeline.score.many import companions_for, tasks_of
+from pipeline.score.many import tasks_of
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.sort.source import window_days
@@ -79,13 +77,7 @@ def prepare(config: ScoreConfig) -> Prepared:
         replace=config.output.mode == "replace",
     )
     check_output(log, output, identity)
-    companions = None
-    if config.cluster.kind == AUTO and classifying is None:
-        # Before anything starts threads, beside which no process may be forked.
-        companions = companions_for(
-            log.filesystem, log.files, output.filesystem, local_workers(config.cluster)
-        )
-    return Prepared(config, log, version, scoring, identity, output, limits, window, companions)
+    return Prepared(config, log, version, scoring, identity, output, limits, window)
 
 
 def check_interval(wanted: bool, version: Version) -> None:
@@ -129,7 +121,6 @@ class Prepared:
     output: Output
     limits: Limits
     window: Window | None = None
-    companions: Companions | None = None
 
     @property
     def threads(self) -> bool:
@@ -183,7 +174,6 @@ class Prepared:
             run_id=self.identity,
             table=config.store.table,
             accept=self.limits.accept,
-            companions=self.companions,
         )
         summary = {
             "path": scored.path,

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def lowest(requirement: str) -> str:
-    """A requirement that allows nothing above its lower bound: dask>=2026.8,<2026.9 becomes dask==2026.8."""
+    """A requirement that allows nothing above its lower bound: dask>=2025.5,<2027 becomes dask==2025.5."""
     found = re.fullmatch(r"\s*([\w.-]+(?:\[[\w,]+\])?)\s*>=\s*([\w.]+).*", requirement)
     if found is None:
         raise SystemExit(f"{requirement}: expected a lower bound")

@@ -572,7 +572,7 @@ def test_segments_of_another_type_are_refused_by_name(place, other):
 
 
 def test_files_that_are_scored_together_do_not_share_their_faults(world, monkeypatch):
-    """Of eight in lockstep: one is no Parquet, one lacks the column, and one changes while it is read."""
+    """Of eight: one is no Parquet, one lacks the column, and one changes while it is read."""
     for i in range(8):
         world.arrive(f"{i}.parquet", rows=20 + i, at=float(i + 1))
     (world.log / "1.parquet").write_bytes(b"PAR1 and not more PAR1")

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline._kernels import compact, distinct
-from pipeline.execution.lockstep import finish
 from pipeline.log import thrift
 from pipeline.log.chunks import CheckedFooter
 from pipeline.score.parquet.append import append_columns
@@ -51,7 +50,7 @@ def with_columns(source, values, text="v1", codec=1):
         return [NewColumn("p", DOUBLE, doubles), NewColumn("v", BYTE_ARRAY, constants)]
 
     target = io.BytesIO()
-    size = finish(append_columns(io.BytesIO(source), target, write))
+    size = append_columns(io.BytesIO(source), target, write)
     assert size == len(target.getvalue())
     return target.getvalue()
 
@@ -329,7 +328,7 @@ def test_a_source_that_shrinks_while_it_is_copied():
             return b"" if self.tell() == 0 else super().read(size)
 
     with pytest.raises(OSError, match="the file ended after 0: it was changed while being read"):
-        finish(append_columns(Cut(source), io.BytesIO(), lambda writer: []))
+        append_columns(Cut(source), io.BytesIO(), lambda writer: [])
 
 
 @pytest.mark.parametrize("codec", [0, 1, 6])
@@ -352,7 +351,7 @@ def test_booleans_with_nulls_read_back(codec, nulls, rows):
         return [NewColumn("decision", BOOLEAN, chunks)]
 
     target = io.BytesIO()
-    finish(append_columns(io.BytesIO(source), target, write))
+    append_columns(io.BytesIO(source), target, write)
     found = pq.read_table(target)
     assert found.schema.field("decision").type == pa.bool_()
     expected = [None if n else bool(v) for v, n in zip(values, null, strict=True)]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import platform
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future as Answer
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 from jobs.config.cluster import ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
-from pipeline.execution.cluster import Seen, WorkerSeen, resubmit
+from pipeline.execution.cluster import Seen, WorkerSeen, resubmit, soon
 
 log = logging.getLogger("logcal")
 
@@ -35,7 +35,7 @@ def too_small(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str |
     return None
 
 
-async def other_versions(client: Any, workers: list[str]) -> str | None:
+def other_versions(client: Any, workers: list[str]) -> str | None:
     """What is wrong with the software of some workers, which drop tasks that they cannot read without a word."""
     checks: list[tuple[str, str, Callable[..., str], tuple[str, ...], int]] = [
         (name, metadata.version(name), metadata.version, (name,), 9)
@@ -44,7 +44,7 @@ async def other_versions(client: Any, workers: list[str]) -> str | None:
     # Compiled code and pickles of one minor version are not another's.
     checks.append(("Python", platform.python_version(), platform.python_version, (), 2))
     for name, ours, function, arguments, parts in checks:
-        found = await client._run(function, *arguments, workers=workers, on_error="return")
+        found = client.run(function, *arguments, workers=workers, on_error="return")
         others = {
             worker: version
             for worker, version in found.items()
@@ -122,7 +122,7 @@ class ClusterWatch:
                 continue
             wrong = too_small({address: worker}, self.config)
             if wrong is None:
-                self.asked[address] = self._soon(other_versions(self.client, [address]))
+                self.asked[address] = soon(partial(other_versions, self.client, [address]))
             else:
                 self._retire(address, wrong)
         for address, answer in list(self.asked.items()):
@@ -141,7 +141,7 @@ class ClusterWatch:
         if self.warned < _MOST_WARNINGS:
             self.warned += 1
             log.warning("a worker came that is not used: %s", wrong)
-        self._soon(self.client.scheduler.retire_workers(workers=[address], remove=True, close_workers=True))
+        soon(lambda: self.client.retire_workers([address], close_workers=True, remove=True))
 
     def _relieve(self, workers: Mapping[str, WorkerSeen]) -> None:
         """Give what waits on paused workers to others; what runs there goes on."""
@@ -151,11 +151,8 @@ class ClusterWatch:
         others = any(worker.status == "running" for worker in workers.values())
         stuck = [a for a, w in paused.items() if w.assigned > w.executing and now - self.paused[a] > PAUSED]
         if others and stuck:
-            self._soon(self.client._run_on_scheduler(resubmit, addresses=stuck))
+            soon(lambda: self.client.run_on_scheduler(resubmit, addresses=stuck))
             self.paused |= dict.fromkeys(stuck, now)
-
-    def _soon(self, request: Any) -> Answer[Any]:
-        return asyncio.run_coroutine_threadsafe(request, self.client.loop.asyncio_loop)
 
 
 def no_worker(config: ClusterConfig, reason: str) -> TemporaryError:
@@ -174,7 +171,7 @@ def check_workers(client: Any, workers: Mapping[str, WorkerSeen], config: Cluste
     """
     wrong = None
     if not config.on_this_machine:
-        wrong = client.sync(other_versions, client, list(workers))
+        wrong = other_versions(client, list(workers))
     wrong = wrong or too_small(workers, config)
     if wrong:
         raise ConfigError(wrong)

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future as Answer
 from concurrent.futures import wait as wait_for_answers
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from logcal.errors import LogcalError, TemporaryError
 from pipeline.execution import tasks as running
-from pipeline.execution.companions import Companions
 from pipeline.execution.executors import LOOK, Executor
 from pipeline.execution.graph import Graph
 from pipeline.execution.progress import Progress, Report, silent
@@ -19,6 +18,8 @@ from pipeline.execution.tasks import Failure
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+Result = TypeVar("Result")
 
 RETRIES = 2
 """Of a task that raises an unexpected error; a lost worker's tasks run again by themselves."""
@@ -97,7 +98,7 @@ class DaskExecutor(Executor):
         self.client = client
         self.watch = watch
 
-    def compute(self, graph: Graph, reference: Any, companions: Companions | None = None) -> Any:
+    def compute(self, graph: Graph, reference: Any) -> Any:
         """See `Executor.compute`."""
         import dask
 
@@ -105,7 +106,9 @@ class DaskExecutor(Executor):
         progress.at({})
         with dask.config.set({_LARGE_GRAPH_KEY: _LARGE_GRAPH}):
             future = self.client.compute(
-                graph.delayed(reference, _elsewhere(graph)), optimize_graph=False, retries=RETRIES
+                graph.delayed(reference, running.elsewhere, graph.token),
+                optimize_graph=False,
+                retries=RETRIES,
             )
         try:
             result = self._result(graph, future, progress)
@@ -137,8 +140,6 @@ class DaskExecutor(Executor):
         tasks: Sequence[tuple[Any, ...]],
         combine: Callable[[list[Any]], Any],
         last: str = "combine",
-        *,
-        companions: Companions | None = None,
     ) -> Any:
         """See `Executor.reduce`.
 
@@ -155,7 +156,9 @@ class DaskExecutor(Executor):
         (layer,) = graph.layers
         keys = list(graph.layers[layer].tasks)
         with dask.config.set({_LARGE_GRAPH_KEY: _LARGE_GRAPH}):
-            futures = self.client.get(graph.high_level(_elsewhere(graph)), keys, sync=False, retries=RETRIES)
+            futures = self.client.get(
+                graph.high_level(running.elsewhere, graph.token), keys, sync=False, retries=RETRIES
+            )
         left = dict(zip(futures, range(len(keys)), strict=True))
         results: list[Any] = [None] * len(keys)
         del futures
@@ -240,20 +243,30 @@ class DaskExecutor(Executor):
         end = time.monotonic() + _STOP
         left = 1
         while left and self.client.status == "running" and (time_left := end - time.monotonic()) > 0:
-            answer = self._asynchronously(self.client._run(running.stop, graph.token, on_error="ignore"))
+            answer = soon(lambda: self.client.run(running.stop, graph.token, on_error="ignore"))
             # A worker that has died does not answer.
             wait_for_answers([answer], min(time_left, _ANSWER))
             if not answer.done():
-                answer.cancel()
                 continue
             left = 0 if answer.exception() is not None else sum(answer.result().values())
             time.sleep(LOOK / 4 if left else 0)
 
-    def _asynchronously(self, request: Any) -> Answer[Any]:
-        """The client's answer to come: whoever waits for it in the client's own way waits for ever."""
-        import asyncio
 
-        return asyncio.run_coroutine_threadsafe(request, self.client.loop.asyncio_loop)
+def soon(question: Callable[[], Result]) -> Answer[Result]:
+    """Ask a scheduler or workers something, and do not wait: who is no more never answers.
+
+    The thread that waits ends with this process.
+    """
+    answer: Answer[Result] = Answer()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is asked for
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="logcal-asking", daemon=True).start()
+    return answer
 
 
 class _Looking:
@@ -272,18 +285,8 @@ class _Looking:
             self.seen = self.answer.result() if self.answer.exception() is None else self.seen
             self.answer = None
         if self.answer is None and client.status == "running":
-            self.answer = self.executor._asynchronously(client._run_on_scheduler(look, sizes=self.sizes))
+            self.answer = soon(lambda: client.run_on_scheduler(look, sizes=self.sizes))
         return self.seen
-
-
-def _elsewhere(graph: Graph) -> Callable[[Any], Any]:
-    """What makes a graph's tasks those of a worker."""
-    from dask._task_spec import Task
-
-    def around(task: Any) -> Any:
-        return Task(task.key, running.elsewhere, graph.token, task.func, *task.args)
-
-    return around
 
 
 def _killed(graph: Graph, error: Any) -> TemporaryError:
@@ -304,7 +307,7 @@ def look(dask_scheduler: Any, sizes: dict[str, int]) -> Seen:
             group.states[state] for state in ("released", "waiting", "no-worker", "queued", "processing")
         )
         done[name] = max(0, size - waiting)
-        failed |= any(kind.endswith(f".{Failure.__name__}") for kind in group._types)
+        failed |= any(kind.endswith(f".{Failure.__name__}") for kind in group.types)
     workers = {
         ws.address: WorkerSeen(
             ws.status.name, ws.memory_limit, ws.nthreads, len(ws.processing), len(ws.executing)
@@ -316,10 +319,9 @@ def look(dask_scheduler: Any, sizes: dict[str, int]) -> Seen:
 
 def resubmit(dask_scheduler: Any, addresses: list[str]) -> None:
     """Runs on the scheduler: tasks that some workers were given and do not run are given to others."""
-    for address in addresses:
-        ws = dask_scheduler.workers.get(address)
-        for ts in [] if ws is None else [ts for ts in ws.processing if ts not in ws.executing]:
-            dask_scheduler._reschedule(ts.key, stimulus_id=f"logcal-paused-{time.time()}")
+    workers = [dask_scheduler.workers[address] for address in addresses if address in dask_scheduler.workers]
+    released = {ts.key: "released" for ws in workers for ts in ws.processing if ts not in ws.executing}
+    dask_scheduler.transitions(released, stimulus_id=f"logcal-paused-{time.time()}")
 
 
 def failures(dask_scheduler: Any, layers: list[str]) -> list[Any]:

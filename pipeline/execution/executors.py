@@ -11,7 +11,6 @@ from concurrent.futures import wait as wait_for_futures
 from typing import Any
 
 from pipeline.execution import tasks as running
-from pipeline.execution.companions import Companions
 from pipeline.execution.graph import Graph
 from pipeline.execution.progress import Progress, Report, silent
 
@@ -35,13 +34,10 @@ class Executor(ABC):
         self.report = report
 
     @abstractmethod
-    def compute(self, graph: Graph, reference: Any, companions: Companions | None = None) -> Any:
+    def compute(self, graph: Graph, reference: Any) -> Any:
         """The result of a task of a graph.
 
         The first error that a task raises is raised here, once no task of the graph runs any more.
-
-        companions : run some of the tasks where they would run on threads and wait for each other's turn there; they
-            end with the graph
         """
 
     def run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -56,19 +52,14 @@ class Executor(ABC):
         tasks: Sequence[tuple[Any, ...]],
         combine: Callable[[list[Any]], Any],
         last: str = "combine",
-        *,
-        companions: Companions | None = None,
     ) -> Any:
-        """Compute a graph of one stage, and of a last task that makes one result of all results, in their order.
-
-        companions : see `compute`
-        """
+        """Compute a graph of one stage, and of a last task that makes one result of all results, in their order."""
         graph = Graph()
         results = graph.layer(stage, function, tasks)
         if not results:
             Progress(graph, self.report).end()
             return combine([])
-        return self.compute(graph, graph.task(f"{last}-{stage}", combine, results), companions)
+        return self.compute(graph, graph.task(f"{last}-{stage}", combine, results))
 
 
 class InlineExecutor(Executor):
@@ -77,7 +68,7 @@ class InlineExecutor(Executor):
     def __init__(self, report: Report = silent) -> None:
         super().__init__(1, report)
 
-    def compute(self, graph: Graph, reference: Any, companions: Companions | None = None) -> Any:
+    def compute(self, graph: Graph, reference: Any) -> Any:
         """See `Executor.compute`."""
         import dask
 
@@ -89,7 +80,7 @@ class InlineExecutor(Executor):
             progress.at(done)
 
         progress.at(done)
-        tasks = graph.tasks
+        tasks = graph.dask()
         result = dask.get(tasks, reference.key, callbacks=[_in_order(tasks, tell)])
         progress.end()
         return result
@@ -99,19 +90,17 @@ class ThreadExecutor(Executor):
     """Runs tasks on threads of this process.
 
     For tasks that spend their time in compiled loops, numpy and pyarrow, which let other threads run meanwhile: then
-    threads are as quick as processes, start at once, and share their memory and what they have read. Where tasks hold
-    Python's lock, processes beside this one run some of them.
+    threads are as quick as processes, start at once, and share their memory and what they have read.
     """
 
-    def compute(self, graph: Graph, reference: Any, companions: Companions | None = None) -> Any:
+    def compute(self, graph: Graph, reference: Any) -> Any:
         """See `Executor.compute`."""
         progress = Progress(graph, self.report)
         done: Counter[str] = Counter()
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="logcal-worker")
         # Dask waits for tasks where signals would end up amid its own work, and has no use for the time.
         waiting = ThreadPoolExecutor(1, thread_name_prefix="logcal-scheduler")
-        run = running.here if companions is None else companions.run
-        result = waiting.submit(_on_threads, graph, reference, pool, done, run)
+        result = waiting.submit(_on_threads, graph, reference, pool, done)
         try:
             while not result.done():
                 progress.at(dict(done))
@@ -119,28 +108,21 @@ class ThreadExecutor(Executor):
             found = result.result()
         except BaseException:
             running.stop(graph.token)
-            if companions is not None:
-                companions.stop()
             raise
         finally:
             _close(pool)
             waiting.shutdown(wait=False, cancel_futures=True)
-            if companions is not None:
-                companions.close()
         progress.end()
         return found
 
 
-def _on_threads(
-    graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Counter[str], run: Callable[..., Any]
-) -> Any:
+def _on_threads(graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Counter[str]) -> Any:
     import dask.threaded
-    from dask._task_spec import Task
 
     def count(key: Any, *_: Any) -> None:
         done[key[0]] += 1
 
-    tasks = {key: Task(key, run, graph.token, task.func, *task.args) for key, task in graph.tasks.items()}
+    tasks = graph.dask(running.here, graph.token)
     return dask.threaded.get(tasks, reference.key, pool=pool, callbacks=[_in_order(tasks, count)])
 
 

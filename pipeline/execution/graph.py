@@ -18,6 +18,57 @@ Key = tuple[str, int]
 """Of a task: its layer and its place there. A layer's name carries the graph's token, which Dask leaves out."""
 
 
+class Reference(NamedTuple):
+    """The result of a task, where it is an argument of another."""
+
+    key: Key
+
+
+class Task:
+    """A call of a function, some of whose arguments are results of other tasks.
+
+    Dask sees the results that it needs and nothing else: what the other arguments hold is never taken for a task.
+
+    Parameters
+    ----------
+    receipt : see `tasks.attempt`
+
+    Attributes
+    ----------
+    needs : the key of each result that is an argument, or a list of keys
+    """
+
+    __slots__ = ("arguments", "function", "needs", "places", "receipt")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        receipt: tuple[running.Receipts, str] | None = None,
+    ) -> None:
+        self.function = function
+        self.receipt = receipt
+        self.places = [i for i, value in enumerate(arguments) if _is_reference(value)]
+        self.needs: list[Key | list[Key]] = [_keys(arguments[i]) for i in self.places]
+        self.arguments = [None if _is_reference(value) else value for value in arguments]
+
+    def __call__(self, *results: Any) -> Any:
+        """Call the function."""
+        arguments = list(self.arguments)
+        for i, result in zip(self.places, results, strict=True):
+            arguments[i] = result
+        return running.attempt(self.function, self.receipt, *arguments)
+
+    @property
+    def dependencies(self) -> set[Key]:
+        """Keys of all results that are needed."""
+        return {key for needed in self.needs for key in (needed if isinstance(needed, list) else [needed])}
+
+    def dask(self, *around: Any) -> tuple[Any, ...]:
+        """The task as Dask has one: a tuple of a function and its arguments; `around` comes before those."""
+        return (*around, self, *self.needs)
+
+
 class Layer(NamedTuple):
     """A stage's tasks.
 
@@ -25,16 +76,12 @@ class Layer(NamedTuple):
     ----------
     stage : what it is called
     shown : whether its progress is worth a line
-    tasks : by key; Dask's `Task` objects
+    tasks : by key
     """
 
     stage: str
     shown: bool
-    tasks: dict[Key, Any]
-
-
-def _itself(task: Any) -> Any:
-    return task
+    tasks: dict[Key, Task]
 
 
 def _priority(key: Key) -> int:
@@ -81,19 +128,16 @@ class Graph:
 
         receipts : where each task leaves its result, so that a repetition is one read
         """
-        from dask._task_spec import List, Task, TaskRef
-
         stage += self._suffix
         name = f"{stage}-{self.token}"
         if name in self.layers:
             raise ValueError(f"expected stages with different names, found two named {stage!r}")
-        own: dict[Key, Any] = {}
+        own: dict[Key, Task] = {}
         for i, arguments in enumerate(tasks):
-            given = [List(*value) if _are_references(value, TaskRef) else value for value in arguments]
             receipt = None if receipts is None else (receipts, f"receipt-{stage}-{i:06d}")
-            own[name, i] = Task((name, i), running.attempt, function, receipt, *given)
+            own[name, i] = Task(function, arguments, receipt)
         self.layers[name] = Layer(stage, shown, own)
-        return [TaskRef(key) for key in own]
+        return [Reference(key) for key in own]
 
     def task(self, stage: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Add a stage of one small task; return the reference to its result."""
@@ -103,10 +147,11 @@ class Graph:
         """References to the entries of a task's result, which has at least `count`: who needs one gets that alone."""
         return self.layer(stage, operator.getitem, [(source, i) for i in range(count)], shown=False)
 
-    @property
-    def tasks(self) -> dict[Key, Any]:
-        """All tasks by key."""
-        return {key: task for layer in self.layers.values() for key, task in layer.tasks.items()}
+    def dask(self, *around: Any) -> dict[Key, tuple[Any, ...]]:
+        """All tasks by key, as Dask's schedulers take them; see `Task.dask`."""
+        return {
+            key: task.dask(*around) for layer in self.layers.values() for key, task in layer.tasks.items()
+        }
 
     def dependencies(self) -> dict[str, set[str]]:
         """The layers that each layer needs, by name."""
@@ -115,26 +160,23 @@ class Graph:
             for name, layer in self.layers.items()
         }
 
-    def high_level(self, around: Callable[[Any], Any] = _itself) -> HighLevelGraph:
-        """The graph as Dask's tools take it; its tasks begin in the order of their stage.
-
-        around : what becomes of each task
-        """
+    def high_level(self, *around: Any) -> HighLevelGraph:
+        """The graph as Dask's tools take it; its tasks begin in the order of their stage. around : see `Task.dask`."""
         from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
         layers = {
             name: MaterializedLayer(
-                {key: around(task) for key, task in layer.tasks.items()}, {"priority": _priority}
+                {key: task.dask(*around) for key, task in layer.tasks.items()}, {"priority": _priority}
             )
             for name, layer in self.layers.items()
         }
         return HighLevelGraph(layers, self.dependencies())
 
-    def delayed(self, reference: Any, around: Callable[[Any], Any] = _itself) -> Delayed:
-        """The result of a task, as other Dask programs take it."""
+    def delayed(self, reference: Any, *around: Any) -> Delayed:
+        """The result of a task, as other Dask programs take it. around : see `Task.dask`."""
         from dask.delayed import Delayed
 
-        return Delayed(reference.key, self.high_level(around), layer=reference.key[0])
+        return Delayed(reference.key, self.high_level(*around), layer=reference.key[0])
 
     def stage_of(self, key: Any) -> str:
         """What a task's stage is called."""
@@ -142,5 +184,12 @@ class Graph:
         return str(key) if layer is None else layer.stage
 
 
-def _are_references(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, kind) for item in value)
+def _is_reference(value: Any) -> bool:
+    """Whether an argument is a reference, or a list of some."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, Reference) for item in value)
+    return isinstance(value, Reference)
+
+
+def _keys(value: Any) -> Any:
+    return [item.key for item in value] if isinstance(value, list) else value.key

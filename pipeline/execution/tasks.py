@@ -115,11 +115,11 @@ def here(run: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     import cloudpickle
 
-    before = cloudpickle.dumps(arguments)
+    before = cloudpickle.dumps((function, arguments))
     result = function(*arguments)
-    if cloudpickle.dumps(arguments) != before:
+    if cloudpickle.dumps((function, arguments)) != before:
         raise AssertionError(
-            f"expected a task that only reads its arguments, found that {arguments[:2]} changed"
+            f"expected a task that only reads its arguments, found that those of {function} changed"
         )
     return result
 

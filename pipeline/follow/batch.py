@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import InputRejectedError
-from pipeline.execution.lockstep import Work
 from pipeline.files.folders import sync_files, sync_folder
 from pipeline.follow.ledger import Known, Source
 from pipeline.log.log_files import LogFile, Seen, open_parquet, stamp_of
-from pipeline.score.many import groups_of, in_step, steps_of
-from pipeline.score.scored_file import Scoring, score_in_parts
+from pipeline.score.many import groups_of
+from pipeline.score.scored_file import Scoring, score_file
 
 TASK_FILES = 64
 TASK_BYTES = 64 << 20
@@ -64,10 +63,7 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
     What is wrong with one file is said of it and stops nothing; what is wrong with a file system is raised.
     """
     made: set[str] = set()
-    found: list[Outcome] = []
-    for step in steps_of(files):
-        works = [_score(file, places, scoring, made) for file in step]
-        found += in_step(works, local=len(works) > 1 and isinstance(places.filesystem, LocalFileSystem))
+    found = [_score(file, places, scoring, made) for file in files]
     if isinstance(places.target_filesystem, LocalFileSystem):
         # Here, so that other tasks go on while this one waits for the disk.
         written = [places.target(outcome.source.name) for outcome in found if outcome.kind == SCORED]
@@ -75,7 +71,7 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
     return found
 
 
-def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Work[Outcome]:
+def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Outcome:
     """Score one. made : folders of the output that are there, so that each is made once a task."""
     path = places.source(file.name)
     found = _seen(places, path)
@@ -83,12 +79,11 @@ def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Wo
         return Outcome(file, GONE)
     if found != file:
         return Outcome(file, CHANGED)
-    yield
     target = places.target(file.name)
     _make_folder(places.target_filesystem, target.rpartition("/")[0], made)
     # Scored under another name first: what changes while it is read must not be seen.
     try:
-        known = yield from _scored(places, file, target, scoring)
+        known = _scored(places, file, target, scoring)
     except InputRejectedError as error:
         unreadable = _unreadable(places.filesystem, path, Seen(file.size, file.stamp))
         if _seen(places, path) != file:
@@ -98,16 +93,15 @@ def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Wo
         return Outcome(file, REFUSED, Known(file.size, file.stamp, reason=str(error)))
     except FileNotFoundError:
         return Outcome(file, GONE)
-    yield
     if _seen(places, path) != file:
         # It is listed again, and written again.
         return Outcome(file, CHANGED)
     return Outcome(file, SCORED, known)
 
 
-def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Work[Known]:
+def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Known:
     own = LogFile(places.source(file.name), file.name, file.size, file.stamp)
-    counts = yield from score_in_parts(places.filesystem, own, places.target_filesystem, target, scoring)
+    counts = score_file(places.filesystem, own, places.target_filesystem, target, scoring)
     return Known(
         file.size,
         file.stamp,

@@ -15,7 +15,6 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, examples, listing
-from pipeline.execution.turns import Turns
 from pipeline.log import hive, segment_values
 from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches, row_groups_of
 
@@ -28,9 +27,6 @@ MOST_NAMED = 1000
 _FOOTER_THREADS = 16
 _MOST_FOOTERS = 32
 """That are read one after the other by a thread before it is given the next."""
-
-_FOOTERS_WAITED = 0.1
-"""Seconds from which on it counts that reading footers waits for storage."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +158,9 @@ def read_footers(
     # Several at a time, where they are many: handing one over takes as long as reading a local file's footer does.
     share = max(1, min(_MOST_FOOTERS, len(found) // (4 * _FOOTER_THREADS)))
     shares = [found[start : start + share] for start in range(0, len(found), share)]
-    turns = Turns(_FOOTERS_WAITED)
 
     def read(files: Sequence[LogFile]) -> list[tuple[LogFile, pa.Schema] | InputRejectedError]:
-        def footers() -> list[tuple[LogFile, pa.Schema] | InputRejectedError]:
-            return [_read_footer(filesystem, file) for file in files]
-
-        return turns.run(footers) if isinstance(filesystem, LocalFileSystem) else footers()
+        return [_read_footer(filesystem, file) for file in files]
 
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
         footers = [footer for some in pool.map(read, shares) for footer in some]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from logcal.errors import ConfigError, examples
 from logcal.reading import read_facts as read_lookup_facts
-from pipeline.execution import Companions, Executor, Graph
+from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output, Staging
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import MOST_NAMED, Log
@@ -145,7 +145,6 @@ def score_log(
     run_id: str,
     table: str = "",
     accept: Callable[[ScoredLog], None] = lambda scored: None,
-    companions: Companions | None = None,
 ) -> ScoredLog:
     """Write a log with the probability of each row.
 
@@ -161,7 +160,6 @@ def score_log(
     run_id : tells a repeated run from another
     table : the lookup table's name, for the manifest
     accept : looks at what is to be published; what it raises leaves nothing behind
-    companions : see `Executor.reduce`
 
     Raises
     ------
@@ -177,7 +175,7 @@ def score_log(
             (log.filesystem, group, place.filesystem, _targets(staging, group), scoring)
             for group in tasks_of(log.files)
         ]
-        counts = executor.reduce("score", score_files, tasks, _of_all, "commit", companions=companions)
+        counts = executor.reduce("score", score_files, tasks, _of_all, "commit")
         files = tuple(
             ScoredFile(file.relative, file.rows, n.null, n.unseen, n.below, n.above, n.size)
             for file, n in zip(log.files, counts, strict=True)

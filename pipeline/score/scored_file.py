@@ -23,7 +23,6 @@ from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.lookup_table import LookupFacts, SegmentedLookup
 from logcal.transforms import apply_transform
 from pipeline.classifier.features import Roles, check_features
-from pipeline.execution.lockstep import Work, finish
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.hive import with_keys, with_values
 from pipeline.log.log_files import (
@@ -159,29 +158,19 @@ def score_file(
     InputRejectedError
         The file cannot be read, was changed, or has a column that is named like a new one.
     """
-    return finish(score_in_parts(filesystem, log_file, target_filesystem, target, scoring))
-
-
-def score_in_parts(
-    filesystem: Any, log_file: LogFile, target_filesystem: Any, target: str, scoring: Scoring
-) -> Work[FileCounts]:
-    """What `score_file` does, in parts."""
     path, seen = log_file.path, log_file.seen
     try:
         # The target is closed last: it does not appear where the source has changed.
-        with open_target(target_filesystem, target, gathered=True) as copy:
-            yield
-            with _opened(filesystem, path, seen, scoring.segments) as (source, parquet):
-                yield
-                _check_file(path, parquet, scoring)
-                # Of a large file the footer is read anew, from the bytes that are copied.
-                ending = read_ending(source, parquet.metadata if seen.size <= HELD_BYTES else None)
-                yield
-                file = _open_file(path, parquet, ending.footer, scoring)
-                yield
-                written = yield from append_columns(source, copy, file.write_columns, ending)
-                rows = parquet.metadata.num_rows
-                yield
+        with (
+            open_target(target_filesystem, target, gathered=True) as copy,
+            _opened(filesystem, path, seen, scoring.segments) as (source, parquet),
+        ):
+            _check_file(path, parquet, scoring)
+            # Of a large file the footer is read anew, from the bytes that are copied.
+            ending = read_ending(source, parquet.metadata if seen.size <= HELD_BYTES else None)
+            file = _open_file(path, parquet, ending.footer, scoring)
+            written = append_columns(source, copy, file.write_columns, ending)
+            rows = parquet.metadata.num_rows
         out = file.range
         return FileCounts(
             rows, file.null_rows, file.unseen_rows, out.below, out.above, out.lowest, out.highest, written

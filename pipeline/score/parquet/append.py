@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.execution.lockstep import Work
 from pipeline.files.folders import begin_sync, temporary_name
 from pipeline.score.parquet.footer import (
     MAGIC,
@@ -60,8 +59,8 @@ def append_columns(
     target: BinaryIO,
     make_columns: Callable[[ChunkWriter], Sequence[NewColumn]],
     ending: Ending | None = None,
-) -> Work[int]:
-    """Copy a Parquet file and add columns to the copy, in parts.
+) -> int:
+    """Copy a Parquet file and add columns to the copy.
 
     Parameters
     ----------
@@ -83,9 +82,7 @@ def append_columns(
     footer, start, before = ending or read_ending(source)
     _copy(source, start, target)
     writer = ChunkWriter(target, start)
-    yield
     columns = make_columns(writer)
-    yield
     if footer.has_offset_index():
         # Readers that use the offset indexes of some columns expect those of all.
         columns = [
@@ -93,7 +90,6 @@ def append_columns(
             for column in columns
         ]
     end = extended_footer(footer, columns)
-    yield
     _check(before, end, columns)
     target.write(end)
     return writer.position + len(end)
