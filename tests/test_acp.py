@@ -6,7 +6,6 @@ from scipy.special import expit
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
-from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods.acp import ACP, coefficient_covariance, confidence_intervals
 
 
@@ -57,18 +56,6 @@ def test_shape_is_kept():
         [0.5],
         [0.5],
     ]
-
-
-@pytest.mark.parametrize("parts", [2, 3, 40])
-def test_parts_change_nothing(parts):
-    rng = np.random.default_rng(parts)
-    points = collapse(rng.random(200), rng.random(200) < 0.5, rng.lognormal(0, 5, 200))
-    cut = np.array_split(np.arange(200), parts)
-    pieces = [Points(*(column[i] for column in points)) for i in cut]
-    whole = ACP().fit_points(points)
-    split = ACP().fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
-    assert np.array_equal(whole.scores_, split.scores_)
-    assert all(np.array_equal(a, b) for a, b in zip(whole.counts_, split.counts_, strict=True))
 
 
 def test_errors_say_what_was_found():

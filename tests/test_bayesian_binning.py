@@ -168,22 +168,6 @@ def test_whole_weights_and_log_gamma_agree(method):
 
 
 @pytest.mark.parametrize("method", [SBB, ABB])
-@pytest.mark.parametrize("max_cuts", [20, 1000])
-@pytest.mark.parametrize("parts", [2, 3, 40])
-def test_parts_change_nothing(method, max_cuts, parts):
-    rng = np.random.default_rng(parts)
-    s = np.round(rng.random(500), 3)
-    points = collapse(s, rng.random(500) < s, rng.lognormal(0, 2, 500))
-    cut = np.array_split(np.arange(points.score.size), parts)
-    pieces = [Points(*(column[i] for column in points)) for i in cut]
-    whole = method(max_cuts=max_cuts).fit_points(points)
-    split = method(max_cuts=max_cuts).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
-    for name in whole.calibration_map_.__dataclass_fields__:
-        a, b = getattr(whole.calibration_map_, name), getattr(split.calibration_map_, name)
-        assert np.array_equal(a, b), name
-
-
-@pytest.mark.parametrize("method", [SBB, ABB])
 def test_affine_maps_of_the_scores_change_nothing(method):
     rng = np.random.default_rng(6)
     s = rng.random(200)

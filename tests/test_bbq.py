@@ -144,26 +144,6 @@ def test_number_of_models_is_exact_where_the_cube_root_is_whole():
         assert _most_bins(float(root**3 + 1), 10.0) == min(-(-(root**3 + 1) // 5), 10 * root + 1)
 
 
-@pytest.mark.parametrize("reference", ["paper", "authors"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("parts", [2, 3, 60])
-def test_parts_change_nothing(reference, weighted, parts):
-    s, z = simulated(3000, parts)
-    w = np.random.default_rng(parts).lognormal(0, 2, s.size) if weighted else None
-    points = collapse(s, z, w)
-    cut = np.array_split(np.arange(points.score.size), parts)
-    pieces = [Points(*(column[i] for column in points)) for i in cut]
-    whole = BBQ(reference=reference, rho=None, cuts="frequency").fit_points(points)
-    split = BBQ(reference=reference, rho=None, cuts="frequency").fit_passes(
-        lambda p: p.combine([p.chunk(x) for x in pieces])
-    )
-    for a, b in zip(whole.models_, split.models_, strict=True):
-        assert np.array_equal(a, b)
-    for name in whole.calibration_map_.__dataclass_fields__:
-        a, b = getattr(whole.calibration_map_, name), getattr(split.calibration_map_, name)
-        assert np.array_equal(a, b), name
-
-
 def in_parts(points, cuts):
     bounds = [0, *sorted(cuts), points.score.size]
     return [Points(*(column[a:b] for column in points)) for a, b in pairwise(bounds)]

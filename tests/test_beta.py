@@ -1,13 +1,10 @@
 """Beta calibration against scikit-learn's logistic regression on the logs of scores, as its authors' code fits it."""
 
-import itertools
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from calibrators.arithmetic.passes import Points, collapse
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.beta import Beta
 
@@ -64,16 +61,6 @@ def test_scores_that_go_down_give_a_constant():
     fitted = Beta().fit(s, z)
     assert (fitted.a_, fitted.b_) == (0.0, 0.0)
     assert fitted.predict([0.1, 0.9]) == pytest.approx([z.mean()] * 2, rel=1e-6)
-
-
-def test_parts_change_nothing():
-    points = collapse(*sample(2000))
-    cuts = [0, 1, 700, 1999, points.score.size]
-    pieces = [Points(*(column[a:b] for column in points)) for a, b in itertools.pairwise(cuts)]
-    whole = Beta(1e-6).fit_points(points).calibration_map_
-    split = Beta(1e-6).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces])).calibration_map_
-    for name in whole.__dataclass_fields__:
-        assert np.array_equal(getattr(whole, name), getattr(split, name))
 
 
 def test_scores_that_separate_the_labels_end_somewhere():

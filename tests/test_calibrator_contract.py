@@ -131,9 +131,10 @@ def test_order_of_the_rows_changes_nothing(calibrator):
 
 
 @over(EVERYTHING)
-@pytest.mark.parametrize("parts", [1, 2, 3, 25, "each point"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize(
+    ("parts", "weighted", "skip"),
+    [(1, True, False), (2, True, True), (25, False, True), (25, True, False), ("each point", True, True)],
+)
 def test_where_the_points_are_cut_changes_nothing(calibrator, parts, weighted, skip):
     s, z, w = observations(decimals=3)
     points = collapse(s, z, w if weighted else None)

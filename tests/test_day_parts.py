@@ -42,16 +42,10 @@ def put(log, day: int, name: str, table: pa.Table) -> None:
 
 KINDS = {
     "plain": {},
-    "weights": {"log": {"weight": "w"}},
-    "segments": {"log": {"segment": ["model"]}, "segments": {"min_rows": 20, "min_positives": 2}},
     "weights and segments": {
         "log": {"weight": "w", "segment": ["model"]},
         "segments": {"min_rows": 20, "min_positives": 2},
     },
-    "grid": {"score_table": {"grid": "1e-2"}},
-    "platt": {"calibrator": {"method": "platt"}},
-    "abb": {"calibrator": {"method": "abb"}},
-    "bbq": {"calibrator": {"method": "bbq"}},
 }
 
 

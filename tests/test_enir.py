@@ -278,31 +278,6 @@ def test_authors_variant_refuses_scores_outside_the_unit_interval():
 
 
 @pytest.mark.parametrize("reference", ["paper", "authors"])
-def test_result_does_not_depend_on_rows_or_parts(reference):
-    rng = np.random.default_rng(9)
-    score, labels = curve(10, 3000, 3)
-    for weight in [None, rng.random(3000) * 10.0 ** rng.integers(-3, 3, 3000)]:
-        points = collapse(score, labels, weight)
-        expected = ENIR(reference=reference, shrink=0).fit_points(points)
-        order = rng.permutation(3000)
-        shuffled = ENIR(reference=reference, shrink=0).fit(
-            score[order], labels[order], None if weight is None else weight[order]
-        )
-        bounds = [0, 1, 2, 500, 501, 777, points.score.size]
-        parts = [Points(*(x[a:b] for x in points)) for a, b in itertools.pairwise(bounds)]
-        cut = ENIR(reference=reference, shrink=0).fit_passes(
-            lambda request, parts=parts: request.combine(
-                [pickle.loads(pickle.dumps(request.chunk))(part) for part in parts]
-            )
-        )
-        for other in [shuffled, cut]:
-            for name in expected.calibration_map_.__dataclass_fields__:
-                assert np.array_equal(
-                    getattr(other.calibration_map_, name), getattr(expected.calibration_map_, name)
-                )
-
-
-@pytest.mark.parametrize("reference", ["paper", "authors"])
 def test_weights_are_repeated_rows(reference):
     rng = np.random.default_rng(11)
     score, labels = curve(12, 500, 2)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods.histogram import HistogramBinning
 
 
@@ -57,20 +56,6 @@ def test_counts_stay_exact_beside_a_huge_weight():
     fitted = HistogramBinning(bins=3).fit(scores, [1, 0, 1, 0, 1, 0], weight).calibration_map_
     assert fitted.weight == pytest.approx([1e12, 1e12 + 4e-9, 1e12 + 2e-9])
     assert fitted.positives == pytest.approx([1e12, 3e-9, 2e-9], rel=1e-12)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("parts", [2, 3, 40])
-def test_parts_change_nothing(weighted, parts):
-    rng = np.random.default_rng(parts)
-    s = np.round(rng.random(400), 3)
-    points = collapse(s, rng.random(400) < s, rng.lognormal(0, 8, 400) if weighted else None)
-    cut = np.array_split(np.arange(points.score.size), parts)
-    pieces = [Points(*(column[i] for column in points)) for i in cut]
-    whole = HistogramBinning(7).fit_points(points).calibration_map_
-    split = HistogramBinning(7).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces])).calibration_map_
-    for name in whole.__dataclass_fields__:
-        assert np.array_equal(getattr(whole, name), getattr(split, name)), name
 
 
 @pytest.mark.parametrize(

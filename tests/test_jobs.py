@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -11,13 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import fit, score
-from jobs.cluster.starting import starting_executor
-from jobs.config.jobs import FitConfig, ScoreConfig
-from jobs.config.loading import load
 from jobs.registry import JOBS
 from jobs.run import run_job
-from pipeline.sort.score_table import SortPlan
 
 
 class Done:
@@ -46,92 +40,6 @@ def run(place, capsys, monkeypatch):
         return Done(code, capsys.readouterr())
 
     return job
-
-
-# One answer wherever it runs
-
-LOGS = {"plain": (), "weighted": ("log.weight=weight",)}
-METHODS = ("isotonic", "histogram", "platt")
-
-
-def columns_of(log, seed):
-    """Scores with ties and without, and weights that do not add up exactly in any order."""
-    random = np.random.default_rng(5)
-    score = np.where(random.random(4000) < 0.5, random.random(4000), random.integers(0, 20, 4000) / 20)
-    columns = {
-        "score": score,
-        "label": random.random(4000) < score,
-        "weight": random.choice([0.1, 1.0, 3.7, 1e9], 4000),
-    }
-    order = np.random.default_rng(seed).permutation(4000)
-    return {name: column[order] for name, column in columns.items() if log == "weighted" or name != "weight"}
-
-
-def fitted(place, executor, log, cut):
-    """Lookup tables of one log, cut into files in one way, by method."""
-    found = {}
-    for method in METHODS:
-        store = place.root / f"store-{executor.workers}-{log}-{cut}-{method}"
-        settings = [
-            f"log.path={place.root / f'{log}-{cut}'}",
-            f"store.path={store}",
-            "store.table=ads",
-            "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}",
-            f"calibrator.method={method}",
-            f"scratch={place.scratch}",
-            *LOGS[log],
-        ]
-        fit.prepare(load(FitConfig, settings=settings)).execute(executor)
-        (lookup,) = store.rglob("lookup.parquet")
-        found[method] = lookup.read_bytes()
-    return found
-
-
-def scored(place, executor, log, cut, store):
-    """All bytes of a scored log."""
-    output = place.root / f"scored-{executor.workers}-{log}-{cut}"
-    settings = [
-        f"log.path={place.root / f'{log}-{cut}'}",
-        f"store.path={store}",
-        "store.table=ads",
-        f"output.path={output}",
-    ]
-    score.prepare(load(ScoreConfig, settings=settings)).execute(executor)
-    return {path.name: path.read_bytes() for path in output.iterdir()}
-
-
-def test_the_same_bytes_wherever_it_runs(place, monkeypatch):
-    # Small tasks, so that there are many.
-    monkeypatch.setattr(
-        SortPlan, "within", lambda self, *sizes: replace(self, run_rows=700, bucket_bytes=6000)
-    )
-    for log in LOGS:
-        place.write_log(columns_of(log, seed=1), files=3, name=f"{log}-few", row_group_size=300)
-        place.write_log(columns_of(log, seed=2), files=7, name=f"{log}-many")
-    threads = "cluster={kind: threads, workers: 3, memory: 300MiB}"
-    clusters = ["cluster.kind=inline", threads, "cluster.workers=1", "cluster.workers=3"]
-    lookups, outputs = [], []
-    for i, setting in enumerate(clusters):
-        base = ["log.path=x", "store.path=x", "store.table=x", "cluster.memory=300MiB", setting]
-        with starting_executor(load(FitConfig, settings=base).cluster) as starting:
-            executor = starting()
-            executor.workers = i
-            # Inline each log in both cuts, elsewhere one in the one and the other in the other.
-            cuts = {
-                log: ("few", "many") if i == 0 else (("few", "many")[(i + j) % 2],)
-                for j, log in enumerate(LOGS)
-            }
-            lookups.append(
-                {(log, cut): fitted(place, executor, log, cut) for log in LOGS for cut in cuts[log]}
-            )
-            store = place.root / "store-0-plain-few-isotonic"
-            outputs.append([scored(place, executor, log, "few", store) for log in LOGS])
-    first = lookups[0]
-    assert first["plain", "few"] != first["weighted", "few"]
-    for found in lookups:
-        for (log, _), tables in found.items():
-            assert tables == first[log, "few"]
-    assert all(found == outputs[0] for found in outputs)
 
 
 # Reruns and versions

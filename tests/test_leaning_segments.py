@@ -195,7 +195,7 @@ def logit_of_all(p):
     return logit(p)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     table, weighted = some_log(seed, ties=seed == 2), seed % 2 == 1

@@ -1,4 +1,4 @@
-"""Every combination of what a fit can be asked for, against fits in memory, bit by bit.
+"""Every combination of what a fit can be asked for, in any layout and by tasks of any size, against fits in memory.
 
 `make test` runs a sample, `make matrix` all of them.
 """
@@ -51,6 +51,10 @@ KINDS = ("inline", "threads", "local", "store")
 """Executors; store: inline, with the store and scratch space in an object store."""
 RULES = SegmentRules(25, 4)
 DAYS = 4
+LAYOUTS = ("days", "pieces", "shuffled")
+"""A file a day; files of a few row groups, some of them empty; the rows of a day in another order, too."""
+SIZES = ((60, 1500), (120, 3000), (10_000, 1 << 20))
+"""Rows of a run and bytes of a bucket: small ones, so that there are many tasks, and more than all rows."""
 
 
 class Case(NamedTuple):
@@ -103,12 +107,24 @@ def rows_of_day(day: int, *, bad: bool) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """The same days with bad rows and without, by whether they have them."""
+    """The same days with bad rows and without, by whether they have them, in each layout."""
     root = tmp_path_factory.mktemp("logs")
-    for bad, day in itertools.product((False, True), range(DAYS)):
-        folder = root / str(bad) / f"date={day_of(day)}"
+    for bad, layout, day in itertools.product((False, True), LAYOUTS, range(DAYS)):
+        folder = root / str(bad) / layout / f"date={day_of(day)}"
         folder.mkdir(parents=True)
-        pq.write_table(rows_of_day(day, bad=bad), folder / "part-0.parquet", row_group_size=40)
+        table = rows_of_day(day, bad=bad)
+        if layout == "days":
+            pq.write_table(table, folder / "part-0.parquet", row_group_size=40)
+            continue
+        rng = np.random.default_rng(day)
+        if layout == "shuffled":
+            table = table.take(rng.permutation(table.num_rows))
+        edges = [0, *np.sort(rng.integers(0, table.num_rows + 1, 3)), table.num_rows, table.num_rows]
+        for i, (a, b) in enumerate(itertools.pairwise(edges)):
+            # File names in the other order than the rows.
+            pq.write_table(
+                table.slice(a, b - a), folder / f"{9 - i}.parquet", row_group_size=[1, 7, 100][day % 3]
+            )
     return root
 
 
@@ -190,12 +206,17 @@ def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap | Line]]:
     return found
 
 
-def check(case: Case, root: Path, logs: Path, executor) -> None:
-    """Fit, and compare what was published."""
+def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
+    """Fit a log of some layout by tasks of some sizes, and compare what was published."""
+    drawn = random.Random(str(case))
+    layout, (run_rows, bucket_bytes) = drawn.choice(LAYOUTS), drawn.choice(SIZES)
+    patch.setattr(
+        SortPlan, "within", lambda plan, *_: replace(plan, run_rows=run_rows, bucket_bytes=bucket_bytes)
+    )
     place = f"memory://{uuid.uuid4().hex}" if case.kind == "store" else str(root)
     config = {
         "log": {
-            "path": str(logs / str(case.quarantine)),
+            "path": str(logs / str(case.quarantine) / layout),
             "weight": "w" if case.weighted else None,
             "segment": list(case.columns),
             "on_bad_rows": "quarantine" if case.quarantine else "fail",
@@ -278,10 +299,6 @@ def check_kept(folder: Folder, rows: Memory) -> None:
     assert len(values) == len(expected)
 
 
-def small_tasks(patch) -> None:
-    patch.setattr(SortPlan, "within", lambda plan, *_: replace(plan, run_rows=120, bucket_bytes=3000))
-
-
 SAMPLE = [
     random.Random(f"{method} {i}").choice([case for case in ALL if case.method == method])
     for method in METHODS
@@ -291,8 +308,7 @@ SAMPLE = [
 
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
 def test_a_sample_of_all_combinations(case, tmp_path, logs, executors, monkeypatch):
-    small_tasks(monkeypatch)
-    check(case, tmp_path, logs, executors)
+    check(case, tmp_path, logs, executors, monkeypatch)
 
 
 # One process has all cases of a method: what is expected is the same for all executors.
@@ -306,13 +322,12 @@ def test_a_sample_of_all_combinations(case, tmp_path, logs, executors, monkeypat
     ],
 )
 def test_all_combinations(method, kind, tmp_path, logs, executors, monkeypatch):
-    small_tasks(monkeypatch)
     wrong = []
     for i, case in enumerate(case for case in ALL if (case.method, case.kind) == (method, kind)):
         place = tmp_path / str(i)
         place.mkdir()
         try:
-            check(case, place, logs, executors)
+            check(case, place, logs, executors, monkeypatch)
         except Exception as error:  # noqa: BLE001 - all of them are told
             wrong.append((case, error))
         shutil.rmtree(place)

@@ -6,7 +6,6 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 from sklearn.calibration import _sigmoid_calibration
 
-from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods.platt import Platt
 
 
@@ -85,22 +84,6 @@ def test_decreasing_sigmoid():
     up, down = Platt().fit(s, z), Platt().fit(s, ~z)
     assert down.slope_ == pytest.approx(-up.slope_, rel=1e-10)
     assert down.predict(s) == pytest.approx(1 - up.predict(s), abs=2e-9)
-
-
-@pytest.mark.parametrize("kind", ["score", "logit"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("parts", [2, 3, 40])
-def test_parts_change_nothing(kind, weighted, parts):
-    s, z, w = observations(700, parts, kind)
-    points = collapse(s, z, w if weighted else None)
-    cut = np.array_split(np.arange(points.score.size), parts)
-    pieces = [Points(*(column[i] for column in points)) for i in cut]
-    whole = Platt(kind, max_error=1e-6).fit_points(points)
-    split = Platt(kind, max_error=1e-6).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
-    assert (whole.slope_, whole.intercept_) == (split.slope_, split.intercept_)
-    for name in whole.calibration_map_.__dataclass_fields__:
-        a, b = getattr(whole.calibration_map_, name), getattr(split.calibration_map_, name)
-        assert np.array_equal(a, b), name
 
 
 def test_separable_labels_converge_to_the_targets():

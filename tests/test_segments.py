@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import json
 import pickle
 import tracemalloc
@@ -43,7 +42,7 @@ from pipeline.fit.segment_fit import fit_segments
 from pipeline.log import segment_values
 from pipeline.log.log_files import open_parquet
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort import buckets, packed, run_files, segment_visits
+from pipeline.sort import buckets, packed, run_files
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_visits import pack
 from pipeline.sort.source import Source
@@ -243,58 +242,6 @@ def test_equals_a_loop_in_memory(
     assert files_of(found, columns)[1:] == files_of(again, columns)[1:]
 
 
-def skewed_log(rng) -> pa.Table:
-    """Rows of segments with shares of any skew, with ties or without, in the order of their segments or in none."""
-    rows = int(rng.integers(200, 1500))
-    exponent = rng.choice([1.1, 1.5, 3.0])
-    table = some_log(
-        rows, int(rng.integers(1 << 30)), segments=int(rng.choice([2, 40, 400])), ties=bool(rng.integers(2))
-    )
-    model = pa.array(np.minimum(rng.zipf(exponent, rows), 300), mask=rng.random(rows) < 0.05)
-    table = table.set_column(table.schema.get_field_index("model"), "model", model)
-    return table.sort_by([("model", "ascending"), ("country", "descending")]) if rng.integers(2) else table
-
-
-def write_layout(folder: Path, table: pa.Table, layout: str, rng) -> str:
-    """The same rows in one file, in many small ones, some of them empty, or in any order."""
-    if layout == "one":
-        return write_log(folder, table)
-    table = table.take(rng.permutation(table.num_rows)) if layout == "shuffled" else table
-    edges = np.sort(rng.integers(0, table.num_rows + 1, 40 if layout == "small" else 3))
-    edges = [0, *edges, *edges[-1:], table.num_rows]
-    folder.mkdir(parents=True)
-    for i, (a, b) in enumerate(itertools.pairwise(edges)):
-        name = f"{rng.integers(1000):03d}-{i}.parquet"
-        pq.write_table(table.slice(a, b - a), folder / name, row_group_size=int(rng.integers(1, 300)))
-    return str(folder)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
-    rng = np.random.default_rng(seed)
-    table, weighted = skewed_log(rng), seed % 2 == 1
-    columns = [("model",), ("country", "model"), ("model", "country")][seed % 3]
-    rules = SegmentRules(*[(1, 1), (20, 3)][seed // 2 % 2])
-    made = []
-    for layout in ("one", "small", "shuffled"):
-        monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
-        monkeypatch.setattr(packed, "STRIDE", int(rng.choice([1, 16, 1024])))
-        monkeypatch.setattr(segment_visits, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
-        (tmp_path / layout).mkdir()
-        path = write_layout(tmp_path / layout / "log", table, layout, rng)
-        log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
-        sizes = {
-            "run_rows": int(rng.integers(40, 2000)),
-            "bucket_bytes": int(rng.choice([300, 5000, 1 << 24])),
-        }
-        plan = SortPlan(tmp_path / layout, **sizes)
-        recipe = Recipe("isotonic", columns=columns, rules=rules)
-        found = fit_segments(recipe, sorted_rows(log, plan, Shuffled()), Shuffled())[0]
-        made.append(files_of(found, columns)[1:])
-    assert made[0] == made[1] == made[2]
-    assert_equal(found, expected_maps(table, columns, weighted, rules))
-
-
 def test_very_many_segments(tmp_path):
     rng = np.random.default_rng(0)
     model = rng.permutation(np.arange(60_000) % 20_000)
@@ -315,41 +262,6 @@ def test_very_many_segments(tmp_path):
         np.testing.assert_array_equal(
             own.maps.arrays()[2][start : start + own.maps.sizes[at]], expected.prob_lo
         )
-
-
-@pytest.mark.parametrize(
-    ("method", "params"),
-    [
-        ("isotonic", {}),
-        ("histogram", {"bins": 5}),
-        ("platt", {}),
-        ("near_isotonic", {}),
-        ("enir", {}),
-        ("bbq", {}),
-        ("sbb", {}),
-        ("abb", {}),
-        ("dgg", {}),
-    ],
-)
-@pytest.mark.parametrize("bucket_bytes", [800, 1 << 24])
-def test_every_method_whole_or_cut(tmp_path, method, params, bucket_bytes, monkeypatch):
-    monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
-    monkeypatch.setattr(packed, "STRIDE", 8)
-    table = some_log(1500, 3, segments=4).drop_columns("country")
-    rules = SegmentRules(60, 5)
-    found = fit(
-        tmp_path,
-        table,
-        ("model",),
-        False,
-        rules,
-        method,
-        params,
-        (3, 200),
-        run_rows=400,
-        bucket_bytes=bucket_bytes,
-    )
-    assert_equal(found, expected_maps(table, ("model",), False, rules, method, params))
 
 
 def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path):

@@ -87,19 +87,6 @@ def test_rows_hold_the_weight_of_the_points_in_them():
     assert table.positives == pytest.approx(np.bincount(row, points.positives, len(table)), rel=1e-9)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("parts", [2, 3, 60])
-def test_parts_change_nothing(weighted, parts):
-    points = random_points(parts, 2000, weighted, decimals=6)
-    cut = np.array_split(np.arange(points.score.size), parts)
-    pieces = [Points(*(column[i] for column in points)) for i in cut]
-    whole = Isotonic(strict=True).fit_points(points)
-    split = Isotonic(strict=True).fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces]))
-    for name in whole.calibration_map_.__dataclass_fields__:
-        a, b = getattr(whole.calibration_map_, name), getattr(split.calibration_map_, name)
-        assert np.array_equal(a, b), name
-
-
 def test_scores_whose_sums_overflow():
     s = np.array([-1.7e308, -1.6e308, 1.6e308, 1.7e308])
     p = Isotonic(strict=True).fit(s, [1, 0, 1, 0], [1e12] * 4).predict(s)
