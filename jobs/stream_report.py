@@ -273,7 +273,8 @@ def _refit_said(last: dict[str, Any], now: float) -> str:
 
 
 def _age(at: float | None, now: float) -> float | None:
-    return None if at is None else round(now - at, 1)
+    # Not before it was, though the clock was set back since.
+    return None if at is None else max(0.0, round(now - at, 1))
 
 
 def said(age: float | None) -> str:

@@ -470,6 +470,17 @@ def test_half_written_then_whole(world):
     assert follower.ledger.waiting == {}
 
 
+def test_a_clock_that_is_set_back_lets_no_file_wait_for_as_long(world, monkeypatch):
+    (world.log / "half.parquet").write_bytes(b"PAR1")
+    world.rules = Rules(give_up=60)
+    real = time.time
+    for set_to, waits in ((0, True), (-86400, True), (-86400 + 61, False)):
+        monkeypatch.setattr(following.time, "time", lambda moved=set_to: real() + moved)
+        follower = world.take_all()
+        assert (list(follower.ledger.waiting) == ["half.parquet"]) is waits
+    assert list(follower.ledger.refused) == ["half.parquet"]
+
+
 def test_poison_stops_nothing_and_is_tried_again_when_asked(world):
     path = world.log / "poison.parquet"
     pq.write_table(pa.table({"other": [1.0]}), path)

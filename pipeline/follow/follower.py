@@ -255,7 +255,8 @@ class Follower:
             if outcome.known is not None:
                 known[name] = outcome.known
             elif outcome.kind == UNREADABLE:
-                since = waiting.setdefault(name, now)
+                # A clock that was set back must not make it wait for as long.
+                since = waiting[name] = min(waiting.get(name, now), now)
                 if now - since >= self.rules.give_up:
                     reason = (
                         f"{name}: expected a Parquet file, found one that cannot be read for "
