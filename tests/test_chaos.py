@@ -14,7 +14,7 @@ from chaos.__main__ import table
 from chaos.inputs import files
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import Fail, Kill, possible, traced
-from chaos.trials import AT_WRITES, Trial
+from chaos.trials import AT_RANDOM, AT_WRITES, Trial
 
 pytestmark = [
     pytest.mark.system,
@@ -60,6 +60,15 @@ def test_a_command_that_is_disturbed(stage, name):
         trial for kind in kinds for trial in AT_WRITES[kind](made, calls[random.integers(len(calls))], random)
     ]
     assert [(trial.kind, trial.moment, trial.problems) for trial in found if trial.problems] == []
+
+
+@pytest.mark.parametrize("name", ["follow, a ledger made anew", "follow, a refit", "monitor"])
+def test_files_that_may_not_grow(stage, name):
+    made, _ = stage(name)
+    random = np.random.default_rng(len(name))
+    found = [AT_RANDOM["files are limited"](made, random, 0.0) for _ in range(4)]
+    assert 75 in {trial.code for trial in found}
+    assert [(trial.moment, trial.problems) for trial in found if trial.problems] == []
 
 
 def test_files_in_a_process_of_their_own(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -136,9 +137,22 @@ def stop_somewhen(stage: Stage, random: np.random.Generator, seconds: float) -> 
     return _somewhen(stage, "stopped at random", random, seconds, signal.SIGSTOP)
 
 
+def limit_files(stage: Stage, random: np.random.Generator, seconds: float) -> Trial:
+    """No file may become larger than some size, as where a quota is used up (RLIMIT_FSIZE)."""
+    size = int(2 ** (14 * random.random()))
+
+    def limited() -> int:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        return stage.command()
+
+    stage.reset()
+    return _judged(stage, "files are limited", f"{size} bytes", forked(limited), (TEMPORARY,))
+
+
 AT_RANDOM: dict[str, Callable[[Stage, np.random.Generator, float], Trial]] = {
     "killed at random": kill_somewhen,
     "stopped at random": stop_somewhen,
+    "files are limited": limit_files,
 }
 
 
