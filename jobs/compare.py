@@ -179,6 +179,7 @@ class Prepared:
             folds=self.config.compare.folds,
             seed=self.config.compare.seed,
             rate=log.sampling_rate,
+            heaviest=table.heaviest,
         )
         try:
             found: CrossValidation = run_passes(

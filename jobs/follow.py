@@ -233,6 +233,7 @@ class Prepared:
             classifying_of(config, version),
             segments_of(version),
             config.output.interval,
+            config.score.max_outside_range,
         )
 
 

@@ -11,6 +11,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,13 +25,21 @@ from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
 from logcal.reading import MANIFEST_FILE, cached_table, not_given
+from logcal.segment_types import kind_of, segment_problems
 from logcal.transforms import apply_transform
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LARGEST = 2**63 - 1
 _MANY, _PIECE = 1 << 22, 1 << 18
 _MOST_THREADS = 4
-_PLAIN_TYPES = frozenset((str, int, bool, type(None), dt.date))
+_PLAIN_TYPES: dict[str, type] = {
+    "text": str,
+    "whole numbers": int,
+    "booleans": bool,
+    "date32[day]": dt.date,
+}
+"""Of kinds of segment values, the Python type that needs no conversion."""
+_MOST_COLUMNS = 8
 _SCALARS = (str, int, float, bool, type(None), np.generic, dt.date)
 
 
@@ -125,6 +134,14 @@ class Table:
         self.facts: LookupFacts = lookup.facts
         self.segments: tuple[str, ...] = lookup.facts.segments
         self._names = frozenset(self.segments)
+        self._fitted: dict[str, str] = {}
+        self._quick: frozenset[tuple[type, ...]] = frozenset()
+        if isinstance(lookup, SegmentedLookup):
+            pairs = zip(self.segments, lookup.owners, strict=True)
+            self._fitted = {name: str(column.type) for name, column in pairs}
+            kinds = [kind_of(type_) for type_ in self._fitted.values()]
+            if len(kinds) <= _MOST_COLUMNS and all(kind in _PLAIN_TYPES for kind in kinds):
+                self._quick = frozenset(product(*((_PLAIN_TYPES[kind], type(None)) for kind in kinds)))
         self._lookup = lookup
         self._plain = lookup.map.predict if isinstance(lookup, LookupTable) else None
         self._as_it_is = lookup.facts.score_transform == "none"
@@ -156,7 +173,8 @@ class Table:
         Raises
         ------
         ConfigError
-            A segment column is missing or of another length, or the table has none.
+            A segment column is missing, of another length or of another kind (text instead of whole numbers), or the
+            table has none.
         """
         if self._plain is not None and segments is None:
             if getattr(scores, "size", 0) < _MANY:
@@ -165,12 +183,13 @@ class Table:
         if type(segments) is dict and isinstance(scores, float) and self._as_it_is:
             key = tuple(map(segments.get, self.segments))
             # Quickly what is below without haste; a column that is missing is None here, as one that is null.
-            if _PLAIN_TYPES.issuperset(map(type, key)) and segments.keys() >= self._names:
+            if tuple(map(type, key)) in self._quick and segments.keys() >= self._names:
                 return self._at(float(scores), key)
         if self._plain is not None:
             self._refuse(segments)
         columns = self._columns(segments)
         if np.ndim(scores) == 0 and all(isinstance(column, _SCALARS) for column in columns):
+            self._arrays(columns)
             return self._at(float(self._transformed(scores)), tuple(columns))
         array = np.asarray(self._transformed(scores), dtype=np.float64)
         return self._of_arrays(np.ascontiguousarray(array).reshape(-1), columns).reshape(array.shape)
@@ -384,7 +403,7 @@ class Table:
     def _places(self, scores: int, columns: list[Any]) -> npt.NDArray[np.int32]:
         """What each of so many scores goes through. columns : the segment columns' values."""
         assert isinstance(self._lookup, SegmentedLookup)
-        arrays = [_as_arrow(*pair) for pair in zip(self.segments, columns, strict=True)]
+        arrays = self._arrays(columns)
         for name, array in zip(self.segments, arrays, strict=True):
             if len(array) not in (1, scores):
                 raise ConfigError(
@@ -394,6 +413,15 @@ class Table:
             return np.repeat(self._lookup.index.find(arrays)[0], scores)
         whole = [a if len(a) == scores else _repeated(a, scores) for a in arrays]
         return self._lookup.index.find(whole)[0]
+
+    def _arrays(self, columns: list[Any]) -> list[pa.Array | pa.ChunkedArray]:
+        """The segment columns' values as Arrow's, of the kinds that the table was fitted to."""
+        arrays = [_as_arrow(*pair) for pair in zip(self.segments, columns, strict=True)]
+        known = zip(self.segments, arrays, strict=True)
+        found = {name: str(array.type) for name, array in known if array.null_count < len(array)}
+        if problems := segment_problems(self._fitted, found):
+            raise ConfigError(f"segments: {'; '.join(problems)}")
+        return arrays
 
 
 def _lowest(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -7,6 +7,7 @@ from scipy.special import expit
 
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.beta import Beta
+from calibrators.methods.platt import Platt
 
 
 def sample(n=3000, seed=0, a=0.6, b=1.4, c=-0.5):
@@ -81,3 +82,21 @@ def test_what_does_not_suit_is_refused():
         Beta().fit([-1.0, 0.5], [0, 1])
     with pytest.raises(ValueError, match=r"^max_error: expected"):
         Beta(max_error=0).fit([0.1, 0.5], [0, 1])
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.01, 100.0])
+@pytest.mark.parametrize("method", [Beta, lambda: Platt("logit")])
+def test_the_table_is_right_up_to_the_ends_of_the_scores(method, rate):
+    s, z = sample()[:2]
+    fitted = method()
+    fitted.sampling_rate = rate
+    fitted.fit(s, z)
+    near = 2.0 ** -np.arange(1, 53.25, 0.25)
+    last = np.arange(0, 40) * 2.0**-53
+    at = np.unique(np.concatenate([near, 1 - near, last, 1 - last, [2.0**-60, 2.0**-54]]))
+    clipped = np.clip(at, 2.0**-53, 1 - 2.0**-53)
+    if isinstance(fitted, Beta):
+        argument = fitted.a_ * np.log(clipped) - fitted.b_ * np.log1p(-clipped) + fitted.c_
+    else:
+        argument = fitted.slope_ * (np.log(clipped) - np.log1p(-clipped)) + fitted.intercept_
+    assert np.abs(fitted.predict(at) - expit(argument)).max() <= 1e-9

@@ -13,6 +13,7 @@ from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
 from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.measures.predictions import measure, run_passes
+from calibrators.methods.auto import Auto
 from calibrators.methods.cross_validation import BY_FOLD, RAW, cross_validate, cross_validation_passes
 from calibrators.methods.folded import FoldedPoints
 from pipeline.evaluate.comparison_page import comparison_headline, render_comparison
@@ -235,3 +236,107 @@ def test_the_headline_names_what_cannot_be_told_apart(points):
     if found.best("log_loss") in same:
         assert "cannot be told from it" in line
     assert "every label" not in line
+
+
+# Sampling weights.
+
+
+def unrelated(seed, ties, rows=1000):
+    """Rows whose labels know nothing of the score, with sampling weights that vary much, scaled to Kish's size."""
+    rng = np.random.default_rng(seed)
+    score = rng.uniform(size=rows)
+    if ties:
+        score = np.round(score, 2)
+    weight = rng.lognormal(sigma=1.5, size=rows)
+    weight *= weight.sum() / (weight**2).sum()
+    return score, rng.uniform(size=rows) < 0.4, weight
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_row_with_a_sampling_weight_is_not_both_trained_on_and_held_out(ties):
+    """Labels know nothing of the score: two parameters are best, and losses are not below those of the truth."""
+    methods = {"platt": Platt(), "histogram": HistogramBinning(bins=200), "abb": ABB()}
+    excess, wins = [], []
+    for seed in range(8):
+        score, label, weight = unrelated(seed, ties)
+        points = collapse(score, label, weight)
+        found = cross_validate(points, methods, heaviest=weight.max())
+        share = np.average(label, weights=weight)
+        means = {method.name: method.estimates["brier"].mean for method in found.methods}
+        excess.append([means[name] - share * (1 - share) for name in methods])
+        wins.append(found.best("brier"))
+        auto = Auto(["platt", "abb"])
+        auto.heaviest = weight.max()
+        wins.append(auto.fit_points(points).chosen_)
+    # A few rows have most of the weight: by accident another method may win twice.
+    assert wins.count("platt") >= 11
+    platt, histogram, abb = np.mean(excess, axis=0)
+    assert 0 < platt < min(histogram, abb)
+
+
+@pytest.mark.parametrize("weights", [[0.3, 1.7, 2.5, 9.0], [3.1, 3.1, 3.1]])
+def test_of_sampling_weights_each_row_is_in_one_fold_whole(weights):
+    rng = np.random.default_rng(5)
+    weight = rng.choice(weights, 600)
+    points = collapse(np.arange(600.0), rng.uniform(size=600) < 0.5, weight)
+    folded = FoldedPoints(layout_of([part_totals(points)]), 4, 7, weight.max())
+    found = [folded.split(points, fold) for fold in range(4)]
+    inside = np.concatenate([own.score for _, own in found])
+    assert np.array_equal(np.sort(inside), points.score)
+    for outside, own in found:
+        assert np.array_equal(own.weight, points.weight[own.score.astype(int)])
+        assert np.array_equal(own.positives, points.positives[own.score.astype(int)])
+        assert not set(outside.score) & set(own.score)
+        assert 100 < own.score.size < 200
+
+
+@pytest.mark.parametrize("heaviest", [0.7, 1.0, 3.3])
+def test_of_tied_rows_nothing_is_lost_to_rounding(heaviest):
+    rng = np.random.default_rng(1)
+    positives, negatives = rng.choice([0.7, 1.1, 3.3, 6.6, 100.1], (2, 500))
+    points = Points(np.arange(500.0), positives + negatives, positives)
+    folded = FoldedPoints(layout_of([part_totals(points)]), 3, 0, heaviest)
+    for fold in range(3):
+        for own in folded.split(points, fold):
+            assert own.weight.min() > 1e-6
+            assert (own.positives >= 0).all()
+            assert (own.positives <= own.weight).all()
+    total = sum(folded.split(points, fold)[1].weight.sum() for fold in range(3))
+    assert total == pytest.approx(points.weight.sum(), rel=1e-12)
+
+
+def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place):
+    """In the command: one part of the score table or many, and files in any order."""
+    score, label, weight = unrelated(0, ties=False)
+    order = np.random.default_rng(0).permutation(score.size)
+    log = place.write_log({"score": score, "label": label, "w": weight}, files=1, name="one")
+    other = place.write_log(
+        {"score": score[order], "label": label[order], "w": weight[order]}, files=7, name="seven"
+    )
+    settings = ["log.weight=w", "log.weights=sampling", "cluster.kind=inline"]
+    methods = ["compare.methods=[platt, histogram]", "compare.params={histogram: {bins: 200}}"]
+
+    def compared(path):
+        sets = [f"log.path={path}", *settings, *methods]
+        return (
+            place.run("compare", "--json", *(part for one in sets for part in ("--set", one))).expect(0).json
+        )
+
+    one, seven = compared(log), compared(other)
+    assert one["methods"] == seven["methods"]
+    points = collapse(score, label, weight)
+    heaviest = weight.max()
+    calibrators = {"platt": Platt(), "histogram": HistogramBinning(bins=200)}
+    rows = cross_validate(points, calibrators, heaviest=heaviest)
+    for method in rows.methods:
+        found = one["methods"][method.name]["estimates"]["brier"]["mean"]
+        assert found == pytest.approx(method.estimates["brier"].mean, rel=1e-9)
+    candidates = "calibrator.params={candidates: [platt, isotonic]}"
+    place.job("fit", *settings, "calibrator.method=auto", candidates, log__path=log).expect(0)
+    manifest = json.loads(
+        (place.store / place.table / "versions" / place.current / "manifest.json").read_text()
+    )
+    auto = Auto(["platt", "isotonic"])
+    auto.heaviest = heaviest
+    losses = auto.fit_points(points).cross_validated_log_loss_
+    assert manifest["data"]["cross_validated_log_loss"] == pytest.approx(losses, rel=1e-9)

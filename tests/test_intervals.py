@@ -297,6 +297,11 @@ def test_from_a_log_to_scored_rows(tmp_path, kind, method):
         query = tables.sql(str(tmp_path / "store"), "t", None, "duckdb", inline, "scored", "score").lines[0]
         one = duckdb.connect()
         one.register("scored", scored.select(["score"]).append_column("row", pa.array(np.arange(p.size))))
+        # NaN is above all numbers where it is sorted; null and NaN have no interval.
+        one.register("special", pa.table({"score": [float("nan"), None, 0.5]}))
+        special = one.sql(query.rstrip(";").replace("FROM scored", "FROM special")).fetchall()
+        ends = [row[-2:] for row in special]
+        assert sorted(ends, key=str)[1:] == [(None, None)] * 2
         rows = one.sql(f"SELECT prob_lower, prob_upper FROM ({query.rstrip(';')}) ORDER BY row").fetchnumpy()
         np.testing.assert_array_equal(rows["prob_lower"], lower)
         np.testing.assert_array_equal(rows["prob_upper"], upper)

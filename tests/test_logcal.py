@@ -316,6 +316,38 @@ def test_segments_that_do_not_fit(published):
         table.predict(0.5, {"country": "de"})
 
 
+@pytest.mark.parametrize(
+    "form", [lambda value: value, lambda value: [value] * 3, lambda value: pa.array([value] * 3)]
+)
+@pytest.mark.parametrize(
+    ("column", "value", "found"),
+    [
+        ("model", "1", "whole numbers"),
+        ("model", True, "whole numbers"),
+        ("model", dt.date(2026, 1, 1), "whole numbers"),
+        ("country", 1, "text"),
+        ("country", False, "text"),
+    ],
+)
+def test_segments_of_another_type_are_refused_as_by_score(published, form, column, value, found):
+    table = logcal.load(str(published.store), "by-country")
+    segments = {"country": "de", "model": 1} | {column: form(value)}
+    scores = [0.5] if np.ndim(segments[column]) == 0 else [[0.5, 0.6, 0.7]]
+    for score in [*scores, np.array([0.5, 0.6, 0.7])]:
+        with pytest.raises(ConfigError, match=f"column '{column}': expected {found}"):
+            table.predict(score, segments)
+
+
+def test_missing_segments_and_whole_floats_are_values(published):
+    table = logcal.load(str(published.store), "by-country")
+    known = table.predict(0.5, {"country": "de", "model": 1})
+    for value in (1.0, np.int32(1), np.uint64(1), [1], pa.array([1], pa.uint8()), pd.Series([1.0, None])[:1]):
+        assert table.predict(0.5, {"country": "de", "model": value}) == known
+    nothing = table.predict(0.5, {"country": None, "model": None})
+    assert table.predict([0.5], {"country": [None], "model": pa.nulls(1)}) == nothing
+    assert table.predict([0.5], {"country": [None], "model": [None]}) == nothing
+
+
 def test_tables_that_are_not_there(published, tmp_path):
     store = str(published.store)
     for arguments, error, said in (

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,13 +29,38 @@ def manifest(place):
 
 def test_scores_outside_the_range_are_counted_and_said(fitted, call):
     new = write_new(fitted, [-np.inf, -1.0, 0.5, np.nan, 2.0, np.inf, 3.0, 0.25])
-    done = call("score", "--json", log__path=new).expect(
+    done = call("score", "--json", "score.max_outside_range=0.7", log__path=new).expect(
         0, "WARNING", "5 rows (62.5 %) outside", "2 below, 3 above"
     )
     assert (done.json["rows_below_range"], done.json["rows_above_range"]) == (2, 3)
     found = manifest(fitted)
     assert (found["rows_below_range"], found["rows_above_range"], found["null_rows"]) == (2, 3, 1)
     assert sum(file["rows_above_range"] for file in found["files"]) == 3
+
+
+def test_percent_instead_of_shares_is_refused_by_default(fitted, call):
+    new = write_new(fitted, np.linspace(0, 100, ROWS))
+    before = fitted.tree()
+    call("score", log__path=new).expect(
+        4, "score.max_outside_range: expected at most 0.5", "are they percent?", "nothing was written"
+    )
+    assert fitted.tree() == before
+    call("score", "score.max_outside_range=1", log__path=new).expect(0, "WARNING")
+    half = fitted.write_log({"score": [0.2, 0.3, 20.0, 30.0]}, files=1, name="half")
+    call("score", log__path=half, output__path=fitted.root / "half-scored").expect(0, "WARNING")
+
+
+def test_follow_refuses_a_file_in_percent_by_name(fitted, call):
+    new = fitted.write_log({"score": np.linspace(0, 1, 50)}, files=1, name="arriving")
+    pq.write_table(pa.table({"score": np.linspace(0, 100, 50)}), new / "percent.parquet")
+    done = fitted.job("follow", "--once", log__path=new, output__path=fitted.output)
+    done.expect(3, "percent.parquet", "score.max_outside_range", "are they percent?")
+    assert [path.name for path in fitted.output.glob("*.parquet")] == ["part-0.parquet"]
+    status = fitted.job("follow", "--status", "--json", log__path=new, output__path=fitted.output).json
+    assert set(status["refused"]) == {"percent.parquet"}
+    fitted.job(
+        "follow", "--once", "score.max_outside_range=1", log__path=new, output__path=fitted.root / "all"
+    ).expect(0)
 
 
 def test_percent_instead_of_shares_is_refused_where_a_limit_says_so(fitted, call):
@@ -56,7 +82,7 @@ def test_few_rows_outside_are_no_reason_to_warn(fitted, call):
     new = write_new(fitted, [*np.linspace(0.1, 0.9, ROWS), 7.0])
     done = call("score", log__path=new).expect(0)
     assert "WARNING" not in done.stderr
-    assert "1 rows" in done.stdout
+    assert "1 row (" in done.stdout
 
 
 def test_the_range_is_that_of_transformed_scores(place, call):

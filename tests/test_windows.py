@@ -8,6 +8,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -446,6 +447,19 @@ def test_scores_go_to_the_nearest_of_the_grid(grid, expected):
     assert move == np.abs(rounded - score).max()
     special = np.array([np.nan, np.inf, -np.inf])
     np.testing.assert_array_equal(round_scores(special, grid)[0], special)
+
+
+@pytest.mark.parametrize("power", range(1, 10))
+def test_the_nearest_of_the_grid_is_that_of_exact_fractions(power):
+    unit = Fraction(1, 10**power)
+    rng = np.random.default_rng(power)
+    halves = (rng.integers(-(10**power), 10**power, 300) + 0.5) / 10.0**power
+    score = np.concatenate(
+        [halves, np.nextafter(halves, 1), np.nextafter(halves, -1), [0.05, 0.15, 0.25, 0.5]]
+    )
+    rounded, _ = round_scores(score, f"1e-{power}")
+    exact = [round(Fraction(s) / unit) / 10.0**power for s in score.tolist()]
+    np.testing.assert_array_equal(rounded, exact)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ def tabulate_sigmoid(sigmoid: SigmoidOfScore, max_error: float) -> tuple[Array, 
     -------
     scores, probabilities : float64 arrays, shape (knots,), scores strictly ascending, probabilities monotone
     """
-    scores = np.unique(sigmoid.score(_arguments(sigmoid, max_error)))
+    scores = sigmoid.score(_arguments(sigmoid, max_error))
+    # The score at an end's argument may be a double next to the end, where log-odds already differ by log 2.
+    ends = np.array(sigmoid.domain())
+    scores = np.union1d(scores, ends[np.abs(sigmoid.argument(ends)) <= _STEEP])
     halve = _too_coarse(sigmoid, scores, max_error)
     while halve.any():
         middle = scores[:-1][halve] / 2 + scores[1:][halve] / 2

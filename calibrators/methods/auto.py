@@ -232,7 +232,7 @@ class Auto(Calibrator):
         self.cross_validated_log_loss_, self.excess_ = {}, {}
         self.chosen_ = names[0]
         if folds >= 2 and len(names) > 1:
-            yield from self._compare(names, FoldedPoints(layout, folds, int(self.seed)))
+            yield from self._compare(names, FoldedPoints(layout, folds, int(self.seed), self.heaviest))
         fitted = yield from self._make(self.chosen_)._passes()
         return shrunk_map(fitted, self._floor(self.chosen_, layout.weight))
 

@@ -60,6 +60,11 @@ class Calibrator(Parameters, ABC):
     """The share of negatives that the observations are a sample of, over that of positives: the map is then for all
     rows. See `calibrators.arithmetic.sampling`. No parameter: it belongs to the data."""
 
+    heaviest: float = 1.0
+    """The largest weight of an observation, where weights are sampling weights: cross-validation deals so much weight
+    as one observation. 1 where weights are counts. No parameter: it belongs to the data, and is known after the first
+    pass."""
+
     line_: Line | None = None
     """Instead of `calibration_map_`, where `in_lines` asked for it, and log-odds are a line."""
 

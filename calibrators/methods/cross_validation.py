@@ -97,7 +97,12 @@ class CrossValidation:
 
 
 def cross_validation_passes(
-    calibrators: Mapping[str, Calibrator], *, folds: int = 5, seed: int = 0, rate: float = 1.0
+    calibrators: Mapping[str, Calibrator],
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    rate: float = 1.0,
+    heaviest: float = 1.0,
 ) -> Generator[Pass, Any, CrossValidation]:
     """Yield the passes over a score table that the comparison needs, receive their results, return it.
 
@@ -110,6 +115,8 @@ def cross_validation_passes(
         See `calibrators.arithmetic.sampling`; the calibrators' `sampling_rate` is the same. Measures are those of
         all rows: each
         negative that was kept weighs 1 / rate, and standard errors know that it is one observation.
+    heaviest : float > 0
+        The largest sampling weight, or 1 where weights are counts: see `calibrators.methods.folded.FoldedPoints`.
 
     Raises
     ------
@@ -134,7 +141,7 @@ def cross_validation_passes(
         raise ValueError(
             f"folds: expected at least twice as many observations of each label as folds, found {rarer:g} for {folds}"
         )
-    folded = FoldedPoints(layout, folds, seed)
+    folded = FoldedPoints(layout, folds, seed, heaviest)
     names = list(calibrators)
     fits = [
         folded.training(side_by_side(*(calibrators[name]._passes_for_all_rows() for name in names)), fold)
@@ -160,10 +167,16 @@ def cross_validation_passes(
 
 
 def cross_validate(
-    points: Points, calibrators: Mapping[str, Calibrator], *, folds: int = 5, seed: int = 0, rate: float = 1.0
+    points: Points,
+    calibrators: Mapping[str, Calibrator],
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    rate: float = 1.0,
+    heaviest: float = 1.0,
 ) -> CrossValidation:
     """`cross_validation_passes` over points in memory."""
-    passes = cross_validation_passes(calibrators, folds=folds, seed=seed, rate=rate)
+    passes = cross_validation_passes(calibrators, folds=folds, seed=seed, rate=rate, heaviest=heaviest)
     found: CrossValidation = run_in_memory(passes, points)
     return found
 

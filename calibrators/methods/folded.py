@@ -1,6 +1,6 @@
 """Cross-validation over points: the observations of each fold, and passes over the others.
 
-Which observations a fold gets is a function of (seed, label, score, number of observations there) alone, so neither
+Which observations a fold gets is a function of (seed, label, score, weight of the observations there) alone, so neither
 the order of rows nor the cut between parts can change it. Folds are not balanced along the scores: then the
 observations inside a fold would repeat the accidents of those outside, and a method that follows accidents would look
 good.
@@ -25,6 +25,9 @@ _OUTSIDE, _INSIDE = 0, 1
 _MANY = 2.0**40
 """Places in what `FoldedPoints.split` returns."""
 
+_ROUNDING = 2.0**-40
+"""Of a weight: what is less is left by rounding, and nothing that could be dealt."""
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -33,18 +36,24 @@ class FoldedPoints:
     """Observations in folds, at random: each is in any fold with the same probability.
 
     The observations of one label at one score are alike, so their numbers in the folds are drawn (a multinomial, fold
-    by fold). Of a weight that is not whole the rest goes to one fold.
+    by fold). Of a weight that is no multiple of `heaviest` the rest goes to one fold.
 
     Parameters
     ----------
     layout : of all points
     folds : int >= 2
     seed : int in [0, 2**31)
+    heaviest : float > 0, default 1
+        The weight that is dealt as one observation: 1 where weights are counts, the largest weight of a row where they
+        are sampling weights. Rows that share their score and label with no other are then in one fold, whole. Tied
+        rows are dealt as if they were fewer and each had the largest weight. Their sum varies at most as much as such
+        rows' sum, so what is held out is not positively correlated with what is trained on.
     """
 
     layout: Layout
     folds: int
     seed: int
+    heaviest: float = 1.0
 
     def split(self, points: Points, fold: int) -> tuple[Points | None, Points | None]:
         """The points of a part outside a fold, and in it; None where there are none. O(points)."""
@@ -60,14 +69,18 @@ class FoldedPoints:
 
     def _drawn(self, score: Array, weight: Array, label: int, fold: int) -> Array:
         """How much of each point's weight of a label a fold gets."""
-        left = np.floor(weight)
-        rest = weight - left
+        count = left = np.floor(weight / self.heaviest)
+        rest = weight - left * self.heaviest
+        rest[rest < _ROUNDING * weight] = 0.0
         key = _mixed(score.view(np.uint64) ^ _mixed(np.array([2 * self.seed + label], np.uint64)))
         for i in range(fold + 1):
             drawn = _binomial(left, 1 / (self.folds - i), _uniform(key, i))
             left = left - drawn
         home = np.floor(_uniform(key, self.folds) * self.folds)
-        return np.asarray(drawn + np.where(home == fold, rest, 0.0))
+        here = home == fold
+        amount = drawn * self.heaviest + np.where(here, rest, 0.0)
+        # Of all of it nothing is left to rounding: a point outside the fold would weigh a last bit.
+        return np.where((drawn == count) & (here | (rest == 0)), weight, np.minimum(amount, weight))
 
     def training(self, passes: Generator[Pass, Any, Any], fold: int) -> Generator[Pass, Any, Any]:
         """Passes, such as a calibrator's, carried out over the observations outside a fold."""

@@ -19,6 +19,7 @@ from jobs.config.sections import (
     LogConfig,
     MeasuredLogConfig,
     PublishedConfig,
+    RangeSection,
     ReportConfig,
     RetentionConfig,
     ScoredConfig,
@@ -481,6 +482,7 @@ class FollowConfig(JobConfig):
     output: ScoredConfig = Field(
         description="Where the scored files go, each under its own name. The ledger lies beside it, in <path>.logcal/."
     )
+    score: RangeSection = Field(RangeSection(), description="What is not scored: files of other scores.")
     follow: FollowSection = Field(FollowSection(), description="How files are followed.")
     labelled: LabelledConfig = Field(LabelledConfig(), description="With refits: where rows with labels are.")
     refit: RefitSection = Field(RefitSection(), description="When the table is fitted anew.")

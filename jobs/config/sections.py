@@ -506,20 +506,25 @@ class ClassifierConfig(Section):
     )
 
 
-class ScoreSection(Section):
+class RangeSection(Section):
+    """Which scores a table is not for."""
+
+    max_outside_range: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="The largest share of rows, in [0, 1], whose score may lie below or above all scores that the "
+        "table was fitted to. Above it nothing is written (exit code 4; follow refuses the file by name): such scores "
+        "are often of another model, or in percent. From 0.01 on there is a warning.",
+    )
+
+
+class ScoreSection(RangeSection):
     """What is scored, and what is not."""
 
     last: OwnDays = Field(
         None,
         description="With window.column: the number of last days to score, such as 1d. null: window.last.",
-    )
-    max_outside_range: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="The largest share of rows, in [0, 1], whose score may lie below or above all scores that the "
-        "table was fitted to. Above it nothing is written (exit code 4): such scores are often of another model, or in "
-        "percent. From 0.01 on there is a warning.",
     )
     max_unseen: float = Field(
         1.0,

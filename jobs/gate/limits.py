@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import ScoreConfig
+from jobs.config.sections import ScoreSection
 from logcal.errors import CheckFailedError, ConfigError
 from pipeline.score.scored import ScoredLog
 from pipeline.table.published import Version
@@ -58,9 +59,11 @@ class Limits:
         self.max_unseen = config.score.max_unseen
 
     def settings(self) -> dict[str, Any]:
-        """For the run's identity: those that refuse something."""
+        """For the run's identity: those that are not the default."""
         found = {"max_outside_range": self.max_outside, "max_unseen": self.max_unseen}
-        return {name: value for name, value in found.items() if value < 1}
+        return {
+            name: value for name, value in found.items() if value != ScoreSection.model_fields[name].default
+        }
 
     def accept(self, scored: ScoredLog) -> None:
         """Look at what is to be published; say from `WARNED` on what does not fit.
@@ -72,7 +75,12 @@ class Limits:
         """
         problems = []
         for key, share, limit, text in (
-            ("max_outside_range", outside_share(scored), self.max_outside, outside_text(scored)),
+            (
+                "max_outside_range",
+                _share(scored.outside.outside, scored.rows),
+                self.max_outside,
+                outside_text(scored),
+            ),
             ("max_unseen", _share(scored.unseen_rows, scored.rows), self.max_unseen, unseen_text(scored)),
         ):
             if share > limit:
@@ -86,27 +94,9 @@ class Limits:
             )
 
 
-def outside_share(scored: ScoredLog) -> float:
-    """Of all rows, those outside the table's calibration range."""
-    return _share(scored.rows_below_range + scored.rows_above_range, scored.rows)
-
-
 def outside_text(scored: ScoredLog) -> str:
     """The rows outside the calibration range, in words; empty where there are none."""
-    within, outside = scored.range, scored.rows_below_range + scored.rows_above_range
-    if within is None or not outside:
-        return ""
-    text = (
-        f"{outside:,} rows ({100 * outside_share(scored):.3g} %) outside the scores that the table was fitted to, "
-        f"{within.lowest:.6g} to {within.highest:.6g}: {scored.rows_below_range:,} below, "
-        f"{scored.rows_above_range:,} above (this log: {scored.lowest:.6g} to {scored.highest:.6g})"
-    )
-    if within.lowest >= 0 and within.highest <= 1:
-        if scored.lowest >= 0 and 1.5 < scored.highest <= 100:
-            return f"{text}; are they percent?"
-        if scored.lowest < 0:
-            return f"{text}; are they log odds?"
-    return text
+    return scored.outside.text(scored.rows)
 
 
 def unseen_text(scored: ScoredLog) -> str:

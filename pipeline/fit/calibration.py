@@ -240,6 +240,7 @@ def fit_log(
             table = replace(table, exchanged=known.exchanged)
         gathered = max(gathered, table.gathered)
         check_table(table)
+        calibrator.heaviest = table.heaviest
         return result
 
     try:

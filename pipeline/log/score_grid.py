@@ -13,6 +13,7 @@ EXACT = 2.0**52
 """From here on every double is a whole number."""
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+_SPLIT = 2.0**27 + 1
 _STEP = re.compile(r"1e-([1-9])")
 
 
@@ -33,8 +34,9 @@ def round_scores(score: Array, grid: str) -> tuple[Array, float]:
     Parameters
     ----------
     score : float64 array, shape (n,); infinities and NaN stay
-    grid : 'none'; 'float32': the nearest float32; '1e-k': the nearest multiple of 10 ** -k. Halves go to the even one.
-        Scores too large for the grid (float32's range, 2 ** 52 steps) stay.
+    grid : 'none'; 'float32': the nearest float32; '1e-k': the nearest multiple of 10 ** -k. Halves go to the even
+        one; a double is half-way only where it is so exactly, as 0.5 is. Scores too large for the grid (float32's
+        range, 2 ** 52 steps) stay.
     """
     if grid == NONE:
         return score, 0.0
@@ -46,7 +48,21 @@ def round_scores(score: Array, grid: str) -> tuple[Array, float]:
         else:
             # The double next to a whole number of steps, halves to the even one.
             steps = score * per_unit
-            rounded = np.rint(steps) / per_unit
+            whole = np.rint(steps)
+            halves = np.flatnonzero(np.abs(steps - whole) == 0.5)
+            if halves.size:
+                whole[halves] = _exactly(score[halves], per_unit, whole[halves])
+            rounded = whole / per_unit
             small = np.abs(steps) < EXACT
         out = np.where(small, rounded, score)
         return out, float(np.max(np.abs(out - score), initial=0.0, where=small))
+
+
+def _exactly(score: Array, per_unit: float, even: Array) -> Array:
+    """The nearest whole numbers to exact products whose nearest doubles are half-way: 0.05 is above half a tenth."""
+    steps = score * per_unit
+    # What rounding took from the product, exactly (Dekker 1971).
+    high, unit_high = (c - (c - value) for value in (score, np.float64(per_unit)) for c in [_SPLIT * value])
+    low, unit_low = score - high, per_unit - unit_high
+    rest = ((high * unit_high - steps) + high * unit_low + low * unit_high) + low * unit_low
+    return np.where(rest == 0, even, np.where(rest < 0, np.floor(steps), np.ceil(steps)))

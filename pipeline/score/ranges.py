@@ -47,6 +47,28 @@ class RangeCount:
     lowest: float = math.inf
     highest: float = -math.inf
 
+    @property
+    def outside(self) -> int:
+        """Rows below or above the range."""
+        return self.below + self.above
+
+    def text(self, rows: int) -> str:
+        """The rows of so many that are outside, in words; empty where there are none."""
+        if self.within is None or not self.outside:
+            return ""
+        noun = "row" if self.outside == 1 else "rows"
+        text = (
+            f"{self.outside:,} {noun} ({100 * self.outside / rows:.3g} %) outside the scores that the table was fitted "
+            f"to, {self.within.lowest:.6g} to {self.within.highest:.6g}: {self.below:,} below, {self.above:,} above "
+            f"(this log: {self.lowest:.6g} to {self.highest:.6g})"
+        )
+        if self.within.lowest >= 0 and self.within.highest <= 1:
+            if self.lowest >= 0 and 1.5 < self.highest <= 100:
+                return f"{text}; are they percent?"
+            if self.lowest < 0:
+                return f"{text}; are they log odds?"
+        return text
+
     def add(self, scores: Array) -> None:
         """Count transformed scores; NaN is neither below nor above."""
         if self.within is None or not scores.size:

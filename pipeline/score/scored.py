@@ -16,7 +16,7 @@ from pipeline.files.output import Output, Staging
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import MOST_NAMED, Log
 from pipeline.score.many import score_files, tasks_of
-from pipeline.score.ranges import CalibrationRange, range_of
+from pipeline.score.ranges import CalibrationRange, RangeCount, range_of
 from pipeline.score.scored_file import FileCounts, Scoring
 
 _NEW_BYTES_PER_ROW = 9
@@ -67,6 +67,11 @@ class ScoredLog:
     def null_rows(self) -> int:
         """Rows without a probability."""
         return sum(file.null_rows for file in self.files)
+
+    @property
+    def outside(self) -> RangeCount:
+        """Rows outside the range."""
+        return RangeCount(self.range, self.rows_below_range, self.rows_above_range, self.lowest, self.highest)
 
     @property
     def unseen_rows(self) -> int:

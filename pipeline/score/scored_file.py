@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.lookup_table import LookupFacts, SegmentedLookup
+from logcal.segment_types import segment_problems
 from logcal.transforms import apply_transform
 from pipeline.classifier.features import Roles, check_features
 from pipeline.log.chunks import CheckedFooter
@@ -43,7 +44,6 @@ from pipeline.score.parquet.footer import Footer, NewColumn, NotExtensibleError
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk, ChunkWriter, codec_beside
 from pipeline.score.ranges import RangeCount, range_of
 from pipeline.table.lookup_table import cached_lookup_table, cached_segmented_lookup
-from pipeline.table.published import segment_problems
 
 if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
@@ -88,6 +88,7 @@ class Scoring:
     classifying : where the log has features and no score.
     segments : names of the segment columns; empty for a table without segments.
     interval : whether to add the ends of the intervals that the table's rows have.
+    max_outside : a file is refused of whose rows a larger share lies outside the table's calibration range.
 
     Raises
     ------
@@ -102,6 +103,7 @@ class Scoring:
     classifying: Classifying | None = None
     segments: tuple[str, ...] = ()
     interval: bool = False
+    max_outside: float = 1.0
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
@@ -156,7 +158,8 @@ def score_file(
     Raises
     ------
     InputRejectedError
-        The file cannot be read, was changed, or has a column that is named like a new one.
+        The file cannot be read, was changed, has a column that is named like a new one, or too many scores that the
+        table is not for.
     """
     path, seen = log_file.path, log_file.seen
     try:
@@ -171,6 +174,11 @@ def score_file(
             file = _open_file(path, parquet, ending.footer, scoring)
             written = append_columns(source, copy, file.write_columns, ending)
             rows = parquet.metadata.num_rows
+            if file.range.outside > scoring.max_outside * rows:
+                raise InputRejectedError(
+                    f"{path}: score.max_outside_range: expected at most {scoring.max_outside:.4g} of all rows, "
+                    f"found {file.range.text(rows)}: score it with the table of its model, or raise the limit"
+                )
         out = file.range
         return FileCounts(
             rows, file.null_rows, file.unseen_rows, out.below, out.above, out.lowest, out.highest, written

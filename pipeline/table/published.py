@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -22,6 +22,7 @@ import fsspec
 from logcal.errors import ConfigError, InputRejectedError, examples, listing
 from logcal.reading import not_given
 from logcal.schema import FORMAT_VERSIONS, other_format
+from logcal.segment_types import segment_problems
 from pipeline import schema
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
@@ -275,26 +276,6 @@ def check_segment_types(version: Version, log: Log) -> None:
     known = {name: fitted[name] for name in segments_of(version) if name in fitted}
     if problems := segment_problems(known, log.types):
         raise InputRejectedError(f"the log's segments are not the table's.\n{listing(problems)}")
-
-
-def segment_problems(fitted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """What is wrong with the types of segment columns, beside those that a table was fitted to."""
-    problems = []
-    for name, type_ in fitted.items():
-        kinds = [_kind(type_), _kind(found[name])] if name in found else []
-        if len(set(kinds)) == 2 and "null" not in kinds:
-            problems.append(
-                f"column '{name}': expected {kinds[0]} as the table's segments have ({type_}), found {kinds[1]} "
-                f"({found[name]}): convert it, or fit to such a log"
-            )
-    return problems
-
-
-def _kind(type_: str) -> str:
-    if type_.startswith("dictionary<values="):
-        type_ = type_.removeprefix("dictionary<values=")
-    kinds = {"text": ("string", "large_string"), "whole numbers": ("int", "uint"), "booleans": ("bool",)}
-    return next((kind for kind, starts in kinds.items() if type_.startswith(starts)), type_)
 
 
 INDEX = "index.json"

@@ -106,7 +106,7 @@ def query(
         return f"SELECT s.*,\n  {_guarded(d, _expression(d, table))} AS probability{ends}\nFROM {rows} AS s"
     assert d.parquet is not None
     where = d.parquet.format(path=path.replace("'", "''"))
-    ends = "" if table.interval is None else _ENDS
+    ends = _joined_ends(d, table)
     if isinstance(table, SegmentedLookup) and moving:
         beside = d.parquet.format(path=storage.beside(path, SEGMENTS_FILE).replace("'", "''"))
         sigmoids = table.moves is not None and table.moves.of is not None
@@ -145,7 +145,11 @@ def _guarded(d: Dialect, expression: str) -> str:
 _LINE = f"CASE WHEN l.slope = 0 THEN l.prob_lo ELSE l.prob_lo + l.slope * (s.{_SCORE} - l.anchor) END"
 
 
-_ENDS = ",\n  l.prob_lower, l.prob_upper"
+def _joined_ends(d: Dialect, table: LookupTable | SegmentedLookup) -> str:
+    """The ends of the intervals of a table that has them, by a join: NaN may be joined to the last row."""
+    if table.interval is None:
+        return ""
+    return "".join(f",\n  {_guarded(d, f'l.{name}')} AS {name}" for name in ("prob_lower", "prob_upper"))
 
 
 def _inline_ends(d: Dialect, table: LookupTable | SegmentedLookup) -> str:
