@@ -34,6 +34,7 @@ def test_columns_are_those_that_arrow_makes(kind, data):
     assert found.equals(pa.array(values, kind))
 
 
+@pytest.mark.system
 @pytest.mark.skipif(int(pa.__version__.partition(".")[0]) < 26, reason="PyArrow 20 imports it to make arrays")
 def test_a_fit_of_segments_does_not_import_pandas(tmp_path):
     """It takes some tenths of a second to import."""

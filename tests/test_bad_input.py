@@ -317,6 +317,7 @@ SMALL_FILES = ("bash", "-c", 'ulimit -f 1024; exec "$@"', "bash")
 SMALL_DISK = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["inline", "local"])
 def test_scratch_that_fills_up(place, kind):
     place.write_log(place.predictions(400_000))
@@ -334,6 +335,7 @@ def test_an_output_that_fills_up(place):
     refused(place, result, 75, f"output.path: nothing was written to {place.output}", before=before)
 
 
+@pytest.mark.system
 def test_too_little_space(published):
     mount = f'mount -t tmpfs -o size=64k tmpfs {published.scratch} && exec "$@"'
     small_disk = (*SMALL_DISK, mount, "bash")

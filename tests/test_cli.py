@@ -81,6 +81,7 @@ def test_help_imports_none_of_the_libraries(place):
     assert time.perf_counter() - started < 3
 
 
+@pytest.mark.system
 def test_version_and_module(place):
     version = place.run("--version").expect(0).stdout
     assert version.startswith("logcal, version ")
@@ -179,6 +180,7 @@ def test_the_same_again_is_nothing_to_do(place):
     assert place.tree() == before
 
 
+@pytest.mark.system
 def test_a_reader_of_stdout_that_goes_away_is_no_error(place):
     place.write_log()
     process = subprocess.Popen(
@@ -244,6 +246,7 @@ def test_a_bug_has_its_traceback_and_says_that_it_is_one(capsys):
     assert json.loads(shown.out)["exit_code"] == 1
 
 
+@pytest.mark.system
 def test_too_little_memory_is_temporary(capsys):
     def allocate():
         return np.empty(1 << 60, np.uint8)

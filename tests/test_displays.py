@@ -185,6 +185,7 @@ def test_scores_whose_differences_overflow_are_drawn_in_units():
     assert display.ax_.get_xlim() == (-1, 1)
 
 
+@pytest.mark.system
 def test_matplotlib_is_imported_when_something_is_drawn():
     code = "import sys, logcal.displays; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -945,6 +945,7 @@ def test_what_cannot_be_followed_is_refused(place, stream):
     follow("--once").expect(99)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["inline", "threads"])
 def test_files_are_scored_as_they_come_until_it_is_stopped(place, stream, start, kind):
     follow, arriving = stream
@@ -972,6 +973,7 @@ def test_it_ends_by_itself_after_its_lifetime(stream):
     assert follow("follow.lifetime=1s", "--json").expect(0).json["files"] == 1
 
 
+@pytest.mark.system
 def test_memory_does_not_grow_with_batches(world):
     """What a follower keeps is what it knows of files, and nothing of batches."""
     import gc
@@ -1004,6 +1006,7 @@ def test_memory_does_not_grow_with_batches(world):
     assert min(grown) < 80_000, grown
 
 
+@pytest.mark.system
 def test_a_lost_worker_costs_a_batch_nothing(place, stream, start):
     follow, arriving = stream
     running = follow(

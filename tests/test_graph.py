@@ -187,6 +187,7 @@ def endless(held):
         time.sleep(0.001)
 
 
+@pytest.mark.system
 def test_a_task_on_a_cluster_ends_as_well(client, tmp_path):
     def report(stage, done, total, workers=None):
         if (tmp_path / "begun").exists():

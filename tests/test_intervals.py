@@ -113,6 +113,7 @@ def test_the_band_is_that_of_a_double_loop(seed):
     assert (found.lower <= found.upper).all()
 
 
+@pytest.mark.system
 def test_bands_hold_the_truth():
     rng = np.random.default_rng(1)
     held = 0
@@ -228,6 +229,7 @@ def test_venn_abers_of_weights_is_that_of_refitted_regressions(seed):
             assert level == pytest.approx(fitted.predict([x])[0], abs=1e-12)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["counts", "decay", "sampling"])
 def test_bands_of_weights_hold_the_truth(kind):
     rng = np.random.default_rng(7)

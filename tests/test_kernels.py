@@ -213,6 +213,7 @@ def test_where_nothing_can_be_written_kernels_are_compiled_each_time(copy):
         assert found == {"values": [20, -1], "compiled": ["outer", "apart"], "path": None}
 
 
+@pytest.mark.system
 def test_processes_at_once_share_a_place(copy, tmp_path):
     orders = ["[1, 1.5]", "[1.5, 1]", "[1, 1.5]", "[1.5, 1]"]
     running = [copy.start(order, LOGCAL_CACHE=tmp_path) for order in orders]

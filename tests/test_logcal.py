@@ -130,6 +130,7 @@ def test_very_many_scores_are_those_of_few(published, monkeypatch):
         np.testing.assert_array_equal(found.reshape(-1), rows["probability"].to_numpy()[:1000])
 
 
+@pytest.mark.system
 def test_it_needs_numpy_and_arrow_alone(published):
     code = (
         "import sys, logcal\n"

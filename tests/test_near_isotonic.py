@@ -223,6 +223,7 @@ def test_every_solution_is_optimal(n):
             assert_optimal(path, points, float(lam))
 
 
+@pytest.mark.system
 def test_a_million_points_are_optimal_and_end_in_scikit_learns_isotonic_regression():
     score, labels = curve(np.random.default_rng(5), 10**6)
     points = collapse(score, labels)
@@ -428,6 +429,7 @@ def test_calibrator_is_a_scikit_learn_estimator():
     assert np.array_equal(pickle.loads(pickle.dumps(calibrator)).predict([0.15]), calibrator.predict([0.15]))
 
 
+@pytest.mark.system
 def test_path_is_small():
     score, labels = curve(np.random.default_rng(10), 200_000)
     runs = part_runs(collapse(score, labels)).runs

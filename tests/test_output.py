@@ -196,6 +196,7 @@ with Output(sys.argv[1]).writing("run", ["day=1/a.parquet"]) as staging:
 """
 
 
+@pytest.mark.system
 def test_what_a_killed_run_left_is_removed_and_a_living_run_is_not(tmp_path):
     path = str(tmp_path / "out")
     run = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE)

@@ -388,6 +388,7 @@ def test_offset_indexes_say_where_the_pages_are():
     assert sum(chunk.pages[1][:2]) == offset
 
 
+@pytest.mark.system
 def test_datafusion_takes_what_was_extended(tmp_path):
     datafusion = pytest.importorskip("datafusion")
     values = np.random.default_rng(1).random(1000)

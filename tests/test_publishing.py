@@ -475,6 +475,7 @@ run()
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [6, 7])
 def test_a_killed_fit_is_finished_by_the_next(place, number):
     place.write_log()
@@ -490,6 +491,7 @@ def test_a_killed_fit_is_finished_by_the_next(place, number):
     assert done.json["rows_used"] == 3000
 
 
+@pytest.mark.system
 def test_two_commands_at_once(place):
     place.write_log()
     (place.root / "one").mkdir()
@@ -499,6 +501,7 @@ def test_two_commands_at_once(place):
     assert len(place.versions) == 1
 
 
+@pytest.mark.system
 def test_methods_in_turn(place):
     place.write_log()
     first = place.job("fit", "--json").expect(0).json["version"]

@@ -312,6 +312,7 @@ def test_what_does_not_go_with_refits(place, stream):
     assert not (place.root / "output.logcal").exists()
 
 
+@pytest.mark.system
 def test_refits_of_a_stream_that_goes_on(place, stream, start):
     follow, arriving = stream
     lands(arriving, "a.parquet")

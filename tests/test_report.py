@@ -235,6 +235,7 @@ def test_logit_views_hold_what_is_to_be_seen(case):
     assert view.high >= min(1 - 1e-6, edges.max())
 
 
+@pytest.mark.system
 def test_matplotlib_is_imported_when_a_report_is_written():
     code = "import sys, pipeline.evaluate.report; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -283,6 +284,7 @@ def test_points_say_their_numbers(case):
         assert 0 < float(circle.get("cy")) < height
 
 
+@pytest.mark.system
 def test_a_command_that_ends_early_waits_for_what_it_imports_meanwhile():
     """A thread that is stopped amid a library of C++ aborts the process."""
     code = """

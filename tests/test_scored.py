@@ -273,6 +273,7 @@ def test_manifest(tmp_path, scoring):
     assert open_log(str(tmp_path / "out"), Columns("probability")).rows == 3
 
 
+@pytest.mark.system
 def test_bytes_do_not_depend_on_the_workers(tmp_path, scoring):
     from distributed import Client, LocalCluster
 
@@ -483,6 +484,7 @@ def test_a_small_file_is_read_once(tmp_path, scoring, monkeypatch):
     assert sorted(asked) == ["GET", "HEAD"]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("distinct", [4_000_000, 3])
 def test_memory_does_not_grow_with_the_row_group(tmp_path, scoring, distinct):
     """Nor does a small file of very many rows take more."""

@@ -242,6 +242,7 @@ def test_equals_a_loop_in_memory(
     assert files_of(found, columns)[1:] == files_of(again, columns)[1:]
 
 
+@pytest.mark.system
 def test_very_many_segments(tmp_path):
     rng = np.random.default_rng(0)
     model = rng.permutation(np.arange(60_000) % 20_000)
@@ -497,6 +498,7 @@ def rows_of(lookup: bytes) -> pa.Table:
     return pq.ParquetFile(pa.BufferReader(lookup)).read().replace_schema_metadata()
 
 
+@pytest.mark.system
 def test_fit_and_score_with_segments(place):
     table = some_log(6000, 5, ties=False)
     place.write_log(table)
@@ -935,6 +937,7 @@ def test_kept_score_tables_of_segments_are_measured_as_their_log(place, weighted
 # A score that very many rows have
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_heavy_score_takes_the_memory_of_its_segments_not_of_its_rows(tmp_path, monkeypatch, weighted):
     peaks = []

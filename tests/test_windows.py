@@ -509,6 +509,7 @@ def test_a_grid_equals_a_log_with_rounded_scores(tmp_path, segment):
     assert tables[0].equals(tables[1])
 
 
+@pytest.mark.system
 def test_the_command_on_two_workers(place):
     for day in range(4):
         write_day(place.log, day, day_rows(day, rows=1000))
