@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -28,3 +30,13 @@ def insist() -> None:
     """Let this process import our packages under their names, from now on."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
+
+
+@cache
+def source_digest() -> str:
+    """Digest of the source of our packages as it is installed: two installations of one version may differ in it."""
+    root, digest = Path(__file__).parents[1], sha256()
+    for path in sorted(path for name in NAMES for path in (root / name).rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]

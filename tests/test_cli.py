@@ -286,6 +286,19 @@ def toy(monkeypatch):
     return made
 
 
+def test_a_dry_run_of_score_starts_no_process(place, monkeypatch, capsys):
+    place.write_log(files=600)
+    place.job("fit").expect(0)
+    started = []
+    monkeypatch.setattr(os, "fork", lambda: started.append("forked"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **more: started.append(given))
+    arguments = place.arguments("score", "cluster.kind=auto", "cluster.workers=2")
+    settings = [text for text in arguments[1:] if text != "--set"]
+    assert run_job(JOBS["score"], [], settings, dry_run=True, as_json=False) == 0
+    assert "reading footers only" in capsys.readouterr().out
+    assert started == []
+
+
 def test_a_cluster_class_is_looked_for_even_by_a_dry_run(capsys, toy):
     settings = ["cluster.kind=no_such_package.Cluster"]
     assert run_job(toy(Prepared), [], settings, dry_run=True, as_json=False) == 2

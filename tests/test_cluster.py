@@ -17,9 +17,11 @@ import pytest
 
 from calibrators.arithmetic.processors import processors
 from jobs.cluster.starting import starting_executor
+from jobs.cluster.watching import other_versions
 from jobs.config.cluster import ClusterConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, TemporaryError
+from logcal.own_packages import source_digest
 from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
 
 pytestmark = pytest.mark.system
@@ -68,6 +70,21 @@ def test_workers_of_another_version(tmp_path, dask_class):
     finally:
         dask.stop()
     assert "on all workers, found logcal 9.9 on 1 of 1" in message
+
+
+class OtherSource:
+    """A client of workers one of which has another source of the same version."""
+
+    def run(self, function, *arguments, workers, on_error):
+        own = function(*arguments)
+        return {worker: "another" if "b" in worker and own == source_digest() else own for worker in workers}
+
+
+def test_workers_with_another_source_of_the_same_version():
+    assert other_versions(OtherSource(), ["tcp://a", "tcp://c"]) is None
+    wrong = other_versions(OtherSource(), ["tcp://a", "tcp://b"])
+    assert "expected logcal's source" in wrong
+    assert "found logcal's source another on 1 of 2, such as tcp://b" in wrong
 
 
 def test_no_scheduler_there(place):

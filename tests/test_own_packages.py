@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import logcal
+from logcal import own_packages
 
 pytestmark = pytest.mark.system
 
@@ -74,3 +75,20 @@ def test_other_packages_on_the_path_are_the_users(place, command):
     )
     done = run(place, [sys.executable, "-c"], code, PYTHONPATH=str(place.root))
     assert done.stdout.split() == ["True", str(ROOT / "jobs/__init__.py"), str(ROOT / "pipeline/__init__.py")]
+
+
+def test_a_changed_added_or_renamed_source_has_another_digest(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_packages, "__file__", str(tmp_path / "logcal" / "own_packages.py"))
+    digest = own_packages.source_digest.__wrapped__
+    module = tmp_path / "jobs" / "module.py"
+    module.parent.mkdir()
+    found = [digest()]
+    for text in ("x = 1", "x = 2"):
+        module.write_text(text)
+        found.append(digest())
+    module.rename(module.with_name("other.py"))
+    found.append(digest())
+    assert len(set(found)) == 4
+    (tmp_path / "jobs" / "data.json").touch()
+    (tmp_path / "mine.py").touch()
+    assert digest() == found[-1]

@@ -13,6 +13,7 @@ from typing import Any
 
 from jobs.config.cluster import ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
+from logcal.own_packages import source_digest
 from pipeline.execution.cluster import Seen, WorkerSeen, resubmit, soon
 
 log = logging.getLogger("logcal")
@@ -41,6 +42,8 @@ def other_versions(client: Any, workers: list[str]) -> str | None:
         (name, metadata.version(name), metadata.version, (name,), 9)
         for name in ("logcal", "dask", "distributed")
     ]
+    # One version may have two sources, as a checkout has that moves on.
+    checks.append(("logcal's source", source_digest(), source_digest, (), 1))
     # Compiled code and pickles of one minor version are not another's.
     checks.append(("Python", platform.python_version(), platform.python_version, (), 2))
     for name, ours, function, arguments, parts in checks:
