@@ -158,23 +158,20 @@ class _Numbers:
         if not self.known.size:
             return np.full(values.size, _ABSENT)
         if compiled(values.size):
-            from calibrators._kernels import find
-
-            out = np.empty(values.size, np.int64)
-            find.find_numbers(np.ascontiguousarray(values), self.known, *self._table, out)
-            return out
+            codes: Codes = self._table.find(np.ascontiguousarray(values))
+            return codes.astype(np.int64)
         order = self._order
         at = np.minimum(np.searchsorted(self.known, values, sorter=order), order.size - 1)
         return np.where(self.known[order[at]] == values, order[at], _ABSENT)
 
     @cached_property
-    def _table(self) -> tuple[Codes, np.uint64]:
-        from calibrators._kernels import find
+    def _table(self) -> Any:
+        # Imported with compiled code, which few values do not need.
+        from logcal.names import Numbers
 
-        bits = _bits(self.known.size)
-        slots, shift = np.full(1 << bits, -1, np.int32), np.uint64(64 - bits)
-        find.hash_numbers(self.known, slots, shift)
-        return slots, shift
+        table = Numbers()
+        table.encode(self.known)
+        return table
 
 
 class _Texts:
@@ -187,24 +184,20 @@ class _Texts:
         """The place of each text, or -1; of nulls, anything."""
         # Otherwise all known ones are hashed anew for each column.
         if compiled(max(len(column), len(self.known))):
-            from calibrators._kernels import find
-
-            out = np.empty(len(column), np.int64)
-            find.find_texts(*_texts(column), *_texts(self.known), *self._table, out)
-            return out
+            codes: Codes = self._table.find(column)
+            return codes.astype(np.int64)
         import pyarrow.compute as pc
 
         places = pc.index_in(column.cast(self.known.type), value_set=self.known)
         return np.where(null_mask(places), _ABSENT, as_numpy(places))
 
     @cached_property
-    def _table(self) -> tuple[npt.NDArray[np.uint64], np.uint64]:
-        from calibrators._kernels import find
+    def _table(self) -> Any:
+        from logcal.names import Texts
 
-        bits = _bits(len(self.known))
-        slots, shift = np.zeros((1 << bits, 4), np.uint64), np.uint64(64 - bits)
-        find.hash_texts(*_texts(self.known), slots, shift)
-        return slots, shift
+        table = Texts()
+        table.encode(self.known)
+        return table
 
 
 class _Values:
@@ -282,18 +275,3 @@ def _kind(kind: pa.DataType) -> str:
 
 def _whole(column: pa.Array) -> pa.Array:
     return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
-
-
-def _texts(column: pa.Array) -> tuple[Integers, npt.NDArray[np.uint8]]:
-    """Where the texts of a column begin, and where the last one ends, and their bytes."""
-    width = np.int64 if pa.types.is_large_string(column.type) else np.int32
-    _, offsets, data = column.buffers()
-    if len(column) == 0 or data is None:
-        return np.zeros(len(column) + 1, np.int64), np.zeros(1, np.uint8)
-    starts = np.frombuffer(offsets, width, len(column) + 1, column.offset * np.dtype(width).itemsize)
-    return starts.astype(np.int64), np.frombuffer(data, np.uint8)
-
-
-def _bits(values: int) -> int:
-    """Of the number of slots of a hash table: at least twice the values."""
-    return max(4, (2 * values).bit_length())

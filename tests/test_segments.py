@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from calibrators import CalibrationMap
-from calibrators._kernels import find, lookup
+from calibrators._kernels import lookup
 from calibrators.measures.assessment import MEASURES
 from calibrators.measures.certainty import certainty, error_bars
 from calibrators.measures.decomposition import chance_error, debiased_squared_error
 from calibrators.measures.predictions import assess
 from calibrators.methods.base import Line
-from logcal import segment_index
+from logcal import names
 from logcal.errors import InputRejectedError
 from logcal.lookup_table import SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
@@ -770,10 +770,9 @@ def test_texts_of_every_size_get_codes_and_are_found(texts, offset, kind):
     assert [distinct[code] for code in codes.tolist()] == wanted
     if not distinct:
         return
-    known = _Texts(pa.array(distinct[::2]))
-    out = np.empty(len(wanted), np.int64)
-    find.find_texts(*segment_index._texts(values), *segment_index._texts(known.known), *known._table, out)
-    assert out.tolist() == [
+    known = names.Texts()
+    known.encode(pa.array(distinct[::2]))
+    assert known.find(values).tolist() == [
         distinct.index(text) // 2 if distinct.index(text) % 2 == 0 else -1 for text in wanted
     ]
 
@@ -787,14 +786,10 @@ def test_texts_of_every_size_get_codes_and_are_found(texts, offset, kind):
         max_size=60,
     ),
     st.sampled_from(["", "segment-", "a long name before "]),
-    st.integers(0, 1),
 )
-def test_texts_are_ordered_by_their_code_points(texts, prefix, fewest):
-    """By radix, where they are many and none is long, as Python and Arrow have it."""
+def test_texts_are_ordered_by_their_code_points(texts, prefix):
     texts = [None if text is None else prefix + text for text in texts]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_values, "_FEW_TEXTS", fewest)
-        numbered = segment_values.number([pa.array(texts, pa.string())])
+    numbered = segment_values.number([pa.array(texts, pa.string())])
     keys = sorted({(text,) for text in texts}, key=segment_values.order)
     assert numbered.keys == [keys]
     assert [keys[code] for code in numbered.codes.tolist()] == [(text,) for text in texts]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from logcal.arrow_columns import as_column, as_numpy, column_of, null_mask
 from logcal.errors import InputRejectedError
-from pipeline._kernels import segments as kernels
+from logcal.names import Numbers, Texts
 
 Integers = npt.NDArray[np.int64]
 Key = tuple[Any, ...]
@@ -57,11 +57,6 @@ class Keys(Sequence[Key]):
 
 MAX_SEGMENTS = 1_000_000
 
-_FEW_TEXTS = 1 << 7
-"""Below it Arrow orders them, so that nothing need be compiled for a log of few segments."""
-_LONG_TEXT = 1 << 6
-"""Bytes. Longer texts, of which a sort looks at all bytes, are ordered by comparisons."""
-
 
 def usable(kind: pa.DataType) -> bool:
     """Whether a column of this type can tell segments apart: strings, integers, booleans, dates."""
@@ -90,7 +85,7 @@ class Encoder:
         self.types: tuple[pa.DataType, ...] = ()
         self._coders = [_Coder(name) for name in columns]
         # Of the pairs (code of the columns before, code of the column), for the second column and those after it.
-        self._pairs = [_Numbering() for _ in columns[1:]]
+        self._pairs = [Numbers() for _ in columns[1:]]
 
     def encode(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """The codes of a batch's rows.
@@ -167,147 +162,6 @@ def _inverse(places: Integers) -> Integers:
     return found
 
 
-class _Numbering:
-    """Whole numbers to codes: a hash table that grows."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._found = np.empty(1 << 10, np.int64)
-        self._hash()
-
-    def _hash(self) -> None:
-        size = 4 * self._found.size
-        self._shift = np.uint64(65 - size.bit_length())
-        self._slots = np.full(size, -1, np.int32)
-
-    @property
-    def found(self) -> Integers:
-        """The number of each code."""
-        return self._found[: self._count]
-
-    def __len__(self) -> int:
-        return self._count
-
-    def encode(self, values: Integers) -> npt.NDArray[np.int32]:
-        """The codes of numbers; new ones get the next codes in the order of their appearance."""
-        codes = np.empty(values.size, np.int32)
-        done, self._count = kernels.number(
-            values, 0, self._slots, self._shift, self._found, self._count, codes
-        )
-        while done < values.size:
-            known = self.found
-            self._found = np.concatenate([known, np.empty(3 * known.size, np.int64)])
-            self._hash()
-            kernels.number(known, 0, self._slots, self._shift, self._found, 0, np.empty(known.size, np.int32))
-            done, self._count = kernels.number(
-                values, done, self._slots, self._shift, self._found, self._count, codes
-            )
-        return codes
-
-
-class _Texts:
-    """Texts to codes: a hash table that grows; null has a code of its own where it has been asked for."""
-
-    def __init__(self) -> None:
-        self._null = -1
-        self._used = np.zeros(2, np.int64)
-        self._places = np.empty(1 << 8, np.int64)
-        self._words = np.empty(1 << 12, np.uint64)
-        self._hash()
-
-    @property
-    def count(self) -> int:
-        """How many codes there are."""
-        return int(self._used[0])
-
-    def _hash(self) -> None:
-        size = 2 * self._places.size
-        self._shift = np.uint64(65 - size.bit_length())
-        # Places of 32 bits are those of 32 GiB of texts.
-        self._slots = np.zeros(size, np.uint64)
-        kernels.hash_again(self._words, self._places[: self.count], self._null, self._slots, self._shift)
-
-    def encode(self, texts: pa.Array) -> npt.NDArray[np.int32]:
-        """The codes of texts without nulls; new ones get the next codes in the order of their appearance."""
-        kind = np.int64 if pa.types.is_large_string(texts.type) else np.int32
-        _, offsets, data = texts.buffers()
-        if offsets is None or len(texts) == 0:
-            return np.empty(0, np.int32)
-        starts = np.frombuffer(offsets, kind)[texts.offset : texts.offset + len(texts) + 1]
-        letters = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-        codes = np.empty(len(texts), np.int32)
-        done = 0
-        while True:
-            known = (self._words, self._places, self._used, codes)
-            done, _ = kernels.number_text(starts, letters, done, self._slots, self._shift, *known)
-            if done == codes.size:
-                return codes
-            self._grow(int(starts[done + 1] - starts[done]))
-
-    def null(self) -> int:
-        """The code of null."""
-        if self._null < 0:
-            self._grow(0)
-            # As an empty text that no search finds.
-            count, end = self._used
-            self._words[end : end + 2] = 0
-            self._places[count] = end
-            self._used += (1, 2)
-            self._null = int(count)
-        return self._null
-
-    def _grow(self, size: int) -> None:
-        """Make room for a text of so many bytes."""
-        count, end = self._used
-        needed = 4 + (size + 7) // 8  # reading ahead looks at two words beyond
-        if end + needed > self._words.size:
-            self._words = np.concatenate([self._words[:end], np.empty(3 * end + needed, np.uint64)])
-        if count == self._places.size:
-            self._places = np.concatenate([self._places, np.empty(3 * count, np.int64)])
-            self._hash()
-
-    def are_ascii(self, start: int) -> bool:
-        """Whether the texts of the codes from `start` on are, which need not be checked then."""
-        return bool(kernels.are_ascii(self._words, self._places[start : self.count]))
-
-    def values(self, start: int, stop: int) -> pa.Array:
-        """The texts of codes start, ..., stop - 1."""
-        return self._values(self._places[start:stop], self._null - start)
-
-    def values_of(self, codes: Integers) -> pa.Array:
-        """The texts of codes, each once at most."""
-        nothing = np.flatnonzero(codes == self._null)
-        return self._values(self._places[codes], int(nothing[0]) if nothing.size else -1)
-
-    def _values(self, places: Integers, nothing: int) -> pa.Array:
-        """The texts at places among the words. nothing : which of them is null, if any."""
-        sizes = self._sizes(places)
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        data = np.empty(starts[-1], np.uint8)
-        kernels.bytes_of_texts(self._words, places, starts, data)
-        valid = None
-        if 0 <= nothing < places.size:
-            valid = pa.py_buffer(np.packbits(np.arange(places.size) != nothing, bitorder="little"))
-        offsets = pa.py_buffer(starts.astype(np.int32))
-        return pa.Array.from_buffers(pa.string(), places.size, [valid, offsets, pa.py_buffer(data)])
-
-    def _sizes(self, places: Integers) -> Integers:
-        sizes = np.empty(places.size, np.int64)
-        kernels.sizes_of_texts(self._words, places, sizes)
-        return sizes
-
-    def in_order(self) -> Integers | None:
-        """The codes in the order of their texts' bytes, null first; None where it takes comparisons."""
-        places = self._places[: self.count]
-        if places.size < _FEW_TEXTS or (longest := int(self._sizes(places).max())) > _LONG_TEXT:
-            return None
-        order = np.empty(places.size, np.int64)
-        kernels.order_texts(self._words, places, longest, order)
-        if self._null >= 0:
-            order = np.append(self._null, order[order != self._null])
-        return order
-
-
 class _Coder:
     """Values of one column to codes, in the order of their appearance.
 
@@ -320,10 +174,10 @@ class _Coder:
         self.name = name
         self.type: pa.DataType = pa.null()
         self._array: pa.Array | None = None
-        self._texts: _Texts | None = None
+        self._texts: Texts | None = None
         self._dictionary: pa.Array | None = None
         self._known = np.empty(0, np.int32)
-        self._numbers = _Numbering()
+        self._numbers = Numbers()
         self._of_numbers = np.empty(0, np.int32)
 
     def encode(self, column: pa.Array) -> npt.NDArray[np.int32]:
@@ -365,7 +219,7 @@ class _Coder:
     def _codes_of_texts(self, values: pa.Array) -> npt.NDArray[np.int32]:
         """As `_codes_of`, of texts."""
         if self._texts is None:
-            self._texts = _Texts()
+            self._texts = Texts()
         before = self._texts.count
         missing = null_mask(values) if values.null_count else None
         if missing is None:
@@ -375,8 +229,6 @@ class _Coder:
             codes[~missing] = self._texts.encode(values.drop_null())
         if self._texts.count > before:
             self._array = None
-            if self._texts.are_ascii(before):
-                return codes
             try:
                 self._texts.values(before, self._texts.count).validate(full=True)
             except pa.ArrowInvalid:
@@ -440,8 +292,6 @@ class _Coder:
 
     def in_order(self) -> Integers:
         """The codes in the order of their values, null first."""
-        if self._texts is not None and (order := self._texts.in_order()) is not None:
-            return order
         # Takes some hundredths of a second to import, and only segments need it.
         import pyarrow.compute as pc
 

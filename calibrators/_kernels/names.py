@@ -1,23 +1,68 @@
-"""Numbering the segments of rows."""
+"""Numbering values: hash tables of texts and of whole numbers, which many threads may read at once.
+
+Texts are hashed and compared as whole numbers of eight of their bytes, which takes a step for eight bytes.
+"""
 
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.radix import sort_numbers
-from calibrators._kernels.texts import hash_text, rest, word
 
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads neighbours over the slots
+_SIZES = np.uint64(0xD6E8FEB86659FD93)  # odd, with half its bits set
 _BLOCK = 256  # texts whose look-ups are made ready together: what they need fits into the next cache
 _FEW = 4096  # texts: so many are in the cache anyway
 _HEAD = 2  # words before a text's bytes
 _LOW = np.uint64(0xFFFFFFFF)
 _BYTE = np.uint64(0xFF)
 _EMPTY = np.uint64(0)
-_NOT_ASCII = np.uint64(0x8080808080808080)
+
+
+@kernel(inline=True)
+def word(data, start):
+    """Eight bytes of a uint8 array from a place, the first one lowest."""
+    # Places without a sign need no look at it, so that the compiler makes one read of the eight.
+    i = np.uintp(start)
+    return (
+        np.uint64(data[i])
+        | np.uint64(data[i + np.uintp(1)]) << np.uint64(8)
+        | np.uint64(data[i + np.uintp(2)]) << np.uint64(16)
+        | np.uint64(data[i + np.uintp(3)]) << np.uint64(24)
+        | np.uint64(data[i + np.uintp(4)]) << np.uint64(32)
+        | np.uint64(data[i + np.uintp(5)]) << np.uint64(40)
+        | np.uint64(data[i + np.uintp(6)]) << np.uint64(48)
+        | np.uint64(data[i + np.uintp(7)]) << np.uint64(56)
+    )
+
+
+@kernel(inline=True)
+def rest(data, start, size):
+    """The last bytes of a text, 1 to 7, from a place of a uint8 array, as `word` with zeros after them."""
+    if start + size >= 8:
+        # What lies before is read too, and pushed out: nothing beyond the text is.
+        return word(data, start + size - 8) >> np.uint64(64 - 8 * size)
+    found = np.uint64(0)
+    for i in range(size):
+        found |= np.uint64(data[start + i]) << np.uint64(8 * i)
+    return found
+
+
+@kernel(inline=True)
+def hash_text(data, start, stop):
+    """A text's hash, uint64, whose leading bits are spread. data : uint8 array. start, stop : int64, of the text."""
+    size = stop - start
+    h = np.uint64(size) * _SIZES
+    whole = start + (size & ~7)
+    for i in range(start, whole, 8):
+        h = (h ^ word(data, i)) * _GOLDEN
+        h ^= h >> np.uint64(32)
+    if whole < stop:
+        h = (h ^ rest(data, whole, stop - whole)) * _GOLDEN
+        h ^= h >> np.uint64(32)
+    return h * _GOLDEN
 
 
 @kernel
-def number(values, start, slots, shift, found, count, codes):
+def number(values, start, slots, shift, found, count, adding, codes):
     """Give whole numbers codes 0, 1, ... in the order of their first appearance.
 
     Parameters
@@ -26,6 +71,7 @@ def number(values, start, slots, shift, found, count, codes):
     slots : int32 array, shape (2**k,), at least twice the size of `found`: open-addressing table, -1 where empty.
     shift : 64 - k.
     found : int64 array; found[:count] are the values that have codes, by code; filled on.
+    adding : whether others get codes; otherwise they get -1, and nothing but `codes` is changed.
     codes : int32 array, shape (n,), is filled from `start`.
 
     Returns
@@ -35,10 +81,12 @@ def number(values, start, slots, shift, found, count, codes):
     mask = np.uint64(slots.size - 1)
     for i in range(start, values.size):
         value = values[i]
-        slot = (np.uint64(value) * _MULTIPLIER) >> shift
+        slot = (np.uint64(value) * _GOLDEN) >> shift
         while True:
             code = slots[np.int64(slot)]
             if code < 0:
+                if not adding:
+                    break
                 if count == found.size:
                     return i, count
                 found[count] = value
@@ -53,7 +101,7 @@ def number(values, start, slots, shift, found, count, codes):
 
 
 @kernel
-def number_text(starts, data, begin, slots, shift, words, places, used, codes):
+def number_text(starts, data, begin, slots, shift, words, places, used, adding, codes):
     """As `number`, of texts.
 
     Parameters
@@ -66,6 +114,7 @@ def number_text(starts, data, begin, slots, shift, words, places, used, codes):
         bytes, eight a word with zeros after the last. places : int64 array: of each code the text's place in `words`.
         Both are filled on.
     used : int64 array, shape (2,): how many codes there are, and how many words of theirs; changed
+    adding : as in `number`.
     codes : int32 array, shape (n,), is filled from `begin`.
 
     Returns
@@ -111,6 +160,9 @@ def number_text(starts, data, begin, slots, shift, words, places, used, codes):
                 slot = _like(slots, mask, slot, h & _LOW)
                 filled = slots[np.int64(slot)]
                 if filled == _EMPTY:
+                    if not adding:
+                        codes[i] = -1
+                        break
                     if count == places.size or end + _HEAD + (size + 7) // 8 + _HEAD > words.size:
                         used[0], used[1] = count, end
                         return i, seen
@@ -125,7 +177,8 @@ def number_text(starts, data, begin, slots, shift, words, places, used, codes):
                     codes[i] = np.int32(words[at + 1] & _LOW)
                     break
                 slot = (slot + np.uint64(1)) & mask
-    used[0], used[1] = count, end
+    if adding:
+        used[0], used[1] = count, end
     return starts.size - 1, seen
 
 
@@ -189,56 +242,6 @@ def hash_again(words, places, nothing, slots, shift):
 
 
 @kernel
-def sizes_of_texts(words, places, sizes):
-    """The bytes that the texts of some codes have, into sizes, an int64 array. See `number_text`."""
-    for i in range(places.size):
-        sizes[i] = np.int64(words[places[i] + 1] >> np.uint64(32))
-
-
-@kernel
-def order_texts(words, places, longest, order):
-    """Put the places of texts into the order of their bytes, into order, an int64 array, shape (n,).
-
-    words, places : see `number_text`. longest : bytes of the longest text.
-
-    Notes
-    -----
-    By the sizes, and then by eight bytes after the other from the last ones on, each sort keeping the order of equal
-    ones: bytes after a text's end are zeros, so that of texts which zeros alone tell apart the shorter one is first.
-    """
-    n = places.size
-    rows = np.empty((n, 2), np.uint64)
-    spare = np.empty((n, 2), np.uint64)
-    for i in range(n):
-        rows[i, 1] = np.uint64(i)
-    beyond = (longest + 7) // 8
-    for at in range(beyond, -1, -1):
-        same = True
-        for i in range(n):
-            place = places[np.int64(rows[i, 1])]
-            size = np.int64(words[place + 1] >> np.uint64(32))
-            key = np.uint64(size)
-            if at < beyond:
-                key = _turned(words[place + _HEAD + at]) if 8 * at < size else _EMPTY
-            rows[i, 0] = key
-            same &= key == rows[0, 0]
-        if not same:
-            sort_numbers(rows, spare, False)
-    for i in range(n):
-        order[i] = np.int64(rows[i, 1])
-
-
-@kernel(inline=True)
-def _turned(word):
-    """A word with its lowest byte as the highest."""
-    found = _EMPTY
-    for _ in range(8):
-        found = found << np.uint64(8) | word & _BYTE
-        word >>= np.uint64(8)
-    return found
-
-
-@kernel
 def bytes_of_texts(words, places, starts, data):
     """The bytes of the texts of some codes, into data, a uint8 array, from starts. See `number_text`."""
     for i in range(places.size):
@@ -250,14 +253,3 @@ def bytes_of_texts(words, places, starts, data):
             for j in range(starts[i] + begin, starts[i] + min(begin + 8, size)):
                 data[j] = np.uint8(eight & _BYTE)
                 eight >>= np.uint64(8)
-
-
-@kernel
-def are_ascii(words, places):
-    """Whether the texts of some codes have no byte above 127. See `number_text`."""
-    for place in places:
-        size = np.int64(words[place + 1] >> np.uint64(32))
-        for i in range(place + _HEAD, place + _HEAD + (size + 7) // 8):
-            if words[i] & _NOT_ASCII:
-                return False
-    return True
