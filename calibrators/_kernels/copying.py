@@ -12,11 +12,3 @@ def put(target, source):
     """target[: source.size] = source, from the first on: of overlapping ones the target must begin first."""
     for i in range(source.size):
         target[i] = source[i]
-
-
-@kernel
-def put_rows(target, source):
-    """The same of rows: target[: source.shape[0]] = source, of as many columns."""
-    for i in range(source.shape[0]):
-        for j in range(source.shape[1]):
-            target[i, j] = source[i, j]

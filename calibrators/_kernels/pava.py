@@ -115,10 +115,9 @@ def pool_groups(first, last, weight, weight_low, positives, positives_low, start
 
 @kernel
 def pool(first, last, weight, weight_low, positives, positives_low):
-    """`pool_groups` of one group, of one block at least; returns its columns."""
+    """The blocks of `pool_groups` of one group."""
     starts = np.array([0, first.size])
-    blocks, _ = pool_groups(first, last, weight, weight_low, positives, positives_low, starts)
-    return blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5]
+    return pool_groups(first, last, weight, weight_low, positives, positives_low, starts)[0]
 
 
 @kernel
