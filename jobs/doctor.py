@@ -158,7 +158,7 @@ def _compiled() -> str:
 def _cache_place() -> str:
     from calibrators._kernels import pava
 
-    path = pava.pool.stats.cache_path
+    path = pava.pool_groups.stats.cache_path
     return f"kept in {Path(path).parent}" if path else "kept nowhere: compiled anew by each command"
 
 

@@ -54,7 +54,7 @@ def warm(processes: int | None = None) -> Outcome:
         this one alone, since none could help another.
     """
     started = time.perf_counter()
-    place = pava.pool.stats.cache_path
+    place = pava.pool_groups.stats.cache_path
     folder = Path(tempfile.mkdtemp(prefix="logcal-warm-"))
     try:
         for name, rows in SIZES.items():

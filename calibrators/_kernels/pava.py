@@ -6,6 +6,7 @@ settles all but near-ties, then in double-doubles.
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from calibrators._kernels.compiled import kernel
 from calibrators._kernels.double_double import add_pairs, two_product
@@ -113,11 +114,10 @@ def pool_groups(first, last, weight, weight_low, positives, positives_low, start
     return stack[:n].T.copy(), sizes
 
 
-@kernel
-def pool(first, last, weight, weight_low, positives, positives_low):
-    """The blocks of `pool_groups` of one group."""
-    starts = np.array([0, first.size])
-    return pool_groups(first, last, weight, weight_low, positives, positives_low, starts)[0]
+def pool(*columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The blocks of `pool_groups` of one group: its arguments but for `starts`."""
+    blocks: npt.NDArray[np.float64] = pool_groups(*columns, np.array([0, columns[0].size]))[0]
+    return blocks
 
 
 @kernel
