@@ -34,7 +34,7 @@ from pipeline.follow.ledger import Holder, Known, Ledger, Source
 from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
 from pipeline.monitor.history import History, WatchedDay, watched_days
-from pipeline.score.scored_file import Scoring, score_file, score_in_parts
+from pipeline.score.scored_file import Scoring, score_file
 from pipeline.table.lookup_table import lookup_bytes
 
 STREAM = {"log": "log", "table": "ads"}
@@ -203,7 +203,7 @@ class Killing:
         for module, name in (
             (Folder, "create"),
             (Folder, "replace"),
-            (batches, "score_in_parts"),
+            (batches, "score_file"),
             (Ledger, "_remove"),
             (Follower, "_remove"),
         ):
@@ -424,7 +424,7 @@ def test_a_file_that_changes_between_plan_and_read_is_taken_as_it_is_then(world,
 
 def test_a_file_that_changes_while_it_is_read(world, monkeypatch):
     path = world.arrive("a.parquet", at=1.0)
-    real = score_in_parts
+    real = score_file
 
     def changing(*args):
         if path.stat().st_mtime == 1.0:
@@ -432,7 +432,7 @@ def test_a_file_that_changes_while_it_is_read(world, monkeypatch):
             path.write_bytes(content)
         return real(*args)
 
-    monkeypatch.setattr(batches, "score_in_parts", changing)
+    monkeypatch.setattr(batches, "score_file", changing)
     world.take_all()
     assert world.written() == world.expected()
     assert _known(world)["a.parquet"].stamp == str(path.stat().st_mtime)
@@ -588,24 +588,16 @@ def test_files_that_are_scored_together_do_not_share_their_faults(world, monkeyp
         world.arrive(f"{i}.parquet", rows=20 + i, at=float(i + 1))
     (world.log / "1.parquet").write_bytes(b"PAR1 and not more PAR1")
     pq.write_table(pa.table({"other": [0.5]}), world.log / "3.parquet")
-    real = score_in_parts
+    real = score_file
 
     def disturbed(*args):
-        """The work of a file, disturbed between its parts."""
-        work, parts = real(*args), 0
-        while True:
-            try:
-                next(work)
-            except StopIteration as end:
-                return end.value
-            parts += 1
-            if parts == 3 and args[1].relative == "5.parquet":
-                path = world.log / "5.parquet"
-                path.write_bytes(path.read_bytes())
-            yield
+        if args[1].relative == "5.parquet":
+            path = world.log / "5.parquet"
+            path.write_bytes(path.read_bytes())
+        return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "score_in_parts", disturbed)
+        patch.setattr(batches, "score_file", disturbed)
         follower = world.follower()
         follower.start()
         follower.run(follower.listing())
@@ -623,7 +615,7 @@ def test_files_that_are_scored_together_do_not_share_their_faults(world, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(Folder, "create"), (Folder, "replace"), (batches, "score_in_parts")]
+    ("module", "name"), [(Folder, "create"), (Folder, "replace"), (batches, "score_file")]
 )
 def test_a_disk_that_is_full_in_each_step(world, module, name, monkeypatch):
     monkeypatch.setattr(ledgers, "COMPACT_EVERY", 1)
@@ -663,10 +655,8 @@ def test_a_lost_ledger_is_made_again(world, monkeypatch):
     follower.ledger.load()
     assert rebuilt(world.places, follower.ledger) == 1
     scored = []
-    real = score_in_parts
-    monkeypatch.setattr(
-        batches, "score_in_parts", lambda *args: (scored.append(args[1].path), real(*args))[1]
-    )
+    real = score_file
+    monkeypatch.setattr(batches, "score_file", lambda *args: (scored.append(args[1].path), real(*args))[1])
     world.take_all(follower)
     assert scored == [str(changed)]
     assert world.written() == world.expected()
