@@ -248,7 +248,7 @@ def test_the_nearest_key_is_suggested(key, nearest):
 
 
 def test_keys_are_listed_where_none_is_near():
-    assert "xyzzy (--set store.xyzzy=1): unknown key; known here: path, table" in message(
+    assert "xyzzy (--set store.xyzzy=***): unknown key; known here: path, table" in message(
         settings=["store.xyzzy=1"]
     )
     assert "known here: log, store, calibrator" in message(settings=["qqq=1"])
@@ -444,3 +444,36 @@ def test_an_overlay_goes_over_any_job(name, write):
 def test_every_method_is_explained():
     meaning = FitConfig.model_fields["calibrator"].annotation.model_fields["method"].description
     assert [method for method in METHODS if not re.search(rf"\b{method}\b[^.]*: ", meaning)] == []
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "storage.options={s3: SECRET}",
+        "storage.options=SECRET",
+        "storage=SECRET",
+        "storage={options: SECRET}",
+        "storage.options={s3: {secret: [SECRET",
+        "storage.optionz={s3: {key: SECRET}}",
+        "storage={optionz: SECRET}",
+        "storage.options.s3=SECRET",
+        "storrage.options={s3: SECRET}",
+        "log.optionz=SECRET",
+        "log={optionz: SECRET}",
+        "store.secret=SECRET",
+    ],
+)
+def test_values_of_storage_and_of_unknown_keys_are_neither_shown_nor_recorded(place, setting):
+    place.write_log()
+    done = place.job("fit", setting, "--json")
+    assert done.code == 2
+    assert "SECRET" not in done.stdout + done.stderr
+    written = [path.read_text() for path in place.root.rglob("*.json")]
+    assert not any("SECRET" in text for text in written)
+    key, _, value = setting.partition("=")
+    if not value.count("[") and "." not in key:
+        file = place.root / "storage.yaml"
+        file.write_text(f"{key}: {value}\n")
+        done = place.run(*place.arguments("fit", "--json"), "-c", str(file))
+        assert done.code == 2
+        assert "SECRET" not in done.stdout + done.stderr

@@ -4,10 +4,13 @@ import shutil
 import sys
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import InputRejectedError
 from pipeline.log.logs import Columns, open_log
@@ -126,3 +129,109 @@ def test_a_fit_and_a_score_of_a_delta_table(place, delta):
     other = place.root / "other" / "ads"
     current = (other / "CURRENT").read_text().strip()
     assert (other / "versions" / current / "lookup.parquet").read_bytes() == own
+
+
+# Columns by number.
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    made = SqlCatalog(
+        "test",
+        uri=f"sqlite:///{tmp_path}/catalog.db",
+        warehouse=f"file://{tmp_path}/warehouse",
+        **{"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"},
+    )
+    made.create_namespace("ns")
+    yield made
+    made.engine.dispose()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("change", ["dropped", "renamed"])
+def test_rows_of_another_column_of_the_same_name_are_refused(tmp_path, catalog, change):
+    table = catalog.create_table("ns.log", rows(1).schema, location=f"file://{tmp_path}/log")
+    table.append(rows(50))
+    with table.update_schema() as update:
+        if change == "dropped":
+            update.delete_column("score")
+        else:
+            update.rename_column("score", "before")
+    with table.update_schema() as update:
+        from pyiceberg.types import DoubleType
+
+        update.add_column("score", DoubleType())
+    table = catalog.load_table("ns.log")
+    new = rows(60).append_column("before", pa.array([0.5] * 60)) if change == "renamed" else rows(60)
+    table.append(new.select([field.name for field in table.schema().fields]))
+    with pytest.raises(InputRejectedError, match=r"column 'score' \(log.score\) is not in 1 of 2 files"):
+        open_log(str(tmp_path / "log"), COLUMNS)
+    if change == "renamed":
+        with pytest.raises(InputRejectedError, match="column 'before'"):
+            open_log(str(tmp_path / "log"), Columns("before", "label"))
+    assert open_log(str(tmp_path / "log"), Columns("label", "label")).rows == 110
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_two_metadata_files_of_one_number_are_refused(iceberg):
+    folder = Path(iceberg) / "metadata"
+    newest = max(folder.glob("*.metadata.json"))
+    shutil.copy(newest, folder / f"{newest.name.partition('-')[0]}-other.metadata.json")
+    with pytest.raises(InputRejectedError, match="expected one metadata file of each number, found"):
+        open_log(iceberg, COLUMNS)
+
+
+# Storage.
+
+
+@pytest.fixture
+def remote(tmp_path, monkeypatch):
+    """A file system that only who has the configuration's options can use; requests elsewhere would fail."""
+
+    class Guarded(DirFileSystem):
+        protocol = "guarded"
+        cachable = False
+
+        def __init__(self, key=None, **options):
+            if key != "from the configuration":
+                raise PermissionError("no key")
+            super().__init__(str(tmp_path / "remote"), LocalFileSystem(auto_mkdir=True), **options)
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return path.removeprefix("guarded://").strip("/")
+
+        def unstrip_protocol(self, name):
+            return f"guarded://{self._strip_protocol(name)}"
+
+    fsspec.register_implementation("guarded", Guarded, clobber=True)
+    monkeypatch.setitem(fsspec.config.conf, "guarded", {"key": "from the configuration"})
+    return tmp_path / "remote"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_delta_tables_are_read_with_the_options_of_storage(delta, remote):
+    shutil.copytree(delta, remote / "bucket" / "log")
+    log = open_log("guarded://bucket/log", COLUMNS)
+    assert log.rows == 2498
+    assert all(file.path.startswith("bucket/log/") for file in log.files)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_iceberg_tables_are_read_with_the_options_of_storage(remote, tmp_path):
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog(
+        "test",
+        uri=f"sqlite:///{tmp_path}/catalog.db",
+        **{"py-io-impl": "pipeline.log.iceberg_files.FilesOfIceberg"},
+    )
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.log", rows(1).schema, location="guarded://bucket/log")
+    table.append(rows(300))
+    catalog.engine.dispose()
+    assert open_log("guarded://bucket/log", COLUMNS).rows == 300

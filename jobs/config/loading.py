@@ -7,7 +7,7 @@ import difflib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -20,6 +20,7 @@ from jobs.config.base import Section, section_of
 from jobs.config.jobs import JOB_CONFIGS
 from jobs.config.sections import CalibratorConfig
 from logcal.errors import ConfigError, listing
+from pipeline.files.secrets import HIDDEN
 
 log = logging.getLogger("logcal")
 
@@ -202,18 +203,40 @@ def _put_setting(merged: Values, setting: str) -> list[str]:
             f"--set {setting}: expected KEY.PATH=VALUE, such as --set log.label=clicked, found "
             + ("an empty key" if equals else "no '='")
         ]
-    reader = _Reader(f"--set {setting}", lines=False)
+    hidden = f"--set {name}={HIDDEN}"
+    reader = _Reader(f"--set {setting}" if _is_shown(path) else hidden, lines=False)
     try:
         value = reader.parse(text, path)
+        if not all(map(_is_shown, reader.origins)):
+            reader.source = hidden
+            reader.origins = {key: replace(origin, place=hidden) for key, origin in reader.origins.items()}
     except (yaml.YAMLError, RecursionError) as error:
         # *.parquet is no YAML, but there is no doubt what it means.
         if re.match(r"\s*[\[{'\"]", text):
-            return [f"--set {setting}: the value is not valid YAML: {_yaml_problem(error)}"]
+            return [f"{reader.source}: the value is not valid YAML: {_yaml_problem(error)}"]
         value = text
     if value is None and not reader.problems and text.strip().lower() not in {"", "~", "null"}:
         value = text  # '#name' would be a comment in a file.
     merged.put(path, value, {path: Origin(reader.source, text.strip()), **reader.origins})
     return reader.problems
+
+
+def _is_shown(path: Sequence[str | int]) -> bool:
+    """Whether a value may be in messages: one of a key that a job knows, and nothing below `storage`.
+
+    What stands under a misspelt key may be a secret, too.
+    """
+    if path and path[0] == "storage":
+        return False
+    sections: Sequence[type[Section]] = list(JOB_CONFIGS.values())
+    for name in path:
+        known = [section.model_fields[str(name)] for section in sections if str(name) in section.model_fields]
+        if not known:
+            return False
+        sections = [found for info in known if (found := section_of(info.annotation))]
+        if not sections:
+            return True
+    return True
 
 
 def _yaml_problem(error: Exception) -> str:
@@ -274,7 +297,8 @@ def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:
         for inner in value:
             yield from _text_problems(values, inner, above)
     elif isinstance(value, str) and _unspeakable(value):
-        yield _at(above, values, f"expected text in UTF-8 without NUL, found {value[:60]!r}")
+        found = repr(value[:60]) if _is_shown(above) else "other text"
+        yield _at(above, values, f"expected text in UTF-8 without NUL, found {found}")
 
 
 def _unspeakable(text: str) -> bool:
@@ -395,6 +419,11 @@ def _describe(detail: ErrorDetails, model: type[Section], values: Values) -> Ite
     else:
         origin = values.origin(path)
         expected = _expected(detail)
+        if not _is_shown(path):
+            yield _at(
+                path, values, f"expected {expected}, found something else (values of this key are not shown)"
+            )
+            return
         hint = _hint(detail, expected, origin, path)
         yield _at(path, values, f"expected {expected}, found {_found(detail['input'])}{hint}")
 

@@ -75,6 +75,7 @@ class LogFile:
     relative : path below the log's root, with its hive directories; a lone file's name.
     size, stamp : see `Seen`.
     row_groups : rows of each row group.
+    fields : see `Snapshot`.
     """
 
     path: str
@@ -82,6 +83,7 @@ class LogFile:
     size: int
     stamp: str
     row_groups: tuple[int, ...] = ()
+    fields: tuple[tuple[str, int], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -148,7 +150,8 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
         found.skipped += tuple(entries.skipped)
         found.snapshots += tuple(entries.snapshots)
         for place, (relative, info) in entries.files.items():
-            files[place] = LogFile(place, relative, *_seen(info))
+            fields = next((snapshot.fields for snapshot in entries.snapshots), ())
+            files[place] = LogFile(place, relative, *_seen(info), fields=fields)
     if problems:
         raise InputRejectedError(f"{setting} names no log that can be used.\n{listing(problems)}")
     found.files = tuple(file for _, file in sorted(files.items()))

@@ -17,6 +17,7 @@ from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, examples, listing
 from pipeline.log import hive, segment_values
 from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches, row_groups_of
+from pipeline.log.snapshots import own_columns
 
 BATCH_ROWS = 1 << 18
 """Rows decoded at a time: what a task holds beside its buffers."""
@@ -191,7 +192,7 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
     try:
         with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
             groups = row_groups_of(parquet.metadata, file.path)
-            schema = parquet.schema_arrow
+            schema = own_columns(parquet.schema_arrow, file.fields)
     except InputRejectedError as error:
         return error
     return replace(file, row_groups=groups), schema

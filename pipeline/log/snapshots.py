@@ -7,15 +7,22 @@ back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import InputRejectedError
+from logcal.errors import InputRejectedError, examples
 from pipeline.files.faults import as_fault
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_DELTA_LOG = "_delta_log"
 
 DELTA, ICEBERG, HUDI = "Delta", "Iceberg", "Hudi"
 _EXTRAS = {DELTA: "logcal[delta]", ICEBERG: "logcal[iceberg]"}
@@ -31,11 +38,13 @@ class Snapshot:
     """A table as it was at one version.
 
     format : 'Delta' or 'Iceberg'. version : the table's own number of it. paths : of the live files.
+    fields : of an Iceberg table, the name of each column and the number by which its files know it.
     """
 
     format: str
     version: int
     paths: tuple[str, ...]
+    fields: tuple[tuple[str, int], ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """For manifests, and for the identity of a run."""
@@ -104,6 +113,24 @@ def read_snapshot(format_: str, filesystem: Any, folder: str) -> Snapshot:
         ) from None
 
 
+def own_columns(schema: pa.Schema, fields: Sequence[tuple[str, int]]) -> pa.Schema:
+    """The schema of a table's file, without columns that are not the table's of the same name.
+
+    A column that was dropped and added again, or renamed, has another number in older files: their rows belong to
+    another column. Files without numbers are known by names, as Iceberg does it.
+    """
+    numbers = dict(fields)
+    found = []
+    for field in schema:
+        number = (field.metadata or {}).get(b"PARQUET:field_id")
+        if numbers and number is not None and numbers.get(field.name) != int(number):
+            field = field.with_name(
+                f"{field.name} (another column of the table: its number is {int(number)})"
+            )
+        found.append(field)
+    return pa.schema(found, schema.metadata)
+
+
 def part_of(format_: str, folder: str, path: str) -> str:
     """What is wrong with a path inside of a table, or around one."""
     return (
@@ -119,7 +146,16 @@ def _article(format_: str) -> str:
 def _delta(filesystem: Any, folder: str, url: str) -> Snapshot:
     from deltalake import DeltaTable
 
-    table = DeltaTable(url)
+    if isinstance(filesystem, LocalFileSystem):
+        return _delta_snapshot(filesystem, folder, DeltaTable(url), folder)
+    # The library has clients of its own, which know nothing of storage.options: it reads a copy of the table's log.
+    with tempfile.TemporaryDirectory(prefix="logcal-") as copy:
+        filesystem.get(f"{folder}/{_DELTA_LOG}", f"{copy}/{_DELTA_LOG}", recursive=True)
+        return _delta_snapshot(filesystem, folder, DeltaTable(copy), copy)
+
+
+def _delta_snapshot(filesystem: Any, folder: str, table: DeltaTable, root: str) -> Snapshot:
+    """The newest snapshot. root : the local folder that the library sees the table in."""
     features = set(table.protocol().reader_features or ())
     mapping = (table.metadata().configuration or {}).get("delta.columnMapping.mode", "none")
     if "deletionVectors" in features or mapping != "none":
@@ -128,21 +164,35 @@ def _delta(filesystem: Any, folder: str, url: str) -> Snapshot:
             f"{folder}: expected a Delta table whose live files hold live rows only, found one with {what}: rewrite it "
             "without (purge), or write the wanted rows as plain Parquet"
         )
-    return Snapshot(DELTA, table.version(), _paths(filesystem, table.file_uris()))
+    uris = table.file_uris()
+    if root != folder:
+        places = [uri.removeprefix("file://") for uri in uris]
+        uris = [
+            f"{folder}/{place[len(root) :].lstrip('/')}" if place.startswith(f"{root}/") else uri
+            for uri, place in zip(uris, places, strict=True)
+        ]
+    return Snapshot(DELTA, table.version(), _paths(filesystem, uris))
 
 
 def _iceberg(filesystem: Any, folder: str, url: str) -> Snapshot:
+    from pyiceberg.catalog.noop import NoopCatalog
+    from pyiceberg.serializers import FromInputFile
     from pyiceberg.table import StaticTable
 
-    newest = max(
-        (
-            path
-            for path in filesystem.ls(f"{folder}/metadata", detail=False)
-            if path.endswith(".metadata.json")
-        ),
-        key=_number,
-    )
-    table = StaticTable.from_metadata(f"{url}/metadata/{newest.rpartition('/')[2]}")
+    from pipeline.log.iceberg_files import FilesOfIceberg
+
+    found = [path.rpartition("/")[2] for path in filesystem.ls(f"{folder}/metadata", detail=False)]
+    names = sorted((name for name in found if name.endswith(".metadata.json")), key=_number)
+    same = [name for name in names if _number(name) == _number(names[-1])]
+    if len(same) > 1:
+        raise InputRejectedError(
+            f"{folder}: expected one metadata file of each number, found {examples(same)}: which is the table's only "
+            "its catalog knows; move the others away"
+        )
+    location = f"{url}/metadata/{names[-1]}"
+    files_of = FilesOfIceberg({})
+    metadata = FromInputFile.table_metadata(files_of.new_input(location))
+    table = StaticTable(("log",), metadata, location, files_of, NoopCatalog("log"))
     snapshot = table.current_snapshot()
     if snapshot is None:
         raise InputRejectedError(
@@ -155,15 +205,14 @@ def _iceberg(filesystem: Any, folder: str, url: str) -> Snapshot:
             f"{folder}: expected an Iceberg table whose live files hold live rows only, found {deletions} files with "
             "deletions beside them (merge-on-read): rewrite its data files, or write the wanted rows as plain Parquet"
         )
-    return Snapshot(
-        ICEBERG, snapshot.snapshot_id, _paths(filesystem, (file.file.file_path for file in files))
-    )
+    fields = tuple((field.name, field.field_id) for field in table.schema().fields)
+    paths = _paths(filesystem, (file.file.file_path for file in files))
+    return Snapshot(ICEBERG, snapshot.snapshot_id, paths, fields)
 
 
-def _number(path: str) -> tuple[int, str]:
-    name = path.rpartition("/")[2].lstrip("v")
-    digits = re.match(r"\d+", name)
-    return (int(digits[0]) if digits else -1, name)
+def _number(name: str) -> int:
+    digits = re.match(r"v?(\d+)", name)
+    return int(digits[1]) if digits else -1
 
 
 def _paths(filesystem: Any, urls: Iterable[str]) -> tuple[str, ...]:
