@@ -1,0 +1,454 @@
+"""Days are compared with one another before a table is fitted to them: a strange day is set aside.
+
+Each day is described by a few numbers (rows, share of labels, share of positives, distribution of the scores, ranking,
+calibration beside a reference). The yardstick of each number is how much days vary: a variance between days, estimated
+without the day in question and shrunken to a floor, plus the binomial variance of the day itself. So with millions of
+rows a day ordinary day effects are no fault, and with few rows chance is none.
+
+One strange day is a fault, two alike in a row are drift and come in together. Faults that no drift explains never come
+in: inverted labels, labels that leak into the scores, another scale, another model's scores, missing labels, copies.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from calibrators.arithmetic.passes import Array
+from logcal.errors import InputRejectedError
+from pipeline.execution import Executor
+from pipeline.log.score_grid import steps_per_unit
+from pipeline.log.windows import day_of
+from pipeline.sort.day_profiles import Profile, day_profiles
+from pipeline.sort.day_tables import DayTable, DayTables
+from pipeline.sort.runs import RunReceipt
+from pipeline.sort.score_table import SortPlan
+from pipeline.table.day_decisions import EXCLUDE, INCLUDE, Decision
+
+log = logging.getLogger("logcal")
+
+SET_ASIDE, REFUSE, USE = "set_aside", "refuse", "use"
+"""What becomes of a strange day."""
+
+LIMIT = 4.0
+"""Standard deviations, of days and of chance, from which on a day is strange."""
+
+_PRIOR = 4.0
+"""Days that the floor of the variance between days counts as."""
+
+_FEWEST = 200
+"""Rows with a label, and 20 of the rarer one, from which on a day says something of its labels."""
+_RARER = 20
+
+_COPIES = 30
+"""Filled counts that are all even only by copying: by chance once in 2^30 days."""
+
+_SCALE = 4.0
+"""Factor of the largest score beside the other days' largest."""
+
+_OTHER_MODEL = 0.35
+"""Kolmogorov-Smirnov distance of the scores from which on they are another model's, however often they come."""
+
+
+@dataclass(frozen=True)
+class DayFacts:
+    """A day as it is compared.
+
+    Attributes
+    ----------
+    day : days since 1970-01-01
+    rows : that were read. waiting : without a label. unusable : bad rows
+    profile : of the usable rows
+    weighted : whether rows count for something else than one
+    """
+
+    day: int
+    rows: int
+    waiting: int
+    unusable: int
+    profile: Profile
+    weighted: bool = False
+
+
+@dataclass(frozen=True)
+class Number:
+    """What is compared of a day, in a unit in which days differ by some constant amount.
+
+    floor : standard deviation between days, at least. drifts : whether two such days in a row are drift
+    """
+
+    name: str
+    floor: float
+    drifts: bool
+    words: str
+
+
+NUMBERS = (
+    Number("rows", 0.12, True, "{found:,.0f} rows, other days have about {usual:,.0f}"),
+    Number("labelled", 0.03, False, "{found:.0%} of the rows have a label, on other days about {usual:.0%}"),
+    Number("rate", 0.12, True, "{found:.3g} of the rows are positive, on other days about {usual:.3g}"),
+    Number(
+        "calibration", 0.12, True, "{found:.2f} times the expected positives, on other days about {usual:.2f}"
+    ),
+    Number("ranking", 0.10, False, "an AUC of {found:.3f}, on other days about {usual:.3f}"),
+    Number(
+        "scores",
+        0.02,
+        True,
+        "scores at a distance (Kolmogorov-Smirnov) of {found:.2f} from other days', usual are {usual:.2f}",
+    ),
+)
+
+
+@dataclass
+class Finding:
+    """What is strange about a day.
+
+    Attributes
+    ----------
+    reasons : in words, worst first. never : whether no later day can make it usual
+    """
+
+    day: int
+    reasons: list[str] = field(default_factory=list)
+    never: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a manifest says."""
+        return {"day": day_of(self.day).isoformat(), "reasons": self.reasons}
+
+
+Predict = Callable[[Array], Array]
+
+
+def suspect_days(
+    days: Sequence[DayFacts],
+    predict: Predict | None = None,
+    *,
+    included: frozenset[int] = frozenset(),
+    excluded: frozenset[int] = frozenset(),
+) -> list[Finding]:
+    """Days that differ from the others more than days do, or more than chance explains.
+
+    Parameters
+    ----------
+    days : of a window, in any order
+    predict : the live table's probabilities of scores; None: the rows' own rates stand in
+    included, excluded : days that a person has decided on: they are never findings; excluded ones are compared with
+        no other day
+
+    Returns
+    -------
+    Findings, by day.
+
+    Notes
+    -----
+    Days are removed one at a time, the strangest first, and the others compared anew, so that a bad day does not hide
+    another. O(days^2 x cells).
+    """
+    known = sorted((own for own in days if own.rows and own.day not in excluded), key=lambda own: own.day)
+    found: dict[int, Finding] = {}
+    for own in known:
+        wrong = _alone(own, [other for other in known if other is not own])
+        if wrong and own.day not in included:
+            found[own.day] = Finding(own.day, wrong, never=True)
+    numbers = _numbers(known, predict, [own for own in known if own.day not in found])
+    while True:
+        left = [own.day for own in known if own.day not in found]
+        worst: int | None = None
+        reasons: dict[str, float] = {}
+        for day in left:
+            if day in included:
+                continue
+            strange = _strange(day, [other for other in left if other != day], numbers)
+            if strange and (worst is None or max(strange.values()) > max(reasons.values())):
+                worst, reasons = day, strange
+        if worst is None:
+            break
+        found[worst] = _described(worst, reasons, [day for day in left if day != worst], numbers)
+    _readmit(found, [own.day for own in known], numbers)
+    return [found[day] for day in sorted(found)]
+
+
+def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
+    """What is wrong with a day whatever chance does."""
+    profile, reasons = own.profile, []
+    counts = np.concatenate([profile.negatives, profile.positives])
+    filled = counts[counts > 0]
+    if not own.weighted and filled.size >= _COPIES and _even(filled):
+        alike = [other for other in others if other.profile.cell.size and _even(_filled(other))]
+        if len(alike) < max(1, len(others)):
+            reasons.append("each count of rows is even: is the day there twice?")
+    auc, error = _auc(profile)
+    if auc is not None and auc + 4 * error < 0.5:
+        reasons.append(f"an AUC of {auc:.3f}: are the labels or the scores the wrong way round?")
+    if profile.cell.size == 1 and any(other.profile.cell.size > 1 for other in others):
+        reasons.append("all rows have one score")
+    ends = [np.abs(other.profile.score).max() for other in others if other.profile.cell.size]
+    if ends and profile.cell.size:
+        usual, largest = float(np.median(ends)), float(np.abs(profile.score).max())
+        inside = [
+            float(other.profile.score.min()) >= 0 and end <= 1.01
+            for other, end in zip(others, ends, strict=False)
+        ]
+        if largest > _SCALE * usual and largest > 1.01 and np.mean(inside) > 0.5:
+            reasons.append(
+                f"scores up to {largest:.4g}, on other days up to {usual:.4g}: is it another scale, such as percent?"
+            )
+    return reasons
+
+
+def _filled(own: DayFacts) -> Array:
+    counts = np.concatenate([own.profile.negatives, own.profile.positives])
+    filled: Array = counts[counts > 0]
+    return filled
+
+
+def _even(counts: Array) -> bool:
+    return bool(np.all(np.mod(counts, 2) == 0))
+
+
+def _auc(profile: Profile) -> tuple[float | None, float]:
+    """AUC of a profile and its standard error (Hanley & McNeil 1982); None where a label is missing."""
+    negatives, positives = profile.negatives, profile.positives
+    n, k = float(negatives.sum()), float(positives.sum())
+    if min(n, k) < _RARER:
+        return None, math.inf
+    below = np.cumsum(negatives) - negatives / 2
+    auc = float((positives * below).sum() / (n * k))
+    q1, q2 = auc / (2 - auc), 2 * auc * auc / (1 + auc)
+    variance = (auc * (1 - auc) + (k - 1) * (q1 - auc * auc) + (n - 1) * (q2 - auc * auc)) / (n * k)
+    return auc, math.sqrt(max(variance, 1e-12))
+
+
+def _logit(p: float) -> float:
+    p = min(max(p, 1e-12), 1 - 1e-12)
+    return math.log(p / (1 - p))
+
+
+Seen = dict[str, tuple[float, float, float]]
+"""By name: the value, its standard error by chance, and the value as a person reads it."""
+
+
+def _numbers(
+    known: Sequence[DayFacts], predict: Predict | None, sound: Sequence[DayFacts]
+) -> dict[int, Seen]:
+    """The numbers of each day."""
+    total = Profile.total([own.profile for own in sound])
+    expected = _expectation(total, predict)
+    return {own.day: _seen(own, known, expected) for own in known}
+
+
+def _expectation(total: Profile, predict: Predict | None) -> Predict:
+    """Probability of a score: the live table's, or the share of positives near it on all days."""
+    if predict is not None:
+        return predict
+    if not total.cell.size:
+        return lambda score: np.full(score.shape, 0.5)
+    order = np.argsort(total.score, kind="stable")
+    weight, ones = total.weight[order], total.positives[order]
+    rate = ones.sum() / weight.sum()
+    level = (ones + 20 * rate) / (weight + 20)
+    return lambda score: np.asarray(np.interp(score, total.score[order], level))
+
+
+def _seen(own: DayFacts, known: Sequence[DayFacts], expected: Predict) -> Seen:
+    profile = own.profile
+    seen: Seen = {"rows": (math.log(own.rows), 1 / math.sqrt(own.rows), float(own.rows))}
+    share = 1 - own.waiting / own.rows
+    seen["labelled"] = (share, math.sqrt(share * (1 - share) / own.rows), share)
+    n, k = float(profile.negatives.sum()), float(profile.positives.sum())
+    if n + k < _FEWEST:
+        return seen
+    p = k / (n + k)
+    # Half a row more of each label, so that a day without positives is far from the others and not infinitely so.
+    seen["rate"] = (_logit((k + 0.5) / (n + k + 1)), math.sqrt(1 / (k + 0.5) + 1 / (n + 0.5)), p)
+    q = np.clip(expected(profile.score), 1e-12, 1 - 1e-12)
+    mean = float((profile.weight * q).sum())
+    if mean > 0:
+        seen["calibration"] = (math.log((k + 0.5) / (mean + 0.5)), math.sqrt(1 / (k + 0.5)), k / mean)
+    auc, error = _auc(profile)
+    if auc is not None:
+        seen["ranking"] = (_logit(auc), error / max(auc * (1 - auc), 1e-6), auc)
+    others = Profile.total([other.profile for other in known if other is not own])
+    if others.cell.size and others.weight.sum() >= _FEWEST:
+        distance = _distance(profile, others)
+        seen["scores"] = (distance, 0.6 / math.sqrt(n + k), distance)
+    return seen
+
+
+def _distance(one: Profile, other: Profile) -> float:
+    """Kolmogorov-Smirnov distance of the scores."""
+    cells = np.union1d(one.cell, other.cell)
+    shares = []
+    for own in (one, other):
+        weight = np.zeros(cells.size)
+        weight[np.searchsorted(cells, own.cell)] = own.weight
+        shares.append(np.cumsum(weight) / weight.sum())
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+def _spread(number: Number, values: Array, errors: Array) -> tuple[float, float]:
+    """Median of other days, and the standard deviation between them, without what chance adds."""
+    usual = float(np.median(values))
+    squares = np.minimum(
+        (values - usual) ** 2, (3 * max(number.floor, float(np.median(np.abs(values - usual))) * 1.5)) ** 2
+    )
+    between = np.maximum(squares - errors**2, 0.0)
+    variance = (_PRIOR * number.floor**2 + float(between.sum())) / (_PRIOR + max(values.size - 1, 0))
+    # The median of few days is itself uncertain.
+    return usual, math.sqrt(max(variance, number.floor**2) * (1 + 1.5 / max(values.size, 1)))
+
+
+def _apart(number: Number, day: int, others: Sequence[int], numbers: Mapping[int, Seen]) -> float | None:
+    """Standard deviations between a day and others; None where it cannot be said."""
+    own = numbers[day].get(number.name)
+    theirs = [numbers[other][number.name] for other in others if number.name in numbers[other]]
+    if own is None or len(theirs) < 2:
+        return None
+    usual, between = _spread(number, np.array([t[0] for t in theirs]), np.array([t[1] for t in theirs]))
+    away = own[0] - usual
+    if number.name == "scores":
+        away = max(away, 0.0)
+    return abs(away) / math.hypot(between, own[1])
+
+
+def _strange(day: int, others: Sequence[int], numbers: Mapping[int, Seen]) -> dict[str, float]:
+    found = {number.name: _apart(number, day, others, numbers) for number in NUMBERS}
+    return {name: value for name, value in found.items() if value is not None and value > LIMIT}
+
+
+def _described(
+    day: int, strange: Mapping[str, float], others: Sequence[int], numbers: Mapping[int, Seen]
+) -> Finding:
+    finding = Finding(day)
+    for number in sorted(NUMBERS, key=lambda number: -strange.get(number.name, 0.0)):
+        if number.name not in strange:
+            continue
+        usual = float(np.median([numbers[o][number.name][2] for o in others if number.name in numbers[o]]))
+        finding.reasons.append(number.words.format(found=numbers[day][number.name][2], usual=usual))
+        far = number.name == "scores" and numbers[day]["scores"][2] > _OTHER_MODEL
+        finding.never |= not number.drifts or far
+    return finding
+
+
+def _readmit(found: dict[int, Finding], days: Sequence[int], numbers: Mapping[int, Seen]) -> None:
+    """Two strange days in a row that are alike are drift: both come in."""
+    alike: set[int] = set()
+    for one, two in pairwise(days):
+        both = [found.get(one), found.get(two)]
+        if any(finding is None or finding.never for finding in both):
+            continue
+        if all(_like(number, one, two, numbers) for number in NUMBERS):
+            alike |= {one, two}
+    for day in alike:
+        del found[day]
+
+
+def _like(number: Number, one: int, two: int, numbers: Mapping[int, Seen]) -> bool:
+    a, b = numbers[one].get(number.name), numbers[two].get(number.name)
+    if a is None or b is None:
+        return a is b
+    return abs(a[0] - b[0]) <= LIMIT * math.hypot(number.floor * math.sqrt(2), a[1], b[1])
+
+
+@dataclass(frozen=True)
+class Used:
+    """The days of a window that are fitted to.
+
+    Attributes
+    ----------
+    tables : of these days. set_aside : findings on the others. excluded : by hand, with the reasons
+    decided : days that a person let in
+    """
+
+    tables: list[DayTable]
+    set_aside: list[Finding]
+    excluded: list[dict[str, str]]
+    decided: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a manifest says of the window."""
+        return {
+            "days_set_aside": [finding.as_dict() for finding in self.set_aside],
+            "days_excluded": self.excluded,
+            "days_included": self.decided,
+        }
+
+
+def used_days(
+    days: DayTables,
+    tables: Sequence[DayTable],
+    plan: SortPlan,
+    executor: Executor,
+    *,
+    rule: str,
+    live: Predict | None,
+    decisions: Mapping[str, Decision],
+    weighted: bool,
+) -> Used:
+    """Choose the days of a window that a table is fitted to.
+
+    Parameters
+    ----------
+    days, tables : the window's
+    rule : 'set_aside', 'refuse' or 'use'; see the configuration of windows
+    live : the live table's probabilities of scores; None: there is none that fits the log
+    decisions : by day, as they hold now
+    weighted : whether rows have weights
+
+    Raises
+    ------
+    InputRejectedError
+        A day is strange and the rule refuses it; no day is left.
+    """
+    out = {day for day, own in decisions.items() if own.decision == EXCLUDE}
+    let_in = {day for day, own in decisions.items() if own.decision == INCLUDE}
+    by_day = {day_of(table.day).isoformat(): table.day for table in tables}
+    excluded = [{"day": day, "reason": decisions[day].reason} for day in sorted(out & set(by_day))]
+    left = [table for table in tables if day_of(table.day).isoformat() not in out]
+    found: list[Finding] = []
+    if rule != USE and left:
+        facts = _facts(days, left, plan, executor, weighted)
+        found = suspect_days(facts, live, included=frozenset(by_day[day] for day in let_in if day in by_day))
+    if found and rule == REFUSE:
+        raise InputRejectedError(
+            f"window.suspect_days is refuse: {_said(found)}; mend the day's files, or decide with `logcal days`"
+        )
+    strange = {finding.day for finding in found}
+    kept = [table for table in left if table.day not in strange]
+    if not any(table.receipt.used for table in kept):
+        if found or excluded:
+            raise InputRejectedError(
+                "window: expected days to fit to, found none that is neither set aside nor excluded: "
+                f"{_said(found) or 'all are excluded'}; see `logcal days`"
+            )
+        kept = list(tables)
+    if found:
+        log.warning("days set aside: %s; `logcal days include` lets a day in", _said(found))
+    return Used(kept, found, excluded, sorted(let_in & set(by_day)))
+
+
+def _said(found: Sequence[Finding]) -> str:
+    return "; ".join(f"{day_of(finding.day)}: {', '.join(finding.reasons)}" for finding in found)
+
+
+def _facts(
+    days: DayTables, tables: Sequence[DayTable], plan: SortPlan, executor: Executor, weighted: bool
+) -> list[DayFacts]:
+    profiles = day_profiles(days.folder, tables, steps_per_unit(plan.grid), executor)
+    receipts: dict[int, list[RunReceipt]] = {}
+    for table in tables:
+        receipts.setdefault(table.day, []).append(table.receipt)
+    facts = []
+    for day, own in receipts.items():
+        rows, unusable = sum(r.rows for r in own), sum(r.bad.total for r in own)
+        waiting = rows - unusable - sum(r.used for r in own)
+        facts.append(DayFacts(day, rows, waiting, unusable, profiles[day], weighted))
+    return facts

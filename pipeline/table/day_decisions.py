@@ -1,0 +1,103 @@
+"""Decisions of persons on the days of a table's log: `days.json` beside its versions.
+
+An excluded day is left out of fits; an included one is used, however strange it looks. A decision is on the day as it
+was: where the day's files have changed since, the day is judged anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from logcal.errors import InputRejectedError
+from pipeline.files.folders import Folder
+from pipeline.files.turns import taking_turns
+
+DECISIONS = "days.json"
+EXCLUDE, INCLUDE = "exclude", "include"
+
+_DIGEST = re.compile(r"(\d{4}-\d\d-\d\d-[0-9a-f]{16})(-[0-9a-f]{8})?")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided on a day.
+
+    Attributes
+    ----------
+    decision : 'exclude' or 'include'
+    reason : in a person's words
+    at : when, ISO 8601
+    tables : day tables that there were of the day, by day and digest of their files; empty: the day was not there yet
+    """
+
+    decision: str
+    reason: str
+    at: str
+    tables: tuple[str, ...] = ()
+
+    def holds(self, tables: Collection[str]) -> bool:
+        """Whether it is on the day as it is now."""
+        return not self.tables or set(self.tables) == set(tables)
+
+
+def read_decisions(folder: Folder) -> dict[str, Decision]:
+    """Decisions of a table, by day such as 2026-01-31.
+
+    Raises
+    ------
+    InputRejectedError
+        The file holds something else.
+    """
+    content = folder.read(DECISIONS)
+    if content is None:
+        return {}
+    try:
+        found = json.loads(content)
+        return {
+            str(day): Decision(
+                str(own["decision"]), str(own["reason"]), str(own["at"]), tuple(map(str, own["tables"]))
+            )
+            for day, own in sorted(found.items())
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputRejectedError(
+            f"{folder}/{DECISIONS}: expected decisions on days as `logcal days` writes them, found something else: "
+            "remove the file, and decide again"
+        ) from None
+
+
+def decide(folder: Folder, day: str, decision: str | None, reason: str) -> dict[str, Decision]:
+    """Enter a decision, or with None take it back; return all of them.
+
+    Parameters
+    ----------
+    folder : of the table
+    day : such as 2026-01-31
+    """
+    with taking_turns(folder):
+        decisions = read_decisions(folder)
+        decisions.pop(day, None)
+        if decision is not None:
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            decisions[day] = Decision(decision, reason, at, _tables_of(folder, day))
+        content = {key: asdict(decisions[key]) for key in sorted(decisions)}
+        folder.replace(DECISIONS, json.dumps(content, indent=1).encode())
+    return decisions
+
+
+def _tables_of(folder: Folder, day: str) -> tuple[str, ...]:
+    found = (_DIGEST.fullmatch(name) for name in (folder / "days").names())
+    return tuple(
+        sorted({match[1] for match in found if match is not None and match[1].startswith(f"{day}-")})
+    )
+
+
+def standing_decisions(
+    decisions: Mapping[str, Decision], tables: Mapping[str, Collection[str]]
+) -> dict[str, Decision]:
+    """Decisions on days as they are now. tables : the day tables of each day, by day and digest."""
+    return {day: own for day, own in decisions.items() if day in tables and own.holds(tables[day])}
