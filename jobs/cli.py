@@ -190,13 +190,17 @@ _TABLE = click.option("--table", required=True, metavar="NAME", help="Name of th
 
 
 def _table_command(
-    name: str, action: Callable[..., Any], as_json: bool, changed: tuple[str, str] | None = None
+    name: str,
+    action: Callable[..., Any],
+    as_json: bool,
+    changed: tuple[str, str] | None = None,
+    group: str = "tables",
 ) -> None:
     """Changed : store and table of a command that changes something, which leaves a record."""
     from jobs.records import Attempt
     from jobs.run import guarded, show
 
-    attempt = None if changed is None else Attempt.of_table(f"tables-{name}", *changed)
+    attempt = None if changed is None else Attempt.of_table(f"{group}-{name}", *changed)
 
     def run() -> None:
         from jobs import tables as actions
@@ -206,7 +210,7 @@ def _table_command(
             attempt.outcome = outcome
         show(outcome.summary, outcome.lines, as_json)
 
-    code = guarded(f"logcal tables {name}", run, as_json, attempt)
+    code = guarded(f"logcal {group} {name}", run, as_json, attempt)
     if attempt is not None:
         attempt.end(code)
     _leave(code)
@@ -309,6 +313,68 @@ def diff(store: str, table: str, old: str, new: str, output: str | None, as_json
 def prune(store: str, table: str, keep: int, as_json: bool) -> None:
     """Remove all versions but the newest N, the current one and its predecessor."""
     _table_command("prune", lambda actions: actions.prune(store, table, keep), as_json, (store, table))
+
+
+@main.group()
+def days() -> None:
+    """Decide which days of a table's log are fitted to."""
+
+
+_DAY = click.argument("day")
+_REASON = click.option("--reason", required=True, metavar="TEXT", help="Why, for whoever asks later.")
+
+
+def _change_day(
+    store: str, table: str, day: str, decision: str | None, reason: str, as_json: bool, name: str
+) -> None:
+    from jobs import days as actions
+
+    _table_command(
+        name, lambda _: actions.change(store, table, day, decision, reason), as_json, (store, table), "days"
+    )
+
+
+@days.command("list", short_help="List days that are decided on or set aside.")
+@_STORE
+@_TABLE
+@_JSON
+def list_days(store: str, table: str, as_json: bool) -> None:
+    """List the days that a person decided on, and those that the newest fit set aside, with reasons."""
+    from jobs import days as actions
+
+    _table_command("list", lambda _: actions.list_days(store, table), as_json, None, "days")
+
+
+@days.command(short_help="Leave DAY out of fits.")
+@_STORE
+@_TABLE
+@_REASON
+@_JSON
+@_DAY
+def exclude(store: str, table: str, reason: str, as_json: bool, day: str) -> None:
+    """Leave DAY, such as 2026-01-31, out of fits, until its files change."""
+    _change_day(store, table, day, "exclude", reason, as_json, "exclude")
+
+
+@days.command(short_help="Let DAY into fits, however strange it looks.")
+@_STORE
+@_TABLE
+@_REASON
+@_JSON
+@_DAY
+def include(store: str, table: str, reason: str, as_json: bool, day: str) -> None:
+    """Let DAY, such as 2026-01-31, into fits, however strange it looks, until its files change."""
+    _change_day(store, table, day, "include", reason, as_json, "include")
+
+
+@days.command(short_help="Take a decision on DAY back.")
+@_STORE
+@_TABLE
+@_JSON
+@_DAY
+def judge(store: str, table: str, as_json: bool, day: str) -> None:
+    """Take the decision on DAY back: the next fit judges it."""
+    _change_day(store, table, day, None, "", as_json, "judge")
 
 
 commands.add_to(main)

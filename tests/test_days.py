@@ -1,0 +1,125 @@
+"""Days are described, compared with one another, set aside, and decided on by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated_days import KINDS, simulated_day
+
+from jobs.days import change, list_days
+from jobs.gate.days import DayFacts, suspect_days
+from logcal.errors import ConfigError, InputRejectedError
+from pipeline.files.folders import Folder
+from pipeline.sort.day_profiles import Profile, cell_of, middle_of
+from pipeline.table.day_decisions import DECISIONS, read_decisions, standing_decisions
+
+
+def day(number, kind=None, **more):
+    score, label, known = simulated_day(number, kind, **more)
+    profile = Profile.of(score[known], np.ones(known.sum()), label[known].astype(float))
+    return DayFacts(number, score.size, int((~known).sum()), 0, profile)
+
+
+def found(days, **more):
+    return [finding.day for finding in suspect_days(days, **more)]
+
+
+def test_ordinary_days_are_used():
+    days = [day(number) for number in range(30)]
+    assert [found(days[last - 6 : last + 1]) for last in range(6, 30)] == [[]] * 24
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_day_is_set_aside_and_the_next_one_is_used(kind):
+    days = [day(number, kind if number == 9 else None) for number in range(11)]
+    assert found(days[3:10]) == [9]
+    assert found(days[4:11]) == [9]
+    (finding,) = suspect_days(days[3:10])
+    assert all(reason and reason[0] != " " for reason in finding.reasons)
+
+
+@pytest.mark.parametrize("kind", ["inverted labels", "percent", "leaked labels", "labels missing", "twice"])
+def test_what_no_drift_explains_never_comes_in(kind):
+    days = [day(number, kind if number in (8, 9) else None) for number in range(11)]
+    assert found(days[4:11]) == [8, 9]
+
+
+def test_two_days_alike_are_drift():
+    days = [day(number, drift=1.2 * (number >= 9), day_sd=0.0) for number in range(12)]
+    assert found(days[3:10]) == [9]
+    assert found(days[4:11]) == []
+    assert found(days[5:12]) == []
+
+
+def test_a_bad_first_day_is_known_from_the_third_on():
+    days = [day(number, "labels missing" if number == 0 else None) for number in range(4)]
+    assert found(days[:1]) == []
+    assert found(days[:3]) == [0]
+
+
+def test_persons_decide():
+    days = [day(number, "half" if number == 5 else None) for number in range(7)]
+    assert found(days, included=frozenset([5])) == []
+    assert found(days, excluded=frozenset([5])) == []
+
+
+def test_the_order_of_days_does_not_matter():
+    days = [day(number, "half" if number == 2 else None) for number in range(6)]
+    assert found(days) == found(days[::-1]) == [2]
+
+
+@given(
+    st.lists(
+        st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -0.0, 0.5, 1.0]),
+        min_size=1,
+        max_size=60,
+    ),
+    st.integers(0, 2**32 - 1),
+)
+def test_profiles_add_up_and_keep_the_order(scores, seed):
+    rng = np.random.default_rng(seed)
+    score = np.array(scores)
+    label = rng.integers(0, 2, score.size).astype(float)
+    whole = Profile.of(score, np.ones(score.size), label)
+    part = rng.integers(0, 3, score.size)
+    parts = [Profile.of(score[part == i], np.ones((part == i).sum()), label[part == i]) for i in range(3)]
+    again = Profile.total(parts)
+    assert all(np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
+    assert whole.weight.sum() == score.size
+    assert whole.positives.sum() == label.sum()
+    order = np.argsort(score, kind="stable")
+    assert np.all(np.diff(cell_of(score[order])) >= 0)
+    assert np.array_equal(cell_of(middle_of(whole.cell)), whole.cell) or 0.0 in np.abs(whole.score)
+
+
+def test_decisions_are_kept_and_hold_until_the_day_changes(tmp_path):
+    table = tmp_path / "store" / "ads"
+    (table / "days" / "2026-01-31-0123456789abcdef-01234567").mkdir(parents=True)
+    store = str(tmp_path / "store")
+    change(store, "ads", "2026-01-31", "exclude", "labels came late")
+    change(store, "ads", "20260201", "include", "the new model")
+    decisions = read_decisions(Folder.at(table))
+    assert {d: (own.decision, own.reason) for d, own in decisions.items()} == {
+        "2026-01-31": ("exclude", "labels came late"),
+        "2026-02-01": ("include", "the new model"),
+    }
+    now = {"2026-01-31": ["2026-01-31-0123456789abcdef"], "2026-02-01": ["2026-02-01-aaaaaaaaaaaaaaaa"]}
+    assert set(standing_decisions(decisions, now)) == set(now)
+    changed = {"2026-01-31": ["2026-01-31-fedcba9876543210"]}
+    assert standing_decisions(decisions, changed) == {}
+    assert "labels came late" in "\n".join(list_days(store, "ads").lines)
+    change(store, "ads", "2026-01-31", None, "")
+    assert set(read_decisions(Folder.at(table))) == {"2026-02-01"}
+
+
+def test_what_is_no_day_or_no_decision_is_said(tmp_path):
+    (tmp_path / "ads").mkdir()
+    (tmp_path / "ads" / "CURRENT").write_text("000001-abc")
+    with pytest.raises(ConfigError, match="such as 2026-01-31, found 'yesterday'"):
+        change(str(tmp_path), "ads", "yesterday", "exclude", "x")
+    for content in ("[1]", "{", json.dumps({"2026-01-31": {"decision": "exclude"}}), "[" * 100_000):
+        (tmp_path / "ads" / DECISIONS).write_text(content)
+        with pytest.raises(InputRejectedError, match=r"days\.json"):
+            read_decisions(Folder.at(tmp_path / "ads"))
