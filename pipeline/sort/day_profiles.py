@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.passes import Array
-from pipeline.execution import Executor
 from pipeline.files.folders import Folder
 from pipeline.sort.day_counts import add_counts
 from pipeline.sort.day_tables import DayTable
@@ -22,6 +21,8 @@ from pipeline.sort.run_files import Sections, read_run
 
 PROFILE = "profile.npy"
 """The file in a day table's folder."""
+
+_COUNTS = "run-of-counts"
 
 _SHIFT = 46
 """Bits of a score that do not count: 6 of its fraction do."""
@@ -94,41 +95,25 @@ def middle_of(cell: Integers) -> Array:
     return np.where(np.abs(middle) < np.finfo(np.float64).tiny, 0.0, middle)
 
 
-def day_profiles(
-    folder: Folder, tables: Sequence[DayTable], per_unit: float | None, executor: Executor
-) -> dict[int, Profile]:
-    """Profile of each day; those of new day tables are made first, a task each, and kept beside their runs.
+def profile_day(folder: str, table: DayTable, per_unit: float | None) -> Profile:
+    """Profile of a day table, which is made once and kept in the table's folder.
 
     Parameters
     ----------
-    folder : of the day tables
-    tables : of a window
-    per_unit : steps of the score grid, which day tables of counts need
+    folder : of the table
+    per_unit : steps of the score grid, which tables of counts need
     """
-    known = [_read(f"{folder}/{table.name}") for table in tables]
-    tasks = [
-        (f"{folder}/{table.name}", table, per_unit)
-        for table, found in zip(tables, known, strict=True)
-        if found is None
-    ]
-    made = iter(executor.run("profile", make_profile, tasks) if tasks else ())
-    days: dict[int, list[Profile]] = {}
-    for table, found in zip(tables, known, strict=True):
-        days.setdefault(table.day, []).append(found if found is not None else next(made))
-    return {day: Profile.total(own) for day, own in days.items()}
-
-
-def make_profile(folder: str, table: DayTable, per_unit: float | None) -> Profile:
-    """Make a day table's profile and leave it in its folder; repeated, it does the same."""
+    known = _read(folder)
+    if known is not None:
+        return known
     runs = list(table.receipt.runs)
     place = Folder.at(folder)
-    name = "run-profile"
     if table.counts is not None:
         assert per_unit is not None
-        runs.append(add_counts((table.counts,), per_unit, f"{folder}/{name}"))
+        runs.append(add_counts((table.counts,), per_unit, f"{folder}/{_COUNTS}"))
     found = Profile.total([of_sections(read_run(run)) for run in runs])
     if table.counts is not None:
-        place.remove(name)
+        place.remove(_COUNTS)
     content = io.BytesIO()
     np.save(content, np.stack([found.cell.astype(np.float64), found.negatives, found.positives]))
     place.replace(PROFILE, content.getvalue())

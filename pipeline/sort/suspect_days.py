@@ -11,7 +11,6 @@ in: inverted labels, labels that leak into the scores, another scale, another mo
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,16 +21,10 @@ import numpy as np
 
 from calibrators.arithmetic.passes import Array
 from logcal.errors import InputRejectedError
-from pipeline.execution import Executor
-from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import day_of
-from pipeline.sort.day_profiles import Profile, day_profiles
-from pipeline.sort.day_tables import DayTable, DayTables
-from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import SortPlan
-from pipeline.table.day_decisions import EXCLUDE, INCLUDE, Decision
-
-log = logging.getLogger("logcal")
+from pipeline.sort.day_profiles import Profile
+from pipeline.sort.day_tables import DayTable
+from pipeline.table.predictor import Predictor
 
 SET_ASIDE, REFUSE, USE = "set_aside", "refuse", "use"
 """What becomes of a strange day."""
@@ -132,7 +125,6 @@ def suspect_days(
     predict: Predict | None = None,
     *,
     included: frozenset[int] = frozenset(),
-    excluded: frozenset[int] = frozenset(),
 ) -> list[Finding]:
     """Days that differ from the others more than days do, or more than chance explains.
 
@@ -140,8 +132,7 @@ def suspect_days(
     ----------
     days : of a window, in any order
     predict : the live table's probabilities of scores; None: the rows' own rates stand in
-    included, excluded : days that a person has decided on: they are never findings; excluded ones are compared with
-        no other day
+    included : days that a person has let in: they are never findings
 
     Returns
     -------
@@ -152,7 +143,7 @@ def suspect_days(
     Days are removed one at a time, the strangest first, and the others compared anew, so that a bad day does not hide
     another. O(days^2 x cells).
     """
-    known = sorted((own for own in days if own.rows and own.day not in excluded), key=lambda own: own.day)
+    known = sorted((own for own in days if own.rows), key=lambda own: own.day)
     found: dict[int, Finding] = {}
     for own in known:
         wrong = _alone(own, [other for other in known if other is not own])
@@ -359,96 +350,60 @@ def _like(number: Number, one: int, two: int, numbers: Mapping[int, Seen]) -> bo
 
 
 @dataclass(frozen=True)
-class Used:
-    """The days of a window that are fitted to.
+class DayRule:
+    """Which days of a window are used.
 
     Attributes
     ----------
-    tables : of these days. set_aside : findings on the others. excluded : by hand, with the reasons
-    decided : days that a person let in
+    min_labelled : of a day's rows, the share that must not be waiting for their label, in [0, 1]
+    suspect : what becomes of a strange day: 'set_aside', 'refuse' or 'use'
+    live : the live table's probabilities of scores; None: there is none that fits the log
+    included, excluded : days that a person decided on, such as 2026-01-31, with the reasons
+    weighted : whether rows have weights
     """
 
-    tables: list[DayTable]
-    set_aside: list[Finding]
-    excluded: list[dict[str, str]]
-    decided: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """What a manifest says of the window."""
-        return {
-            "days_set_aside": [finding.as_dict() for finding in self.set_aside],
-            "days_excluded": self.excluded,
-            "days_included": self.decided,
-        }
+    min_labelled: float = 0.0
+    suspect: str = USE
+    live: Predictor | None = None
+    included: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    weighted: bool = False
 
 
-def used_days(
-    days: DayTables,
-    tables: Sequence[DayTable],
-    plan: SortPlan,
-    executor: Executor,
-    *,
-    rule: str,
-    live: Predict | None,
-    decisions: Mapping[str, Decision],
-    weighted: bool,
-) -> Used:
-    """Choose the days of a window that a table is fitted to.
+def suspects(tables: Sequence[DayTable], profiles: Sequence[Profile], rule: DayRule) -> list[Finding]:
+    """Findings on the days of day tables.
 
     Parameters
     ----------
-    days, tables : the window's
-    rule : 'set_aside', 'refuse' or 'use'; see the configuration of windows
-    live : the live table's probabilities of scores; None: there is none that fits the log
-    decisions : by day, as they hold now
-    weighted : whether rows have weights
+    tables : of a window, without excluded days
+    profiles : of each
 
     Raises
     ------
     InputRejectedError
-        A day is strange and the rule refuses it; no day is left.
+        A day is strange, and the rule refuses that.
     """
-    out = {day for day, own in decisions.items() if own.decision == EXCLUDE}
-    let_in = {day for day, own in decisions.items() if own.decision == INCLUDE}
-    by_day = {day_of(table.day).isoformat(): table.day for table in tables}
-    excluded = [{"day": day, "reason": decisions[day].reason} for day in sorted(out & set(by_day))]
-    left = [table for table in tables if day_of(table.day).isoformat() not in out]
-    found: list[Finding] = []
-    if rule != USE and left:
-        facts = _facts(days, left, plan, executor, weighted)
-        found = suspect_days(facts, live, included=frozenset(by_day[day] for day in let_in if day in by_day))
-    if found and rule == REFUSE:
+    if rule.suspect == USE:
+        return []
+    own: dict[int, list[tuple[DayTable, Profile]]] = {}
+    for table, profile in zip(tables, profiles, strict=True):
+        own.setdefault(table.day, []).append((table, profile))
+    days = []
+    for day, parts in own.items():
+        rows = sum(table.receipt.rows for table, _ in parts)
+        unusable = sum(table.receipt.bad.total for table, _ in parts)
+        waiting = rows - unusable - sum(table.receipt.used for table, _ in parts)
+        total = Profile.total([profile for _, profile in parts])
+        days.append(DayFacts(day, rows, waiting, unusable, total, rule.weighted))
+    included = frozenset(day for day in own if day_of(day).isoformat() in rule.included)
+    found = suspect_days(days, rule.live, included=included)
+    if found and rule.suspect == REFUSE:
         raise InputRejectedError(
-            f"window.suspect_days is refuse: {_said(found)}; mend the day's files, or decide with `logcal days`"
+            f"window.suspect_days is refuse: {in_words(found)}; mend the day's files, or decide with `logcal days`"
         )
-    strange = {finding.day for finding in found}
-    kept = [table for table in left if table.day not in strange]
-    if not any(table.receipt.used for table in kept):
-        if found or excluded:
-            raise InputRejectedError(
-                "window: expected days to fit to, found none that is neither set aside nor excluded: "
-                f"{_said(found) or 'all are excluded'}; see `logcal days`"
-            )
-        kept = list(tables)
-    if found:
-        log.warning("days set aside: %s; `logcal days include` lets a day in", _said(found))
-    return Used(kept, found, excluded, sorted(let_in & set(by_day)))
+    return found
 
 
-def _said(found: Sequence[Finding]) -> str:
+def in_words(found: Sequence[Finding]) -> str:
+    """Findings, for a person."""
     return "; ".join(f"{day_of(finding.day)}: {', '.join(finding.reasons)}" for finding in found)
-
-
-def _facts(
-    days: DayTables, tables: Sequence[DayTable], plan: SortPlan, executor: Executor, weighted: bool
-) -> list[DayFacts]:
-    profiles = day_profiles(days.folder, tables, steps_per_unit(plan.grid), executor)
-    receipts: dict[int, list[RunReceipt]] = {}
-    for table in tables:
-        receipts.setdefault(table.day, []).append(table.receipt)
-    facts = []
-    for day, own in receipts.items():
-        rows, unusable = sum(r.rows for r in own), sum(r.bad.total for r in own)
-        waiting = rows - unusable - sum(r.used for r in own)
-        facts.append(DayFacts(day, rows, waiting, unusable, profiles[day], weighted))
-    return facts
