@@ -13,7 +13,10 @@ from typing import Any
 
 from calibrators.methods.intervals import NONE, VENN_ABERS
 from jobs.config.jobs import FitConfig
+from jobs.config.sections import AUTO_HOLDOUT, GateConfig
 from jobs.gate.requirements import (
+    DAYS_VARY,
+    Verdict,
     can_compare,
     change_of,
     check_holdout,
@@ -34,16 +37,18 @@ from pipeline.fit.calibration import Recipe
 from pipeline.fit.fitting import Content, Fitting
 from pipeline.fit.holdout import TRIAL, HoldOut, Trial, Trials
 from pipeline.log.logs import cut
-from pipeline.log.windows import Window
+from pipeline.log.windows import Window, day_of
 from pipeline.schema import SCORE_TABLE
 from pipeline.sort.day_tables import DayTables
 from pipeline.sort.run_files import most_bytes
 from pipeline.sort.score_table import scratch_bytes
 from pipeline.sort.source import Days, Source, window_facts
+from pipeline.sort.suspect_days import SET_ASIDE, DayRule, in_words
+from pipeline.table.day_decisions import read_decisions
 from pipeline.table.identity import run_id, software
-from pipeline.table.lookup_table import RESERVED
+from pipeline.table.lookup_table import RESERVED, Predictor
 from pipeline.table.map_change import MapChange
-from pipeline.table.published import Version
+from pipeline.table.published import Version, segments_of
 from pipeline.table.segment_maps import SegmentRules
 from pipeline.table.store import TableStore
 
@@ -81,6 +86,12 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
             settings["half_life"] = config.window.half_life_days
         if config.window.min_labelled:
             settings["min_labelled"] = config.window.min_labelled
+        if config.window.suspect_days != SET_ASIDE:
+            settings["suspect_days"] = config.window.suspect_days
+        decisions = {day: own.decision for day, own in read_decisions(store.folder).items()}
+        days = {day_of(day).isoformat() for day in window.days}
+        if own_days := {day: decision for day, decision in decisions.items() if day in days}:
+            settings["days"] = own_days
     identity = run_id("fit", log, settings)
     wants_candidate = config.store.publish == "candidate"
     keep = config.retention.versions
@@ -93,12 +104,17 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     sorting = Sorting.of(config, log, identity)
     if window is not None:
         kept = _day_tables(config, store, window)
-        fitting = replace(fitting, source=replace(fitting.source, kept=kept))
-    needed = fitting.scratch_bytes(write=config.score_table.keep or config.gate.holdout is not None)
-    if config.gate.holdout is not None:  # rows that the current version has not seen are sorted by themselves
+        rule = replace(
+            fitting.source.rule, live=_live(config, current), decisions=read_decisions(store.folder)
+        )
+        fitting = replace(fitting, source=replace(fitting.source, kept=kept, rule=rule))
+    asked = config.gate
+    gate = asked.resolved(window=config.window, live=current is not None)
+    needed = fitting.scratch_bytes(write=config.score_table.keep or gate.holds_out)
+    if gate.holds_out:  # rows that the current version has not seen are sorted by themselves
         needed += scratch_bytes(log, write=True)
     check_space(config.scratch, needed)
-    return Prepared(config, fitting, sorting, store, needed, seen, without)
+    return Prepared(config, fitting, sorting, store, needed, gate, seen, without)
 
 
 def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
@@ -120,10 +136,17 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
         )
     columns = columns_of(config.log, config.log.segment)
     log, window = open_dated(config.window, config.log.path, columns, without)
-    source = Source(
-        log, window, half_life=config.window.half_life_days, min_labelled=config.window.min_labelled
-    )
+    weighted = config.log.weight is not None
+    rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted)
+    source = Source(log, window, half_life=config.window.half_life_days, rule=rule)
     return Fitting(recipe, source, plan_of(config, log, transform=config.log.score_transform))
+
+
+def _live(config: FitConfig, current: Version | None) -> Predictor | None:
+    """The current version's probabilities, where the log's scores are what it takes and it has no segments."""
+    if current is None or current.manifest["score_transform"] != config.log.score_transform:
+        return None
+    return None if segments_of(current) else Predictor(current.lookup_path, (), config.log.sampling_rate)
 
 
 def recipe_of(config: FitConfig) -> Recipe:
@@ -199,7 +222,7 @@ class Prepared:
 
     Attributes
     ----------
-    seen : what CURRENT held at the start. without : see `prepare`.
+    gate : without `auto`. seen : what CURRENT held at the start. without : see `prepare`.
     """
 
     config: FitConfig
@@ -207,6 +230,7 @@ class Prepared:
     sorting: Sorting
     store: TableStore
     needed: int
+    gate: GateConfig
     seen: str | None = None
     without: Collection[str] = ()
 
@@ -280,15 +304,21 @@ class Prepared:
             change = change_of(content, self.store.current(), f"{scratch}/content")
             facts = {} if source.window is None else {"window": window_facts(source, days)}
             manifest = self._manifest(content, time.perf_counter() - started) | facts
-            version = self._publish(content, manifest, keep, trial, change)
+            if days.set_aside:
+                _logger.warning(
+                    "days set aside: %s; `logcal days include` lets a day in", in_words(days.set_aside)
+                )
+            spread = days.spread if self.gate.days else 0.0
+            held_out = None if trial is None else self._judge(trial, spread)
+            version = self._publish(content, manifest, keep, held_out, change)
         if source.window is not None and source.kept is not None:
             source.kept.tidy(source.window, days.tables)
         return _outcome(content.table.facts(), version)
 
     def _fit(self, fitting: Fitting, executor: Executor) -> tuple[Content, Days, Trial | None]:
         """The table; and where rows are held out, the candidate that was fitted without them."""
-        gate = self.config.gate
-        if gate.holdout is None:
+        gate = self.gate
+        if not gate.holds_out:
             return *fitting.fit(executor), None
         total, days = fitting.source.sort(replace(fitting.plan, write=None), executor)
         current = self.store.current()
@@ -300,17 +330,21 @@ class Prepared:
             return trial.content, days, trial
         return fitting.fit(executor, total)[0], days, trial
 
+    def _judge(self, trial: Trial, spread: float | None) -> Verdict:
+        asked = self.config.gate.holdout != AUTO_HOLDOUT
+        found = DAYS_VARY if spread is None else spread
+        return judge_held_out(self.gate, trial.held_out, trial.positives, found, asked=asked)
+
     def _publish(
         self,
         content: Content,
         manifest: dict[str, Any],
         keep: str | None,
-        trial: Trial | None,
+        held_out: Verdict | None,
         change: MapChange | None,
     ) -> Version:
         """Publish, unless the gate or what is current by now speaks against it."""
         config = self.config
-        held_out = None if trial is None else judge_held_out(config.gate, trial.held_out, trial.positives)
         data, current = content.facts["data"], self.store.current()
         verdict = judge(config.gate, data, content.whole, change, current, held_out)
         manifest |= verdict.manifest()

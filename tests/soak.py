@@ -123,6 +123,7 @@ class Soak:
             "gate.min_positives=1",
             "gate.max_rows_drop=1",
             "gate.ranking=false",
+            "gate.holdout=none",
             "retention.versions=1000",
             *window,
         ]
@@ -215,7 +216,13 @@ class Soak:
         methods = ("isotonic", "histogram", "platt", "sbb")
         while not self.stop.wait(pause):
             method = self.random.choice(methods)
-            table = ("store.table=t", "gate.min_rows=1", "gate.max_rows_drop=1", "gate.ranking=false")
+            table = (
+                "store.table=t",
+                "gate.min_rows=1",
+                "gate.max_rows_drop=1",
+                "gate.ranking=false",
+                "gate.holdout=none",
+            )
             done = self.run(
                 "fit",
                 *table,
@@ -317,7 +324,13 @@ class Soak:
                 target = root / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(self.filesystem.cat_file(f"{self.url}/log/{name}"))
-            rules = ("gate.min_rows=1", "gate.max_rows_drop=1", "gate.ranking=false", "store.force=true")
+            rules = (
+                "gate.min_rows=1",
+                "gate.max_rows_drop=1",
+                "gate.ranking=false",
+                "gate.holdout=none",
+                "store.force=true",
+            )
             window = ("window.column=day", "window.last=3d") if self.windowed else ()
             for name in self.poison & set(self._names()):
                 self.filesystem.rm_file(f"{self.url}/log/{name}")
@@ -342,7 +355,12 @@ def soak(place: Soak, seconds: float, pause: float) -> bool:
         place.filesystem.makedirs(f"{place.url}/first", exist_ok=True)
         place.filesystem.pipe_file(path, place._content(f"date={dt.date(2026, 1, 1)}"))
     place.run(
-        "fit", f"log.path={place.url}/first", "gate.min_rows=1", "gate.min_positives=1", "gate.ranking=false"
+        "fit",
+        f"log.path={place.url}/first",
+        "gate.min_rows=1",
+        "gate.min_positives=1",
+        "gate.ranking=false",
+        "gate.holdout=none",
     )
     place.arrive()
     threads = [

@@ -53,7 +53,7 @@ def test_a_fit_of_segments_does_not_import_pandas(tmp_path):
         "segments.min_positives": 1,
         "store.path": tmp_path / "store",
         "store.table": "t",
-        "gate": "{min_rows: 0, min_positives: 0, ranking: false}",
+        "gate": "{min_rows: 0, min_positives: 0, ranking: false, holdout: none}",
         "scratch": tmp_path,
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -348,7 +348,7 @@ def test_a_fit_and_its_evaluation_import_neither_pandas_nor_scikit_learn(place, 
         "cluster.kind": "inline",
     }
     for job, more in (
-        ("fit", {"gate": "{min_rows: 0, min_positives: 0, ranking: false}"}),
+        ("fit", {"gate": "{min_rows: 0, min_positives: 0, ranking: false, holdout: none}"}),
         ("evaluate", {"output.path": tmp_path / "out"}),
     ):
         given = [part for key, value in (settings | more).items() for part in ("--set", f"{key}={value}")]

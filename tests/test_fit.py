@@ -42,7 +42,7 @@ def test_a_published_table_is_the_calibrator_fitted_in_memory(tmp_path, monkeypa
     monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, *sizes: small(plan))
     settings = [
         f"log.path={tmp_path / 'log'}", f"store.path={tmp_path / 'store'}", "store.table=t",
-        "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}",
+        "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false, holdout: none}",
         f"calibrator.method={method}", *(["log.weight=w"] if weighted else []),
     ]  # fmt: skip
     outcome = fit.prepare(load(FitConfig, settings=settings)).execute(InlineExecutor())
@@ -65,7 +65,7 @@ def test_a_published_table_is_the_calibrator_fitted_in_memory(tmp_path, monkeypa
 def fitted(tmp_path, table, *more):
     pq.write_table(table, tmp_path / "log.parquet")
     settings = [f"log.path={tmp_path / 'log.parquet'}", f"store.path={tmp_path / 'store'}", "store.table=t"]
-    settings += ["gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false}"]
+    settings += ["gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false, holdout: none}"]
     return fit.prepare(load(FitConfig, settings=[*settings, *more])).execute(InlineExecutor())
 
 

@@ -115,6 +115,47 @@ def test_a_large_change_is_warned_of_and_refused_where_that_is_wanted(place, gat
     assert 0.5 < done.json["gate"]["change"]["relative"] <= 1
 
 
+def test_percent_is_refused_beside_probabilities(place, gated):
+    columns = predictions(4000)
+    place.write_log(columns)
+    first = gated().expect(0).json["version"]
+    percent = place.write_log(dict(columns, score=100 * columns["score"]), name="percent")
+    gated(log__path=percent).expect(4, "gate.scale: expected scores from", "such as percent?")
+    assert place.current == first
+
+
+def test_rows_are_held_out_where_there_is_a_version_to_compare_with(place, gated):
+    place.write_log(predictions(4000))
+    assert "holdout" not in gated().expect(0).json["gate"]
+    more = place.write_log(predictions(4000, seed=1), name="more")
+    held = gated(log__path=more).expect(0).json["gate"]["holdout"]
+    assert held["judged"]
+    assert 300 < held["rows"] < 500
+    others = place.write_log(predictions(4000, seed=2), name="others")
+    assert "holdout" not in gated("gate.holdout=none", log__path=others).expect(0).json["gate"]
+    assert gated("gate.holdout=30%", log__path=others).expect(0).json["gate"]["holdout"]["rows"] > 1000
+
+
+def test_the_cure_of_a_drift_is_not_refused(place, gated):
+    columns = predictions(20_000)
+    place.write_log(columns)
+    gated("window.column=day", "window.last=3d", **_days(place, "before", columns, 1.0)).expect(0)
+    done = gated("window.column=day", "window.last=3d", **_days(place, "after", columns, 3.0)).expect(0)
+    held = done.json["gate"]["holdout"]
+    assert held["compared"]
+    assert held["against_current"]["log_loss"]["difference"] < 0
+
+
+def _days(place, name, columns, power):
+    rows = columns["score"].size
+    random = np.random.default_rng(7)
+    label = (random.random(rows) < columns["score"] ** power).astype(np.int8)
+    first = 20260101 if name == "before" else 20260104
+    return {
+        "log__path": place.write_log(dict(columns, label=label, day=first + np.arange(rows) % 3), name=name)
+    }
+
+
 def test_thin_segments_have_a_gate_too(place, gated):
     columns = predictions(900, country=np.array(["at", "be"])[np.arange(900) % 2])
     place.write_log(columns)

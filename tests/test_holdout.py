@@ -260,7 +260,7 @@ def test_the_last_days_are_held_out(place, call):
 
 def test_lost_positives_are_noticed(place, call):
     days(place, lost=0.5)
-    refused = call("fit", "window.column=date", "gate={holdout: 1d}", "--json")
+    refused = call("fit", "window.column=date", "window.suspect_days=use", "gate={holdout: 1d}", "--json")
     refused.expect(
         4, "gate.holdout: expected about", "positives on held-out rows", "more than chance explains"
     )

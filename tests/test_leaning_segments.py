@@ -369,7 +369,7 @@ def test_a_changed_number_is_noticed(tmp_path):
 
 def run(job, config, root, **sections):
     """Run a job in this process; returns its summary."""
-    gate = {"min_rows": 0, "min_positives": 0, "ranking": False}
+    gate = {"min_rows": 0, "min_positives": 0, "ranking": False, "holdout": "none"}
     content = {
         "log": {"path": str(root / "log"), "segment": ["a", "b"]},
         "store": {"path": str(root / "store"), "table": "t"},

@@ -235,8 +235,8 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
             "min_positives": RULES.min_positives,
         },
         "score_table": {"keep": case.keep, "grid": "1e-2" if case.grid else "none"},
-        "window": {"column": "date", "last": "3d"} if case.window else {},
-        "gate": {"min_rows": 0, "min_positives": 0, "ranking": False},
+        "window": {"column": "date", "last": "3d", "suspect_days": "use"} if case.window else {},
+        "gate": {"min_rows": 0, "min_positives": 0, "ranking": False, "holdout": "none"},
         "scratch": f"{place}/scratch",
         "cluster": {"kind": "inline" if case.kind == "store" else case.kind},
     }

@@ -161,7 +161,13 @@ def refit(place, arriving):
             "store": {"path": str(place.store), "table": place.table},
             "output": {"path": str(place.output)},
             "refit": {"every": "1h"},
-            "gate": {"min_rows": 1, "min_positives": 1, "max_rows_drop": 1, "ranking": False},
+            "gate": {
+                "min_rows": 1,
+                "min_positives": 1,
+                "max_rows_drop": 1,
+                "ranking": False,
+                "holdout": "none",
+            },
             "scratch": str(place.scratch),
         }
     )

@@ -70,7 +70,13 @@ def run(root: Path, path, store: str = "store", /, *, executor=None, **sections)
         "store": {"path": str(root / store), "table": "ads"},
         "scratch": str(root),
         "cluster": {"kind": "inline"},
-        "gate": {"min_rows": 0, "min_positives": 0, "max_rows_drop": 1.0, "ranking": False},
+        "gate": {
+            "min_rows": 0,
+            "min_positives": 0,
+            "max_rows_drop": 1.0,
+            "ranking": False,
+            "holdout": "none",
+        },
         **sections,
     }
     return fit.prepare(FitConfig.model_validate(config)).execute(executor or InlineExecutor()).summary

@@ -178,6 +178,13 @@ class WindowConfig(Section):
         description="With window.column: share of a day's rows that must have their label for the day to be used, in "
         "[0, 1]. Positives and negatives become known at different speeds: what is known of a day early is biased.",
     )
+    suspect_days: Literal["set_aside", "refuse", "use"] = Field(
+        "set_aside",
+        description="With window.column, in fits: what becomes of a day that differs from the others more than days do "
+        "(rows, labels, share of positives, scores, ranking, calibration, copies). set_aside: the fit goes on without "
+        "it, and says so; two such days in a row that are alike are drift and are used. refuse: exit 3. use: no day is "
+        "compared. `logcal days` excludes and includes days by hand.",
+    )
     half_life: Annotated[Text, AfterValidator(check_days)] | None = Field(
         None,
         description="With window.column: the number of days, such as 14d, after which a row counts half as much as "
@@ -331,18 +338,23 @@ def _share_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, float) else value
 
 
+AUTO_HOLDOUT, NO_HOLDOUT = "auto", "none"
+
+
 def _check_holdout(text: str) -> str:
-    if re.fullmatch(r"[1-9]\d{0,4}d", text):
+    if text in (AUTO_HOLDOUT, NO_HOLDOUT) or re.fullmatch(r"[1-9]\d{0,4}d", text):
         return text
     try:
-        share = float(text)
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
+        hint = f": write {text}% or {text}d" if re.fullmatch(r"[1-9]\d?", text) else ""
         raise ValueError(
-            f"expected a share of the rows such as 0.2, or a number of days such as 1d, found {text!r}"
+            "expected a share of the rows such as 0.2 or 20%, a number of days such as 1d, auto or none, found "
+            f"{text!r}{hint}"
         )
-    return text
+    return str(share)
 
 
 class GateConfig(Section):
@@ -379,9 +391,10 @@ class GateConfig(Section):
         "relative to the mean probability. null: any, with a warning from 0.5 on.",
     )
     holdout: Annotated[str, BeforeValidator(_share_as_text), AfterValidator(_check_holdout)] | None = Field(
-        None,
-        description="Rows to judge the table on, which it is not fitted to: a share of them such as 0.2, chosen by "
-        "their content, or with window.column the last days, such as 1d. null: none.",
+        AUTO_HOLDOUT,
+        description="Rows to judge the table on, which it is not fitted to: a share of them such as 0.2 or 20%, chosen "
+        "by their content, or with window.column the last days, such as 1d. auto: where there is a current version to "
+        "compare with, the last day, or without a window a tenth of the rows. none: no rows.",
     )
     refit: bool = Field(
         True,
@@ -396,17 +409,30 @@ class GateConfig(Section):
     @property
     def share(self) -> float | None:
         """The share of rows that are held out, where it is one."""
-        return None if self.holdout is None or self.holdout.endswith("d") else float(self.holdout)
+        return None if self.holdout is None or self.holdout[-1] not in "0123456789" else float(self.holdout)
 
     @property
     def days(self) -> int:
         """The number of last days that are held out."""
-        return int(self.holdout.removesuffix("d")) if self.holdout and self.holdout.endswith("d") else 0
+        return int(self.holdout[:-1]) if self.holdout and self.holdout.endswith("d") else 0
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether rows are held out, as far as the configuration alone says it."""
+        return self.share is not None or self.days > 0
+
+    def resolved(self, *, window: WindowConfig, live: bool) -> GateConfig:
+        """The same with `auto` replaced by what it means here. live : whether there is a current version."""
+        if self.holdout != AUTO_HOLDOUT:
+            return self
+        by_days = window.column is not None and window.length > 1
+        found = NO_HOLDOUT if not live else "1d" if by_days else "0.1"
+        return self.model_copy(update={"holdout": found})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The other keys only mean something with a holdout."""
-        if not self.refit and self.holdout is None:
-            yield "refit", "only goes with gate.holdout, found gate.holdout=null"
+        if not self.refit and not self.holds_out:
+            yield "refit", f"only goes with gate.holdout, found gate.holdout={self.holdout}"
 
 
 class RetentionConfig(Section):

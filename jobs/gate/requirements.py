@@ -34,8 +34,6 @@ def check_holdout(config: FitConfig) -> None:
         They cannot.
     """
     gate = config.gate
-    if gate.holdout is None:
-        return
     if gate.days and config.window.column is None:
         raise ConfigError(
             f"gate.holdout: expected window.column with a number of days, found {gate.holdout} without it: which rows "
@@ -52,7 +50,7 @@ def can_compare(config: FitConfig, current: Version | None, without: Collection[
     """Whether rows that are held out say through which maps of the current version they go; if not, it is warned."""
     others = () if current is None else segments_of(current)
     more = tuple(name for name in others if name not in config.log.segment)
-    if config.gate.holdout is None or not more:
+    if not more:
         return True
     own = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment + more)
     try:
@@ -91,27 +89,42 @@ RARE = 100
 """Held-out rows of the rarer label, below which they prove nothing."""
 WORSE = 0.002
 """Of the log loss of the share of positives: by how much a table's may be above the current one's."""
+PERCENT = 4.0
+"""From which on scores are not probabilities that rounding put above 1."""
+DAYS_VARY = 0.12
+"""Standard deviation between days of the logarithm of observed over expected positives, where it is not known."""
 OFF = 3.3
 """Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
 
 
-def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: float) -> Verdict:
+def judge_held_out(
+    config: GateConfig, held: HeldOut, fitted_positives: float, spread: float = 0.0, *, asked: bool = True
+) -> Verdict:
     """Judge a map by rows that it was not fitted to.
 
+    A map that is better than the current one goes live, whatever the number of positives: it is the cure of a drift.
+
+    Parameters
+    ----------
     fitted_positives : rows with label 1 that it was fitted to, as weights count them
+    spread : standard deviation between days of the logarithm of observed over expected positives, where the rows are of
+        other days than those that the map was fitted to
+    asked : whether a person asked for it; otherwise nothing is said of rows that are too few
     """
-    failed, warnings = [], []
+    failed: list[tuple[str, str]] = []
+    warnings = []
     if held.rows.rarer < RARE:
-        warnings.append(
-            f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
-            f"{held.rows.rarer:,.10g} of the rarer one"
-        )
+        if asked:
+            warnings.append(
+                f"the table was not judged: expected at least {RARE} held-out rows of each label, found "
+                f"{held.rows.rarer:,.10g} of the rarer one"
+            )
         return Verdict({**held.as_dict(), "judged": False, "compared": False}, [], warnings)
-    bars, observed = held.bars, held.rows.positives
-    if held.expected:
-        apart = math.log(observed / held.expected)
-        if abs(apart) > OFF * math.sqrt(1 / observed + 1 / max(fitted_positives, 1)):
-            said = f"expected about {held.expected:,.0f} positives on held-out rows, found {observed:,.0f}"
+    bars = held.bars
+    if (said := _unexpected(held, fitted_positives, spread)) is not None:
+        if _better(held):
+            warnings.append(f"{said}; the current version is further off")
+        else:
             failed.append(("holdout", f"{said}: more than chance explains"))
     if config.ranking and bars is not None and bars.auc is not None and bars.auc_error is not None:
         said = f"found an AUC of {bars.auc:.3f} +- {bars.auc_error:.3f} on held-out rows"
@@ -134,7 +147,7 @@ def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: float) -
                         f"{said} (+{loss.difference:.2g} +- {loss.error:.2g}): worse than the current version",
                     )
                 )
-    elif held.current:
+    elif held.current and asked:
         warnings.append(
             f"the table was not compared with the current version: expected at least {RARE} held-out rows of each "
             f"label that neither was fitted to, found {held.fresh.rarer:,.10g} of the rarer one"
@@ -146,6 +159,25 @@ def judge_held_out(config: GateConfig, held: HeldOut, fitted_positives: float) -
         )
     refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
     return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
+
+
+def _unexpected(held: HeldOut, fitted_positives: float, spread: float) -> str | None:
+    """What is said of more or fewer positives than chance and the variation of days explain; None otherwise."""
+    observed = held.rows.positives
+    if not held.expected:
+        return None
+    error = math.sqrt(1 / observed + 1 / max(fitted_positives, 1) + spread**2)
+    if abs(math.log(observed / held.expected)) <= OFF * error:
+        return None
+    return f"expected about {held.expected:,.0f} positives on held-out rows, found {observed:,.0f}"
+
+
+def _better(held: HeldOut) -> bool:
+    """Whether the current version is known to have the higher log loss on rows that neither was fitted to."""
+    against = held.against
+    if against is None or held.fresh.rarer < RARE or against.log_loss.difference is None:
+        return False
+    return against.log_loss.difference < 0
 
 
 def held_out_line(gate: dict[str, Any]) -> str | None:
@@ -184,6 +216,7 @@ def judge(
     """
     facts: dict[str, Any] = {"rows": data["rows_used"], "rows_positive": data["rows_positive"]}
     failed, warnings = _sizes(config, data, current), []
+    failed += _scale(data, current)
     if whole is not None:
         auc, error = ranking(whole)
         facts |= {"auc": auc, "auc_error": error}
@@ -231,6 +264,17 @@ def _sizes(config: GateConfig, data: dict[str, Any], current: Version | None) ->
         )
         failed.append(("max_rows_drop", f"{said}, found {rows:,}"))
     return failed
+
+
+def _scale(data: dict[str, Any], current: Version | None) -> list[tuple[str, str]]:
+    """What scores fail that are on another scale than those of the current version, such as percent."""
+    before = {} if current is None else current.manifest["data"]
+    low, high = (before.get(f"{end}_score") for end in ("lowest", "highest"))
+    found = data.get("highest_score")
+    if low is None or high is None or found is None or low < 0 or not high <= 1 < PERCENT < found:
+        return []
+    said = f"expected scores from {low:.4g} to {high:.4g}, as the current version's, found some up to {found:.4g}"
+    return [("scale", f"{said}: is it another scale, such as percent?")]
 
 
 def _ranking(

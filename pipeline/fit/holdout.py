@@ -25,6 +25,7 @@ from pipeline.sort.score_table import SortedRows, SortPlan, merge_rows
 from pipeline.sort.segment_predictions import compare_predictions, order_predictions
 from pipeline.sort.segment_rows import SegmentRows
 from pipeline.sort.source import Days, Source
+from pipeline.sort.suspect_days import EVERY_DAY
 from pipeline.table.lookup_table import Predictor
 from pipeline.table.published import Version, segments_of
 
@@ -390,7 +391,7 @@ class Trials:
             tables = [t for t in self._tables if not self.rule.days or t.day >= self._first_held]
             fresh = [table for table in tables if not self._seen_day(table.day)]
             only = frozenset(table.day for table in fresh)
-            found = replace(source, kept=None, min_labelled=0.0, tables=fresh, only=only) if fresh else None
+            found = replace(source, kept=None, rule=EVERY_DAY, tables=fresh, only=only) if fresh else None
             return found, len(fresh) == len(tables)
         log = source.log
         files = tuple(file for file in log.files if (file.path, file.size, file.rows) not in self._seen)

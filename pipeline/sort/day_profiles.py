@@ -54,6 +54,12 @@ class Profile(NamedTuple):
         """Rows of each cell."""
         return self.negatives + self.positives
 
+    def scaled(self, rows: float) -> Profile:
+        """The same shares of so many rows."""
+        total = float(self.weight.sum())
+        factor = rows / total if total > 0 else 1.0
+        return self._replace(negatives=self.negatives * factor, positives=self.positives * factor)
+
     @classmethod
     def of(cls, score: Array, weight: Array, positives: Array) -> Profile:
         """Profile of points.
@@ -95,28 +101,29 @@ def middle_of(cell: Integers) -> Array:
     return np.where(np.abs(middle) < np.finfo(np.float64).tiny, 0.0, middle)
 
 
-def profile_day(folder: str, table: DayTable, per_unit: float | None) -> Profile:
+def profile_day(place: str, table: DayTable, per_unit: float | None) -> Profile:
     """Profile of a day table, which is made once and kept in the table's folder.
 
     Parameters
     ----------
-    folder : of the table
+    place : folder of the tables' folders
     per_unit : steps of the score grid, which tables of counts need
     """
+    folder = f"{place}/{table.name}"
     known = _read(folder)
     if known is not None:
         return known
     runs = list(table.receipt.runs)
-    place = Folder.at(folder)
+    kept = Folder.at(folder)
     if table.counts is not None:
         assert per_unit is not None
         runs.append(add_counts((table.counts,), per_unit, f"{folder}/{_COUNTS}"))
     found = Profile.total([of_sections(read_run(run)) for run in runs])
     if table.counts is not None:
-        place.remove(_COUNTS)
+        kept.remove(_COUNTS)
     content = io.BytesIO()
     np.save(content, np.stack([found.cell.astype(np.float64), found.negatives, found.positives]))
-    place.replace(PROFILE, content.getvalue())
+    kept.replace(PROFILE, content.getvalue())
     return found
 
 

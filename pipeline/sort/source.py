@@ -15,23 +15,31 @@ from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_of
 from pipeline.sort.day_counts import Counts, add_counts, cluster
+from pipeline.sort.day_profiles import Profile, profile_day
 from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days
 from pipeline.sort.decay import weigh_day, with_weights
 from pipeline.sort.run_files import Run, most_bytes
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan, add_sort, add_up, scratch_bytes
+from pipeline.sort.suspect_days import EVERY_DAY, USE, DayRule, Finding, in_words, suspects
+from pipeline.table.day_decisions import EXCLUDE, INCLUDE, Decision
 
 
 class Days(NamedTuple):
     """The day tables of a window.
 
-    tables : all of them, by day. used : those of days whose labels are known well enough. thin : what there is of the
-        other days, for people
+    tables : all of them, by day. used : those that are fitted to. thin : days whose labels are not known well enough
+    set_aside : findings on strange days. excluded, included : days that a person decided on, with the reasons
+    spread : how much days vary, see `suspects`
     """
 
     tables: tuple[DayTable, ...] = ()
     used: tuple[DayTable, ...] = ()
     thin: tuple[dict[str, Any], ...] = ()
+    set_aside: tuple[Finding, ...] = ()
+    excluded: tuple[dict[str, str], ...] = ()
+    included: tuple[dict[str, str], ...] = ()
+    spread: float | None = None
 
 
 class Sorted(NamedTuple):
@@ -50,7 +58,7 @@ class Source:
     log : their log. window : which of its days; None: all of it.
     kept : the day tables of a published table; None: nothing of the days is kept.
     half_life : in days, after which a row counts half; None: all count the same.
-    min_labelled : of a day's rows, the share that must not be waiting for their label; other days are left out.
+    rule : which days are used.
     tables : of the window, where they are known. only : days of the window; None: all.
     """
 
@@ -58,7 +66,7 @@ class Source:
     window: Window | None = None
     kept: DayTables | None = None
     half_life: int | None = None
-    min_labelled: float = 0.0
+    rule: DayRule = EVERY_DAY
     tables: Sequence[DayTable] | None = None
     only: frozenset[int] | None = None
 
@@ -79,8 +87,8 @@ class Source:
     def add(self, graph: Graph, plan: SortPlan) -> Sorted:
         """Add what sorts the rows to a graph; return references.
 
-        Of a log `sort-i -> check`. Of a window `sort-i -> days-k -> covered -> total`; with a half-life `weigh-k`
-        follows on the days, and of days that are counts on a score grid `add-i` on those that are used.
+        Of a log `sort-i -> check`. Of a window `sort-i -> days-k -> profile-k -> choose -> total`; with a half-life
+        `weigh-k` follows on the days, and of days that are counts on a score grid `add-i` on those that are used.
         """
         if self.window is None:
             return Sorted(add_sort(graph, self.log, plan))
@@ -91,6 +99,11 @@ class Source:
             found = add_scratch_days(graph, self.window, plan, self.only)
         else:
             place, found = str(self.kept.folder), self.kept.add(graph, self.window, plan)
+        profiles: list[Any] = []
+        if self.rule.suspect != USE:
+            profiles = graph.layer(
+                "profile", profile_day, [(place, table, per_unit) for table in found], shown=False
+            )
         if self.half_life is not None:
             how = (self.window.last, self.half_life)
             tasks = [
@@ -98,7 +111,7 @@ class Source:
                 for i, table in enumerate(found)
             ]
             found = graph.layer("weigh", weigh_day, tasks)
-        days = graph.task("covered", covered, found, self.min_labelled)
+        days = graph.task("choose", choose_days, found, profiles, self.rule)
         added: list[Any] = []
         if per_unit is not None:
             clusters = graph.entries(
@@ -170,22 +183,33 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
     }
     if days.thin:
         facts["days_unlabelled"] = list(days.thin)
+    if days.set_aside:
+        facts["days_set_aside"] = [finding.as_dict() for finding in days.set_aside]
+    for name, decided in (("days_excluded", days.excluded), ("days_included", days.included)):
+        if decided:
+            facts[name] = list(decided)
     if source.half_life is not None:
         facts["half_life"] = source.half_life
     return facts
 
 
-def covered(tables: list[DayTable], share: float) -> Days:
-    """Tell the tables of the days of which enough rows have a label from those of other days.
+def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) -> Days:
+    """Choose the days of a window that are used.
 
     Parameters
     ----------
     tables : of a window
-    share : of a day's rows that must not be waiting for their label, in [0, 1]
+    profiles : of each; none with a rule that sets no strange days aside
+
+    Raises
+    ------
+    InputRejectedError
+        A day is strange and the rule refuses that; no day is left.
 
     Notes
     -----
-    Positives and negatives become known at different speeds: what is known of a day early is biased.
+    Days with too few labels are left out since positives and negatives become known at different speeds: what is known
+    of a day early is biased.
     """
     rows: dict[int, int] = {}
     waiting: dict[int, int] = {}
@@ -194,15 +218,36 @@ def covered(tables: list[DayTable], share: float) -> Days:
         rows[table.day] = rows.get(table.day, 0) + receipt.rows
         left = receipt.rows - receipt.used - receipt.bad.total
         waiting[table.day] = waiting.get(table.day, 0) + left
-    thin = {day for day, count in rows.items() if count and waiting[day] > (1 - share) * count}
-    every = sorted(tables, key=lambda table: (table.day, table.name))
+    thin = {day for day, count in rows.items() if count and waiting[day] > (1 - rule.min_labelled) * count}
+    excluded, included = rule.decided(tables, EXCLUDE), rule.decided(tables, INCLUDE)
+    order = sorted(range(len(tables)), key=lambda i: (tables[i].day, tables[i].name))
+    every = [tables[i] for i in order]
+    left_in = [i for i in order if tables[i].day not in thin and tables[i].day not in excluded]
+    found, spread = suspects([tables[i] for i in left_in], [profiles[i] for i in left_in if profiles], rule)
+    strange = {finding.day for finding in found}
+    used = tuple(tables[i] for i in left_in if tables[i].day not in strange)
+    if (found or excluded) and not any(table.receipt.used for table in used):
+        raise InputRejectedError(
+            "window: expected days to fit to, found none that is neither set aside nor excluded: "
+            f"{in_words(found) or 'all are excluded'}; decide with `logcal days`"
+        )
     return Days(
         tuple(every),
-        tuple(table for table in every if table.day not in thin),
+        used,
         tuple(
             {"day": day_of(day).isoformat(), "rows": rows[day], "rows_waiting": waiting[day]}
             for day in sorted(thin)
         ),
+        tuple(found),
+        _said(excluded),
+        _said(included),
+        spread,
+    )
+
+
+def _said(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:
+    return tuple(
+        {"day": day_of(day).isoformat(), "reason": own.reason} for day, own in sorted(decided.items())
     )
 
 

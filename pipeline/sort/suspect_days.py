@@ -24,7 +24,8 @@ from logcal.errors import InputRejectedError
 from pipeline.log.windows import day_of
 from pipeline.sort.day_profiles import Profile
 from pipeline.sort.day_tables import DayTable
-from pipeline.table.predictor import Predictor
+from pipeline.table.day_decisions import INCLUDE, Decision
+from pipeline.table.lookup_table import Predictor
 
 SET_ASIDE, REFUSE, USE = "set_aside", "refuse", "use"
 """What becomes of a strange day."""
@@ -358,25 +359,46 @@ class DayRule:
     min_labelled : of a day's rows, the share that must not be waiting for their label, in [0, 1]
     suspect : what becomes of a strange day: 'set_aside', 'refuse' or 'use'
     live : the live table's probabilities of scores; None: there is none that fits the log
-    included, excluded : days that a person decided on, such as 2026-01-31, with the reasons
+    decisions : of persons, by day such as 2026-01-31; they hold for a day as it was then
     weighted : whether rows have weights
     """
 
     min_labelled: float = 0.0
     suspect: str = USE
     live: Predictor | None = None
-    included: Mapping[str, str] = field(default_factory=dict)
-    excluded: Mapping[str, str] = field(default_factory=dict)
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
     weighted: bool = False
 
+    def decided(self, tables: Sequence[DayTable], decision: str) -> dict[int, Decision]:
+        """Days of day tables on which a person decided so. A scratch table's files are not looked at."""
+        contents: dict[int, list[str]] = {}
+        for table in tables:
+            contents.setdefault(table.day, []).append(table.content)
+        own = {day: self.decisions.get(day_of(day).isoformat()) for day in contents}
+        return {
+            day: one
+            for day, one in own.items()
+            if one is not None and one.decision == decision and one.holds(contents[day])
+        }
 
-def suspects(tables: Sequence[DayTable], profiles: Sequence[Profile], rule: DayRule) -> list[Finding]:
-    """Findings on the days of day tables.
+
+EVERY_DAY = DayRule()
+"""No day is left out."""
+
+
+def suspects(
+    tables: Sequence[DayTable], profiles: Sequence[Profile], rule: DayRule
+) -> tuple[list[Finding], float | None]:
+    """Findings on the days of day tables, and how much days vary.
 
     Parameters
     ----------
     tables : of a window, without excluded days
-    profiles : of each
+    profiles : of each; none with the rule 'use'
+
+    Returns
+    -------
+    findings; standard deviation between days of the logarithm of observed over expected positives, None: not known
 
     Raises
     ------
@@ -384,7 +406,7 @@ def suspects(tables: Sequence[DayTable], profiles: Sequence[Profile], rule: DayR
         A day is strange, and the rule refuses that.
     """
     if rule.suspect == USE:
-        return []
+        return [], None
     own: dict[int, list[tuple[DayTable, Profile]]] = {}
     for table, profile in zip(tables, profiles, strict=True):
         own.setdefault(table.day, []).append((table, profile))
@@ -394,14 +416,30 @@ def suspects(tables: Sequence[DayTable], profiles: Sequence[Profile], rule: DayR
         unusable = sum(table.receipt.bad.total for table, _ in parts)
         waiting = rows - unusable - sum(table.receipt.used for table, _ in parts)
         total = Profile.total([profile for _, profile in parts])
+        if (
+            rule.weighted
+        ):  # weights say little of how much rows vary by chance: all together count as the rows there are
+            total = total.scaled(sum(table.receipt.used for table, _ in parts))
         days.append(DayFacts(day, rows, waiting, unusable, total, rule.weighted))
-    included = frozenset(day for day in own if day_of(day).isoformat() in rule.included)
+    included = frozenset(rule.decided(tables, INCLUDE))
     found = suspect_days(days, rule.live, included=included)
     if found and rule.suspect == REFUSE:
         raise InputRejectedError(
             f"window.suspect_days is refuse: {in_words(found)}; mend the day's files, or decide with `logcal days`"
         )
-    return found
+    strange = {finding.day for finding in found}
+    return found, between_days([own for own in days if own.day not in strange], rule.live)
+
+
+def between_days(days: Sequence[DayFacts], predict: Predict | None = None) -> float | None:
+    """Standard deviation between days of the logarithm of observed over expected positives; None for few days."""
+    number = next(number for number in NUMBERS if number.name == "calibration")
+    filled = [own for own in days if own.rows]
+    seen = [own.get(number.name) for own in _numbers(filled, predict, filled).values()]
+    known = [one for one in seen if one is not None]
+    if len(known) < 3:
+        return None
+    return _spread(number, np.array([one[0] for one in known]), np.array([one[1] for one in known]))[1]
 
 
 def in_words(found: Sequence[Finding]) -> str:
