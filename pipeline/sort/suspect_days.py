@@ -370,7 +370,9 @@ class DayRule:
     weighted: bool = False
 
     def decided(self, tables: Sequence[DayTable], decision: str) -> dict[int, Decision]:
-        """Days of day tables on which a person decided so. A scratch table's files are not looked at."""
+        """Days of a store's day tables on which a person decided so."""
+        if not self.decisions:
+            return {}
         contents: dict[int, list[str]] = {}
         for table in tables:
             contents.setdefault(table.day, []).append(table.content)
