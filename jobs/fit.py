@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import time
 from collections.abc import Collection
@@ -105,7 +106,10 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     if window is not None:
         kept = _day_tables(config, store, window)
         rule = replace(
-            fitting.source.rule, live=_live(config, current), decisions=read_decisions(store.folder)
+            fitting.source.rule,
+            live=_live(config, current),
+            decisions=read_decisions(store.folder),
+            shares=_usual_shares(current),
         )
         fitting = replace(fitting, source=replace(fitting.source, kept=kept, rule=rule))
     asked = config.gate
@@ -140,6 +144,20 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
     rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted)
     source = Source(log, window, half_life=config.window.half_life_days, rule=rule)
     return Fitting(recipe, source, plan_of(config, log, transform=config.log.score_transform))
+
+
+def _usual_shares(current: Version | None) -> dict[int, float]:
+    """Share of the rows with a label by the age of the day, as the fit of the current version found them."""
+    window = None if current is None else current.manifest.get("window")
+    if window is None:
+        return {}
+    strange = {day["day"] for day in window.get("days_set_aside", ())}
+    last = dt.date.fromisoformat(window["last"])
+    return {
+        (last - dt.date.fromisoformat(day["day"])).days: day["rows_used"] / day["rows_read"]
+        for day in window["days"]
+        if day["day"] not in strange and day["rows_read"]
+    }
 
 
 def _live(config: FitConfig, current: Version | None) -> Predictor | None:

@@ -1,6 +1,7 @@
 """Days are described, compared with one another, set aside, and decided on by hand."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +58,12 @@ def test_a_bad_first_day_is_known_from_the_third_on():
     days = [day(number, "labels missing" if number == 0 else None) for number in range(4)]
     assert found(days[:1]) == []
     assert found(days[:3]) == [0]
+
+
+def test_labels_that_usually_come_later_are_no_fault():
+    days = [day(number, "labels missing" if number == 6 else None) for number in range(7)]
+    assert found(days) == [6]
+    assert found([own if own.day < 6 else replace(own, usual_share=0.3) for own in days]) == []
 
 
 def test_persons_decide():

@@ -418,6 +418,6 @@ def test_days_whose_labels_are_not_known_yet_are_left_out(place):
         (place.store / place.table / "versions" / place.current / "manifest.json").read_text()
     )
     assert manifest["window"]["days_unlabelled"] == [{"day": "2026-11-03", "rows": 400, "rows_waiting": 200}]
-    whole = place.job("fit", "window.column=date", "--json").expect(0).json
+    whole = place.job("fit", "window.column=date", "window.suspect_days=use", "--json").expect(0).json
     assert whole["rows_used"] == 990
     assert whole["window"]["days_sorted"] == 0

@@ -60,6 +60,7 @@ class DayFacts:
     rows : that were read. waiting : without a label. unusable : bad rows
     profile : of the usable rows
     weighted : whether rows count for something else than one
+    usual_share : of the rows with a label on a day of this age: labels that come later are no fault
     """
 
     day: int
@@ -68,6 +69,7 @@ class DayFacts:
     unusable: int
     profile: Profile
     weighted: bool = False
+    usual_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,8 @@ def _seen(own: DayFacts, known: Sequence[DayFacts], expected: Predict) -> Seen:
     profile = own.profile
     seen: Seen = {"rows": (math.log(own.rows), 1 / math.sqrt(own.rows), float(own.rows))}
     share = 1 - own.waiting / own.rows
-    seen["labelled"] = (share, math.sqrt(share * (1 - share) / own.rows), share)
+    beside = min(1.0, share + 1 - own.usual_share)
+    seen["labelled"] = (beside, math.sqrt(share * (1 - share) / own.rows), share)
     n, k = float(profile.negatives.sum()), float(profile.positives.sum())
     if n + k < _FEWEST:
         return seen
@@ -360,6 +363,7 @@ class DayRule:
     suspect : what becomes of a strange day: 'set_aside', 'refuse' or 'use'
     live : the live table's probabilities of scores; None: there is none that fits the log
     decisions : of persons, by day such as 2026-01-31; they hold for a day as it was then
+    shares : usual share of the rows with a label, by age: days before the last day; where an earlier fit tells it
     weighted : whether rows have weights
     """
 
@@ -367,6 +371,7 @@ class DayRule:
     suspect: str = USE
     live: Predictor | None = None
     decisions: Mapping[str, Decision] = field(default_factory=dict)
+    shares: Mapping[int, float] = field(default_factory=dict)
     weighted: bool = False
 
     def decided(self, tables: Sequence[DayTable], decision: str) -> dict[int, Decision]:
@@ -422,7 +427,8 @@ def suspects(
             rule.weighted
         ):  # weights say little of how much rows vary by chance: all together count as the rows there are
             total = total.scaled(sum(table.receipt.used for table, _ in parts))
-        days.append(DayFacts(day, rows, waiting, unusable, total, rule.weighted))
+        usual = rule.shares.get(max(own) - day, 1.0)
+        days.append(DayFacts(day, rows, waiting, unusable, total, rule.weighted, usual))
     included = frozenset(rule.decided(tables, INCLUDE))
     found = suspect_days(days, rule.live, included=included)
     if found and rule.suspect == REFUSE:
