@@ -440,3 +440,9 @@ def test_results_of_tasks_are_pickles_of_what_was_returned(tmp_path):
     path = tmp_path / "receipt"
     assert tasks.attempt(os.path.join, (receipts_in(str(tmp_path)), "receipt"), "a", "b") == "a/b"
     assert pickle.loads(path.read_bytes()[32:]) == "a/b"
+
+
+def test_a_task_that_changes_what_it_shares_is_an_error():
+    assert tasks.here("run", len, [1, 2]) == 2
+    with pytest.raises(AssertionError, match="expected a task that only reads its arguments"):
+        tasks.here("run", list.append, [1, 2], 3)
