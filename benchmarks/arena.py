@@ -6,9 +6,9 @@
 
 Six kinds of models are trained on a third of each data set (2,500 rows at most); their scores of most of the others are
 what calibrators see, those of the rest is what these are judged by. Sets of under 3,000 rows are divided twice, large
-ones are tried with fewer rows, too. A win rate is over all pairs of methods and experiments in which both have a result; its
-95 % interval is by bootstrap of data sets. Excess is over the best method of an experiment. `--half` takes every second
-data set of the alphabet: methods are developed on the one half and confirmed on the other.
+ones are tried with fewer rows, too. A win rate is over all pairs of methods and experiments in which both have a
+result; its 95 % interval is by bootstrap of data sets. Excess is over the best method of an experiment. `--half` takes
+every second data set of the alphabet: methods are developed on the one half and confirmed on the other.
 
 Peers (betacal, splinecalib, catboost, lightgbm) take part where they are installed.
 """

@@ -7,6 +7,7 @@ Of many points the k with the largest weight / u are drawn, u a number in (0, 1]
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
+from calibrators._kernels.pava_classes import first_not_below
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -89,8 +90,33 @@ def draw_points(score, bits, weight, most, salt):
 
 
 @kernel
+def likely_in_class(score, bits, least, room, salt):
+    """Of rows of weight 1, ascending, the points whose priorities are at least so high; none where there is no room.
+
+    A score's weight is the number of rows there. Returns a float64 array, shape (points, 2), priorities and scores.
+    """
+    found = np.empty((room, 2))
+    size = i = 0
+    n = score.size
+    while i < n:
+        s = score[i]
+        start = i
+        i += 1
+        while i < n and score[i] == s:
+            i += 1
+        w = np.float64(i - start)
+        u = _uniform(bits[start], salt)
+        if u * least <= w * _ROUNDED and w / u >= least:
+            if size == room:
+                return found[:0].copy()
+            found[size, 0], found[size, 1] = w / u, s
+            size += 1
+    return found[:size].copy()
+
+
+@kernel
 def draw_class(score, bits, most, salt):
-    """`draw_points` of rows of weight 1, ascending: a score's weight is the number of rows there."""
+    """`draw_points` of rows of weight 1, ascending."""
     heap = np.empty((most, 2))
     size = i = 0
     n = score.size
@@ -110,26 +136,19 @@ def draw_class(score, bits, most, salt):
 @kernel
 def distinct_in_either(one, other):
     """How many different scores there are in two ascending arrays together."""
-    i = j = found = 0
-    n, m = one.size, other.size
-    while i < n and j < m:
-        a, b = one[i], other[j]
-        s = min(a, b)
-        found += 1
-        while i < n and one[i] == s:
-            i += 1
-        while j < m and other[j] == s:
-            j += 1
-    while i < n:
-        found += 1
-        s = one[i]
-        while i < n and one[i] == s:
-            i += 1
-    while j < m:
-        found += 1
+    i, n = 0, one.size
+    found = min(n, 1) + min(other.size, 1)
+    for k in range(1, n):
+        found += one[k] != one[k - 1]
+    for k in range(1, other.size):
+        found += other[k] != other[k - 1]
+    for j in range(other.size):
         s = other[j]
-        while j < m and other[j] == s:
-            j += 1
+        if j > 0 and s == other[j - 1]:
+            continue
+        i = first_not_below(one, i, n, s)
+        if i < n and one[i] == s:
+            found -= 1
     return found
 
 

@@ -6,7 +6,7 @@ from calibrators._kernels.compiled import kernel
 
 
 @kernel(inline=True)
-def _below(values, i, stop, bound):
+def first_not_below(values, i, stop, bound):
     """The first place from i on whose value is not below a bound. values : ascending up to `stop`."""
     # Eight at a time: where so short a stretch ends cannot be predicted.
     while i + 8 <= stop:
@@ -53,7 +53,7 @@ def pool_classes(negatives, positives):
         # Neighbours of one label are one block: those with label 0 never stand higher than what comes before.
         s = positives[j] if j < p else np.inf
         start = i
-        i = _below(negatives, i, n, s)
+        i = first_not_below(negatives, i, n, s)
         if i > start:
             a = negatives[start] if w == 0.0 else a
             b = negatives[i - 1]
@@ -61,7 +61,7 @@ def pool_classes(negatives, positives):
             top, a, w, k = _joined(stack, top, a, w, k)
         s = negatives[i] if i < n else np.inf
         start = j
-        j = _below(positives, j, p, s)
+        j = first_not_below(positives, j, p, s)
         hits = weight = float(j - start)
         if j > start:
             first, last = positives[start], positives[j - 1]
