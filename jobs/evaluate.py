@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -355,8 +355,9 @@ class Prepared:
 
     def graph(self) -> Graph:
         """What the evaluation would compute, but second passes over a few parts, and comparisons."""
-        plan = self.sorting.plan(self.log)
-        return self.measurement.graph(replace(plan, write=f"{plan.scratch}/before"))
+        graph = Graph()
+        self.measurement.add(graph, self.sorting.plan(self.log))
+        return graph
 
     def measure(self, executor: Executor) -> tuple[ScoreTable, Evaluation]:
         """Measure, and write nothing but quarantined rows."""

@@ -16,7 +16,7 @@ from calibrators.measures.reliability_curve import reliability_curve
 from logcal.displays.view import EXACT_ROWS, View, logit_view
 from pipeline.evaluate.evaluation import MEASURE_FACTS, Evaluation, evaluate
 from pipeline.evaluate.reliability_figures import any_beyond, logit_limits
-from pipeline.evaluate.report import render_report, write_report
+from pipeline.evaluate.report import render_report
 
 FACTS = {"note": "<script>alert(1)</script>", "Log": {"path": "a & b", "rows_used": 12345, "parts": []}}
 
@@ -125,14 +125,6 @@ def test_the_same_page_every_time(case, page):
     with mpl.rc_context({"font.size": 22, "svg.fonttype": "path", "axes.grid": True}):
         assert render_report(*case, FACTS) == page
         assert mpl.rcParams["font.size"] == 22
-
-
-def test_a_file_is_replaced_as_a_whole(case, page, tmp_path):
-    path = tmp_path / "report.html"
-    path.write_text("old")
-    write_report(path, *case, FACTS)
-    assert path.read_text(encoding="utf-8") == page
-    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_scores_that_are_not_probabilities_have_an_after_side_only():

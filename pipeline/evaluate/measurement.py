@@ -12,7 +12,7 @@ from logcal.errors import InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from pipeline.evaluate.evaluation import Evaluation, Run, Sizes, both_sides, evaluate, side_passes
 from pipeline.evaluate.kept_table import KeptTable, add_sort_by_probability, add_sort_kept
-from pipeline.evaluate.segment_evaluation import Measuring, SegmentedEvaluation, add_sides, evaluate_segments
+from pipeline.evaluate.segment_evaluation import Measuring, SegmentedEvaluation, add_sides, finish_sides
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
@@ -114,15 +114,15 @@ class Measurement:
         InputRejectedError
             As `build_score_table`; scores that are no probabilities, to compare with.
         """
-        transform = self.lookup.facts.score_transform
-        plan = replace(plan, transform=transform, write=f"{plan.scratch}/before")
-        # Where calibration changes the order of the scores, the probabilities are sorted for themselves.
-        again = replace(_inside(plan, "calibrated"), lookup=self.path, write=f"{plan.scratch}/after")
+        for scratch in (own.scratch for own in self._plans(plan)):
+            Folder.at(scratch).make()
+        graph = Graph()
+        found = executor.compute(graph, self.add(graph, plan))
         if self.segmented is None:
-            table, evaluation, run = self._plain(plan, again, executor)
+            table, evaluation, run = self._plain(found, executor)
             segments = None
         else:
-            segments = evaluate_segments(self._by_segment, self.segmented, (plan, again), executor)
+            segments = finish_sides(self._by_segment, self.segmented, found, executor)
             table, evaluation = segments.before.table, segments.whole
             run = partial(table.run, executor=executor, stage="measure")
         if self.against is None:
@@ -137,26 +137,38 @@ class Measurement:
         evaluation = replace(evaluation, comparison=found, against=self.against.name)
         return Measured(table, evaluation, segments, compared)
 
-    def _plain(
-        self, plan: SortPlan, again: SortPlan, executor: Executor
-    ) -> tuple[ScoreTable, Evaluation, Run]:
+    def _plans(self, plan: SortPlan) -> tuple[SortPlan, SortPlan]:
+        """How the scores are sorted, and where calibration changes their order, the probabilities for themselves."""
+        plan = replace(plan, transform=self.lookup.facts.score_transform, write=f"{plan.scratch}/before")
+        return plan, replace(_inside(plan, "calibrated"), lookup=self.path)
+
+    def add(self, graph: Graph, plan: SortPlan) -> Any:
+        """Add to a graph all that does not depend on the rows; return a reference to what `measure` goes on with."""
+        plans = self._plans(plan)
+        if self.segmented is None:
+            return graph.task("measured", _together, *self._add_plain(graph, *plans))
+        return graph.task("measured", _together, *add_sides(graph, self._by_segment, plans))
+
+    def _plain(self, found: tuple[Any, ...], executor: Executor) -> tuple[ScoreTable, Evaluation, Run]:
         """Of a table without segments."""
-        graph = Graph()
-        answers = self.add_plain(graph, plan, again)
-        merged, *found = executor.compute(graph, graph.task("measured", _together, *answers))
+        merged, answer, *others = found
         table = merged[0]
         run = partial(table.run, executor=executor, stage="measure")
         asked = partial(
-            evaluate, answering(found[0], run), rows=table.used, bins=self.bins, parts=table.weights
+            evaluate,
+            answering(answer, run),
+            rows=table.used,
+            bins=self.bins,
+            parts=table.weights,
+            sampling_rate=self.sampling_rate,
         )
-        asked = partial(asked, sampling_rate=self.sampling_rate)
         if self.one_sort:
             return table, asked(Predictor(self.path)), run
-        after = found[1][0]
-        run_after = answering(found[2], partial(after.run, executor=executor, stage="measure"))
+        after = others[0][0]
+        run_after = answering(others[1], partial(after.run, executor=executor, stage="measure"))
         return table, asked(run_after=run_after, parts_after=after.weights), run
 
-    def add_plain(self, graph: Graph, plan: SortPlan, again: SortPlan) -> list[Any]:
+    def _add_plain(self, graph: Graph, plan: SortPlan, again: SortPlan) -> list[Any]:
         """Add to a graph all that measures a table without segments, but passes after the first.
 
         Returns
@@ -185,16 +197,6 @@ class Measurement:
             passed = add_first_pass(graph, after, partial(_begin, sizes, True), rows.most_parts)
         return [*found, after, passed]
 
-    def graph(self, plan: SortPlan) -> Graph:
-        """What is computed before anything depends on the rows. plan : of no scratch space that is there."""
-        graph = Graph()
-        again = replace(plan, scratch=f"{plan.scratch}/calibrated", lookup=self.path)
-        if self.segmented is None:
-            graph.task("measured", _together, *self.add_plain(graph, plan, again))
-        else:
-            graph.task("measured", _together, *add_sides(graph, self._by_segment, (plan, again)))
-        return graph
-
     @property
     def _by_segment(self) -> Measuring:
         """What is measured of a table with segments."""
@@ -219,7 +221,9 @@ class Measurement:
             return run_passes(passes, run), None
         if rows is None or rows.names != columns:
             graph = Graph()
-            own = self._add_sorted(graph, _inside(plan, "compared"), columns)
+            inside = _inside(plan, "compared")
+            Folder.at(inside.scratch).make()
+            own = self._add_sorted(graph, inside, columns)
             rows = executor.compute(graph, SegmentRows.add(graph, own, columns, self._known).rows)
         found = compare_predictions(rows, old, new, executor)
         return found.whole, found
@@ -255,5 +259,4 @@ def _begin(sizes: Sizes, tests: bool, table: ScoreTable) -> Any:
 def _inside(plan: SortPlan, name: str) -> SortPlan:
     """A further sort of the same rows, whose bad ones have been kept."""
     scratch = f"{plan.scratch}/{name}"
-    Folder.at(scratch).make()
     return replace(plan, scratch=scratch, write=f"{scratch}/table", rules=replace(plan.rules, keep=False))

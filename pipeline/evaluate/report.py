@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
@@ -23,7 +21,6 @@ from pipeline.evaluate.evaluation import (
 from pipeline.evaluate.judgement import compared, judge
 from pipeline.evaluate.page import fact_groups, render_page
 from pipeline.evaluate.report_figures import map_facts, report_figures, segment_figures
-from pipeline.files.folders import write_whole
 
 TEMPLATE = "report.html.j2"
 
@@ -45,39 +42,6 @@ def _import() -> None:
 def _import_all() -> None:
     for module in ("matplotlib.backends.backend_svg", "matplotlib.figure", "jinja2"):
         importlib.import_module(module)
-
-
-def write_report(
-    path: str | os.PathLike[str],
-    evaluation: Evaluation,
-    calibration_map: CalibrationMap,
-    facts: Mapping[str, Any],
-    *,
-    title: str = "Calibration report",
-    method: str = "calibration map",
-    curves: Mapping[str, CalibrationMap] | None = None,
-    comparison: Mapping[str, Measures] | None = None,
-    notes: Sequence[str] = (),
-) -> None:
-    """Write the report of an evaluation to a local path; a file there is replaced as a whole.
-
-    Parameters
-    ----------
-    path : path of the HTML file
-    evaluation, calibration_map, facts, title, method, curves, comparison, notes
-        See `render_report`.
-    """
-    text = render_report(
-        evaluation,
-        calibration_map,
-        facts,
-        title=title,
-        method=method,
-        curves=curves,
-        comparison=comparison,
-        notes=notes,
-    )
-    write_whole(Path(path), text.encode())
 
 
 def render_report(

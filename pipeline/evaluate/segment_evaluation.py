@@ -7,7 +7,7 @@ when that is taken off which chance can explain; see `beyond_chance`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -296,6 +296,13 @@ def evaluate_segments(
     """
     graph = Graph()
     found = executor.compute(graph, graph.task("sides", list, add_sides(graph, what, plans)))
+    return finish_sides(what, lookup, found, executor)
+
+
+def finish_sides(
+    what: Measuring, lookup: SegmentedLookup, found: Sequence[_AddedSide], executor: Executor
+) -> SegmentedEvaluation:
+    """Carry out the passes that are left. found : what `add_sides` gave."""
     before, after = (
         _side(one, what.visit(weighted=one.rows.weighted, tests=tests), executor)
         for one, tests in zip(found, (False, True), strict=True)

@@ -19,7 +19,7 @@ from pipeline.sort.run_files import Integers
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge
 from pipeline.sort.segment_merge import Cutting
-from pipeline.sort.segment_visits import Visit, cut_levels, map_segments, visit_segments
+from pipeline.sort.segment_visits import cut_levels, map_segments
 from pipeline.sort.segments import Coding, Level, Segments, number_segments
 
 R = TypeVar("R")
@@ -96,11 +96,6 @@ class SegmentRows:
     def values(self) -> list[pa.Array]:
         """The segments' values, a column each."""
         return segment_values.arrays(self.level.keys, self.level.types)
-
-    def visit(self, executor: Executor, visit: Visit[R]) -> list[tuple[Integers, R]]:
-        """See `visit_segments`."""
-        everyone = np.ones(len(self.level.keys), np.bool_)
-        return visit_segments(self.files, executor, visit, everyone, self.plan.bucket_bytes)
 
     def map(self, executor: Executor, function: Callable[[int, Integers, Slices], R]) -> list[R]:
         """See `map_segments`."""

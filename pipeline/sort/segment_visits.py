@@ -254,28 +254,6 @@ def finish_visits(
     return [sorted(own, key=lambda item: int(item[0][0])) for own in done]
 
 
-def visit_segments(
-    files: Sequence[Exchanged],
-    executor: Executor,
-    visit: Visit[R],
-    wanted: npt.NDArray[np.bool_],
-    task_bytes: int,
-) -> list[tuple[Integers, R]]:
-    """Carry out a visit of the wanted segments of a level, as a graph of its own.
-
-    files : what the merge has left of them
-
-    Returns
-    -------
-    places of segments among the level's, and the result for them; in order
-    """
-    pooled = visit.first is None
-    most = MOST_POOLED if pooled else MOST_SEGMENTS
-    works = _works(0, files, wanted, pooled, task_bytes, most)
-    found = executor.run("join", _join, _tasks(works, visit)) if works else []
-    return finish_visits(found, 1, executor, visit)[0]
-
-
 def map_segments(
     files: Sequence[Exchanged],
     executor: Executor,
