@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs import interrupts
 from jobs.outcome import Outcome, Plan, Prepared
@@ -48,7 +48,7 @@ def run_job(
     attempt = Attempt(job.name)
     code = guarded(
         f"logcal {job.name}",
-        lambda: _run(job, files, settings, dry_run, as_json, graph, attempt),
+        lambda: _run(job, _Asked(files, settings, dry_run, as_json, graph), attempt),
         as_json,
         attempt,
     )
@@ -56,15 +56,18 @@ def run_job(
     return code
 
 
-def _run(
-    job: Job,
-    files: Sequence[str],
-    settings: Sequence[str],
-    dry_run: bool,
-    as_json: bool,
-    graph: str | None,
-    attempt: Attempt,
-) -> None:
+class _Asked(NamedTuple):
+    """What the command line asks for: see `run_job`."""
+
+    files: Sequence[str]
+    settings: Sequence[str]
+    dry_run: bool
+    as_json: bool
+    graph: str | None
+
+
+def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
+    files, settings, dry_run, as_json, graph = asked
     with _no_garbage():
         from jobs.cluster.starting import check_class, process_memory, starting_executor
         from jobs.config.loading import load_values, read_values

@@ -17,8 +17,15 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window
-from pipeline.sort.first_pass import add_first_pass, answering
-from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge, scratch_bytes
+from pipeline.sort.score_table import (
+    ScoreTable,
+    SortedRows,
+    SortPlan,
+    add_first_pass,
+    add_merge,
+    answering,
+    scratch_bytes,
+)
 from pipeline.sort.segment_predictions import SegmentedComparison, compare_predictions
 from pipeline.sort.segment_rows import Known, SegmentRows
 from pipeline.sort.source import Source

@@ -24,9 +24,8 @@ from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passe
 from pipeline.evaluate.segment_numbers import FIELDS, visit_of
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
-from pipeline.sort.first_pass import Begin, add_first_pass, answering
 from pipeline.sort.run_files import Integers
-from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
+from pipeline.sort.score_table import Begin, ScoreTable, SortedRows, SortPlan, add_first_pass, answering
 from pipeline.sort.segment_predictions import SegmentedComparison, add_order
 from pipeline.sort.segment_rows import AddedRows, Known, SegmentRows
 from pipeline.sort.segment_visits import (

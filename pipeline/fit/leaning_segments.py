@@ -100,8 +100,7 @@ def add_leaning(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any,
     most = most_works(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
     for i in range(len(columns)):
-        below = i + 1 < len(columns)
-        packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, below, plan, most)
+        packed = graph.task(f"pack-{i + 1}", _packed, first, numbered, curves, i, plan, most)
         works = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
         joined = graph.layer(f"join-{i + 1}", join, [(work,) for work in works], receipts=receipts)
@@ -154,13 +153,12 @@ def _packed(
     numbered: Numbered,
     curves: _Curves,
     level: int,
-    below: bool,
     plan: SortPlan,
     count: int,
 ) -> list[Work | None]:
     """What tasks gather of a level's segments within the stretches of their parents' maps."""
     files, stretches, pooled = merged[0].exchanged[level], curves.stretches, numbered.wanted[level]
-    parent = _parents(numbered, level)
+    parent, below = _parents(numbered, level), level + 1 < len(numbered.segments.levels)
     name = f"{plan.scratch}/level-{level + 1}"
     edges, logits = f"{name}-edges", f"{name}-logits"
     write_blob(edges, [stretches.edges.data])
@@ -230,7 +228,7 @@ def _fit_level(
         reasons[lacking] = ONE_SCORE
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     maps = Maps(sizes, [list(column) for column in zip(*(part.columns for part in parts), strict=True)])
-    moves = _moves(own.level, level.moved, above.moves, _parents(numbered, place), fitted, parts, rate)
+    moves = _moves(own.level, level.moved, above.moves, _parents(numbered, place), parts, rate)
     fit = LevelFit(own.level, own.keys, own.rows, own.positives, reasons, maps, moves, level.crossed)
     found = [part.curves for part in parts if part.curves is not None]
     curves = None
@@ -245,7 +243,6 @@ def _moves(
     moved: Moved,
     above: Moves,
     parent: Codes,
-    fitted: npt.NDArray[np.bool_],
     made: list[Made],
     rate: float,
 ) -> Moves:
@@ -255,6 +252,7 @@ def _moves(
     slope = moved.slope
     shift = moved.shift + (1.0 - slope) * log_rate
     low, high = above.low[parent], above.high[parent]
+    fitted = np.concatenate([part.fitted for part in made])
     fitted_level = above.fitted_level[parent]
     fitted_level[fitted] = level
     for of, ends in ((low, 0), (high, 1)):

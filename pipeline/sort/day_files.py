@@ -49,17 +49,21 @@ class Kept(NamedTuple):
     counts: Counts | None
 
 
-def finish_day(
-    folder: str, receipt: RunReceipt, files: Sequence[FileId], run_rows: int, per_unit: float | None
-) -> Kept:
+class Sizes(NamedTuple):
+    """How a day is kept: rows of a run at most, and steps of the score grid, where the day may become counts."""
+
+    run_rows: int
+    per_unit: float | None
+
+
+def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], sizes: Sizes) -> Kept:
     """Make a day's runs a day table: few files, its facts beside them, all of it on the disk.
 
     A repeated task does the same again.
 
     files : that the rows are of
-    per_unit : steps of the score grid, where the day may become counts; otherwise None
     """
-    place = Folder.at(folder)
+    place, (run_rows, per_unit) = Folder.at(folder), sizes
     counts = None if per_unit is None else write_counts(receipt, f"{folder}/{COUNTS}", per_unit)
     segmented = any(run.segments is not None for run in receipt.runs)
     most = run_rows * row_width(weighted=False, segmented=segmented)
@@ -95,8 +99,7 @@ def merge_tables(
     folder: str,
     parts: Sequence[tuple[str, RunReceipt, Counts | None]],
     files: Sequence[FileId],
-    run_rows: int,
-    per_unit: float | None,
+    sizes: Sizes,
 ) -> Kept:
     """Make one day table of several of a day, each with its folder; as `finish_day` of all their rows."""
     place = Folder.at(folder)
@@ -109,11 +112,11 @@ def merge_tables(
             place.link(source, _name(run.path), name)
             runs.append(replace(run, path=f"{folder}/{name}"))
         if counts is not None:
-            assert per_unit is not None
-            runs.append(add_counts((counts,), per_unit, f"{folder}/run-part-{len(runs):06d}"))
+            assert sizes.per_unit is not None
+            runs.append(add_counts((counts,), sizes.per_unit, f"{folder}/run-part-{len(runs):06d}"))
         for j, bad in enumerate(source.matching(BAD_PARTS)):
             place.link(source, bad, f"bad-{i:06d}-{j:06d}.parquet")
-    return finish_day(folder, replace(receipt, runs=runs), files, run_rows, per_unit)
+    return finish_day(folder, replace(receipt, runs=runs), files, sizes)
 
 
 def drop_unused(folder: str) -> None:

@@ -31,7 +31,16 @@ from pipeline.files.turns import LOCKS, taking_turns
 from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_number, day_of, parse_day
 from pipeline.sort.day_counts import Counts
-from pipeline.sort.day_files import FACTS, FileId, Kept, drop_unused, finish_day, merge_tables, read_day
+from pipeline.sort.day_files import (
+    FACTS,
+    FileId,
+    Kept,
+    Sizes,
+    drop_unused,
+    finish_day,
+    merge_tables,
+    read_day,
+)
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan
 from pipeline.sort.window_runs import add_days, add_up_day
@@ -161,9 +170,9 @@ class DayTables:
         covers = self.covers(window)
         files = {day: cover.missing for day, cover in covers.items() if cover.missing}
         folders = {day: f"{self.folder}/{self._name(day, own)}" for day, own in files.items()}
-        how = (plan.run_rows, _per_unit(window, plan))
+        sizes = Sizes(plan.run_rows, _per_unit(window, plan))
         parts = add_days(graph, window, files, folders, plan)
-        tasks = [(folders[day], day, parts[day], sorted(own), *how) for day, own in files.items()]
+        tasks = [(folders[day], day, parts[day], sorted(own), sizes) for day, own in files.items()]
         receipts = receipts_in(plan.scratch)
         new = dict(zip(files, graph.layer("days", _finish_day, tasks, receipts=receipts), strict=True))
         there = {
@@ -176,7 +185,7 @@ class DayTables:
             if count > MOST_PARTS or (count > 1 and day < max(covers) - 1):
                 every = frozenset().union(files.get(day, ()), *(table.kept.files for table in tables))
                 folder = f"{self.folder}/{self._name(day, every)}"
-                closing.append((folder, day, tables, new.pop(day, None), sorted(every), *how))
+                closing.append((folder, day, tables, new.pop(day, None), sorted(every), sizes))
         made = [*new.values(), *graph.layer("close", _close_day, closing, receipts=receipts)]
         if made:
             made = graph.entries("made", graph.task("kept", _settled, str(self.folder), made), len(made))
@@ -252,11 +261,10 @@ def _finish_day(
     day: int,
     parts: list[dict[int, RunReceipt]],
     files: list[FileId],
-    run_rows: int,
-    per_unit: float | None,
+    sizes: Sizes,
 ) -> DayTable:
     """Make a day table of what sort tasks left."""
-    kept = finish_day(folder, add_up_day(day, parts), files, run_rows, per_unit)
+    kept = finish_day(folder, add_up_day(day, parts), files, sizes)
     return DayTable(day, folder.rpartition("/")[2], kept.receipt.rows, kept)
 
 
@@ -266,15 +274,14 @@ def _close_day(
     there: list[DayTable],
     new: DayTable | None,
     files: list[FileId],
-    run_rows: int,
-    per_unit: float | None,
+    sizes: Sizes,
 ) -> DayTable:
     """Make one day table of several of a day."""
     Folder.at(folder).make()
     parent, _, name = folder.rpartition("/")
     every = sorted([*there, *([] if new is None else [new])], key=lambda table: table.name)
     parts = [(f"{parent}/{table.name}", *table.kept[1:]) for table in every]
-    kept = merge_tables(folder, parts, files, run_rows, per_unit)
+    kept = merge_tables(folder, parts, files, sizes)
     return DayTable(day, name, 0 if new is None else new.rows_sorted, kept)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import Places
 from pipeline.sort.effective_size import add_sums, scaled
 from pipeline.sort.exchange import Exchanged
-from pipeline.sort.parts import Part, merge, merge_points, run_parts
+from pipeline.sort.parts import Part, merge, merge_points, run_part, run_parts
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.runs import Reading, RunReceipt
 from pipeline.sort.segment_merge import Cutting, merge_segments
@@ -257,13 +257,9 @@ def add_merge(
         # The names of segments, of which each run holds most, may go once they are numbered.
         total = graph.task("runs", without_segments, total)
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
-    chunk: Callable[..., Any] | None = request.chunk if request is not None else None
-    classes = request.classes if request is not None else None
-    placed = request is not None and request.placed is not None and not rows.weighted
-    if placed and request is not None:
-        chunk = request.placed
+    first = _First.of(request, weighted=rows.weighted)
     tasks = [
-        (entry, _part_path(plan.write, i), chunk, placed, classes, cutting, i)
+        (entry, _part_path(plan.write, i), first, cutting, i)
         for i, entry in enumerate(graph.entries("entry", split, count))
     ]
     merged = graph.layer("merge", _merge_bucket, tasks, receipts=receipts_in(plan.scratch))
@@ -340,19 +336,31 @@ def _part_path(folder: str | None, index: int) -> str | None:
     return None if folder is None else f"{folder}/part-{index:05d}.parquet"
 
 
+class _First(NamedTuple):
+    """What tasks do of the first pass: see `Pass`. placed : whether the chunk function is told where its points lie."""
+
+    chunk: Callable[..., Any] | None = None
+    placed: bool = False
+    classes: Classes | None = None
+
+    @classmethod
+    def of(cls, request: Pass | None, *, weighted: bool) -> _First:
+        """Of a pass, or of none."""
+        if request is None:
+            return cls()
+        if request.placed is not None and not weighted:
+            return cls(request.placed, True, request.classes)
+        return cls(request.chunk, False, request.classes)
+
+
 def _merge_bucket(
     entry: _Entry | None,
     path: str | None,
-    chunk: Any,
-    placed: bool,
-    classes: Classes | None,
+    first: _First,
     cutting: Cutting | None,
     index: int,
 ) -> tuple[Part, Any, list[Exchanged]] | None:
-    """Gather a bucket, write it if wanted, and carry out the first pass on it.
-
-    placed, classes : see `Pass`
-    """
+    """Gather a bucket, write it if wanted, and carry out the first pass on it."""
     if entry is None:
         return None
     where, low, high, rows, scale = entry
@@ -367,13 +375,14 @@ def _merge_bucket(
         coded = buckets.read_coded_bucket(where, low, high, cutting.coding)
         before = coded.before
         bucket, files = merge_segments(coded, cutting, index, scale)
-    if placed:
+    chunk = first.chunk
+    if chunk is not None and first.placed:
         chunk = partial(chunk, place=Place(int(before), rows))
     if isinstance(bucket, Points):
         if not bucket.score.size:
             return None
         return (*merge_points(bucket, path, chunk), files)
-    merged = merge(bucket, path, chunk, classes)
+    merged = merge(bucket, path, chunk, first.classes)
     return None if merged is None else (*merged, files)
 
 
@@ -436,3 +445,47 @@ def _table(
         held_out=total.held_out,
         exchanged=exchanged,
     )
+
+
+Begin = Callable[[ScoreTable], Generator[Pass, Any, Any]]
+"""A score table to the passes over it: the same ones each time it is called; picklable."""
+
+
+class _Asked(NamedTuple):
+    """The pass, and the parts that it needs."""
+
+    request: Pass
+    parts: tuple[Any, ...]
+
+
+def add_first_pass(graph: Graph, merged: Any, begin: Begin, count: int) -> Any:
+    """Add the first pass to a graph: `ask -> measure-i -> answer`; return a reference to what the pass yields.
+
+    merged : a score table and anything, or a reference to the pair. count : parts that the table has at most
+    """
+    asked = graph.task("ask", _ask, merged, begin)
+    states = graph.layer("measure", _measure_part, [(asked, i) for i in range(count)])
+    return graph.task("answer", _answer, asked, states)
+
+
+def answering(answer: Any, run: Callable[[Pass], Any]) -> Callable[[Pass], Any]:
+    """Carries passes out as `run` does; the first has its answer by now."""
+    answers = [answer]
+    return lambda request: answers.pop() if answers else run(request)
+
+
+def _ask(merged: tuple[ScoreTable, Any], begin: Begin) -> _Asked:
+    table, _ = merged
+    request = next(begin(table))
+    return _Asked(request, tuple(p for p in table.parts if request.only is None or p.first in request.only))
+
+
+def _measure_part(asked: _Asked, place: int) -> tuple[Any] | None:
+    if place >= len(asked.parts):
+        return None
+    part = asked.parts[place]
+    return (run_part(part.path, part.group, asked.request.chunk),)
+
+
+def _answer(asked: _Asked, states: list[tuple[Any] | None]) -> Any:
+    return asked.request.combine([state for (state,) in filter(None, states)])

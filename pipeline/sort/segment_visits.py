@@ -188,7 +188,7 @@ def _packed(
         return [
             work._replace(heaviest=merged[0].heaviest)
             for level, (files, own) in enumerate(zip(merged[0].exchanged, wanted, strict=True))
-            for work in _works(level, files, own, pooled, size, segments)
+            for work in _works(level, files, ~own, size, segments, cut=not pooled)
         ]
 
     return within(most, task_bytes, MOST_POOLED if pooled else MOST_SEGMENTS, works)
@@ -197,27 +197,14 @@ def _packed(
 def _works(
     level: int,
     files: Sequence[Exchanged],
-    wanted: npt.NDArray[np.bool_],
-    pooled: bool,
-    task_bytes: int,
-    most: int,
-) -> list[Work]:
-    """The tasks of a level. pooled : whether what is left is pooled, so that no segment is cut."""
-    sizes = 8 * files[0].columns * item_counts(files)
-    return _works_of(level, files, sizes, ~wanted, task_bytes, most, cut=not pooled)
-
-
-def _works_of(
-    level: int,
-    files: Sequence[Exchanged],
-    sizes: Integers,
     skipped: npt.NDArray[np.bool_],
     task_bytes: int,
     most: int,
     *,
     cut: bool,
 ) -> list[Work]:
-    """The same of segments whose sizes are known. skipped, cut : see `pack`."""
+    """The tasks of a level. skipped, cut : see `pack`."""
+    sizes = 8 * files[0].columns * item_counts(files)
     small, large = pack(sizes, skipped, task_bytes, most, cut=cut)
     # Those that are cut first: none waits for the last one of another kind.
     parts = [(code, part) for code in large for part in _parts(files, code, task_bytes)]
@@ -269,10 +256,7 @@ def map_segments(
     -------
     results
     """
-    counts = item_counts(files)
-    works = _works_of(
-        0, files, 8 * files[0].columns * counts, counts == 0, task_bytes, MOST_SEGMENTS, cut=True
-    )
+    works = _works(0, files, item_counts(files) == 0, task_bytes, MOST_SEGMENTS, cut=True)
     return executor.run("join", _map, [(function, i, work) for i, work in enumerate(works)])
 
 
