@@ -240,8 +240,7 @@ def test_threads_give_results_in_the_order_of_the_tasks():
     assert executor.run("stage", os.getpid, []) == []
 
 
-def test_a_task_that_changes_what_others_share_is_caught():
-    # The tests run with the guard that compares arguments before and after.
+def test_a_task_that_changes_what_others_share_is_caught(guarded_arguments):
     with pytest.raises(AssertionError, match="expected a task that only reads its arguments"):
         ThreadExecutor(2).run("stage", list.append, [([1], 2)] * 8)
 
