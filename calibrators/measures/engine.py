@@ -675,20 +675,7 @@ def groups_of(sums: Sums) -> Groups:
 
 
 def pooled_columns(points: Points, starts: Integers) -> tuple[Blocks, Integers]:
-    """Isotonic blocks of columns, pooled in one sweep, and where each column's begin, and the end.
-
-    Blocks begin and end at numbers of points. Levels of a column are moved above all levels of the one before, so that
-    none pools with it.
-    """
-    column = np.repeat(np.arange(starts.size - 1), np.diff(starts)).astype(np.float64)
-    moved = Pair.of(points.positives) + Pair.of(points.weight) * (2.0 * column)
-    number = np.arange(column.size, dtype=np.float64)
-    found = Blocks(*pava.pool(number, number, points.weight, np.zeros(column.size), moved.high, moved.low))
-    weight = Pair(found.weight, found.weight_low)
-    first = found.first.astype(np.int64)
-    back = Pair(found.positives, found.positives_low) - weight * (2.0 * column[first])
-    positives = np.maximum(back.high, 0.0)
-    return (
-        Blocks(found.first, found.last, weight.high, weight.low, positives, back.low),
-        np.append(np.searchsorted(first, starts[:-1]), first.size),
-    )
+    """Isotonic blocks of columns, from and to numbers of points; and where each column's begin, and the end."""
+    number, none = np.arange(points.score.size, dtype=np.float64), np.empty(0)
+    columns, sizes = pava.pool_groups(number, number, points.weight, none, points.positives, none, starts)
+    return Blocks(*columns), np.append(0, np.cumsum(sizes))
