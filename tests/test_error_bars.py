@@ -12,9 +12,10 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
 from calibrators.measures.comparison import comparison_passes
-from calibrators.measures.error_bars import error_bar_passes
+from calibrators.measures.error_bars import area_under_roc, error_bar_passes
 from calibrators.measures.predictions import run_passes
 
 PROBABILITY = st.one_of(
@@ -95,6 +96,17 @@ def test_auc_and_its_error_equal_those_of_all_pairs(digits, weights):
     assert found.auc == pytest.approx(auc, rel=1e-11)
     assert found.auc_error == pytest.approx(math.sqrt(variance), rel=1e-11)
     assert found.auc_low == pytest.approx(auc - 1.96 * math.sqrt(variance), abs=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["one", "counts", "real"])
+def test_few_groups_are_ranked_as_by_the_engine(weights):
+    points = sample(400, digits=2, weights=weights)
+    groups = Points(*ties.sum_ties(*points))
+    found = area_under_roc(groups.weight, groups.positives)
+    wanted = bars(points)
+    assert found == pytest.approx((wanted.auc, wanted.auc_error), rel=1e-11)
+    assert area_under_roc(np.array([2.0, 3.0]), np.array([2.0, 3.0])) == (None, None)
+    assert area_under_roc(np.array([2.0, 3.0]), np.array([0.0, 1.0])) == (pytest.approx(0.75), None)
 
 
 def test_weights_that_are_no_counts_weigh_pairs():

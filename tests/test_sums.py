@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrators._kernels import cumulative
 from calibrators._kernels.sums import MAX_COMPONENTS, exact_sum, expansion_of
 from calibrators.arithmetic import double_double
 
@@ -64,5 +63,5 @@ def test_long_sums_are_exact_whether_numbers_are_whole_or_not(at, value):
     x = np.random.default_rng(1).integers(0, 1 << 22, 4100).astype(float)
     if at is not None:
         x[at] = value
-    components = cumulative.expansion_of(x)
+    components = double_double.expansion_of(x)
     assert sum(map(Fraction, components.tolist())) == sum(map(Fraction, x.tolist()))

@@ -11,78 +11,12 @@ from calibrators._kernels.copying import put
 from calibrators._kernels.double_double import two_sum
 from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
-_STRETCH = 1024  # values summed as whole numbers or not at all
-_MODERATE = 2.0**22
-_MOST_WHOLE = 1 << 31  # times the former: sums that doubles hold
-
 
 @kernel(inline=True)
 def _components(carry):
     components = np.zeros(MAX_COMPONENTS)
     put(components, carry)
     return components
-
-
-@kernel
-def _advance(values, start, stop, components, n):
-    """Add values[start:stop] to the expansion; return its new length."""
-    i = start
-    if n <= 1:
-        total = components[0] if n == 1 else 0.0
-        while i < stop:
-            high, low = two_sum(total, values[i])
-            if low != 0.0:
-                break
-            total = high
-            i += 1
-        components[0] = total
-        n = 1 if total != 0.0 else 0
-    while i < stop:
-        n = add(components, n, values[i])
-        i += 1
-    return n
-
-
-@kernel
-def add_expansions(left, right):
-    """The exact sum of two expansions, as an expansion."""
-    components = _components(left)
-    n = left.size
-    for i in range(right.size):
-        n = add(components, n, right[i])
-    return components[:n].copy()
-
-
-@kernel
-def _sum_of_whole(values):
-    """The length of a first stretch of moderate whole numbers, and their sum, which doubles hold exactly.
-
-    Sums of integers may be made in any order, so the loop has vector instructions.
-    """
-    total = 0
-    i = 0
-    most = min(values.size, _MOST_WHOLE)
-    while i + _STRETCH <= most:
-        others = 0
-        more = 0
-        for j in range(i, i + _STRETCH):
-            v = values[j]
-            others += (v != np.floor(v)) | (not abs(v) <= _MODERATE)
-            more += np.int64(v)
-        if others:
-            break
-        total += more
-        i += _STRETCH
-    return i, float(total)
-
-
-@kernel
-def expansion_of(values):
-    """The exact sum of values as an expansion."""
-    components = np.zeros(MAX_COMPONENTS)
-    done, components[0] = _sum_of_whole(values)
-    n = _advance(values, done, values.size, components, 1 if components[0] != 0.0 else 0)
-    return components[:n].copy()
 
 
 @kernel

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import cumulative, sums
 from calibrators.arithmetic.calibration_map import midpoints
+from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Pass, Points
 
 Array = npt.NDArray[np.float64]
@@ -103,8 +104,8 @@ def part_totals(points: Points) -> PartTotals:
         float(points.score[0]),
         float(points.score[-1]),
         points.score.size,
-        cumulative.expansion_of(points.weight),
-        cumulative.expansion_of(points.positives),
+        expansion_of(points.weight),
+        expansion_of(points.positives),
     )
 
 
@@ -112,8 +113,8 @@ def layout_of(parts: list[PartTotals]) -> Layout:
     """The layout of parts in ascending order."""
     weight_before, positives_before = [np.empty(0)], [np.empty(0)]
     for part in parts:
-        weight_before.append(cumulative.add_expansions(weight_before[-1], part[3]))
-        positives_before.append(cumulative.add_expansions(positives_before[-1], part[4]))
+        weight_before.append(expansion_of(np.concatenate([weight_before[-1], part[3]])))
+        positives_before.append(expansion_of(np.concatenate([positives_before[-1], part[4]])))
     weight, weight_low = _double_double(weight_before[-1])
     positives, positives_low = _double_double(positives_before[-1])
     return Layout(

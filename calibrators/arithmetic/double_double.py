@@ -108,10 +108,9 @@ def expansion_of(values: Array) -> Array:
     2008); most weights take two rounds.
     """
     total, exact = sums.whole_total(values)
-    found = [total]
     if exact:
-        return np.array(found)
-    found = []
+        return np.array([total] if total else [], np.float64)
+    found: list[float] = []
     for first in range(0, values.size, _STRIP):
         rest = values[first : first + _STRIP]
         while largest := float(np.abs(rest).max()):

@@ -15,6 +15,7 @@ import numpy as np
 from calibrators._kernels import cumulative
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.cumulative import Indices, Layout, PartTotals, layout_of, part_totals, summable
+from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Array, Pass, Points
 
 _BEFORE_ALL = np.zeros(1, np.int64)
@@ -55,7 +56,7 @@ def groups_pass(start: _Start, group_size: int) -> Pass:
 
 
 def _part_start(points: Points) -> tuple[PartTotals, Array]:
-    return part_totals(points), cumulative.expansion_of(_moments(points))
+    return part_totals(points), expansion_of(_moments(points))
 
 
 def _moments(points: Points) -> Array:
@@ -66,7 +67,7 @@ def _moments(points: Points) -> Array:
 def _join_starts(parts: list[tuple[PartTotals, Array]]) -> _Start:
     moments = [np.empty(0)]
     for _, moment in parts:
-        moments.append(cumulative.add_expansions(moments[-1], moment))
+        moments.append(expansion_of(np.concatenate([moments[-1], moment])))
     return _Start(layout_of([totals for totals, _ in parts]), tuple(moments))
 
 

@@ -22,6 +22,7 @@ from calibrators.arithmetic.cumulative import (
     cuts_after,
     shares_in_part,
 )
+from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Pass, Points
 from calibrators.arithmetic.processors import processors
 
@@ -123,14 +124,14 @@ def score_sum_pass() -> Pass:
 
 
 def _score_sum(points: Points) -> Array:
-    found: Array = cumulative.expansion_of(points.score * points.positives)
+    found: Array = expansion_of(points.score * points.positives)
     return found
 
 
 def _running_sums(parts: list[Array]) -> list[Array]:
     running = [np.empty(0)]
     for part in parts:
-        running.append(cumulative.add_expansions(running[-1], part))
+        running.append(expansion_of(np.concatenate([running[-1], part])))
     return running
 
 

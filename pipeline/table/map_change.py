@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.passes import Array, Points, run_in_memory
-from calibrators.measures.error_bars import error_bar_passes
+from calibrators.arithmetic.passes import Array
+from calibrators.measures.error_bars import area_under_roc
 from logcal.arrow_columns import as_numpy
 from logcal.lookup_table import SegmentedLookup
 from pipeline.log.segment_values import Integers, Key
@@ -170,10 +170,7 @@ def ranking(one: CalibrationMap) -> tuple[float | None, float | None]:
     Rows of one interval count as tied, which brings the AUC nearer to 1/2.
     """
     filled = one.weight > 0
-    place = np.arange(np.count_nonzero(filled), dtype=np.float64) + 2.0
-    points = Points(place, one.weight[filled], one.positives[filled])
-    bars = run_in_memory(error_bar_passes(), points)
-    return bars.auc, bars.auc_error
+    return area_under_roc(one.weight[filled], one.positives[filled])
 
 
 def one_level(one: CalibrationMap) -> bool:
