@@ -630,48 +630,46 @@ def _before(weights: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 
 @dataclass(frozen=True)
 class Groups:
-    """Sums of groups of predictions. weight, positives, predicted, squares : Pair, shape (columns, groups)."""
+    """Sums of groups of predictions. Float64 arrays, shape (columns, groups).
 
-    weight: Pair
-    positives: Pair
-    predicted: Pair
-    squares: Pair
+    gap : of each the distance of what was observed from what was expected
+    """
+
+    weight: Array
+    positives: Array
+    predicted: Array
+    squares: Array
+    gap: Array
 
     @classmethod
-    def between(cls, sums: Pair) -> Groups:
-        """From cumulative sums, shape (columns, groups + 1, `kernels.BINNED`)."""
-        found = sums[:, 1:] - sums[:, :-1]
-        return cls(*(found[:, :, i] for i in range(kernels.BINNED)))
-
-    @property
-    def gap(self) -> Array:
-        """Of each the distance of what was observed from what was expected."""
-        return np.asarray(np.abs((self.positives - self.predicted).high))
+    def between(cls, sums: Sums, inner: Pair) -> Groups:
+        """From cumulative sums up to each border but the outer ones, shape (columns, groups - 1, `kernels.BINNED`)."""
+        total = sums.values[:, None, : kernels.BINNED]
+        high = np.concatenate([np.zeros_like(total.high), inner.high, total.high], axis=1)
+        low = np.concatenate([np.zeros_like(total.low), inner.low, total.low], axis=1)
+        between = np.diff(high, axis=1) + np.diff(low, axis=1)
+        apart = Pair(high[:, :, 1], low[:, :, 1]) - Pair(high[:, :, 2], low[:, :, 2])
+        gap = np.abs(np.diff(apart.high, axis=1) + np.diff(apart.low, axis=1))
+        weight, positives, predicted, squares = np.moveaxis(between, 2, 0)
+        return cls(weight, positives, predicted, squares, gap)
 
 
 def bins_of(sums: Sums, borders: Sequence[float]) -> Groups:
     """Bins between consecutive borders, each of which but the outer ones is an edge."""
     at = np.searchsorted(sums.edges, np.array(borders[1:-1]))
-    return Groups.between(_with_ends(sums, sums.upto[:, at]))
-
-
-def _with_ends(sums: Sums, inner: Pair) -> Pair:
-    total = sums.values[:, None, : kernels.BINNED]
-    return Pair(
-        np.concatenate([total.high * 0.0, inner.high, total.high], axis=1),
-        np.concatenate([total.low * 0.0, inner.low, total.low], axis=1),
-    )
+    return Groups.between(sums, sums.upto[:, at])
 
 
 def groups_of(sums: Sums) -> Groups:
     """Groups of equal weight; a tie that straddles their border is shared in proportion."""
     p, w, k, squares = (sums.ties[:, :, i] for i in range(4))
-    share = (Pair.of(sums.targets) - sums.below[:, :, kernels.WEIGHT]).high / w
-    tie = np.stack([w, k, w * p, squares], axis=2)
-    cumulative = sums.below + Pair.of(tie) * share[:, :, None]
+    below = sums.below
+    share = ((sums.targets - below.high[:, :, kernels.WEIGHT]) - below.low[:, :, kernels.WEIGHT]) / w
+    cumulative = Pair.sum(below.high, np.stack([w, k, w * p, squares], axis=2) * share[:, :, None])
+    low = cumulative.low + below.low
     # What is known exactly: where a group ends.
-    cumulative.high[:, :, kernels.WEIGHT], cumulative.low[:, :, kernels.WEIGHT] = sums.targets, 0.0
-    return Groups.between(_with_ends(sums, cumulative))
+    cumulative.high[:, :, kernels.WEIGHT], low[:, :, kernels.WEIGHT] = sums.targets, 0.0
+    return Groups.between(sums, Pair(cumulative.high, low))
 
 
 def pooled_columns(points: Points, starts: Integers) -> tuple[Blocks, Integers]:

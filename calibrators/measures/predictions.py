@@ -311,14 +311,14 @@ def measures_of_columns(sums: Sums, groups: Groups, bins: int) -> dict[str, Arra
     weight, positives = sums.of(kernels.WEIGHT), sums.of(kernels.POSITIVES)
     proper = np.where(sums.probabilities, weight.high, np.nan)
     halves = bins_of(sums, [0.0, THRESHOLD, 1.0])
-    right = (halves.weight - halves.positives)[:, 0] + halves.positives[:, 1]
+    right = halves.weight[:, 0] - halves.positives[:, 0] + halves.positives[:, 1]
     infinite = sums.of(kernels.INFINITE).high > 0
     with np.errstate(all="ignore"):
         brier = sums.of(kernels.BRIER).high / proper
         errors = [calibration_errors(own) for own in (groups, bins_of(sums, [0.0, *_inner(bins), 1.0]))]
         found = {
             "auc": areas_under_roc(sums),
-            "accuracy": right.high / proper,
+            "accuracy": right / proper,
             "brier": brier,
             "rmse": np.sqrt(brier),
             "log_loss": np.where(
@@ -335,10 +335,10 @@ def measures_of_columns(sums: Sums, groups: Groups, bins: int) -> dict[str, Arra
 
 def calibration_errors(groups: Groups) -> tuple[Array, Array]:
     """Expected and maximum calibration error of columns over their groups."""
-    weight = np.where(groups.weight.high > 0, groups.weight.high, np.nan)
+    weight = np.where(groups.weight > 0, groups.weight, np.nan)
     with np.errstate(all="ignore"):
-        apart = np.where(np.isnan(weight), 0.0, groups.gap)
-        return apart.sum(axis=1) / groups.weight.high.sum(axis=1), np.fmax.reduce(apart / weight, axis=1)
+        apart = np.where(groups.weight > 0, groups.gap, 0.0)
+        return apart.sum(axis=1) / groups.weight.sum(axis=1), np.fmax.reduce(apart / weight, axis=1)
 
 
 def areas_under_roc(sums: Sums) -> Array:
@@ -354,17 +354,16 @@ def bins_as_table(groups: Groups, weighted: npt.NDArray[np.bool_]) -> dict[str, 
 
     weighted : of columns, whether weights are something else than counts of rows
     """
-    weight = np.where(groups.weight.high > 0, groups.weight.high, np.nan)
+    weight = np.where(groups.weight > 0, groups.weight, np.nan)
     with np.errstate(all="ignore"):
-        size = np.where(weighted[:, None], weight / groups.squares.high * weight, weight)
-        found = {
+        size = np.where(weighted[:, None], weight / groups.squares * weight, weight)
+        return {
             "weight": weight,
-            "positives": groups.positives.high,
-            "mean_prediction": groups.predicted.high / weight,
-            "frequency": np.clip(groups.positives.high / weight, 0.0, 1.0),
+            "positives": groups.positives,
+            "mean_prediction": groups.predicted / weight,
+            "frequency": np.clip(groups.positives / weight, 0.0, 1.0),
             "effective_size": size,
         }
-    return {name: twelve_digits(values) for name, values in found.items()}
 
 
 # Of one column.
@@ -436,7 +435,8 @@ def _reliability(borders: list[float], groups: Groups, weighted: bool) -> tuple[
     table = bins_as_table(groups, np.array([weighted]))
     with np.errstate(all="ignore"):
         ends = wilson_intervals(table["frequency"], table["effective_size"])
-    table |= dict(zip(("interval_low", "interval_high"), map(twelve_digits, ends), strict=True))
+    table |= dict(zip(("interval_low", "interval_high"), ends, strict=True))
+    table = {name: twelve_digits(column) for name, column in table.items()}
     found = []
     for i, (lower, upper) in enumerate(pairwise(borders)):
         row: dict[str, Any] = {name: float(column[0, i]) for name, column in table.items()}
@@ -450,6 +450,6 @@ def _histogram(edges: list[float], sums: Sums) -> Histogram:
     bins = bins_of(sums, edges)
     return Histogram(
         edges=tuple(edges),
-        weight=tuple(twelve_digits(bins.weight.high[0]).tolist()),
-        positives=tuple(twelve_digits(bins.positives.high[0]).tolist()),
+        weight=tuple(twelve_digits(bins.weight[0]).tolist()),
+        positives=tuple(twelve_digits(bins.positives[0]).tolist()),
     )

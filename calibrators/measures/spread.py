@@ -135,11 +135,11 @@ def lines(spread: Spread, rate: float = 1.0) -> Array:
     both = (fit.sum(fit.k) > 0) & (fit.sum(fit.w - fit.k) > 0)
     able, fit = able[both], fit.only(both)
     a, b = np.zeros(able.size), np.ones(able.size)
-    before, now = np.full(able.size, -np.inf), fit.likelihood(a, b)
+    before, (now, small) = np.full(able.size, -np.inf), fit.likelihood(a, b)
     for _ in range(_MOST_ROUNDS):
         if not able.size:
             break
-        g, along, one, across, square, determinant = fit.derivatives(a, b)
+        g, along, one, across, square, determinant = fit.derivatives(a, b, small)
         sure = determinant > _PARTED * one * square
         with np.errstate(all="ignore"):
             step_a = (square * g - across * along) / determinant
@@ -151,19 +151,20 @@ def lines(spread: Spread, rate: float = 1.0) -> Array:
         if done.any():
             last = fit.only(done)
             x, y = (a + step_a)[done], (b + step_b)[done]
-            _, _, one, _, square, determinant = last.derivatives(x, y)
+            _, _, one, _, square, determinant = last.derivatives(x, y, last.likelihood(x, y)[1])
             found[able[done]] = np.stack(
                 [x, y, np.sqrt(square / determinant), np.sqrt(one / determinant)], axis=1
             )
         before, scale = now, np.where(sure, 1.0, 0.0)
         step_a, step_b = (np.where(sure, step, 0.0) for step in (step_a, step_b))
-        now = fit.likelihood(a + step_a, b + step_b)
+        now, small = fit.likelihood(a + step_a, b + step_b)
         while np.any(less := sure & ~done & ~(now >= before) & (scale > 1e-9)):
             scale = np.where(less, scale / 2.0, scale)
-            now = fit.likelihood(a + scale * step_a, b + scale * step_b)
+            now, small = fit.likelihood(a + scale * step_a, b + scale * step_b)
         a, b = a + scale * step_a, b + scale * step_b
         on = sure & ~done & (np.maximum(np.abs(a), np.abs(b)) <= 1e4)
         if not on.all():
+            small = small[np.repeat(on, fit.sizes)]
             able, fit, a, b, before, now = able[on], fit.only(on), a[on], b[on], before[on], now[on]
     return twelve_digits(found)
 
@@ -184,26 +185,30 @@ class _Fit(NamedTuple):
 
     def sum(self, values: Array) -> Array:
         """Of each column."""
-        return sums_of_runs(values, np.append(0, np.cumsum(self.sizes)))
+        return np.add.reduceat(values, np.cumsum(self.sizes) - self.sizes) if self.sizes.size else np.empty(0)
 
     def _log_odds(self, a: Array, b: Array) -> Array:
         return np.asarray(np.repeat(a, self.sizes) + np.repeat(b, self.sizes) * self.x + self.offset)
 
-    def likelihood(self, a: Array, b: Array) -> Array:
-        """The logarithms of the likelihoods of lines; infinite or NaN of those that are far off."""
+    def likelihood(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """The logarithms of the likelihoods of lines, infinite or NaN of those that are far off.
+
+        And of each cell the odds of its rarer label.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             eta = self._log_odds(a, b)
+            small = np.exp(-np.abs(eta))
             gain = self.k * np.minimum(eta, 0.0) - (self.w - self.k) * np.maximum(eta, 0.0)
-            return self.sum(gain - self.w * np.log1p(np.exp(-np.abs(eta))))
+            return self.sum(gain - self.w * np.log1p(small)), small
 
-    def derivatives(self, a: Array, b: Array) -> tuple[Array, ...]:
+    def derivatives(self, a: Array, b: Array, small: Array) -> tuple[Array, ...]:
         """Their gradients, and the information: by intercept, by both, by slope; and its determinant."""
-        eta = self._log_odds(a, b)
-        small = np.exp(-np.abs(eta))
+        up = self._log_odds(a, b) >= 0
         small = small / (1.0 + small)
         # Of the rarer label, so that no digits are lost where nearly all rows have the other.
-        left = np.where(eta < 0, self.k - self.w * small, self.w * small - (self.w - self.k))
+        left = np.where(up, self.w * small - (self.w - self.k), self.k - self.w * small)
         v = self.w * small * (1.0 - small)
+        along = v * self.x
         g, along, one, across, square = map(
             self.sum, (left, self.x * left, v, v * self.x, v * self.x * self.x)
         )
