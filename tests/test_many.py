@@ -71,8 +71,10 @@ def test_measures_are_those_of_each_column(weighted, monkeypatch):
             lines += sure.agreement.slope is not None
         for name, value in values.items():
             if name in row:
+                # Of groups whose numbers have been rounded before.
+                rtol = 1e-9 if name in ("chance_error", "debiased_squared_error") else 1e-11
                 np.testing.assert_allclose(
-                    row[name], np.nan if value is None else value, rtol=1e-11, atol=1e-13, err_msg=name
+                    row[name], np.nan if value is None else value, rtol=rtol, atol=1e-13, err_msg=name
                 )
     assert lines > 30
 

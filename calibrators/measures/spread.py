@@ -135,37 +135,30 @@ def lines(spread: Spread, rate: float = 1.0) -> Array:
     both = (fit.sum(fit.k) > 0) & (fit.sum(fit.w - fit.k) > 0)
     able, fit = able[both], fit.only(both)
     a, b = np.zeros(able.size), np.ones(able.size)
-    before, (now, small) = np.full(able.size, -np.inf), fit.likelihood(a, b)
     for _ in range(_MOST_ROUNDS):
         if not able.size:
             break
-        g, along, one, across, square, determinant = fit.derivatives(a, b, small)
-        sure = determinant > _PARTED * one * square
-        with np.errstate(all="ignore"):
-            step_a = (square * g - across * along) / determinant
-            step_b = (one * along - across * g) / determinant
-        length = np.maximum(np.abs(step_a), np.abs(step_b))
-        # The likelihood no longer tells, but this step is as good as the others.
-        near = length < 1e-12 * (1.0 + np.maximum(np.abs(a), np.abs(b)))
-        done = sure & (near | ((now <= before) & (length < 1e-8)))
+        step_a, step_b, errors = fit.step(a, b)
+        sure = ~np.isnan(errors[0])
+        length = np.where(sure, np.maximum(np.abs(step_a), np.abs(step_b)), 0.0)
+        done = sure & (length < 1e-8 * (1.0 + np.maximum(np.abs(a), np.abs(b))))
         if done.any():
-            last = fit.only(done)
+            # Steps square the distance that is left: after one more there is none.
             x, y = (a + step_a)[done], (b + step_b)[done]
-            _, _, one, _, square, determinant = last.derivatives(x, y, last.likelihood(x, y)[1])
-            found[able[done]] = np.stack(
-                [x, y, np.sqrt(square / determinant), np.sqrt(one / determinant)], axis=1
-            )
-        before, scale = now, np.where(sure, 1.0, 0.0)
-        step_a, step_b = (np.where(sure, step, 0.0) for step in (step_a, step_b))
-        now, small = fit.likelihood(a + step_a, b + step_b)
-        while np.any(less := sure & ~done & ~(now >= before) & (scale > 1e-9)):
-            scale = np.where(less, scale / 2.0, scale)
-            now, small = fit.likelihood(a + scale * step_a, b + scale * step_b)
+            more_a, more_b, errors = fit.only(done).step(x, y)
+            found[able[done]] = np.stack([x + more_a, y + more_b, *errors], axis=1)
+        scale = np.ones(able.size)
+        if (far := sure & ~done & (length > 0.25)).any():
+            now = fit.likelihood(a, b)
+            while True:
+                then = fit.likelihood(a + scale * step_a, b + scale * step_b)
+                if not (less := far & ~(then >= now) & (scale > 1e-9)).any():
+                    break
+                scale = np.where(less, scale / 2.0, scale)
         a, b = a + scale * step_a, b + scale * step_b
         on = sure & ~done & (np.maximum(np.abs(a), np.abs(b)) <= 1e4)
         if not on.all():
-            small = small[np.repeat(on, fit.sizes)]
-            able, fit, a, b, before, now = able[on], fit.only(on), a[on], b[on], before[on], now[on]
+            able, fit, a, b = able[on], fit.only(on), a[on], b[on]
     return twelve_digits(found)
 
 
@@ -190,30 +183,29 @@ class _Fit(NamedTuple):
     def _log_odds(self, a: Array, b: Array) -> Array:
         return np.asarray(np.repeat(a, self.sizes) + np.repeat(b, self.sizes) * self.x + self.offset)
 
-    def likelihood(self, a: Array, b: Array) -> tuple[Array, Array]:
-        """The logarithms of the likelihoods of lines, infinite or NaN of those that are far off.
-
-        And of each cell the odds of its rarer label.
-        """
+    def likelihood(self, a: Array, b: Array) -> Array:
+        """The logarithms of the likelihoods of lines; infinite or NaN of those that are far off."""
         with np.errstate(over="ignore", invalid="ignore"):
             eta = self._log_odds(a, b)
-            small = np.exp(-np.abs(eta))
             gain = self.k * np.minimum(eta, 0.0) - (self.w - self.k) * np.maximum(eta, 0.0)
-            return self.sum(gain - self.w * np.log1p(small)), small
+            return self.sum(gain - self.w * np.log1p(np.exp(-np.abs(eta))))
 
-    def derivatives(self, a: Array, b: Array, small: Array) -> tuple[Array, ...]:
-        """Their gradients, and the information: by intercept, by both, by slope; and its determinant."""
-        up = self._log_odds(a, b) >= 0
+    def step(self, a: Array, b: Array) -> tuple[Array, Array, tuple[Array, Array]]:
+        """Newton's steps from lines, and the lines' standard errors; NaN where the information tells no line."""
+        eta = self._log_odds(a, b)
+        small = np.exp(-np.abs(eta))
         small = small / (1.0 + small)
         # Of the rarer label, so that no digits are lost where nearly all rows have the other.
-        left = np.where(up, self.w * small - (self.w - self.k), self.k - self.w * small)
+        left = np.where(eta < 0, self.k - self.w * small, self.w * small - (self.w - self.k))
         v = self.w * small * (1.0 - small)
-        along = v * self.x
-        g, along, one, across, square = map(
-            self.sum, (left, self.x * left, v, v * self.x, v * self.x * self.x)
-        )
+        vx = v * self.x
+        g, along, one, across, square = map(self.sum, (left, self.x * left, v, vx, vx * self.x))
         determinant = (Pair.of(one) * square - Pair.of(across) * across).high
-        return g, along, one, across, square, determinant
+        with np.errstate(all="ignore"):
+            determinant = np.where(determinant > _PARTED * one * square, determinant, np.nan)
+            step_a = (square * g - across * along) / determinant
+            step_b = (one * along - across * g) / determinant
+            return step_a, step_b, (np.sqrt(square / determinant), np.sqrt(one / determinant))
 
 
 def distances(spread: Spread) -> tuple[float, float, float]:
