@@ -896,7 +896,7 @@ def test_scores_that_the_table_has_not_seen_are_counted(place, call):
     pq.write_table(pa.table({"score": [0.5, 50.0, 99.0, -1.0]}), percent / "a.parquet")
     pq.write_table(pa.table({"score": [0.4, 0.6]}), percent / "b.parquet")
     paths = {"log__path": percent, "output__path": place.output}
-    follow = call("follow", "follow.once=true", "--json", **paths)
+    follow = call("follow", "follow.once=true", "score.max_outside_range=1", "--json", **paths)
     found = follow.expect(0, "3 of 6 rows have scores that no row of the table's fit reached").json
     assert (found["rows_below_range"], found["rows_above_range"]) == (1, 2)
     status = call("follow", "follow.status=true", "--json", **paths).expect(0).json
