@@ -287,4 +287,4 @@ def test_a_row_group_of_a_part_is_a_part(tmp_path):
 def test_what_cannot_be_calibrated_is_refused(tmp_path, label, score, message):
     log = open_log(write_log(tmp_path / "log", {"score": score, "label": label}), Columns("score", "label"))
     with pytest.raises(InputRejectedError, match=message):
-        fit_log(Isotonic(), log, SortPlan(tmp_path), InlineExecutor(), keep=None)
+        fit_log(Isotonic(), SortedRows(log, SortPlan(tmp_path), None), InlineExecutor())
