@@ -377,13 +377,14 @@ def test_drawings_show_the_stages_of_every_job(dated, call):
         "kept-runs",
         "found",
     ]
-    assert drawn("fit", *WINDOW, "window.half_life=2d", *SEGMENTS, each)[:7] == [
+    assert drawn("fit", *WINDOW, "window.half_life=2d", *SEGMENTS, each)[:8] == [
         "sort",
         "days",
         "kept",
         "made",
+        "profile",
         "weigh",
-        "covered",
+        "choose",
         "total",
     ]
     assert drawn("compare") == [*SORTS, *MERGES, "compare", "combine-compare"]
@@ -391,7 +392,7 @@ def test_drawings_show_the_stages_of_every_job(dated, call):
     told = "evaluate.allow_in_sample=true"
     assert drawn("score") == ["score", "commit"]
     assert drawn("evaluate", told) == [*SORTS, *MERGES, *MEASURES, "measured"]
-    assert drawn("evaluate", told, *WINDOW[:3])[:4] == ["sort", "days", "covered", "total"]
+    assert drawn("evaluate", told, *WINDOW[:3])[:4] == ["sort", "days", "choose", "total"]
     dated.table = "by-site"
     call("fit", *SEGMENTS, each).expect(0)
     side = ["cut", "runs", *MERGES, "rows", *JOINS, *MEASURES, "side"]
