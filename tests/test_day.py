@@ -214,9 +214,14 @@ def test_a_day_of_countries_goes_through_the_gate(place, day):
     assert run["evaluation"]["comparison"]["against"].startswith("version 000001")
     assert {row["segment"][0] for row in run["segments"]["worst"]} == {"at", "de"}
     # One country's labels are lost: the report names it, and no table of such a day goes live; rows are scored.
-    before = (place.store / "ads" / "CURRENT").read_text()
     write_countries(place, 4, de=-2.0)
-    assert whole_day() == [4, 4, 0]
+    assert whole_day() == [4, 0, 0]
+    current = (place.store / "ads" / "CURRENT").read_text().strip()
+    manifest = json.loads((place.store / "ads" / "versions" / current / "manifest.json").read_text())
+    assert [own["day"] for own in manifest["window"]["days_set_aside"]] == ["2026-01-04"]
+    # Where strange days are used, the gate refuses the table.
+    before = (place.store / "ads" / "CURRENT").read_text()
+    assert day("fit", *COUNTRIES, "window.suspect_days=use") == 4
     assert (place.store / "ads" / "CURRENT").read_text() == before
     [worst, other] = run_json(place, 4)["segments"]["worst"]
     assert (worst["segment"], worst["beyond_chance_after"] > 0.1) == (["de"], True)

@@ -175,10 +175,14 @@ class _Joined(NamedTuple):
         low = [0.0] * 3 if self.low is None else self.low[:, i].tolist()
         return End(float(self.p[i]), [[high, rest] for high, rest in zip((w, k, square), low, strict=True)])
 
-    def addends(self) -> Array:
-        """Weight and positives, shape (2, 2, m): high and low parts."""
-        low = np.zeros((2, self.p.size)) if self.low is None else self.low[:2]
-        return np.stack([np.stack([self.w, self.k]), low], axis=1)
+    def addends(self) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+        """Weight and positives, and weight again for what is not asked for: high and low parts."""
+        w, k = np.ascontiguousarray(self.w), np.ascontiguousarray(self.k)
+        low = (_NO_LOW, _NO_LOW) if self.low is None else (self.low[0].copy(), self.low[1].copy())
+        return (w, k, w), (*low, low[0])
+
+
+_NO_LOW = np.empty(0)
 
 
 def _join(points: Points, starts: Integers) -> _Joined:
@@ -187,9 +191,8 @@ def _join(points: Points, starts: Integers) -> _Joined:
     same[starts[1:-1] - 1] = False
     if not same.any():
         return _Joined(p, w, k, starts)
-    zero = np.zeros(p.size)
-    addends = np.stack([np.stack([column, zero]) for column in (w, k, w * w)])
-    at, sums, starts = kernels.join(p, addends, starts)
+    w, k = np.ascontiguousarray(w), np.ascontiguousarray(k)
+    at, sums, starts = kernels.join(p, (w, k, w * w), (_NO_LOW, _NO_LOW, _NO_LOW), starts)
     return _Joined(p[at], sums[0, 0], np.minimum(sums[1, 0], sums[0, 0]), starts, sums[2, 0], sums[:, 1])
 
 
@@ -404,7 +407,8 @@ def cells_of(joined: _Joined) -> Cells:
     p = joined.p
     with np.errstate(divide="ignore"):
         key = np.floor(_CELLS * (np.log(p) - np.log1p(-p)))
-    at, sums, starts = kernels.join(key, joined.addends(), joined.starts)
+    at, sums, starts = kernels.join(key, *joined.addends(), joined.starts)
+    sums = sums[:2]
     last = np.append(at[1:], p.size) - 1
     return Cells(key[at], p[at], p[last], sums, starts)
 
@@ -416,7 +420,10 @@ def _join_cells(parts: list[Cells]) -> Cells:
     sums = np.concatenate([part.sums for part in parts], axis=2)
     # Predictions may be sorted otherwise than log odds are, in the last bit.
     order = np.argsort(key, kind="stable")
-    at, joined, starts = kernels.join(key[order], sums[:, :, order], np.array([0, key.size]))
+    w, k = (np.ascontiguousarray(one[:, order]) for one in sums)
+    highs, lows = (w[0], k[0], w[0]), (w[1], k[1], w[1])
+    at, joined, starts = kernels.join(key[order], highs, lows, np.array([0, key.size]))
+    joined = joined[:2]
     low, high = np.minimum.reduceat(low[order], at), np.maximum.reduceat(high[order], at)
     return Cells(key[order][at], low, high, joined, starts)
 

@@ -111,9 +111,9 @@ class Auto(Calibrator):
     >>> labels = np.random.default_rng(0).random(2000) < scores**2
     >>> auto = Auto().fit(scores, labels)
     >>> auto.chosen_
-    'smooth'
+    'both'
     >>> auto.predict([0.2, 0.5, 0.9]).round(2)
-    array([0.04, 0.24, 0.82])
+    array([0.03, 0.23, 0.84])
     """
 
     chosen_: str

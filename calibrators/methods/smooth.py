@@ -56,7 +56,7 @@ class Smooth(Calibrator):
     >>> scores = np.repeat([0.1, 0.5, 0.9], 100)
     >>> labels = np.arange(300) % 100 < np.repeat([20, 50, 80], 100)
     >>> Smooth().fit(scores, labels).predict([0.1, 0.5, 0.9]).round(2)
-    array([0.2, 0.5, 0.8])
+    array([0.19, 0.5 , 0.81])
     """
 
     single_pass = True

@@ -252,7 +252,7 @@ def check_columns(
 
 def _missing(role: str, name: str, missing: list[str], schemas: Sequence[tuple[str, pa.Schema]]) -> str:
     names = dict(schemas)[missing[0]].names
-    where = "any file" if len(missing) == len(schemas) > 1 else f"{len(missing)} of {len(schemas)} files"
+    where = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
     return (
         f"column '{name}' (log.{role}) is not in {where} ({examples(missing, 3)}), which have the columns "
         f"{examples(names, 12)}: set log.{role}"
