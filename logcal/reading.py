@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, line
 from logcal import schema, storage
-from logcal.arrow_columns import as_column, as_numpy, column_of
+from logcal.arrow_columns import as_column, as_numpy, column_of, null_mask
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup, one_array
+from logcal.manifest import read_manifest
 from logcal.moved import Moves
 from logcal.segment_index import SegmentIndex
 from logcal.transforms import TRANSFORMS
@@ -28,6 +29,8 @@ from logcal.transforms import TRANSFORMS
 SEGMENTS_FILE, MANIFEST_FILE = "segments.parquet", "manifest.json"
 
 _CACHED_TABLES = 2
+_CHEAP_ROWS = 10_000
+"""Of segments and their maps together, up to which a fingerprint is always worked out: it takes milliseconds."""
 _PREFIX = schema.LOOKUP_METADATA_PREFIX
 _MAP = schema.LOOKUP_TABLE.names
 _NUMBERS = frozenset(schema.INTERVAL_TABLE.names)
@@ -286,7 +289,10 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
             f"{beside}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
             "publish it again"
         )
-    owners = [one_array(table.column(name)).take(as_column(starts)) for name in names]
+    whose = [one_array(table.column(name)) for name in names]
+    if not all(_constant(column, starts) for column in whose):
+        raise _not_maps(path, "not calibration maps: the rows of each must be of one segment")
+    owners = [column.take(as_column(starts)) for column in whose]
     own = [one_array(segments.column(name)) for name in names]
     keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, own, strict=True)]
     rows = segments.num_rows
@@ -310,6 +316,14 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     )
     _check_published(path, found, {path: content, beside: segments_content})
     return found
+
+
+def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
+    """Whether a column changes at `starts` alone."""
+    codes = as_numpy(column.dictionary_encode(null_encoding="encode").indices)
+    inner = np.ones(codes.size, np.bool_)
+    inner[starts] = False
+    return not np.any(np.diff(codes)[inner[1:]])
 
 
 def _moves(
@@ -408,14 +422,16 @@ def _problem(
 
 
 def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, bytes]) -> None:
-    """Compare files with the checksums of the manifest beside them; without one, what is in them with its fingerprint.
+    """Compare files with the checksums of the manifest beside them, and what is in them with its fingerprint.
 
-    The fingerprint takes seconds for a million segments.
+    The fingerprint takes seconds for a million segments: of large tables with checksums it is not worked out, and that
+    the segments are those of the log, each once and in order, is all that is looked at.
     """
+    manifest = storage.beside(path, MANIFEST_FILE)
     try:
-        files = json.loads(storage.read(storage.beside(path, MANIFEST_FILE)))["files"]
+        files = read_manifest(manifest, storage.read(manifest))["files"]
         expected = {name: files[name.rpartition("/")[2]]["sha256"] for name in contents}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, KeyError, InputRejectedError):  # what is in the files speaks for itself
         _compare(path, lookup.facts.fingerprint, _fingerprint_of(lookup))
         return
     for name, content in contents.items():
@@ -425,6 +441,48 @@ def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, byt
                 f"{name}: expected the sha256 {expected[name]} of the manifest beside it, found {found}: "
                 "the file was changed after it was published; publish it again"
             )
+    if lookup.segments.num_rows + lookup.maps["score_lo"].size <= _CHEAP_ROWS:
+        _compare(path, lookup.facts.fingerprint, _fingerprint_of(lookup))
+    elif problem := _problem_of_segments(lookup):
+        raise _not_maps(path, f"not those of its segments: {problem}")
+
+
+def _problem_of_segments(lookup: SegmentedLookup) -> str | None:
+    """What is wrong with the segments of a table, without regard to the numbers of their maps, or None."""
+    segments = lookup.segments
+    own_levels = None if lookup.moves is None else as_numpy(segments.column(schema.SEGMENT_LEVEL))
+    own = [one_array(segments.column(name)) for name in lookup.columns]
+    if not (_ascend(lookup.owners, lookup.levels) and _ascend(own, own_levels)):
+        return "each must be there once, in order"
+    # Each level has all rows of the log.
+    expected = lookup.facts.data.get("rows_used")
+    rows, width = as_numpy(segments.column("rows")), len(lookup.columns)
+    for depth in range(1, width + 1) if own_levels is not None else (width,):
+        used = int((rows if own_levels is None else rows[own_levels == depth]).sum())
+        if expected is not None and used != expected:
+            return f"they must have {expected:,} rows of the log together, found {used:,}"
+    return None
+
+
+def _ascend(columns: Sequence[pa.Array], levels: npt.NDArray[Any] | None) -> bool:
+    """Whether each key is above the one before it: by level, then by column, null first."""
+    import pyarrow.compute as pc
+
+    size = len(columns[0]) - 1
+    if size < 1:
+        return True
+    false = column_of([False], pa.bool_())[0]
+    above, equal = np.zeros(size, np.bool_), np.ones(size, np.bool_)
+    if levels is not None:
+        above, equal = levels[1:] > levels[:-1], levels[1:] == levels[:-1]
+    for column in columns:
+        before, after = column.slice(0, size), column.slice(1)
+        nothing, something = null_mask(before), ~null_mask(after)
+        higher = as_numpy(pc.fill_null(pc.greater(after, before), false))
+        same = as_numpy(pc.fill_null(pc.equal(after, before), false))
+        above |= equal & (higher | (nothing & something))
+        equal &= same | (nothing & ~something)
+    return bool(above.all())
 
 
 def _fingerprint_of(lookup: SegmentedLookup) -> str:

@@ -68,6 +68,8 @@ class SegmentIndex:
             place[prefix[own]] = maps[own]
             self._levels.append(_Level(numbers, place))
             parents = place
+        if np.bincount(prefix[known & (prefix >= 0)]).max(initial=0) > 1:
+            raise ValueError("it must have each segment once")
         self._known = np.zeros(parents.size + 1, np.bool_)  # the last one for what is not there
         self._known[prefix[known]] = True
         self._by_code: tuple[Codes, npt.NDArray[np.bool_]] | None = None

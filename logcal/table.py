@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import importlib
-import json
 import re
 import struct
 from bisect import bisect_right
@@ -20,10 +19,11 @@ import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.processors import processors
-from logcal import schema, storage
+from logcal import storage
 from logcal.arrow_columns import as_column, column_of
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
+from logcal.manifest import read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, not_given
 from logcal.segment_types import kind_of, segment_problems
 from logcal.transforms import apply_transform
@@ -76,20 +76,14 @@ def load(store: str, table: str, version: str | None = None) -> Table:
     folder = f"{root}/versions/{version}"
     try:
         # Which is written last: without it there is no version.
-        manifest = json.loads(storage.read(f"{folder}/{MANIFEST_FILE}"))
+        content = storage.read(f"{folder}/{MANIFEST_FILE}")
     except FileNotFoundError:
         raise InputRejectedError(
             f"{root}: expected a version '{version}', found none: see `logcal tables list`"
         ) from None
     except OSError as error:
         raise not_given(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
-    except ValueError as error:
-        raise InputRejectedError(
-            f"{folder}/{MANIFEST_FILE}: expected JSON, found a damaged file ({error}): load another version"
-        ) from None
-    found = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if found not in schema.FORMAT_VERSIONS:
-        raise InputRejectedError(f"{folder}/{MANIFEST_FILE}: {schema.other_format(found)}")
+    read_manifest(f"{folder}/{MANIFEST_FILE}", content)
     return Table(cached_table(f"{folder}/lookup.parquet"))
 
 

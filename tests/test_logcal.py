@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import errno
+import hashlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -26,6 +28,7 @@ from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.segment_index import SegmentIndex
 from logcal.table import _as_arrow
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
+from tests.manifests import WRONG, with_value
 
 MAP = CalibrationMap.from_blocks(
     first=np.array([0.1, 0.3, 0.6]),
@@ -486,6 +489,60 @@ def test_a_manifest_of_another_format_is_refused(published, tmp_path):
         (folder / "manifest.json").write_text(text)
         with pytest.raises(InputRejectedError, match=said):
             logcal.load(str(tmp_path), "ads")
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG)
+def test_a_manifest_with_something_else_than_expected_is_not_loaded(published, tmp_path, path, value):
+    shutil.copytree(published.store / "ads", tmp_path / "ads")
+    written = tmp_path / "ads" / "versions" / published.current / "manifest.json"
+    written.write_bytes(with_value(json.loads(written.read_text()), path, value))
+    with pytest.raises(InputRejectedError, match=r"manifest\.json: expected .*, found .*: \w+"):
+        logcal.load(str(tmp_path), "ads")
+
+
+def twice(table):
+    return pa.concat_tables([table.slice(0, 1), table])
+
+
+def shifted(table):
+    """The first segment column is that of the row before."""
+    values = table.column(0).combine_chunks()
+    return table.set_column(0, table.schema.field(0), pa.concat_arrays([values.slice(1), values.slice(0, 1)]))
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("segments.parquet", twice),
+        ("segments.parquet", lambda table: table.slice(1)),
+        ("segments.parquet", lambda table: table.slice(0, table.num_rows - 1)),
+        ("segments.parquet", shifted),
+        ("lookup.parquet", twice),
+        ("lookup.parquet", shifted),
+        ("lookup.parquet", lambda table: table.slice(1)),
+    ],
+)
+def test_other_segments_with_a_checksum_that_was_rewritten(
+    published, tmp_path, monkeypatch, name, change, cheap
+):
+    """Of large tables the fingerprint is not worked out."""
+    reading._read_cached.cache_clear()
+    shutil.copytree(published.store / "by-country", tmp_path / "t")
+    version = (tmp_path / "t" / "CURRENT").read_text().strip()
+    folder = tmp_path / "t" / "versions" / version
+    if not cheap:
+        monkeypatch.setattr(reading, "_CHEAP_ROWS", 0)
+    logcal.load(str(tmp_path), "t")
+    table = pq.read_table(folder / name)
+    pq.write_table(change(table), folder / name)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    content = (folder / name).read_bytes()
+    manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    reading._read_cached.cache_clear()
+    with pytest.raises(InputRejectedError, match=r"\.parquet: expected .*: "):
+        logcal.load(str(tmp_path), "t")
 
 
 # From probabilities back to scores

@@ -19,6 +19,7 @@ from jobs.resume import left_to_do
 from logcal.errors import CheckFailedError, InputRejectedError, NothingToDoError, TemporaryError
 from pipeline.files import folders, turns
 from pipeline.table.store import TableStore
+from tests.manifests import FITTED
 
 STEPS = ("write_synced", "_append", "_rename", "_put")
 
@@ -35,7 +36,7 @@ def fit(store, content, *, candidate=False, refused=()):
     if made is not None:
         store.make_current(made)
         return made.name
-    manifest = {"run_id": content, **({"refused": list(refused)} if refused else {})}
+    manifest = {**FITTED, "run_id": content, **({"refused": list(refused)} if refused else {})}
     digest = hashlib.sha256(content.encode()).hexdigest()
     return store.publish(
         digest, lambda name: f"{content} {name}".encode(), manifest, candidate=candidate
@@ -448,7 +449,7 @@ def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):
         return b"late"
 
     with pytest.raises(TemporaryError, match="others took it for dead"):
-        store.publish("f" * 64, slow, {})
+        store.publish("f" * 64, slow, dict(FITTED))
     assert [store.version(name).manifest.get("run_id") for name in store.names()] == ["a", "c"]
     assert looks(store) == store.names()[1] != first
 

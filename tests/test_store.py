@@ -11,8 +11,7 @@ import pytest
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from pipeline.files.turns import hold
 from pipeline.table.store import TableStore
-
-DATA = {"rows_used": 3}
+from tests.manifests import FITTED, WRONG, with_value
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -23,7 +22,9 @@ def store(request, tmp_path):
 
 def publish(store, content=b"x", **more):
     return store.publish(
-        hashlib.sha256(content).hexdigest(), lambda name: content + name.encode(), {"data": DATA, **more}
+        hashlib.sha256(content).hexdigest(),
+        lambda name: content + name.encode(),
+        {**FITTED, "run_id": hashlib.sha256(content).hexdigest(), **more},
     )
 
 
@@ -102,6 +103,38 @@ def test_a_manifest_of_another_format_is_refused(store):
         store.version()
 
 
+@pytest.mark.parametrize(("path", "value"), WRONG)
+def test_a_manifest_with_something_else_than_expected(tmp_path, path, value):
+    store = TableStore(str(tmp_path), "ads")
+    version = publish(store)
+    written = tmp_path / "ads" / "versions" / version.name / "manifest.json"
+    written.write_bytes(with_value(version.manifest, path, value))
+    with pytest.raises(InputRejectedError, match=r"manifest\.json: expected .*, found .*: \w+"):
+        store.version()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"[" * 200_000, "nested too deeply"), (b" " * (64 << 20) + b"{}", "at most 67,108,864")],
+)
+def test_a_manifest_without_bounds(tmp_path, content, said):
+    store = TableStore(str(tmp_path), "ads")
+    name = publish(store).name
+    (tmp_path / "ads" / "versions" / name / "manifest.json").write_bytes(content)
+    with pytest.raises(InputRejectedError, match=said):
+        store.version()
+
+
+@pytest.mark.parametrize("key", ["previous_version", "files", *FITTED])
+def test_a_manifest_without_a_key(tmp_path, key):
+    store = TableStore(str(tmp_path), "ads")
+    version = publish(store)
+    manifest = {name: value for name, value in version.manifest.items() if name != key}
+    (tmp_path / "ads" / "versions" / version.name / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputRejectedError, match=f"expected {key} to be .*, found nothing"):
+        store.version()
+
+
 def test_a_failure_on_the_way_leaves_nothing_visible(tmp_path):
     store = TableStore(str(tmp_path), "ads")
     first = publish(store)
@@ -110,9 +143,9 @@ def test_a_failure_on_the_way_leaves_nothing_visible(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(TemporaryError, match=r"No space left on device.*nothing was published"):
-        store.publish("f" * 64, fail, {})
+        store.publish("f" * 64, fail, FITTED)
     with pytest.raises(KeyboardInterrupt):
-        store.publish("f" * 64, lambda name: (_ for _ in ()).throw(KeyboardInterrupt), {})
+        store.publish("f" * 64, lambda name: (_ for _ in ()).throw(KeyboardInterrupt), FITTED)
     assert store.current().name == first.name
     assert [p.name for p in (tmp_path / "ads" / "versions").iterdir()] == [first.name]
 
@@ -121,7 +154,7 @@ def test_the_score_table_is_kept_with_its_checksums(store, tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "part-00000.parquet").write_bytes(b"part")
-    version = store.publish("f" * 64, lambda name: b"x", {}, kept)
+    version = store.publish("f" * 64, lambda name: b"x", FITTED, kept)
     assert version.manifest["files"]["score_table/part-00000.parquet"] == {
         "bytes": 4,
         "sha256": hashlib.sha256(b"part").hexdigest(),

@@ -9,6 +9,7 @@ import pytest
 from jobs import tables
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.table.store import TableStore
+from tests.manifests import FITTED, with_value
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_old_versions_are_removed_but_not_the_current_one_nor_its_predecessor(st
 def test_versions_are_removed_on_an_object_store():
     store = TableStore("memory://prune", "ads")
     for i in range(4):
-        store.publish(f"{i}" * 64, lambda name: b"x", {"run_id": str(i)})
+        store.publish(f"{i}" * 64, lambda name: b"x", {**FITTED, "run_id": str(i)})
     names = store.names()
     assert store.prune(1) == names[:2]
     assert store.names() == names[2:] == (store.folder / "versions").names()
@@ -179,3 +180,30 @@ def test_the_commands(store, place):
     pruned = place.run("tables", "prune", *table, "--keep", "2").expect(0)
     assert "2 versions left" not in pruned.stdout
     assert "3 versions left" in pruned.stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("files", None), ("", [1]), ("previous_version", 5), ("created", 5)]
+)
+def test_a_damaged_manifest_is_refused_by_every_command(place, call, path, value):
+    place.write_log()
+    call("fit").expect(0)
+    call("fit", "calibrator.method=histogram").expect(0)
+    first, now = place.versions
+    written = place.store / "ads" / "versions" / now / "manifest.json"
+    manifest = json.loads(written.read_text())
+    written.write_bytes(with_value(manifest, path, value))
+    store = str(place.store)
+    for command in (
+        lambda: tables.list_versions(store, "ads"),
+        lambda: tables.show(store, "ads", now),
+        lambda: tables.diff(store, "ads", first, now, None),
+        lambda: tables.rollback(store, "ads", now),
+    ):
+        with pytest.raises(InputRejectedError, match=r"manifest\.json: expected"):
+            command()
+    for job in ("score", "evaluate"):
+        call(job).expect(3, "manifest.json: expected")
+    call("fit", "calibrator.method=platt").expect(3, "manifest.json: expected")
+    tables.rollback(store, "ads", first)
+    call("score").expect(0)

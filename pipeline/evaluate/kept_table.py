@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
+from logcal.manifest import read_manifest
 from logcal.reading import SEGMENTS_FILE
 from pipeline import schema
 from pipeline.execution import Graph
@@ -51,12 +51,12 @@ class KeptTable:
     @property
     def segments(self) -> tuple[str, ...]:
         """The segment columns of its points."""
-        return tuple(self.manifest.get("segments", {}).get("columns", ()))
+        return tuple((self.manifest.get("segments") or {}).get("columns", ()))
 
     @property
     def weighted(self) -> bool:
         """Whether the log that it is of had weights."""
-        return self.manifest["config"]["log"]["weight"] is not None
+        return self.manifest["config"]["log"].get("weight") is not None
 
     def rows_of_segments(self) -> dict[Key, tuple[int, int]]:
         """Of each segment the log's rows that were used, and those with label 1."""
@@ -140,10 +140,7 @@ def kept_table(paths: Sequence[str]) -> KeptTable | None:
     content = read_blob(manifest)
     if content is None:
         return None
-    try:
-        return KeptTable(version, json.loads(content))
-    except ValueError as error:
-        raise InputRejectedError(f"{manifest}: expected JSON, found a damaged file ({error})") from None
+    return KeptTable(version, read_manifest(manifest, content))
 
 
 def _groups(path: str) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ from typing import Any
 import fsspec
 
 from logcal.errors import ConfigError, InputRejectedError, examples, listing
+from logcal.manifest import read_manifest
 from logcal.reading import not_given
-from logcal.schema import FORMAT_VERSIONS, other_format
 from logcal.segment_types import segment_problems
 from pipeline import schema
 from pipeline.files.folders import Folder
@@ -141,16 +141,7 @@ class PublishedTable:
             return found
         name = self._full_name(name)
         path = f"{self._versions.root}/{name}/{MANIFEST}"
-        try:
-            manifest = json.loads(self._manifest(name) or b"")
-        except ValueError as error:
-            raise InputRejectedError(
-                f"{path}: expected JSON, found a damaged file ({error}): "
-                "point CURRENT to another version with `logcal tables rollback`"
-            ) from None
-        other = manifest.get("format_version") if isinstance(manifest, dict) else None
-        if other not in FORMAT_VERSIONS:
-            raise InputRejectedError(f"{path}: {other_format(other)}")
+        manifest = read_manifest(path, self._manifest(name) or b"")
         return Version(name, self._versions.located(name), manifest)
 
     def versions(self) -> list[Version]:
@@ -261,7 +252,7 @@ class Version:
 
 def segments_of(version: Version) -> tuple[str, ...]:
     """The names of a version's segment columns; empty without segments."""
-    return tuple(version.manifest.get("segments", {}).get("columns", ()))
+    return tuple((version.manifest.get("segments") or {}).get("columns", ()))
 
 
 def check_segment_types(version: Version, log: Log) -> None:
@@ -307,7 +298,7 @@ class RunIndex:
     def _known(self) -> dict[str, str | None]:
         try:
             content = json.loads(self._folder.read(INDEX) or b"")
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         if not isinstance(content, dict) or content.get("format_version") != schema.FORMAT_VERSION:
             return {}
