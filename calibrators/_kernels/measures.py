@@ -193,8 +193,15 @@ def join(keys, highs, lows, starts):
         rounded = lows_of.size > 0
         for j in range(n):
             high, low = highs_of[at[j]], lows_of[at[j]] if rounded else 0.0
-            for i in range(at[j] + 1, at[j + 1] if j + 1 < n else m):
-                high, low = add_pairs(high, low, highs_of[i], lows_of[i] if rounded else 0.0)
+            stop = at[j + 1] if j + 1 < n else m
+            if rounded:
+                for i in range(at[j] + 1, stop):
+                    high, low = add_pairs(high, low, highs_of[i], lows_of[i])
+            else:
+                for i in range(at[j] + 1, stop):
+                    high, rest = two_sum(high, highs_of[i])
+                    low += rest
+                high, low = two_sum(high, low)
             sums[q, 0, j], sums[q, 1, j] = high, low
     return at, sums, own
 

@@ -192,12 +192,15 @@ def _null(drawn: Array) -> _Null | None:
     shown = np.unique(np.searchsorted(np.cumsum(n), np.linspace(0, n.sum(), SHOWN)).clip(max=n.size - 1))
     random = np.random.default_rng(0)
     none, found, curves = np.empty(0), np.empty((DRAWS, 3)), np.empty((DRAWS, shown.size))
+    counts, of_hits, of_misses = n.astype(np.int64), (1 - p) ** 2, p**2
+    with np.errstate(divide="ignore"):
+        log_p, log_q = np.log(p), np.log1p(-p)
     for draw in range(DRAWS):
-        k = random.binomial(n.astype(np.int64), p).astype(np.float64)
+        k = random.binomial(counts, p).astype(np.float64)
         pooled = pava.pool(score, score, n, none, k, none)
-        given = k * (1 - p) ** 2 + (n - k) * p**2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = -np.where(k > 0, k * np.log(p), 0.0) - np.where(k < n, (n - k) * np.log1p(-p), 0.0)
+        given = k * of_hits + (n - k) * of_misses
+        with np.errstate(invalid="ignore"):
+            logs = -np.where(k > 0, k * log_p, 0.0) - np.where(k < n, (n - k) * log_q, 0.0)
         curve = np.repeat(pooled[4] / pooled[2], np.diff(np.append(pooled[0], n.size)).astype(np.int64))
         found[draw, 0] = given.sum() - _brier(pooled[4], pooled[2]).sum()
         found[draw, 1] = logs.sum() - _log(pooled[4], pooled[2]).sum()
