@@ -114,7 +114,7 @@ def expansion_of(values: Array) -> Array:
     for first in range(0, values.size, _STRIP):
         rest = values[first : first + _STRIP]
         while largest := float(np.abs(rest).max()):
-            if largest > 2.0**1000:  # what they are cut by would overflow
+            if not largest <= 2.0**1000:  # what they are cut by would overflow, or there are NaN
                 found += rest.tolist()
                 break
             sigma = math.ldexp(1.0, math.frexp(largest)[1] + _ROOM)
