@@ -17,7 +17,8 @@ from jobs.gate.limits import check_transform
 from jobs.outcome import Outcome, Plan
 from jobs.rows import open_dated, plan_of, scratch_line
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
-from pipeline.evaluate.drift_page import render_drift
+from pipeline.evaluate.day_ratios import excess_sentence
+from pipeline.evaluate.drift_page import e_value, render_drift
 from pipeline.execution import Executor, Graph
 from pipeline.files.records import to_json
 from pipeline.files.scratch import check_space, scratch_folder
@@ -93,7 +94,7 @@ def _check_alarm(history: History, alpha: float, version: Version) -> None:
     """Raise CheckFailedError, in a sentence, if an alarm is on."""
     said = list(_alarms(history, alpha))
     if said:
-        raise CheckFailedError(f"version {version.name} no longer comes true: {'; '.join(said)}")
+        raise CheckFailedError(f"version {version.name}: {' '.join(said)}")
 
 
 def _end_without_new_days(history: History, alpha: float, version: Version) -> NoReturn:
@@ -105,22 +106,18 @@ def _end_without_new_days(history: History, alpha: float, version: Version) -> N
 
 def _alarms(history: History, alpha: float) -> Iterator[str]:
     if history.alarmed(alpha):
-        way = "more" if history.state.direction > 0 else "fewer"
-        yield (
-            f"all rows together have {way} positives than it says (e-value {_e(history.state.log_e)}, an alarm from "
-            f"{1 / alpha:g} on)"
-        )
+        since, observed, expected = history.drift()
+        way = "underestimates" if observed > expected else "overestimates"
+        yield f"Since {since} the table {way}: {excess_sentence(observed, expected)}."
     found = history.alarmed_segments(alpha)
     if found:
         first = ", ".join(
-            f"{'/'.join('null' if v is None else str(v) for v in key)} (e-value {_e(state.log_e)})"
+            f"{'/'.join('null' if v is None else str(v) for v in key)} "
+            f"({'more' if state.direction > 0 else 'fewer'} positives than predicted)"
             for key, state in found[:5]
         )
-        yield f"{len(found):,} of {len(history.segments):,} segments, the most certain {first}"
-
-
-def _e(log_e: float) -> str:
-    return f"{math.exp(log_e):.3g}" if log_e < 600 else f"10^{log_e / math.log(10):.0f}"
+        verb = "differs" if len(found) == 1 else "differ"
+        yield f"{len(found):,} of {len(history.segments):,} segments {verb} from the table, above all {first}."
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ class Prepared:
         looked = len(history.days) - len(self.history.days)
         lines = [
             f"no alarm: version {self.version.name} after {len(history.days)} days, {looked} of them new",
-            f"  e-value {_e(history.state.log_e)}, an alarm from {1 / alpha:g} on",
+            f"  e-value {e_value(history.state.log_e)}; an alarm needs {1 / alpha:g}",
             *([f"  {waiting}"] if waiting else []),
             f"  {self.place}",
         ]

@@ -851,7 +851,7 @@ def test_metrics_and_a_page_say_how_it_stands(place, stream):
     page = (place.root / "page" / "report.html").read_text()
     assert "&lt;b&gt;.parquet" in page
     assert "<b>.parquet" not in page
-    assert "The file &lt;b&gt;.parquet was refused." in page
+    assert "1 file scored, 1 refused." in page
     follow("--once", *told, "page.path=/proc/page").expect(99, "page.path: /proc/page cannot be written")
     assert f"logcal_stream_batches{{{own}}} 0.0" in (place.root / "all.prom").read_text()
 
@@ -871,7 +871,10 @@ def test_the_page_has_the_calibration_of_the_last_days(tmp_path):
         "ads: the stream", {"files scored": 3}, {}, [], [*days, days[0] | {"observed": 190.0}]
     )
     assert page.count('<tr><th scope="row" class="day">2026-') == 30
-    assert "2026-03-01</span> there were more positives than expected, beyond chance." in page
+    assert (
+        '2026-03-01</span> there were <span class="whole">90 %</span> more positives than predicted' in page
+    )
+    assert "3 files scored; nothing is waiting." in page
     assert "1.290" in page
     assert "No batch since" in page
     table = Folder(fsspec.filesystem("file"), str(tmp_path))

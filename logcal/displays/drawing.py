@@ -24,8 +24,10 @@ OTHERS = ("#2e7d5b", "#8a4f9e", "#b07d12", "#a33b5c", "#3d8c99", "#5c6b2f")
 LOWEST_SHOWN = 1e-6
 """Probabilities nearer to 0 or 1 are drawn on the border of a logit axis."""
 
-_TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
-_SPARSE = (1e-6, 1e-4, 1e-2, 0.5, 0.99, 0.9999, 0.999999)
+_TICKS = (0.5, 0.01, 0.99, 1e-4, 0.9999, 1e-6, 0.999999, 0.1, 0.9, 1e-3, 0.999, 1e-5, 0.99999)
+"""Ticks of logit axes, those first whose labels matter most."""
+_LETTER, _LINE = 0.024, 0.07
+"""Width of a letter and height of a line, as shares of an axis of three inches or more."""
 
 
 def axes_of(ax: Axes | None) -> Axes:
@@ -38,11 +40,11 @@ def axes_of(ax: Axes | None) -> Axes:
     return made
 
 
-def next_color(axes: Axes) -> str:
-    """Blue, then orange, then others, by what displays have drawn on the axes."""
-    drawn = sum(line.get_gid() in ("reliability", "map") for line in axes.get_lines())
-    palette = (BLUE, ORANGE, *OTHERS)
-    return palette[drawn % len(palette)]
+def next_color(axes: Axes, first: str = BLUE) -> str:
+    """Choose the first of blue, orange and others that no display has used on the axes; before these, `first`."""
+    used = {line.get_color() for line in axes.get_lines() if line.get_gid() in ("reliability", "map")}
+    palette = dict.fromkeys((first, BLUE, ORANGE, *OTHERS))
+    return next((color for color in palette if color not in used), first)
 
 
 def draw_reference(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
@@ -65,11 +67,26 @@ def logit(p: npt.ArrayLike) -> Any:
         return np.log(odds) - np.log1p(-odds)
 
 
-def logit_ticks(limits: tuple[float, float], text: Callable[[float], str]) -> tuple[Array, list[str]]:
-    """Places and labels for a logit axis; where they are many, every other label."""
-    shown = [tick for tick in _TICKS if limits[0] * 0.999 <= tick <= 1 - (1 - limits[1]) * 0.999]
-    labels = [text(tick) if len(shown) <= 7 or tick in _SPARSE else "" for tick in shown]
-    return logit(np.array(shown)), labels
+def logit_ticks(
+    limits: tuple[float, float], text: Callable[[float], str], *, upright: bool = False
+) -> tuple[Array, list[str]]:
+    """Choose the ticks of a logit axis and label those whose labels do not touch one another.
+
+    upright : whether the axis is the vertical one, on which labels need a line's height instead of their width
+    """
+    shown = np.array([tick for tick in _TICKS if limits[0] * 0.999 <= tick <= 1 - (1 - limits[1]) * 0.999])
+    low, high = logit(limits)
+    places = (logit(shown) - low) / (high - low)
+    labels: list[str] = []
+    ends: list[tuple[float, float]] = []
+    for tick, place in zip(shown.tolist(), places.tolist(), strict=True):
+        label = text(tick)
+        half = (_LINE if upright else _LETTER * (len(label) + 1)) / 2
+        free = all(place + half <= left or right <= place - half for left, right in ends)
+        labels.append(label if free else "")
+        if free:
+            ends.append((place - half, place + half))
+    return logit(shown), labels
 
 
 def percent(share: float) -> str:

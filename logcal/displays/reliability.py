@@ -17,7 +17,7 @@ from calibrators.measures.reliability_curve import (
     reliability_curve,
 )
 from calibrators.methods.base import Calibrator
-from logcal.displays.drawing import axes_of, draw_reference, labelled, name_of, next_color
+from logcal.displays.drawing import ORANGE, axes_of, draw_reference, labelled, name_of, next_color
 from logcal.table import Table
 
 if TYPE_CHECKING:
@@ -191,7 +191,10 @@ class ReliabilityDisplay:
             probabilities = table.predict(np.asarray(scores), segments)
         else:
             probabilities = table.predict(scores)
-        return cls.from_predictions(labels, probabilities, name=name or name_of(table), **kwargs)
+        # Blue is calibrated and orange is not, as in reports.
+        axes = axes_of(kwargs.pop("ax", None))
+        kwargs = {"color": next_color(axes), **kwargs}
+        return cls.from_predictions(labels, probabilities, name=name or name_of(table), ax=axes, **kwargs)
 
     def plot(
         self,
@@ -232,7 +235,7 @@ class ReliabilityDisplay:
         curve = self.curve
         if ref_line:
             draw_reference(axes)
-        style = {"color": next_color(axes), "lw": 1.8, **kwargs}
+        style = {"color": next_color(axes, ORANGE), "lw": 1.8, **kwargs}
         label = name if name is not None else self.name
         parts = f"MCB {curve.miscalibration:.4f}, DSC {curve.discrimination:.4f}, UNC {curve.uncertainty:.4f}"
         told = [text for text in (label, parts if decomposition else None) if text]

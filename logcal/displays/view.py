@@ -118,7 +118,7 @@ def set_logit_axes(axes: Axes, view: View, levels: Array) -> None:
     axes.set(xlim=(logit(view.low), logit(view.high)), ylim=(logit(low), logit(high)))
     axes.set(xlabel="Score (logit axis)", ylabel="Calibrated probability (logit axis)")
     axes.set_xticks(*logit_ticks((view.low, view.high), _short))
-    axes.set_yticks(*logit_ticks((low, high), percent))
+    axes.set_yticks(*logit_ticks((low, high), percent, upright=True))
 
 
 def _short(tick: float) -> str:

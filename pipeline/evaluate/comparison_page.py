@@ -66,17 +66,17 @@ def render_comparison(
 
 
 def comparison_headline(found: CrossValidation) -> str:
-    """Which method has the lowest log loss, and which are not clearly worse, in one plain sentence."""
+    """Name the method with the lowest log loss and those that are not measurably different, in one sentence."""
     best = found.best("log_loss")
     if best is None:
-        return "Every method gave some label probability 0 when it happened: no log loss is finite."
+        return "No method has a finite log loss: each gave probability 0 to a label that occurred."
     near = [method.name for method in found.methods if method.name != best and _is_near(method)]
     loss = next(m for m in found.methods if m.name == best).estimates["log_loss"].mean
-    said = f"The lowest log loss on rows that a method has not seen is that of {_label(best)}, {loss:.4f}"
+    said = f"{_label(best)} has the lowest held-out log loss ({loss:.4f})"
     if not near:
-        return f"{said}; every other method is clearly worse."
-    names = f"{', '.join(near[:-1])} and {near[-1]}" if len(near) > 1 else near[0]
-    return f"{said}; {names} cannot be told from it."
+        return f"{said}; every other method is measurably worse."
+    names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"
+    return f"{said}; {names} not measurably different."
 
 
 def _is_near(method: MethodResult) -> bool:
@@ -115,8 +115,8 @@ def _label(name: str) -> str:
 def _size(found: CrossValidation) -> str:
     share = f"{100 * found.positives / found.weight:.3g} %"
     return (
-        f"{found.weight:,.10g} rows, of which {share} have label 1, in {found.folds} parts: each was predicted by "
-        "calibrators that were fitted to the others."
+        f"{found.weight:,.10g} rows, {share} of them positive, in {found.folds} folds. Calibrators fitted to the "
+        "other folds predicted each row."
     )
 
 
@@ -138,7 +138,7 @@ def _excess(estimate: Estimate) -> str:
 
 
 def _dots(found: CrossValidation, measure: str) -> str:
-    """A measure's estimates as points with two standard errors to either side; of the log loss the excess."""
+    """Draw a measure's estimates with one standard error to either side; of the log loss the excess over the best."""
     rows = []
     for method in found.methods:
         estimate = method.estimates[measure]
@@ -154,16 +154,14 @@ def _dots(found: CrossValidation, measure: str) -> str:
         axes = figure.add_subplot()
         grid(axes, "x")
         # What is far from all others would hide their differences.
-        limit = _limit(
-            [value + 2 * error for name, value, error in shown if name != RAW and value is not None]
-        )
+        limit = _limit([value + error for name, value, error in shown if name != RAW and value is not None])
         for y, (name, value, error) in enumerate(rows):
             color = AFTER if name == best else BEFORE if name == RAW else MUTED
-            if value is None or value - 2 * error > limit:
+            if value is None or value - error > limit:
                 said = "infinite" if value is None else f"{value:.4f}, beyond the axis"
                 axes.text(limit, y, f"{said} ", ha="right", va="center", fontsize=9)
                 continue
-            axes.hlines(y, max(0.0, value - 2 * error), min(limit, value + 2 * error), color=color, lw=1.6)
+            axes.hlines(y, max(0.0, value - error), min(limit, value + error), color=color, lw=1.6)
             axes.scatter([value], [y], s=42, color=color, zorder=3, clip_on=False)
         axes.set_yticks(range(len(rows)), [_label(name) for name, _, _ in rows])
         axes.set(xlim=(-0.03 * limit, limit), ylim=(len(rows) - 0.4, -0.6), ylabel=label)
@@ -171,7 +169,7 @@ def _dots(found: CrossValidation, measure: str) -> str:
         axes.spines["left"].set_visible(False)
         figure.subplots_adjust(left=0.3)
 
-    alt = f"{label}, a line a method: the point, and two standard errors to either side"
+    alt = f"{label} of each method, with one standard error to either side"
     return render(draw, (4.8, 0.9 + _HEIGHT * len(rows)), f"dots-{measure}", alt)
 
 

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BEFORE, AFTER = ORANGE, BLUE
+BEFORE, AFTER, ALERT = ORANGE, BLUE, "#a12b2b"
 GRID, INK = "#e3e6ea", "#2b3138"
 
 _VARIABLES = {
     BEFORE: "before",
     AFTER: "after",
+    ALERT: "bad",
     GRID: "grid",
     MUTED: "muted",
     INK: "ink",

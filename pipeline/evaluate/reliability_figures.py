@@ -113,7 +113,7 @@ def logit_diagram(
             )  # fmt: skip
         axes.set(xlim=(a, b), ylim=(a, b))
         axes.set_xticks(*logit_ticks(limits, percent))
-        axes.set_yticks(*logit_ticks(limits, percent))
+        axes.set_yticks(*logit_ticks(limits, percent, upright=True))
         return _tips(groups, x, y)
 
     return render(draw, (4.6, 4.3), name, alt)

@@ -99,7 +99,7 @@ def change_row(change: Change) -> dict[str, str]:
     difference = MISSING
     if change.difference is not None:
         difference = f"{change.difference:+.4f}".replace("-", "−")
-        if change.verdict == "unchanged":
+        if float(difference.replace("−", "-")) == 0:
             difference = "0.0000"
     return {
         "label": change.facts.label,

@@ -1,26 +1,27 @@
-"""A stream as a page: how it stands, whether its table's probabilities came true day by day, its last batches."""
+"""A stream as a page: its state, observed over expected positives by day, its last batches."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from logcal.displays.drawing import MUTED
-from pipeline.evaluate.figures import AFTER, BEFORE, day_axis, grid, render
-from pipeline.evaluate.page import MISSING, fact_text, render_page
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from pipeline.evaluate.day_ratios import DayRatio, excess_sentence, ratio_figure
+from pipeline.evaluate.page import fact_text, render_page
 
 TEMPLATE = "stream.html.j2"
-_SHOWN = 60
-"""Days, the latest."""
-
+_DAYS_SHOWN = 60
 _REFUSED_SHOWN = 50
-_BEYOND_CHANCE = 2.576
-"""Standard errors: chance alone goes beyond them on one day of a hundred."""
+_BATCH_COLUMNS = {
+    "files": "Files",
+    "rows": "Rows",
+    "null_rows": "Null rows",
+    "unseen_rows": "Unseen rows",
+    "refused": "Refused",
+    "waiting": "Not readable yet",
+    "left": "Left",
+    "seconds": "Seconds",
+}
+_ALWAYS = ("files", "rows", "seconds")
 
 
 def render_stream(
@@ -30,77 +31,69 @@ def render_stream(
     batches: Sequence[tuple[str, Mapping[str, Any]]],
     days: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The page as text: HTML without references to anything outside.
+    """Render the page: HTML without references to anything outside.
 
     Parameters
     ----------
-    facts : how the stream stands
-    refused : files that were refused, and why
-    batches : the last ones, when each ended and its counts, the oldest first
-    days : of each `day`, its `version`, `rows`, and `observed` and `expected` positives, in order
+    facts : the stream's state by name: counts of files, the last batch, the table. Zeros and None are left out.
+    refused : the reason for each refused file.
+    batches : the last ones, when each ended and its counts, the oldest first.
+    days : each with `day`, `version`, `rows`, and `observed` and `expected` positives, in order.
     """
-    found = [_day(day) for day in days[-_SHOWN:]]
-    headline = _headline(refused, found)
+    latest = list(days[-_DAYS_SHOWN:])
+    ratios = [DayRatio.of(day) for day in latest]
+    strange = bool(ratios) and ratios[-1].beyond
+    rows = [_batch(at, report) for at, report in reversed(batches)]
+    columns = {
+        name: label
+        for name, label in _BATCH_COLUMNS.items()
+        if name in _ALWAYS or any(row[name] != "0" for row in rows)
+    }
     return render_page(
         TEMPLATE,
         title=title,
-        headline=headline,
-        kind="within" if headline == _ALL_WELL else "high",
-        facts=[(name, fact_text(value)) for name, value in facts.items()],
-        figure=render(
-            partial(_draw, found),
-            (6.4, 2.6),
-            "days",
-            "Observed over expected positives, day by day, with bars of 95 %",
-        )
-        if found
-        else "",
-        days=list(reversed(found)),
+        headline=_state(facts, len(refused)),
+        details=_details(refused, ratios[-1] if strange else None),
+        kind="high" if refused or strange else "within",
+        facts=[(name, fact_text(value)) for name, value in facts.items() if value not in (0, None, "")],
+        figure=ratio_figure(ratios) if ratios else "",
+        days=[
+            {**ratio.cells, "version": str(day["version"])}
+            for ratio, day in zip(reversed(ratios), reversed(latest), strict=True)
+        ],
         count=len(days),
-        batches=[_batch(at, report) for at, report in reversed(batches)],
-        refused=sorted(refused.items())[:_REFUSED_SHOWN],
+        batches=rows,
+        batch_columns=columns,
+        refused=sorted(refused.items())[:_REFUSED_SHOWN] if len(refused) > 1 else [],
         refused_count=len(refused),
     )
 
 
-_ALL_WELL = "Every file was scored."
+def _files(count: int) -> str:
+    return f"{count:,} {'file' if count == 1 else 'files'}"
 
 
-def _headline(refused: Mapping[str, str], days: Sequence[Mapping[str, Any]]) -> str:
+def _state(facts: Mapping[str, Any], refused: int) -> str:
+    """Say in one sentence how many files are scored, and how many are not."""
+    said = [f"{_files(facts.get('files scored') or 0)} scored"]
+    for count, state in (
+        (facts.get("files to score") or 0, "to score"),
+        (facts.get("files not readable yet") or 0, "not readable yet"),
+        (refused, "refused"),
+    ):
+        if count:
+            said.append(f"{count:,} {state}")
+    return f"{', '.join(said)}{'' if len(said) > 1 else '; nothing is waiting'}."
+
+
+def _details(refused: Mapping[str, str], strange: DayRatio | None) -> list[str]:
     said = []
-    if refused:
-        said.append(
-            f"{len(refused):,} files were refused, {min(refused)} the first of them."
-            if len(refused) > 1
-            else f"The file {min(refused)} was refused."
-        )
-    if days and days[-1]["beyond"]:
-        last = days[-1]
-        said.append(
-            f"On {last['day']} there were {last['direction']} positives than expected, beyond chance."
-        )
-    return " ".join(said) or _ALL_WELL
-
-
-def _day(day: Mapping[str, Any]) -> dict[str, Any]:
-    """A day's ratio, with the interval of a count whose mean is its variance: positives are rare, or it is too wide."""
-    observed, expected = float(day["observed"]), float(day["expected"])
-    known = expected > 0
-    ratio = observed / expected if known else math.nan
-    error = math.sqrt(expected) / expected if known else math.nan
-    z = (ratio - 1) / error if known else 0.0
-    return {
-        "day": str(day["day"]),
-        "version": str(day["version"]),
-        "rows": f"{day['rows']:,.0f}",
-        "observed": f"{observed:,.0f}",
-        "expected": f"{expected:,.1f}",
-        "ratio": MISSING if not known else f"{ratio:.3f}",
-        "value": ratio,
-        "error": error,
-        "beyond": abs(z) > _BEYOND_CHANCE,
-        "direction": "more" if z > 0 else "fewer",
-    }
+    if len(refused) == 1:
+        said += [f"Refused: {name}: {reason}" for name, reason in refused.items()]
+    if strange is not None:
+        excess = excess_sentence(strange.observed, strange.expected)
+        said.append(f"On {strange.day} there were {excess}, which chance does not explain.")
+    return said
 
 
 def _batch(at: str, report: Mapping[str, Any]) -> dict[str, str]:
@@ -112,23 +105,3 @@ def _batch(at: str, report: Mapping[str, Any]) -> dict[str, str]:
         "seconds": f"{report['seconds']:.2f}",
         **{name: f"{report[name]:,}" for name in counts},
     }
-
-
-def _draw(days: Sequence[Mapping[str, Any]], figure: Figure) -> None:
-    axes = figure.subplots()
-    axes.axhline(1.0, color=MUTED, linestyle="--", linewidth=1)
-    for beyond, color in ((False, AFTER), (True, BEFORE)):
-        places = [i for i, day in enumerate(days) if day["beyond"] is beyond and not math.isnan(day["value"])]
-        if places:
-            axes.errorbar(
-                places,
-                [days[i]["value"] for i in places],
-                yerr=[1.96 * days[i]["error"] for i in places],
-                color=color,
-                fmt="o",
-                markersize=4,
-                linewidth=1.2,
-            )
-    axes.set_ylabel("Observed over expected")
-    day_axis(axes, [day["day"] for day in days])
-    grid(axes, "y")

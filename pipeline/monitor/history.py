@@ -89,6 +89,19 @@ class History:
         )
         return replace(following, days=(*self.days, row))
 
+    def drift(self) -> tuple[str, float, float]:
+        """Estimate when the drift began: the day after the evidence was last at its lowest.
+
+        Returns
+        -------
+        since, observed, expected : the first day, and the positives from that day on
+        """
+        before = [0.0, *(day.log_e for day in self.days[:-1])]
+        lowest = min(before)
+        start = max(i for i, value in enumerate(before) if value == lowest)
+        later = self.days[start:]
+        return later[0].day, math.fsum(d.observed for d in later), math.fsum(d.expected for d in later)
+
     def alarmed(self, alpha: float) -> bool:
         """Whether all rows together are an alarm now."""
         return bool(self.days) and bool(alarms([self.state.log_e], alpha)[0])
