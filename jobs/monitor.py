@@ -112,12 +112,11 @@ def _alarms(history: History, alpha: float) -> Iterator[str]:
     found = history.alarmed_segments(alpha)
     if found:
         first = ", ".join(
-            f"{'/'.join('null' if v is None else str(v) for v in key)} "
-            f"({'more' if state.direction > 0 else 'fewer'} positives than predicted)"
+            f"{'/'.join('null' if v is None else str(v) for v in key)} ({'more' if state.direction > 0 else 'fewer'})"
             for key, state in found[:5]
         )
         verb = "differs" if len(found) == 1 else "differ"
-        yield f"{len(found):,} of {len(history.segments):,} segments {verb} from the table, above all {first}."
+        yield f"{len(found):,} of {len(history.segments):,} segments {verb} in positives from the table, above all {first}."
 
 
 @dataclass(frozen=True)
