@@ -84,7 +84,7 @@ def compare(figure: Any, colors: dict[str, str], found: CrossValidation) -> None
         color = colors["after"] if method.name == best else colors["muted"]
         if estimate.excess is None or estimate.excess_error is None:
             continue
-        reach = 2 * estimate.excess_error
+        reach = estimate.excess_error
         axes.hlines(y, max(0, estimate.excess - reach), estimate.excess + reach, color=color, lw=1.8)
         axes.scatter([estimate.excess], [y], color=color, s=45, zorder=3)
     axes.set_yticks(range(len(shown)), [m.name for m in shown])
