@@ -116,7 +116,8 @@ def _alarms(history: History, alpha: float) -> Iterator[str]:
             for key, state in found[:5]
         )
         verb = "differs" if len(found) == 1 else "differ"
-        yield f"{len(found):,} of {len(history.segments):,} segments {verb} in positives from the table, above all {first}."
+        count = f"{len(found):,} of {len(history.segments):,} segments"
+        yield f"{count} {verb} in positives from the table, above all {first}."
 
 
 @dataclass(frozen=True)
