@@ -1,4 +1,4 @@
-"""Isotonic regression against scikit-learn and scipy, and in any number of parts."""
+"""Isotonic regression against scikit-learn, and in any number of parts."""
 
 import itertools
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import isotonic_regression
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators import CalibrationMap, Isotonic, Points, collapse
@@ -31,15 +30,6 @@ def test_equals_scikit_learn(n, digits, weighted):
     theirs = IsotonicRegression(out_of_bounds="clip").fit(s, z.astype(float), sample_weight=w)
     at = np.concatenate([s, np.random.default_rng(1).uniform(-0.2, 1.2, 500)])
     np.testing.assert_allclose(ours.predict(at), theirs.predict(at), rtol=0, atol=2e-15)
-
-
-def test_equals_scipy_at_the_points():
-    s, z, w = sample(5000, 3, None, True)
-    points = collapse(s, z, w)
-    expected = isotonic_regression(points.positives / points.weight, weights=points.weight).x
-    np.testing.assert_allclose(
-        Isotonic(ends=0).fit(s, z, w).predict(points.score), expected, rtol=0, atol=2e-15
-    )
 
 
 def test_scores_closer_than_scikit_learn_tells_apart_stay_apart():
@@ -94,7 +84,8 @@ SCORE = st.one_of(
 
 @given(st.lists(st.lists(st.tuples(SCORE, st.booleans()), min_size=1, max_size=30), min_size=1, max_size=6))
 def test_groups_at_once_are_each_group_alone(groups):
-    check_groups([tuple(np.array(column) for column in zip(*rows, strict=True)) for rows in groups])
+    for ends in (0.0, 1.0):
+        check_groups([tuple(np.array(column) for column in zip(*rows, strict=True)) for rows in groups], ends)
 
 
 def test_large_groups_at_once_are_each_group_alone():
@@ -104,10 +95,10 @@ def test_large_groups_at_once_are_each_group_alone():
         score = rng.random(size).round(digits)
         groups.append((score, rng.random(size) < 0.2 + 0.6 * score))
     # More blocks than the first stack holds.
-    score = np.arange(200_000) / 200_000
+    score = np.arange(50_000) / 50_000
     groups.append((score, rng.random(score.size) < score**40))
-    steps = np.repeat(np.arange(2000.0), 2000)
-    groups.append((steps, np.tile(np.arange(2000.0), 2000) < steps))
+    steps = np.repeat(np.arange(600.0), 600)
+    groups.append((steps, np.tile(np.arange(600.0), 600) < steps))
     check_groups(groups)
 
 
@@ -121,8 +112,7 @@ def test_pooling_classes_is_pooling_their_points(rows):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("digits", [2, 4, 17])
-@pytest.mark.parametrize("power", [-40, -1, 0.0, 0.2, 1, 40])
+@pytest.mark.parametrize(("power", "digits"), [(-40, 17), (-1, 4), (0.0, 2), (0.2, 17), (40, 2), (40, 17)])
 def test_pooling_classes_of_long_stretches_is_pooling_their_points(power, digits):
     rng = np.random.default_rng(digits)
     s = rng.random(30_000).round(digits)
@@ -134,9 +124,8 @@ def test_pooling_classes_of_long_stretches_is_pooling_their_points(power, digits
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("ends", [1, 0.5, 2.5])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("n", "digits"), [(1, None), (2, None), (9, 1), (50, 1), (3000, 3), (20000, None)])
+@pytest.mark.parametrize(("weighted", "ends"), [(False, 1), (True, 0.5), (True, 2.5)])
+@pytest.mark.parametrize(("n", "digits"), [(1, None), (2, None), (9, 1), (3000, 3)])
 def test_ends_equal_scikit_learn_with_two_rows_more(n, digits, weighted, ends):
     s, z, w = sample(n, n, digits, weighted)
     ours = Isotonic(ends=ends).fit(s, z, w)
@@ -189,12 +178,7 @@ def test_bad_ends_are_refused(ends):
         Isotonic(ends=ends).fit([0.1, 0.2], [0, 1])
 
 
-def check_groups(groups):
-    for ends in (0.0, 1.0, 0.3):
-        check_groups_with(groups, ends)
-
-
-def check_groups_with(groups, ends):
+def check_groups(groups, ends=0.3):
     """Each group pooled in two parts, and then what that leaves."""
     distinct = np.unique(np.concatenate([s for s, _ in groups]) + 0.0)
     parts = [[], []]

@@ -565,9 +565,10 @@ def rows_in_memory(table, expected, columns):
     return rows
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("bucket_bytes", [2000, 1 << 24])
-@pytest.mark.parametrize(("method", "params"), [("isotonic", None), ("histogram", {"bins": 12})])
+@pytest.mark.parametrize(
+    ("weighted", "bucket_bytes", "method", "params"),
+    [(True, 2000, "isotonic", None), (False, 1 << 24, "histogram", {"bins": 12})],
+)
 def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, method, params, monkeypatch):
     monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
     monkeypatch.setattr(packed, "STRIDE", 8)
@@ -884,8 +885,7 @@ def test_columns_whose_writer_gave_the_dictionary_up_are_read_as_text(tmp_path, 
 # Kept score tables
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("method", ["isotonic", "histogram"])
+@pytest.mark.parametrize(("weighted", "method"), [(False, "histogram"), (True, "isotonic")])
 def test_kept_score_tables_of_segments_are_measured_as_their_log(place, weighted, method):
     table = some_log(3000, 11, ties=weighted)
     if weighted:
