@@ -295,12 +295,12 @@ def promote(store: str, table: str, version: str, as_json: bool) -> None:
 @_STORE
 @_TABLE
 @_JSON
-@click.option("--output", metavar="FILE", help="Write a page with both maps there (HTML).")
+@click.option("--report", "--output", metavar="FILE", help="Write a page with both maps there (HTML).")
 @click.argument("old")
 @click.argument("new")
-def diff(store: str, table: str, old: str, new: str, output: str | None, as_json: bool) -> None:
+def diff(store: str, table: str, old: str, new: str, report: str | None, as_json: bool) -> None:
     """Say what lies between versions OLD and NEW: facts, probabilities, segments."""
-    _table_command("diff", lambda actions: actions.diff(store, table, old, new, output), as_json)
+    _table_command("diff", lambda actions: actions.diff(store, table, old, new, report), as_json)
 
 
 @tables.command(short_help="Remove old versions.")

@@ -80,25 +80,27 @@ def _unknown(name: str, names: list[str]) -> Exception:
     return ConfigError(f"NAME: expected a configuration that logcal has, found '{name}'; {hint}")
 
 
-@click.command("init", short_help="Write configurations for a log, after a look at it.")
-@click.argument("folder")
-@click.option("--log", required=True, metavar="PATH", help="The prediction log: as log.path.")
+@click.command("init", short_help="Write a configuration for a log, after a look at it.")
+@click.argument("log")
+@click.argument("folder", default=".")
+@click.option("--daily", is_flag=True, help="For a log of days: day.yaml, and day.sh to run once a day.")
 @_SET
 @_JSON
-def _init(folder: str, log: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Write configurations for a log to FOLDER, ready to run.
+def _init(log: str, folder: str, daily: bool, settings: tuple[str, ...], as_json: bool) -> None:
+    """Write one configuration for LOG, ready to run, to FOLDER (default: here).
 
     \b
-      logcal init income --log demo-output/log/calibration
+      logcal init demo-output/log/calibration income
+      logcal init --daily /data/log ads
 
     Looks at the log's footers alone: which columns can be the score, the label, a
-    weight, a date, a segment. Every key is commented; nothing is overwritten.
+    weight, a date, a segment. One file serves all jobs; nothing is overwritten.
     """  # noqa: D301
 
     def action() -> Outcome:
         from jobs.init import init
 
-        return init(folder, log, settings)
+        return init(log, folder, settings, daily=daily)
 
     _run("init", action, as_json)
 

@@ -14,7 +14,7 @@ from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import Outcome, Plan
-from jobs.rows import Sorting, columns_of, scratch_line
+from jobs.rows import Sorting, columns_of, page_folder, scratch_line
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import (
     SHOWN,
@@ -50,12 +50,12 @@ def prepare(config: CompareConfig) -> Prepared:
     log = open_log(config.log.path, columns)
     settings = config.model_dump(
         mode="json",
-        exclude={"scratch": True, "cluster": True, "record": True, "output": True, "log": {"path"}},
+        exclude={"scratch": True, "cluster": True, "record": True, "report": True, "log": {"path"}},
     )
     identity = run_id("compare", log, settings)
     output = None
-    if config.output.path is not None:
-        output = Output(config.output.path)
+    if (place := page_folder(config.report.path, "compare")) is not None:
+        output = Output(place, "report.path")
         output.check_apart(log.filesystem, log.places())
         output.check(identity)
     sorting = Sorting.of(config, log, identity)
@@ -153,7 +153,7 @@ class Prepared:
         }
         lines = [comparison_headline(found), "", *comparison_lines(found), "", *notes]
         if self.output is None:
-            return Outcome(summary, [*lines, "the same as a page: --set output.path=FOLDER"])
+            return Outcome(summary, [*lines, "the same as a page: --set report.path=FOLDER"])
         page = render_comparison(found, facts, notes=notes)
         contents = {
             REPORT: page.encode(),

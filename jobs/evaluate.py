@@ -11,7 +11,14 @@ from typing import Any
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.measures.assessment import Measures
 from jobs.config.jobs import EvaluateConfig
-from jobs.gate.judging import check_earlier, check_in_sample, check_required, find_against, unmet
+from jobs.gate.judging import (
+    check_earlier,
+    check_in_sample,
+    check_measured,
+    check_required,
+    find_against,
+    unmet,
+)
 from jobs.gate.limits import check_transform
 from jobs.outcome import Outcome, Plan
 from jobs.present import (
@@ -23,7 +30,7 @@ from jobs.present import (
     summary_of,
     table_facts,
 )
-from jobs.rows import Sorting, columns_of, facts_of, place_of, scratch_line, window_of
+from jobs.rows import JOB, Sorting, columns_of, facts_of, place_of, scratch_line, window_of
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
@@ -87,19 +94,22 @@ def prepare(config: EvaluateConfig) -> Prepared:
     )
     identity = run_id("evaluate", log, _settings(config, version, measurement))
     output = Output(
-        place_of(config.report.path, "report.path", window),
+        place_of(config.report.path.replace(JOB, "evaluate"), "report.path", window),
         "report.path",
         replace=config.report.mode == "replace",
     )
     output.check_apart(log.filesystem, log.places())
     check_earlier(output, identity)
-    output.check(identity)
+    days = None if window is None else window_days(window)
     seen = (
-        in_sample(log, version.manifest, None if window is None else window_days(window))
+        in_sample(log, version.manifest, days)
         if kept is None
         else of_same_rows(kept.manifest["data"], version.manifest)
     )
+    if seen and not config.evaluate.allow_in_sample:
+        check_measured(output, days, version)
     check_in_sample(config, seen, version)
+    output.check(identity)
     sorting = Sorting.of(config, log, identity)
     check_space(config.scratch, measurement.needed)
     return Prepared(config, version, measurement, output, sorting, seen)
@@ -324,6 +334,7 @@ class Prepared:
             staging.facts = {
                 "table": self.config.store.table,
                 "table_version": self.version.name,
+                "window": None if self.window is None else window_days(self.window),
                 "failed": failed,
             }
         check_required(failed, self.output.root)

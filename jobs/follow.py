@@ -13,6 +13,7 @@ from jobs.config.jobs import FollowConfig
 from jobs.outcome import Outcome, Plan
 from jobs.refit import Refits
 from jobs.refit import check as check_refits
+from jobs.rows import own_page_folder
 from jobs.score import check_interval, classifying_of
 from jobs.stream_report import Standing, Telling, Totals, backlog_of
 from logcal.errors import (
@@ -49,6 +50,7 @@ def prepare(config: FollowConfig) -> Prepared:
     if config.store.version is not None:
         store.version(config.store.version)
     check_refits(config)
+    own_page_folder(config.report.path, "follow")
     places = Places(filesystem, root, output.filesystem, output.root)
     ledger = Ledger(output.filesystem, output.root)
     _check_known(ledger, places, config)

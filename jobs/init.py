@@ -1,100 +1,140 @@
-"""Configurations for a log that nobody has described: written after a look at its footers, ready to run."""
+"""A configuration for a log that nobody has described: written after a look at its footers, ready to run."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from jobs.config.loading import known_keys, read_values
-from jobs.config.rendering import render_job
 from jobs.outcome import Outcome
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, InputRejectedError, listing
-from pipeline.files.folders import check_writable
+from pipeline.files.folders import check_writable, write_whole
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
 
-WRITTEN = ("compare", "fit", "score", "evaluate")
-"""The jobs that get a file, those that logcal has of them, in the order in which they are run."""
+SERVED = ("evaluate", "monitor", "fit", "score", "compare")
+"""The jobs that the configuration is for: each passes over what only the others know."""
+PLAIN, DAILY, SCRIPT = "logcal.yaml", "day.yaml", "day.sh"
 
-_HEADER = (
-    "Configuration of `logcal {job}`, written by `logcal init` after a look at the log's footers: every key, with its "
-    "meaning, and its default unless a line says what was found. Keys marked REQUIRED have no value yet: set them "
-    "here or with --set."
-)
-_DAYS = 30
+DAY_SCRIPT = """\
+#!/bin/bash
+# day.sh [SETTING...]: evaluate, monitor, fit, score. 99, nothing to do, is no failure; a table that is refused does not
+# keep the new rows from being scored with the one before; 75: another day is running.
+cd "$(dirname "$0")" || exit 2
+PATH=$PWD/.venv/bin:$PATH
+store=/data/store table=ads lock=/data/store/.day.lock
+mkdir -p "${lock%/*}" && exec 9> "$lock" || exit 2
+if command -v flock > /dev/null && ! flock -n 9; then
+    echo "day.sh: another day is running" >&2
+    exit 75
+fi
+jobs="evaluate monitor fit score"
+# The first day has no table to evaluate.
+logcal tables show --store "$store" --table "$table" > /dev/null 2>&1 || jobs="fit score"
+failed=0
+for job in $jobs; do
+    logcal $job --config day.yaml "$@"
+    code=$?
+    [ $code = 0 ] || [ $code = 99 ] || failed=$code
+done
+exit $failed
+"""
+"""As docs/operations.md shows it; paths are those of its example."""
 
 
-def init(folder: str, log: str, settings: Sequence[str] = ()) -> Outcome:
-    """Write a folder of configurations for a log.
+def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = False) -> Outcome:
+    """Write a configuration for a log.
 
     Parameters
     ----------
-    folder : of the configurations; made if it is not there
     log : as log.path
+    folder : of the configuration, and of what the jobs write; made if it is not there
     settings : KEY.PATH=VALUE, over what was found
+    daily : for a job that runs once a day, with a script that does so
 
     Raises
     ------
     ConfigError
         A file is there already, or the folder cannot be written to.
     InputRejectedError
-        The footers cannot be read, or no column can be a score, or none a label.
+        The footers cannot be read, or a column that is needed is not there.
     """
     place = Path(folder).expanduser().absolute()
-    jobs = [name for name in WRITTEN if name in JOBS]
-    _check_place(place, jobs)
+    names = [DAILY, SCRIPT] if daily else [PLAIN]
+    _check_place(place, names)
     facts = log_facts(log)
     roles = find_roles(facts.columns)
     given = _flat(read_values((), settings).values)
-    _check_keys(given, jobs)
-    _check_roles(log, facts, roles, given)
+    _check_keys(given)
+    _check_roles(log, facts, roles, given, daily=daily)
     values, notes = _found(log, place, facts, roles)
-    values.update(given)
-    notes.update(dict.fromkeys(given, "As given."))
+    values |= _daily(place) if daily else _plain(place)
+    values |= given
+    notes |= dict.fromkeys(given, "as given")
     place.mkdir(parents=True, exist_ok=True)
-    for name in jobs:
-        (place / f"{name}.yaml").write_text(_rendered(name, values, notes, place), encoding="utf-8")
+    config = place / names[0]
+    if daily:
+        script = _script(place, values)
+        write_whole(place / SCRIPT, script.encode())
+        (place / SCRIPT).chmod(0o755)
+    write_whole(config, _rendered(values, notes, facts, roles).encode())
     shown = {key: values[key] for key in sorted(values) if key.startswith(("log.", "window."))}
-    files = [str(place / f"{name}.yaml") for name in jobs]
+    path = shlex.quote(str(Path(folder) / names[0]))
+    run = (
+        [shlex.quote(str(Path(folder) / SCRIPT))]
+        if daily
+        else [f"logcal {job} --config {path}" for job in ("compare", "fit", "score")]
+    )
     lines = [
         f"{facts.files:,} files, {facts.rows:,} rows",
         *(f"  {key}: {_said(value)}{_because(notes.get(key, ''))}" for key, value in shown.items()),
-        *_candidates(roles),
+        *_candidates(roles, given),
         "",
-        "Look at the files, then run:",
-        *(f"  logcal {name} --config {_shell(folder)}/{name}.yaml" for name in jobs if name != "evaluate"),
+        f"Look at {path}, then run{' once a day' if daily else ''}:",
+        *(f"  {command}" for command in run),
     ]
-    summary = {"files": files, "rows": facts.rows, "settings": shown, "notes": notes}
+    summary = {
+        "files": [str(place / name) for name in names],
+        "rows": facts.rows,
+        "settings": shown,
+        "notes": notes,
+    }
     return Outcome(summary, lines)
 
 
-def _check_place(place: Path, jobs: Sequence[str]) -> None:
+def _check_place(place: Path, names: Sequence[str]) -> None:
     check_writable(place, "FOLDER")
-    there = [str(place / f"{name}.yaml") for name in jobs if (place / f"{name}.yaml").exists()]
+    there = [str(place / name) for name in names if (place / name).exists()]
     if there:
         raise ConfigError(
-            f"FOLDER: expected one without configurations, found {', '.join(there)}: choose another, or remove them"
+            f"FOLDER: expected one without a configuration, found {', '.join(there)}: choose another, or remove it"
         )
 
 
-def _check_keys(given: dict[str, Any], jobs: Sequence[str]) -> None:
-    known = {key for name in jobs for key in known_keys(JOBS[name].config_class())}
+def _check_keys(given: dict[str, Any]) -> None:
+    known = {key for name in SERVED for key in known_keys(JOBS[name].config_class())}
     unknown = sorted(set(given) - known)
     if unknown:
         raise ConfigError(f"--set {unknown[0]}: unknown key; `logcal config fit` shows all keys")
 
 
-def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any]) -> None:
+def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any], *, daily: bool) -> None:
     wanted = {
-        "score": "a column of floats",
-        "label": "a column of booleans, or of numbers from 0 to 1",
+        "log.score": (roles.score, "a column of floats"),
+        "log.label": (roles.label, "a column of booleans, or of numbers from 0 to 1"),
     }
+    if daily:
+        wanted["window.column"] = (roles.date, "a column of dates, or hive folders such as date=2026-01-31")
     problems = [
-        f"log.{role}: expected {kind}, found none"
-        for role, kind in wanted.items()
-        if not getattr(roles, role) and f"log.{role}" not in given
+        f"{key}: expected {kind}, found none"
+        for key, (columns, kind) in wanted.items()
+        if not columns and key not in given
     ]
     if problems:
         columns = [f"{column.name} ({column.described()})" for column in facts.columns]
@@ -106,12 +146,8 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any])
 
 def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of keys, and why."""
-    values: dict[str, Any] = {
-        "log.path": log if "://" in log else str(Path(log).expanduser().absolute()),
-        "store.path": str(place / "tables"),
-        "store.table": _table_name(log),
-    }
-    notes = {"log.path": f"Found: {facts.files:,} files, {facts.rows:,} rows."}
+    values: dict[str, Any] = {"log.path": log if "://" in log else str(Path(log).expanduser().absolute())}
+    notes: dict[str, str] = {}
     for role in ("score", "label", "weight"):
         columns: tuple[ColumnFacts, ...] = getattr(roles, role)
         if columns:
@@ -119,21 +155,37 @@ def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[s
             notes[f"log.{role}"] = _note(columns)
     if roles.margin:
         values["log.score_transform"] = "sigmoid"
-        notes["log.score_transform"] = "Found: the score's name says that it is a margin."
+        notes["log.score_transform"] = "the score's name says that it is a margin"
     used = [columns[0] for columns in (roles.score, roles.label, roles.weight) if columns]
     nulls = {column.name: column.nulls for column in used if column.nulls}
     if nulls:
         values["log.on_bad_rows"] = "quarantine"
         values["log.max_bad_fraction"] = _share(max(nulls.values()), sum(nulls.values()), facts.rows)
-        found = ", ".join(f"{count:,} nulls in {name}" for name, count in nulls.items())
-        notes["log.on_bad_rows"] = f"Found: {found}."
+        notes["log.on_bad_rows"] = ", ".join(f"{count:,} nulls in {name}" for name, count in nulls.items())
+    values |= {"store.path": str(place / "tables"), "store.table": _table_name(log)}
     if roles.date:
         values["window.column"] = roles.date[0].name
         notes["window.column"] = _note(roles.date)
-    if roles.segment:
-        names = ", ".join(column.name for column in roles.segment)
-        notes["log.segment"] = f"Found, and left out until you choose: [{names}]."
     return values, notes
+
+
+def _plain(place: Path) -> dict[str, Any]:
+    return {"report.path": str(place / "{job}"), "output.path": str(place / "scored")}
+
+
+def _daily(place: Path) -> dict[str, Any]:
+    return {
+        "window.last": "28d",
+        "evaluate.last": "1d",
+        "evaluate.against": "previous",
+        "evaluate.allow_in_sample": False,
+        "report.path": str(place / "reports" / "{day}"),
+        "report.mode": "replace",
+        "score.last": "1d",
+        "score.max_outside_range": 0.05,
+        "output.path": str(place / "scored" / "{day}"),
+        "output.mode": "replace",
+    }
 
 
 def _share(largest: int, total: int, rows: int) -> float:
@@ -143,31 +195,49 @@ def _share(largest: int, total: int, rows: int) -> float:
 
 def _note(columns: tuple[ColumnFacts, ...]) -> str:
     others = ", ".join(f"{column.name} ({column.described()})" for column in columns[1:6])
-    return f"Found: {columns[0].described()}." + (f" Could be too: {others}." if others else "")
+    return columns[0].described() + (f"; could be too: {others}" if others else "")
 
 
-def _rendered(name: str, values: dict[str, Any], notes: dict[str, str], place: Path) -> str:
-    own = {
-        "output.path": str(place / {"score": "scored"}.get(name, name)),
-        "report.path": str(place / "report"),
-    }
-    values, notes = {**own, **values}, dict(notes)
-    if name == "evaluate":
-        # Rows that the table was fitted to say little of it.
-        del values["log.path"]
-        notes["log.path"] = "A log that the fit has not read."
-    known = set(known_keys(JOBS[name].config_class()))
-    return render_job(
-        name,
-        JOBS[name].config_class(),
-        {key: value for key, value in values.items() if key in known},
-        {key: note for key, note in notes.items() if key in known},
-        _HEADER,
-    )
+def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, roles: Roles) -> str:
+    """A line a section."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        inner = sections.setdefault(section, {})
+        *above, last = name.split(".")
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    lines = [
+        f"# Written by `logcal init` after a look at {facts.files:,} files with {facts.rows:,} rows.",
+        f"# For {', '.join(SERVED)}; `logcal config JOB` lists every key.",
+        *(f"# {key}: {note}" for key, note in notes.items()),
+    ]
+    if roles.segment and "log.segment" not in values:
+        names = ", ".join(column.name for column in roles.segment)
+        lines.append(
+            f"# log.segment: left out until you choose; a map for each segment with some of [{names}]"
+        )
+    for name, inner in sections.items():
+        text = yaml.safe_dump(
+            {name: inner}, default_flow_style=True, width=10_000, sort_keys=False, allow_unicode=True
+        )
+        lines.append(text.strip()[1:-1])
+    return "\n".join(lines) + "\n"
 
 
-def _candidates(roles: Roles) -> list[str]:
-    if not roles.segment:
+def _script(place: Path, values: dict[str, Any]) -> str:
+    """The day's script, for this installation and configuration."""
+    path = {"store": values["store.path"], "table": values["store.table"], "lock": place / ".day.lock"}
+    own = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in path.items())
+    script = DAY_SCRIPT.replace("store=/data/store table=ads lock=/data/store/.day.lock", own)
+    script = script.replace("PATH=$PWD/.venv/bin", f"PATH={shlex.quote(str(Path(sys.executable).parent))}")
+    # Drift is told from independent rows, and weights are none.
+    return script.replace("evaluate monitor fit", "evaluate fit") if values.get("log.weight") else script
+
+
+def _candidates(roles: Roles, given: dict[str, Any]) -> list[str]:
+    if not roles.segment or "log.segment" in given:
         return []
     names = ",".join(column.name for column in roles.segment)
     return [f"  a map for each segment: --set 'log.segment=[{names}]', or some of them"]
@@ -181,7 +251,7 @@ def _table_name(log: str) -> str:
 def _flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict) and not f"{above}{key}".endswith((".params", ".arguments")):
+        if isinstance(value, dict) and not f"{above}{key}".endswith((".params", ".arguments", ".require")):
             found.update(_flat(value, f"{above}{key}."))
         else:
             found[above + key] = value
@@ -193,10 +263,4 @@ def _said(value: Any) -> str:
 
 
 def _because(note: str) -> str:
-    return f"  ({note.removeprefix('Found: ').removesuffix('.')})" if note else ""
-
-
-def _shell(folder: str) -> str:
-    import shlex
-
-    return shlex.quote(folder.rstrip("/"))
+    return f"  ({note})" if note else ""

@@ -15,7 +15,7 @@ from calibrators.measures.drift import stability_index
 from jobs.config.jobs import MonitorConfig
 from jobs.gate.limits import check_transform
 from jobs.outcome import Outcome, Plan
-from jobs.rows import open_dated, plan_of, scratch_line
+from jobs.rows import open_dated, own_page_folder, plan_of, scratch_line
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from pipeline.evaluate.day_ratios import excess_sentence
 from pipeline.evaluate.drift_page import e_value, render_drift
@@ -75,11 +75,14 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
         )
     days = _new_days(window, history, version)
     # The page of days that were looked at before is all that may be left to do.
-    if not days and (config.page.path is None or not history.days):
+    page = own_page_folder(config.report.path, "monitor")
+    if not days and (page is None or not history.days):
         _end_without_new_days(history, config.monitor.alpha, version)
     needed = scratch_bytes(window.log, write=True)
     check_space(config.scratch, needed)
-    return Prepared(config, log, window, days, store, version, history, place, facts.score_transform, needed)
+    return Prepared(
+        config, log, window, days, store, version, history, place, facts.score_transform, needed, page
+    )
 
 
 def _new_days(window: Window, history: History, version: Version) -> list[int]:
@@ -134,6 +137,7 @@ class Prepared:
     place: str
     transform: str
     needed: int
+    page: str | None
 
     @property
     def threads(self) -> bool:
@@ -149,7 +153,7 @@ class Prepared:
             if days
             else None
         )
-        page = () if self.config.page.path is None else (f"{self.config.page.path}/{REPORT}",)
+        page = () if self.page is None else (f"{self.page}/{REPORT}",)
         return Plan(
             job="monitor",
             stages=(look or "write the page of the days that were looked at before",),
@@ -193,8 +197,8 @@ class Prepared:
             history = history.after(name, found.whole, found.segments, self._moved(found), alpha)
         (self.store.folder / FOLDER).replace(f"{self.version.name}.json", history.as_json())
         summary = self._summary(history)
-        if self.config.page.path is not None:
-            self._write_page(history, summary)
+        if self.page is not None:
+            self._write_page(Path(self.page), history, summary)
         if not self.days:
             _end_without_new_days(history, alpha, self.version)
         _check_alarm(history, alpha, self.version)
@@ -264,7 +268,7 @@ class Prepared:
             "history": self.place,
         }
 
-    def _write_page(self, history: History, summary: dict[str, Any]) -> None:
+    def _write_page(self, root: Path, history: History, summary: dict[str, Any]) -> None:
         days = [vars(day) for day in history.days]
         page = render_drift(
             f"{self.config.store.table}, version {self.version.name}",
@@ -273,7 +277,6 @@ class Prepared:
             self.config.monitor.alpha,
             self.config.monitor.tolerance,
         )
-        root = Path(str(self.config.page.path))
         root.mkdir(parents=True, exist_ok=True)
         (root / REPORT).write_text(page, encoding="utf-8")
         (root / RUN).write_text(to_json({**summary, "history": days}), encoding="utf-8")

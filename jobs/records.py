@@ -64,7 +64,7 @@ class Attempt:
         except ValueError:
             record = RecordConfig()
         places = {}
-        for section, keys in (("store", ("path", "table")), ("output", ("path",))):
+        for section, keys in (("store", ("path", "table")), ("output", ("path",)), ("report", ("path",))):
             given = values.get(section)
             found = {key: given.get(key) for key in keys} if isinstance(given, dict) else {}
             if found and all(isinstance(value, str) for value in found.values()):
@@ -145,7 +145,10 @@ class Attempt:
         """Where the record goes by itself: no store or table is made for it, which would only be mistyped."""
         where = self._table()
         if not where:
-            path = getattr(getattr(self.config, "output", None), "path", None)
+            written = getattr(self.config, "output", None) or getattr(self.config, "report", None)
+            from jobs.rows import page_folder
+
+            path = page_folder(getattr(written, "path", None), self.job)
             return None if path is None or code == _CONFIG else f"{path.rstrip('/')}.logcal"
         place = f"{where['store'].rstrip('/')}/{where['table']}"
         # A fit makes them anyway.

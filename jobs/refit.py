@@ -225,7 +225,7 @@ class Refits:
     def _monitor_config(self) -> MonitorConfig:
         section = self._sections(MonitorConfig)
         # The stream has a page of its own.
-        del section["page"]
+        del section["report"]
         known = MeasuredLogConfig.model_fields
         section["log"] = {key: value for key, value in section["log"].items() if key in known}
         section["window"] = {

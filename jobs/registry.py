@@ -110,7 +110,7 @@ _JOBS = (
         help="Compare methods by cross-validation on a log.",
         module="jobs.compare",
         required=("log.path",),
-        example="--set log.path=log/ --set output.path=comparison/",
+        example="--set log.path=log/ --set report.path=comparison/",
     ),
     Job(
         name="demo",

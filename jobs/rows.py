@@ -16,6 +16,8 @@ from pipeline.sort.score_table import SortPlan
 
 DAY = "{day}"
 """In the path of an output: the last day of the window."""
+JOB = "{job}"
+"""In the path of a report: the job's name."""
 
 UNMADE = "scratch"
 """Stands for scratch space in a graph that is drawn."""
@@ -68,6 +70,28 @@ def place_of(path: str, setting: str, window: Window | None) -> str:
             "day of the window"
         )
     return path.replace(DAY, day_of(window.last).isoformat())
+
+
+def page_folder(path: str | None, job: str) -> str | None:
+    """The folder of a page that is not of one day, None for none: {job} and {day} in it are the job's name."""
+    return None if path is None else path.replace(JOB, job).replace(DAY, job)
+
+
+def own_page_folder(path: str | None, job: str) -> str | None:
+    """The same of a page that is written anew each time, into a folder of its own.
+
+    Raises
+    ------
+    ConfigError
+        The report of an evaluation or a comparison is there, which is whole or not at all.
+    """
+    place = page_folder(path, job)
+    if place is not None and Output(place, "report.path").manifest() is not None:
+        raise ConfigError(
+            f"report.path: expected a folder of its own for the page of {job}, found another job's report in {place}: "
+            f"write {JOB} into the path, such as reports/{JOB}"
+        )
+    return place
 
 
 def above_days(path: str) -> str | None:

@@ -15,6 +15,7 @@ from jobs.config.jobs import FollowConfig
 from jobs.gate.limits import WARNED
 from jobs.outcome import Outcome
 from jobs.refit import PUBLISHED, Refits
+from jobs.rows import page_folder
 from logcal.errors import LogcalError, examples
 from pipeline.files.secrets import without_secrets
 from pipeline.follow.arrivals import compare, list_sources
@@ -193,7 +194,7 @@ class Telling:
         """Write what is due. last : whatever is wanted."""
         wanted = (
             ("record.prometheus", self.config.record.prometheus, _METRICS_EVERY, self._metrics),
-            ("page.path", self.config.page.path, _PAGE_EVERY, self._page),
+            ("report.path", page_folder(self.config.report.path, "follow"), _PAGE_EVERY, self._page),
         )
         for setting, where, every, write in wanted:
             now = time.monotonic()

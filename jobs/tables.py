@@ -239,5 +239,5 @@ def _write_page(output: str, page: str) -> None:
         Folder.at(parent or ("/" if output.startswith("/") else ".")).replace(name, page.encode())
     except OSError as error:
         raise ConfigError(
-            f"--output: cannot write {output} ({error.strerror or error}): choose another place"
+            f"--report: cannot write {output} ({error.strerror or error}): choose another place"
         ) from None

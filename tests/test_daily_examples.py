@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from jobs.init import DAY_SCRIPT
+
 pytestmark = pytest.mark.system
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "daily"
 DAY = ["evaluate", "fit", "score"]
+SCRIPTED = {"day.sh": ["evaluate", "monitor", "fit", "score"], "day.slurm": DAY}
 
 
 @pytest.fixture
@@ -23,6 +26,8 @@ def machine(tmp_path):
     """A folder with the examples, and with commands that write down how they are called."""
     for path in EXAMPLES.iterdir():
         shutil.copy(path, tmp_path / path.name)
+    script = (tmp_path / "day.sh").read_text()
+    (tmp_path / "day.sh").write_text(script.replace("/data/store", f"{tmp_path}/store"))
     (tmp_path / "day.sh").chmod(0o755)
     commands = tmp_path / ".venv" / "bin"
     commands.mkdir(parents=True)
@@ -51,40 +56,48 @@ def machine(tmp_path):
 
 
 def of(asked):
-    return [line.split()[0] for line in asked]
+    """The jobs; the script also looks whether there is a table."""
+    return [line.split()[0] for line in asked if not line.startswith("tables show")]
 
 
-@pytest.mark.parametrize("script", ["day.sh", "day.slurm"])
+@pytest.mark.parametrize("script", SCRIPTED)
 def test_scripts_go_through_the_day_and_say_what_failed(machine, script):
     shell = ("bash", str(machine.folder / script))
     code, asked = machine(*shell)
-    assert (code, of(asked)) == (0, DAY)
-    assert all("--config day.yaml" in line for line in asked)
+    assert (code, of(asked)) == (0, SCRIPTED[script])
+    assert all("--config day.yaml" in line for line in asked[-3:])
     # Nothing to do is no failure; a table that is refused does not keep rows from being scored.
     assert machine(*shell, evaluate=99, fit=99, score=99)[0] == 0
     code, asked = machine(*shell, fit=4)
-    assert (code, of(asked)) == (4, DAY)
+    assert (code, of(asked)) == (4, SCRIPTED[script])
     assert machine(*shell, evaluate=4)[0] == 4
     assert machine(*shell, score=75)[0] == 75
     # A backfill's day reaches all three.
     _, asked = machine(*shell, "--set", "window.until=2026-01-15")
-    assert [line.endswith("--set window.until=2026-01-15") for line in asked] == [True] * 3
+    assert [line.endswith("--set window.until=2026-01-15") for line in asked[-3:]] == [True] * 3
+
+
+def test_the_first_day_has_no_table_to_evaluate(machine):
+    code, asked = machine("bash", str(machine.folder / "day.sh"), tables=3)
+    assert (code, of(asked)) == (0, ["fit", "score"])
+    assert (EXAMPLES / "day.sh").read_text() == DAY_SCRIPT
 
 
 def test_the_crontab_keeps_two_days_apart(machine):
     [line] = [line for line in (machine.folder / "crontab").read_text().splitlines() if line[0].isdigit()]
     schedule, command = re.fullmatch(r"((?:\S+ ){5})(.*)", line).groups()
     assert schedule == "30 5 * * * "
-    lock = machine.folder / "lock"
-    command = command.replace("/var/lock/logcal", str(lock)).replace("/opt/logcal", str(machine.folder))
+    lock = machine.folder / "store/.day.lock"
+    command = command.replace("/opt/logcal", str(machine.folder))
     if shutil.which("flock") is None:
         pytest.skip("flock is not installed")
-    assert machine("bash", "-c", command) == (0, [f"{job} --config day.yaml" for job in DAY])
+    code, asked = machine("bash", "-c", command)
+    assert (code, of(asked)) == (0, SCRIPTED["day.sh"])
     held = subprocess.Popen(["flock", str(lock), "sleep", "60"])
     try:
         while subprocess.run(["flock", "-n", str(lock), "true"], check=False).returncode == 0:
             pass
-        assert machine("bash", "-c", command) == (1, [])
+        assert machine("bash", "-c", command) == (75, [])
     finally:
         held.kill()
         held.wait()
@@ -97,7 +110,8 @@ def test_the_cronjob_runs_the_same_script(machine):
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["config"] == "/etc/logcal"
     command = [part.replace("/etc/logcal", str(machine.folder)) for part in container["command"]]
-    assert machine(*command, fit=4) == (4, [f"{job} --config day.yaml" for job in DAY])
+    code, asked = machine(*command, fit=4)
+    assert (code, of(asked)) == (4, SCRIPTED["day.sh"])
     codes = spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]
     assert codes == [1, 2, 3, 4]  # 75 is tried again
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
@@ -169,10 +183,6 @@ def test_the_days_configuration_is_one_of_every_job(machine):
     from jobs.registry import JOBS
 
     for job in (*DAY, "monitor"):
-        config = load(
-            JOBS[job].config_class(),
-            [machine.folder / "day.yaml"],
-            ["page.path=x"] if job == "monitor" else [],
-        )
+        config = load(JOBS[job].config_class(), [machine.folder / "day.yaml"])
         assert config.store.table == "ads"
     assert stat.S_IMODE((EXAMPLES / "day.sh").stat().st_mode) & 0o444

@@ -1,6 +1,8 @@
 """The first minutes: config, init, doctor and completion, through the real command."""
 
 import datetime as dt
+import fcntl
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -114,51 +116,82 @@ def test_hive_folders_can_be_the_date(place):
 
 def test_what_init_writes_runs(place):
     place.write_log(a_log())
-    said = place.run("init", "conf", "--log", "log").expect(0).stdout
-    assert "logcal fit --config conf/fit.yaml" in said
-    written = {path.stem for path in (place.root / "conf").iterdir()}
-    assert {"fit", "score", "evaluate"} <= written
-    fit = yaml.safe_load((place.root / "conf" / "fit.yaml").read_text())
-    assert (fit["log"]["score"], fit["log"]["label"]) == ("pctr", "clicked")
-    assert fit["window"]["column"] == "logged_at"
-    assert "left out until you choose: [country]" in (place.root / "conf" / "fit.yaml").read_text()
-    for job in ("fit", "score"):
-        place.run(job, "--config", f"conf/{job}.yaml", "--set", "cluster.kind=inline").expect(0)
-    place.run(
-        *(
-            "evaluate",
-            "--config",
-            "conf/evaluate.yaml",
-            "--set",
-            "log.path=log",
-            "--set",
-            "cluster.kind=inline",
-        )
-    ).expect(0)
+    said = place.run("init", "log", "conf").expect(0).stdout
+    assert "logcal fit --config conf/logcal.yaml" in said
+    [written] = (place.root / "conf").iterdir()
+    config = yaml.safe_load(written.read_text())
+    assert (config["log"]["score"], config["log"]["label"]) == ("pctr", "clicked")
+    assert config["window"]["column"] == "logged_at"
+    assert "with some of [country]" in written.read_text()
+    assert len(written.read_text().splitlines()) < 15
+    for job in ("compare", "fit", "score", "evaluate"):
+        place.run(job, "--config", str(written), "--set", "cluster.kind=inline").expect(0)
+    assert {"compare", "evaluate", "scored"} <= {path.name for path in written.parent.iterdir()}
     before = place.tree()
-    place.run("init", "conf", "--log", "log").expect(2, "expected one without configurations, found")
+    place.run("init", "log", "conf").expect(2, "expected one without a configuration, found")
     assert place.tree() == before
+
+
+def test_init_daily_writes_a_day_that_runs_as_it_is(place):
+    def day(number):
+        z = np.random.default_rng(number).normal(size=3000)
+        label = np.random.default_rng([number, 1]).random(3000) < 1 / (1 + np.exp(-z - 0.5))
+        columns = {"pctr": 1 / (1 + np.exp(-z)), "clicked": label}
+        place.write_log(columns, files=1, name=f"log/date=2026-01-{number:02}")
+
+    def run(*settings):
+        done = subprocess.run(
+            [place.root / "ads/day.sh", *settings],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=place.environment,
+        )
+        return done.returncode, done.stderr
+
+    place.write_log({"pctr": [0.1, 0.9], "clicked": [0, 1]}, name="undated")
+    place.run("init", "--daily", "undated", "ads").expect(3, "window.column: expected a column of dates")
+    day(1)
+    place.run("init", "--daily", "log", "ads").expect(0)
+    assert len((place.root / "ads/day.yaml").read_text().splitlines()) < 15
+    assert [run()[0] for _ in range(2)] == [0, 0]  # the first day, which has no table to evaluate; and again
+    day(2)
+    assert run()[0] == 0
+    report = place.root / "ads/reports/2026-01-02/run.json"
+    before = report.read_bytes()
+    assert json.loads(before)["in_sample"] is False
+    assert (place.root / "ads/reports/monitor/report.html").exists()
+    code, said = run()
+    assert (code, said.count("nothing to do") + said.count("nothing was written")) == (0, 4)
+    assert report.read_bytes() == before
+    assert sorted(path.name for path in (place.root / "ads/scored").iterdir()) == ["2026-01-01", "2026-01-02"]
+    # Two days at once, and one that a setting breaks.
+    with (place.root / "ads/.day.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, said = run()
+        assert (code, said) == (75, "day.sh: another day is running\n")
+    assert run("--set", "log.no=1")[0] == 2
 
 
 def test_init_sets_a_limit_for_nulls_that_are_there(place):
     columns = a_log()
     columns["pctr"] = [None if i < 100 else value for i, value in enumerate(columns["pctr"])]
     place.write_log(columns)
-    place.run("init", "conf", "--log", "log").expect(0)
-    log = yaml.safe_load((place.root / "conf" / "fit.yaml").read_text())["log"]
+    place.run("init", "log", "conf").expect(0)
+    log = yaml.safe_load((place.root / "conf" / "logcal.yaml").read_text())["log"]
     assert (log["on_bad_rows"], log["max_bad_fraction"]) == ("quarantine", 0.03)
-    place.run("fit", "--config", "conf/fit.yaml", "--set", "cluster.kind=inline").expect(0)
+    place.run("fit", "--config", "conf/logcal.yaml", "--set", "cluster.kind=inline").expect(0)
 
 
 def test_init_without_a_label_says_what_there_is(place):
     place.write_log({"p": [0.1, 0.9], "name": ["a", "b"]}, files=1)
-    said = place.run("init", "conf", "--log", "log").expect(3, "log.label: expected a column of booleans")
+    said = place.run("init", "log", "conf").expect(3, "log.label: expected a column of booleans")
     assert "name (string, a to b)" in said.stderr
     assert not (place.root / "conf").exists()
-    place.run("init", "conf", "--log", "nowhere").expect(3)
+    place.run("init", "nowhere", "conf").expect(3)
     place.write_log({"p": [0.1, 0.9], "gone": [2, 1]}, files=1)
-    place.run("init", "conf", "--log", "log", "--set", "log.label=gone").expect(0)
-    place.run("init", "conf2", "--log", "log", "--set", "log.labl=gone").expect(2, "log.labl: unknown key")
+    place.run("init", "log", "conf", "--set", "log.label=gone").expect(0)
+    place.run("init", "log", "conf2", "--set", "log.labl=gone").expect(2, "log.labl: unknown key")
 
 
 # doctor
@@ -189,8 +222,8 @@ def test_doctor_says_all_obstacles_at_once(place):
 
 def test_doctor_takes_a_job_s_configuration(place):
     place.write_log()
-    place.run("init", "conf", "--log", "log").expect(0)
-    assert "ready" in place.run("doctor", "--config", "conf/fit.yaml").expect(0).stdout
+    place.run("init", "log", "conf").expect(0)
+    assert "ready" in place.run("doctor", "--config", "conf/logcal.yaml").expect(0).stdout
     place.run("doctor", "--set", "cluster.kinde=local").expect(2, "unknown key; did you mean cluster.kind?")
 
 

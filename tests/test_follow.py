@@ -832,7 +832,7 @@ def test_a_version_that_a_begun_batch_names_is_not_removed(place, stream):
 
 def test_metrics_and_a_page_say_how_it_stands(place, stream):
     follow, arriving = stream
-    told = (f"record.prometheus={place.root}/all.prom", f"page.path={place.root}/page")
+    told = (f"record.prometheus={place.root}/all.prom", f"report.path={place.root}/page")
     (place.root / "all.prom").write_text('logcal_rows{job="fit",table="ads",kind="rows"} 7\n')
     _lands(arriving, "a.parquet")
     (arriving / "<b>.parquet").write_text("this is no Parquet file")
@@ -852,7 +852,7 @@ def test_metrics_and_a_page_say_how_it_stands(place, stream):
     assert "&lt;b&gt;.parquet" in page
     assert "<b>.parquet" not in page
     assert "1 file scored, 1 refused." in page
-    follow("--once", *told, "page.path=/proc/page").expect(99, "page.path: /proc/page cannot be written")
+    follow("--once", *told, "report.path=/proc/page").expect(99, "report.path: /proc/page cannot be written")
     assert f"logcal_stream_batches{{{own}}} 0.0" in (place.root / "all.prom").read_text()
 
 

@@ -108,7 +108,7 @@ def test_drift_is_an_alarm_that_stays_on(place):
     assert document["alarm"] is True
     assert document["history"][0]["log_e"] < math.log(100) < document["history"][1]["log_e"]
     # Whoever asks for a page after the alarm gets it.
-    late = f"page.path={place / 'late'}"
+    late = f"report.path={place / 'late'}"
     assert "write the page" in prepared(place, late).plan.stages[0]
     with pytest.raises(CheckFailedError, match="the table underestimates"):
         look(place, late)
@@ -120,8 +120,8 @@ def test_a_page_without_new_days_and_without_an_alarm_is_written_and_nothing_els
     write_day(place / "log", 10)
     look(place)
     with pytest.raises(NothingToDoError, match="no day of the log is after"):
-        look(place, f"page.path={place / 'page'}")
-    assert "No drift was found in" in (place / "page/report.html").read_text()
+        look(place, f"report.path={place}/{{day}}", "page=null")
+    assert "No drift was found in" in (place / "monitor/report.html").read_text()
 
 
 def test_the_segment_that_drifts_is_named(place):

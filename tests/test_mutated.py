@@ -105,7 +105,7 @@ def test_what_arrow_would_end_the_process_for_is_refused(place, change, job, col
     log = place.root / "damaged.parquet"
     log.write_bytes(with_chunk(content, column, change))
     if job == "init":
-        result = place.run("init", str(place.root / "made"), "--log", str(log))
+        result = place.run("init", str(log), str(place.root / "made"))
     else:
         result = place.job(job, *(["window.column=day"] if job == "fit" else []), log__path=log)
     result.expect(3, f"{log}: expected a footer that describes column '{column}', {CHANGES[change]}")

@@ -129,7 +129,7 @@ def test_what_lies_between_two_versions(store, place):
     assert same.summary["change"]["largest"] == 0
     assert same.lines[1] == "Both give every row the same probability."
     (place.root / "file").write_text("")
-    with pytest.raises(ConfigError, match="--output: cannot write"):
+    with pytest.raises(ConfigError, match="--report: cannot write"):
         tables.diff(store, "ads", "000001", "000003", str(place.root / "file" / "page.html"))
 
 

@@ -115,12 +115,12 @@ def test_the_first_minutes_need_nothing_but_the_wheel(wheel, tmp_path):
         "config fit",
         "demo --dry-run",
         "generate --help",
-        "init first --log log",
-        "compare --config first/compare.yaml --set compare.methods=[isotonic,platt]",
-        "fit --config first/fit.yaml --set store.path=store --set store.table=t",
-        "fit --config first/fit.yaml --set store.path=store --set store.table=t --set calibrator.method=platt",
+        "init log first",
+        "compare --config first/logcal.yaml --set compare.methods=[isotonic,platt]",
+        "fit --config first/logcal.yaml --set store.path=store --set store.table=t",
+        "fit --config first/logcal.yaml --set store.path=store --set store.table=t --set calibrator.method=platt",
         "evaluate --set log.path=new --set store.path=store --set store.table=t --set report.path=report",
-        "tables diff --store store --table t 000001 000002 --output diff.html",
+        "tables diff --store store --table t 000001 000002 --report diff.html",
         "doctor",
     ]
     done = subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -14,6 +14,9 @@ class Section(BaseModel):
     """Keys of one level. Frozen; an unknown key is an error; types are never guessed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    command_options: ClassVar[tuple[str, ...]] = ()
+    """Keys that are options of the command: neither documented nor completed, and noted where a file has them."""
 
     @model_validator(mode="before")
     @classmethod

@@ -18,6 +18,7 @@ from jobs.config.sections import (
     GateConfig,
     LogConfig,
     MeasuredLogConfig,
+    PageConfig,
     PublishedConfig,
     RangeSection,
     ReportConfig,
@@ -84,14 +85,18 @@ _RECORD = Field(RecordConfig(), description="What every attempt leaves behind, a
 class JobConfig(Section):
     """What every job's configuration has; declared in each, so that these keys come last."""
 
-    stand_ins: ClassVar[Mapping[tuple[str, ...], tuple[str, ...]]] = {}
-    """Keys that stand for others where these are not given: the other's path to this one's."""
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {}
+    """Earlier names of keys, by key."""
 
     if TYPE_CHECKING:
         scratch: str | None
         cluster: ClusterConfig
         storage: StorageConfig
 
+
+_PAGE = ("report", "path")
+RETIRED = {"page": {"path"}}
+"""Sections that no job has any more, with their keys: other jobs than those with an alias pass over them."""
 
 _WINDOW: WindowConfig = Field(
     WindowConfig(), description="Which days of the log to use: all, or the last ones."
@@ -144,7 +149,7 @@ class ScoreConfig(JobConfig):
 class EvaluateConfig(JobConfig):
     """Configuration of evaluate."""
 
-    stand_ins: ClassVar[Mapping[tuple[str, ...], tuple[str, ...]]] = {("report", "path"): ("output", "path")}
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
     log: MeasuredLogConfig = Field(
         description="The prediction log to read. Or path is the folder score_table that a version kept "
@@ -195,18 +200,10 @@ class MonitorSection(Section):
     )
 
 
-class PageConfig(Section):
-    """Where the page goes."""
-
-    path: Text | None = Field(
-        None,
-        description="Folder to write report.html and run.json to, anew each time. null: the history is only kept in "
-        "the store.",
-    )
-
-
 class MonitorConfig(JobConfig):
     """Configuration of monitor."""
+
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
     log: MeasuredLogConfig = Field(
         description="The log with the days that have arrived, their labels complete. Rows are counted: no weights."
@@ -217,7 +214,9 @@ class MonitorConfig(JobConfig):
         "passed over."
     )
     monitor: MonitorSection = Field(MonitorSection(), description="When an alarm is given.")
-    page: PageConfig = Field(PageConfig(), description="Where the page goes.")
+    report: PageConfig = Field(
+        PageConfig(), description="The page of all days that were looked at, written anew each time."
+    )
     record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE
     scratch: Scratch = None
@@ -267,23 +266,18 @@ class CompareSection(Section):
                 yield "params", f"expected names of compare.methods, found {name}"
 
 
-class ComparisonOutputConfig(Section):
-    """Where the page goes."""
-
-    path: Text | None = Field(
-        None,
-        description="Folder to write report.html and run.json to. null: the table is only printed.",
-    )
-
-
 class CompareConfig(JobConfig):
     """Configuration of compare."""
+
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
     log: LogConfig = Field(
         description="The prediction log to read. Segments are not told apart: log.segment is passed over."
     )
     compare: CompareSection = Field(CompareSection(), description="What is compared, and how.")
-    output: ComparisonOutputConfig = Field(ComparisonOutputConfig(), description="Where the page goes.")
+    report: PageConfig = Field(
+        PageConfig(), description="The comparison as a page; it is printed in any case."
+    )
     record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE
     scratch: Scratch = None
@@ -329,6 +323,8 @@ OptionalDays = Annotated[Text, AfterValidator(_check_optional_days)]
 
 class FollowSection(Section):
     """How the log's files are followed."""
+
+    command_options: ClassVar[tuple[str, ...]] = ("once", "status", "retry", "rebuild")
 
     once: bool = Field(
         False,
@@ -458,19 +454,10 @@ class RetentionSection(RetentionConfig):
         return None if self.ledger is None else int(self.ledger.removesuffix("d"))
 
 
-class StreamPageConfig(Section):
-    """Where the page goes."""
-
-    path: Text | None = Field(
-        None,
-        description="Local folder to write report.html to: how the stream stands, its last batches, what was refused, "
-        "and whether the probabilities of the last days came true (where the table is watched: refit.alarm, or "
-        "`logcal monitor`). Written anew once a minute, and at the end. null: no page.",
-    )
-
-
 class FollowConfig(JobConfig):
     """Configuration of follow."""
+
+    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
     log: LogConfig = Field(description="The prediction log to follow: one folder that files arrive in.")
     store: PublishedConfig = Field(
@@ -499,8 +486,11 @@ class FollowConfig(JobConfig):
     )
     monitor: MonitorSection = Field(MonitorSection(), description="With refit.alarm: when an alarm is given.")
     retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
-    page: StreamPageConfig = Field(
-        StreamPageConfig(), description="The page that shows how the stream stands."
+    report: PageConfig = Field(
+        PageConfig(),
+        description="The page of the stream, local, written anew once a minute and at the end: its state, its last "
+        "batches, what was refused, and whether the probabilities of the last days came true (where the table is "
+        "watched: refit.alarm, or `logcal monitor`).",
     )
     record: RecordConfig = _RECORD
     storage: StorageConfig = _STORAGE

@@ -25,24 +25,9 @@ HEADER = (
 )
 
 
-def render_job(
-    name: str,
-    model: type[Section],
-    values: Mapping[str, Any] | None = None,
-    notes: Mapping[str, str] | None = None,
-    header: str = HEADER,
-) -> str:
-    """A job's configuration: every key with its meaning and its default, or REQUIRED.
-
-    Parameters
-    ----------
-    name, model : the job's name and configuration class
-    values : of keys, by dotted path, to stand in place of their defaults
-    notes : of keys, by dotted path, to be said after their meaning
-    header : what the file says first; {job} is the job's name
-    """
-    body = _section(model, values or {}, notes or {})
-    return "\n".join([*_comment(header.format(job=name), ""), "", *body]) + "\n"
+def render_job(name: str, model: type[Section]) -> str:
+    """A job's configuration: every key with its meaning and its default, or REQUIRED."""
+    return "\n".join([*_comment(HEADER.format(job=name), ""), "", *_section(model)]) + "\n"
 
 
 @dataclass(frozen=True)
@@ -159,25 +144,20 @@ def _needs_values(model: type[Section]) -> bool:
     )
 
 
-def _section(
-    model: type[Section], values: Mapping[str, Any], notes: Mapping[str, str], above: str = ""
-) -> Iterator[str]:
-    indent = "  " * above.count(".")
-    for i, (name, info) in enumerate(model.model_fields.items()):
-        key = above + name
+def _section(model: type[Section], indent: str = "") -> Iterator[str]:
+    shown = {name: info for name, info in model.model_fields.items() if name not in model.command_options}
+    for i, (name, info) in enumerate(shown.items()):
         section = section_of(info.annotation)
         if i and not indent:
             yield ""
         meaning = info.description or ""
-        required = section is None and info.is_required() and key not in values
+        required = section is None and info.is_required()
         yield from _comment(f"REQUIRED. {meaning}" if required else meaning, indent)
-        yield from _comment(notes.get(key, ""), indent)
         if section:
             yield f"{indent}{name}:"
-            yield from _section(section, values, notes, f"{key}.")
+            yield from _section(section, f"{indent}  ")
         else:
-            value = values.get(key, None if required else info.default)
-            yield f"{indent}{name}: {_scalar(value)}"
+            yield f"{indent}{name}: {_scalar(None if required else info.default)}"
 
 
 def _comment(text: str, indent: str) -> list[str]:

@@ -566,12 +566,22 @@ class ReportConfig(Section):
 
     path: Text = Field(
         description="Folder to write report.html, run.json and the reliability table to. With a window {day} in it is "
-        "the window's last day. Where it is not given, output.path is taken for it."
+        "the window's last day; {job} is the command's name."
     )
     mode: Literal["new", "replace"] = Field(
         "new",
         description="What to do where report.path holds another report. new: refuse. replace: put the new one, "
         "whole, in its place.",
+    )
+
+
+class PageConfig(Section):
+    """Where a page goes that is not of one day."""
+
+    path: Text | None = Field(
+        None,
+        description="Folder to write report.html and run.json to. {job} in it is the command's name, and so is {day}, "
+        "so that one configuration serves all commands. null: no page.",
     )
 
 

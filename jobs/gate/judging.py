@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from jobs.config.jobs import EvaluateConfig
-from logcal.errors import CheckFailedError, ConfigError
+from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.in_sample import InSample
@@ -49,6 +50,28 @@ def find_against(config: EvaluateConfig, store: PublishedTable, version: Version
             f"{other.name} with '{theirs}'"
         )
     return Against(f"version {other.name}", Predictor(other.lookup_path, segments_of(other)))
+
+
+def check_measured(output: Output, days: dict[str, Any] | None, version: Version) -> None:
+    """End where a day's commands run again after its fit.
+
+    Raises
+    ------
+    NothingToDoError
+        An earlier version's report of these days is there, or there is no earlier version.
+    """
+    if days is None:
+        return
+    if version.manifest["previous_version"] is None:
+        raise NothingToDoError(
+            f"version {version.name}, the first, was fitted to these days: it is evaluated on the next"
+        )
+    found = output.manifest() or {}
+    if found.get("window") == days and found.get("table_version") != version.name:
+        raise NothingToDoError(
+            f"version {version.name} was fitted to these days, and the report that {found.get('table_version')} got on "
+            f"them before is in {output.root}: nothing to do"
+        )
 
 
 def check_in_sample(config: EvaluateConfig, found: InSample, version: Version) -> None:

@@ -364,7 +364,7 @@ SCENARIOS = {
         Scenario(
             "compare",
             _log,
-            ("compare", *setting("cluster.kind=inline", "log.path=log", "output.path=compared")),
+            ("compare", *setting("cluster.kind=inline", "log.path=log", "report.path=compared")),
             whole=("compared",),
         ),
         Scenario("follow", _served_stream, _FOLLOW),
