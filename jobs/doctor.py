@@ -22,6 +22,7 @@ from jobs.config.cluster import ClusterConfig
 from jobs.config.jobs import Scratch
 from jobs.outcome import Outcome
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
+from logcal.storage import open_filesystem
 from pipeline.files.folders import check_writable, size
 
 _PACKAGES = ("numpy", "pyarrow", "pandas", "numba", "scipy", "scikit-learn", "dask", "distributed")
@@ -212,11 +213,10 @@ def _store(path: str | None) -> str:
         return "not looked at: give --set store.path=..."
     import uuid
 
-    import fsspec
     from fsspec.implementations.local import LocalFileSystem
 
     try:
-        filesystem, root = fsspec.core.url_to_fs(path)
+        filesystem, root = open_filesystem(path, "store.path")
         if isinstance(filesystem, LocalFileSystem):
             folder = check_writable(Path(root), "store.path")
             new = "" if str(folder) == root.rstrip("/") else ", which will be made"
@@ -224,8 +224,6 @@ def _store(path: str | None) -> str:
         probe = f"{root.rstrip('/')}/.logcal-doctor-{uuid.uuid4().hex}"
         filesystem.pipe_file(probe, b"logcal")
         filesystem.rm_file(probe)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"store.path: cannot open {path}: {error}") from None
     except LogcalError:
         raise
     except Exception as error:  # noqa: BLE001 - each kind of storage has errors of its own

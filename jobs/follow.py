@@ -6,6 +6,7 @@ import errno
 import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jobs import interrupts
@@ -25,6 +26,7 @@ from logcal.errors import (
     examples,
 )
 from pipeline.execution import Executor
+from pipeline.files.folders import check_writable
 from pipeline.files.output import Output
 from pipeline.follow.arrivals import Limits, compare, list_sources
 from pipeline.follow.batch import Places
@@ -46,6 +48,8 @@ def prepare(config: FollowConfig) -> Prepared:
     filesystem, root = expected_folder(config.log.path)
     output = Output(config.output.path)
     output.check_apart(filesystem, [root])
+    if output.local:
+        check_writable(Path(output.root), "output.path")
     store = TableStore(config.store.path, config.store.table)
     if config.store.version is not None:
         store.version(config.store.version)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
 from jobs.outcome import Outcome
 from jobs.records import RUNS
 from logcal.errors import ConfigError, InputRejectedError
+from logcal.storage import open_filesystem
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
 from pipeline.follow.ledger import needed_versions
@@ -27,10 +26,7 @@ _SHOWN = (
 
 def list_tables(store: str) -> Outcome:
     """The tables of a store, with the current version of each."""
-    try:
-        filesystem, root = fsspec.core.url_to_fs(store)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"--store: cannot open {store}: {error}") from None
+    filesystem, root = open_filesystem(store, "--store")
     rows, lines = [], []
     for name in Folder(filesystem, root).names():
         try:

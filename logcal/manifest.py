@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from logcal import schema
 from logcal.errors import InputRejectedError
+from logcal.storage import parse_json
 
 MOST_BYTES = 64 << 20
 """Of a manifest: a log of 300,000 files is listed in fewer."""
@@ -132,10 +133,9 @@ def read_manifest(path: str, content: bytes) -> dict[str, Any]:
     if len(content) > MOST_BYTES:
         raise _damaged(path, f"a manifest of at most {MOST_BYTES:,} bytes", f"{len(content):,}")
     try:
-        manifest = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise _damaged(path, "JSON", f"a damaged file ({reason})") from None
+        manifest = parse_json(content)
+    except ValueError as error:
+        raise _damaged(path, "JSON", f"a damaged file ({error})") from None
     found = manifest.get("format_version") if isinstance(manifest, dict) else None
     if found not in schema.FORMAT_VERSIONS:
         raise InputRejectedError(f"{path}: {schema.other_format(found)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
-import json
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
 from logcal.manifest import read_manifest
 from logcal.moved import Moves
 from logcal.segment_index import SegmentIndex
+from logcal.storage import parse_json
 from logcal.transforms import TRANSFORMS
 
 SEGMENTS_FILE, MANIFEST_FILE = "segments.parquet", "manifest.json"
@@ -249,10 +249,10 @@ def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> Looku
     if found not in schema.FORMAT_VERSIONS:
         raise InputRejectedError(f"{path}: {schema.other_format(found)}")
     try:
-        values: dict[str, Any] = {key: json.loads(texts[key]) for key in _JSON_KEYS}
+        values: dict[str, Any] = {key: parse_json(texts[key]) for key in _JSON_KEYS}
         values |= {key: texts[key] for key in ("version", "method", "score_transform", "fingerprint")}
         values["monotone"] = {"true": True, "false": False}[texts["monotone"]]
-        values["segments"] = tuple(json.loads(texts.get("segments", "[]")))
+        values["segments"] = tuple(parse_json(texts.get("segments", "[]")))
         values["format_version"] = found
         values["interval"] = texts.get("interval")
     except (KeyError, ValueError) as error:

@@ -1,10 +1,16 @@
-"""Reading files whole: of a local path, and of a URL by way of fsspec, which only URLs need."""
+"""Opening paths and URLs, and reading files whole; fsspec is imported for URLs alone.
+
+One function opens file systems, and one decodes JSON, for everything that reads files.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
+
+from logcal.errors import ConfigError
 
 
 def is_url(path: str) -> bool:
@@ -27,7 +33,7 @@ def read(path: str) -> bytes:
             return Path(path).read_bytes()
         except NotADirectoryError as error:
             raise FileNotFoundError(*error.args) from None
-    filesystem, inner = _filesystem(path)
+    filesystem, inner = open_filesystem(path)
     content: bytes = filesystem.cat_file(inner)
     return content
 
@@ -37,7 +43,7 @@ def stamp(path: str) -> str:
     if not is_url(path):
         found = os.stat(path)  # noqa: PTH116 - asked once a file that is scored
         return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
-    filesystem, inner = _filesystem(path)
+    filesystem, inner = open_filesystem(path)
     return str(filesystem.ukey(inner))
 
 
@@ -47,8 +53,56 @@ def beside(path: str, name: str) -> str:
     return f"{folder}{slash}{name}"
 
 
-def _filesystem(path: str) -> tuple[Any, str]:
+def open_filesystem(path: str, setting: str = "") -> tuple[Any, str]:
+    """The file system of fsspec that a path or URL belongs to, and the path there.
+
+    Parameters
+    ----------
+    setting : that holds the path, for messages
+
+    Raises
+    ------
+    ConfigError
+        The protocol is not known, a package for it is missing, or its options (storage.options) do not suit.
+    OSError
+        What the URL itself points into, such as an archive, is not there or not reached.
+    """
     import fsspec
 
-    found: tuple[Any, str] = fsspec.core.url_to_fs(path)
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(path)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        head = f"{setting}: " if setting else ""
+        raise ConfigError(f"{head}cannot open {path}: {why_not_opened(error)}") from None
     return found
+
+
+def why_not_opened(error: Exception) -> str:
+    """The reason why a file system cannot be made, and what to do."""
+    said = " ".join(str(error).split())[:200]
+    if isinstance(error, ImportError):
+        missing = error.name or getattr(error.__cause__, "name", None)
+        return f"{said}: pip install {missing}" if missing else said
+    if isinstance(error, OSError):  # Arrow's, which have no number
+        return (
+            f"a library that it needs is missing ({said}): install it, for hdfs:// Java and Hadoop's libhdfs"
+        )
+    if isinstance(error, ValueError):
+        return said
+    return f"it does not take these options ({said}): correct storage.options for its protocol"
+
+
+def parse_json(content: str | bytes) -> Any:
+    """The value that a JSON text holds.
+
+    Raises
+    ------
+    ValueError
+        It is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -1,7 +1,12 @@
 """What the environment does to a run, and which exit code it gets; secrets in what is said of it."""
 
+import contextlib
 import errno
+import http.server
+import sys
+import threading
 
+import numpy as np
 import pytest
 
 from logcal.errors import ConfigError, FileChangedError, TemporaryError
@@ -80,6 +85,131 @@ def test_values_without_secrets():
         "n": [1, "s3://***@h", None],
         "m": {"key": "kept"},
     }
+
+
+NO_DRIVER = "cannot open gs://bucket/x: Please install gcsfs to access Google Storage: pip install gcsfs"
+NO_FILES = "found /proc, where the system shows itself"
+
+
+@pytest.mark.parametrize(
+    ("job", "setting", "path", "phrase"),
+    [
+        ("fit", "log__path", "gs://bucket/x", f"log.path: {NO_DRIVER}"),
+        ("fit", "store__path", "gs://bucket/x", f"store.path: {NO_DRIVER}"),
+        ("fit", "scratch", "gs://bucket/x", f"scratch: {NO_DRIVER}"),
+        ("score", "output__path", "gs://bucket/x", f"output.path: {NO_DRIVER}"),
+        ("evaluate", "report__path", "gs://bucket/x", f"report.path: {NO_DRIVER}"),
+        ("follow", "log__path", "gs://bucket/x", f"log.path: {NO_DRIVER}"),
+        (
+            "fit",
+            "log__path",
+            "nosuchprotocol://x",
+            "log.path: cannot open nosuchprotocol://x: Protocol not known",
+        ),
+        ("fit", "log__path", "github://a/b", "2 required positional arguments: 'org' and 'repo'"),
+        ("fit", "store__path", "/proc/nope", NO_FILES),
+        ("score", "output__path", "/proc/nope", NO_FILES),
+        ("follow", "output__path", "/proc/nope", NO_FILES),
+    ],
+)
+def test_what_cannot_be_opened_is_the_configurations_fault(
+    place, call, monkeypatch, job, setting, path, phrase
+):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    place.write_log(files=1)
+    if job != "fit":
+        call("fit").expect(0)
+    once = ("follow.once=true",) if job == "follow" else ()
+    paths = {"output__path": place.output} if job == "follow" else {}
+    call(job, *once, **(paths | {setting: path})).expect(2, phrase)
+
+
+class Whole(http.server.BaseHTTPRequestHandler):
+    """Gives files whole, whatever is asked for."""
+
+    def do_GET(self):
+        content = self.server.content
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(content)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        """Nothing."""
+
+
+def test_a_server_without_ranges(place, call):
+    pytest.importorskip("aiohttp")
+    rows = place.predictions(600_000)
+    place.write_log(rows, files=1)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Whole) as server:
+        server.content = (place.log / "part-0.parquet").read_bytes()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/a.parquet"
+        call("fit", log__path=url).expect(2, "expected a server that gives parts of files (range requests)")
+        call("fit", "storage.options={http: {client_kwargs: {bogus: 1}}}", log__path=url).expect(
+            2,
+            "ClientSession.__init__() got an unexpected keyword argument 'bogus'",
+            "correct storage.options",
+        )
+        server.shutdown()
+
+
+@pytest.mark.parametrize("options", ["{bogus: 1}", "{client_kwargs: {bogus: 1}}", "{client_kwargs: some}"])
+def test_options_that_a_library_of_stores_does_not_take(place, call, options):
+    pytest.importorskip("s3fs")
+    place.write_log(files=1)
+    for setting in ("log__path", "store__path", "scratch"):
+        call("fit", f"storage.options={{s3: {options}}}", **{setting: "s3://bucket/x"}).expect(
+            2, "correct storage.options for its protocol"
+        )
+
+
+def test_current_as_a_folder_is_refused_and_nothing_is_written(place, call):
+    place.write_log(files=1)
+    call("fit").expect(0)
+    current = place.store / place.table / "CURRENT"
+    current.unlink()
+    current.mkdir()
+    before = place.tree()
+    for job in ("fit", "score", "evaluate"):
+        settings = ("calibrator.method=platt",) if job == "fit" else ()
+        call(job, *settings).expect(
+            3, f"{current}: expected a file with the name of a version, found a folder"
+        )
+    given = ("--store", str(place.store), "--table", place.table)
+    place.run("tables", "rollback", *given).expect(3, "found a folder: remove it")
+    assert place.tree() == before
+    current.rmdir()
+    place.run("tables", "rollback", *given).expect(0)
+    call("score").expect(0)
+
+
+def test_nested_without_end(place, call):
+    """No JSON that a command reads ends it, however deep."""
+    place.write_log(
+        {**place.predictions(), "day": np.repeat(["2026-01-01", "2026-01-02", "2026-01-03"], 1000)}
+    )
+    window = ("window.column=day", "window.last=3d")
+    call("fit", *window).expect(0)
+    call("follow", "follow.once=true", output__path=place.output).expect(0)
+    files = [p for p in place.root.rglob("*") if p.suffix in (".json", ".jsonl") or p.name == "journal"]
+    assert len(files) > 8
+    given = ("--store", str(place.store))
+    for path in files:
+        content = path.read_bytes()
+        path.write_bytes(b"[" * 200_000)
+        for arguments in (("tables", "list", *given), ("tables", "list", *given, "--table", place.table)):
+            assert place.run(*arguments).code in (0, 3), path
+        for job, *settings in (("fit", *window), ("follow", "follow.once=true"), ("monitor", *window)):
+            own = {"output__path": place.output} if job == "follow" else {}
+            code = call(job, *settings, **own).code
+            assert code in (0, 3, 75, 99), (path, job, code)
+        path.write_bytes(content)
 
 
 def test_too_few_addresses_are_said_before_anything_starts(place):

@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.log.logs import Columns, open_log
 
 pytestmark = pytest.mark.system
@@ -78,7 +78,7 @@ def test_without_the_extra_the_folder_is_refused(request, monkeypatch, format_):
     for name in ("deltalake", "pyiceberg", "pyiceberg.table"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
-        InputRejectedError, match=rf"log is an? {format_.title()} table.*install logcal\[{format_}\]"
+        ConfigError, match=rf"log is an? {format_.title()} table.*pip install logcal\[{format_}\]"
     ):
         open_log(path, COLUMNS)
 

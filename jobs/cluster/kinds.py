@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 from pathlib import Path
@@ -13,6 +12,7 @@ from calibrators.arithmetic.processors import processors
 from jobs.cluster import worker_process
 from jobs.config.cluster import ADDRESS, ClusterConfig
 from logcal.errors import ConfigError, TemporaryError
+from logcal.storage import parse_json
 
 _KEPT_MESSAGES = 100
 _STARTS = 3
@@ -209,7 +209,7 @@ def connect(config: ClusterConfig) -> Any:
 def _address_in(path: str) -> str:
     # distributed would wait for the file for ever.
     try:
-        address = json.loads(Path(path).read_text())["address"]
+        address = parse_json(Path(path).read_text())["address"]
     except OSError as error:
         found = f"none at {path} ({error.strerror})"
     except (ValueError, KeyError, TypeError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from typing import Any
 
+from logcal.storage import parse_json
 from pipeline.files.output import MANIFEST
 from pipeline.log.logs import Log
 
@@ -20,7 +20,7 @@ def generated_by(log: Log) -> str | None:
 def _classifier_of(filesystem: Any, folder: str) -> str | None:
     for place in (folder, posixpath.dirname(folder)):
         try:
-            manifest = json.loads(filesystem.cat_file(f"{place}/{MANIFEST}"))
+            manifest = parse_json(filesystem.cat_file(f"{place}/{MANIFEST}"))
         except (OSError, ValueError):
             continue
         if isinstance(manifest, dict) and isinstance(manifest.get("classifier"), dict):

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -29,6 +28,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
 from calibrators.measures.threshold import Threshold, best_threshold
 from logcal.errors import ConfigError, InputRejectedError, examples
+from logcal.storage import open_filesystem, parse_json
 from logcal.transforms import apply_transform
 from pipeline import schema
 from pipeline.classifier.estimators import one_thread, scores_of
@@ -91,7 +91,7 @@ def _without_addresses(content: bytes) -> bytes:
     buffer = io.BytesIO()
     numbers: dict[str, str] = {}
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(buffer, "w") as target:
-        schema = _numbered(json.loads(source.read(_SCHEMA)), numbers)
+        schema = _numbered(parse_json(source.read(_SCHEMA)), numbers)
         parts = {_renamed(name, numbers): source.read(name) for name in source.namelist() if name != _SCHEMA}
         parts[_SCHEMA] = json.dumps(schema, indent=2).encode()
         for name in sorted(parts):
@@ -219,7 +219,7 @@ class ShippedClassifier:
         calibration_map : of a lookup table
         transform : its score transform
         """
-        filesystem, root = fsspec.core.url_to_fs(self.path)
+        filesystem, root = open_filesystem(self.path)
         with filesystem.open(f"{root}/{TRAINING_SCORES}", "rb") as file:
             table = pq.read_table(file, schema=schema.SCORE_TABLE)
         points = Points(*(table.column(name).to_numpy() for name in schema.SCORE_TABLE.names))
@@ -246,14 +246,11 @@ def find_classifier(path: str, packages: tuple[str, ...]) -> ShippedClassifier:
     InputRejectedError
         It was written by another version, its files do not belong together, or its model is not to be loaded.
     """
-    try:
-        filesystem, root = fsspec.core.url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"classifier.path: cannot open {path}: {error}") from None
+    filesystem, root = open_filesystem(path, "classifier.path")
     for folder in (path.rstrip("/"), f"{path.rstrip('/')}/{FOLDER}"):
-        _, root = fsspec.core.url_to_fs(folder)
+        _, root = open_filesystem(folder)
         try:
-            metadata = json.loads(filesystem.cat_file(f"{root}/{METADATA}"))
+            metadata = parse_json(filesystem.cat_file(f"{root}/{METADATA}"))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             continue
         except ValueError:
@@ -275,7 +272,7 @@ def find_classifier(path: str, packages: tuple[str, ...]) -> ShippedClassifier:
 
 @lru_cache(maxsize=2)
 def _cached_model(path: str, digest: str, packages: tuple[str, ...]) -> Any:
-    filesystem, root = fsspec.core.url_to_fs(path)
+    filesystem, root = open_filesystem(path)
     try:
         content = filesystem.cat_file(f"{root}/{MODEL}")
     except FileNotFoundError:

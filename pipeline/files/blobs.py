@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import fsspec
 import pyarrow as pa
 
 from logcal.errors import TemporaryError
+from logcal.storage import open_filesystem
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import beside, is_url
 
@@ -73,7 +73,7 @@ def reading(path: str) -> Iterator[Any]:
         yield path
         return
     with _asking(path):
-        filesystem, key = fsspec.core.url_to_fs(path)
+        filesystem, key = open_filesystem(path)
         with filesystem.open(key, "rb", cache_type="readahead") as file:
             yield file
 
@@ -85,7 +85,7 @@ def read_blob(path: str) -> bytes | None:
             return Path(path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-    filesystem, key = fsspec.core.url_to_fs(path)
+    filesystem, key = open_filesystem(path)
     with _asking(path):
         try:
             data: bytes = filesystem.cat_file(key)
@@ -141,7 +141,7 @@ def fetch(ranges: Sequence[tuple[str, int, int]]) -> dict[str, dict[int, bytes]]
     held: dict[str, dict[int, bytes]] = {}
     if not ranges:
         return held
-    filesystem, _ = fsspec.core.url_to_fs(ranges[0][0])
+    filesystem, _ = open_filesystem(ranges[0][0])
     keys = [filesystem._strip_protocol(path) for path, *_ in ranges]
     with _asking(ranges[0][0]):
         starts, stops = [start for _, start, _ in ranges], [stop for *_, stop in ranges]
@@ -198,7 +198,7 @@ def receipts_in(folder: str) -> Receipts:
 
 
 def _put(path: str, data: bytes) -> None:
-    filesystem, key = fsspec.core.url_to_fs(path)
+    filesystem, key = open_filesystem(path)
     with _asking(path):
         filesystem.pipe_file(key, data)
 

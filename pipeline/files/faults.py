@@ -69,6 +69,7 @@ _DENIED = re.compile(
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+_OURS = ("calibrators", "jobs", "logcal", "pipeline")
 _CGROUP = "/sys/fs/cgroup/memory.max"
 
 
@@ -83,7 +84,7 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
     Returns
     -------
     TemporaryError : no memory, no threads, no space; a store that is not reached, fails or breaks off.
-    ConfigError : no such bucket, no credentials, no permission, names that cannot be.
+    ConfigError : no such bucket, no credentials, no permission, names that cannot be, no driver, unknown options.
     FileChangedError : no such object.
     """
     head = f"{what}: " if what else ""
@@ -101,7 +102,39 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
             return found
     if isinstance(error, OSError) and error.errno is not None:
         return _system_fault(error, head, said)
+    return _setting_fault(error, head, said)
+
+
+def _setting_fault(error: BaseException, head: str, said: str) -> ConfigError | None:
+    """The error for a package that is missing, or for options that a library of stores does not take."""
+    module = _raised_in(error)
+    if isinstance(error, ImportError):
+        name = error.name or getattr(error.__cause__, "name", None) or ""
+        if name.partition(".")[0] in _OURS:
+            return None
+        return ConfigError(
+            f"{head}expected a package that is not installed ({said}): pip install {name or 'it'}"
+        )
+    if "range requests" in said:
+        return ConfigError(
+            f"{head}expected a server that gives parts of files (range requests), found one that does not: copy the "
+            "files to a folder or an object store"
+        )
+    of_store = module.partition(".")[0] in _STORES and module != "fsspec.implementations.local"
+    if of_store and isinstance(error, (AttributeError, TypeError, ValueError)):
+        return ConfigError(
+            f"{head}expected options that {module.partition('.')[0]} takes, found others ({said}): correct "
+            "storage.options for its protocol"
+        )
     return None
+
+
+def _raised_in(error: BaseException) -> str:
+    """The name of the module in which an error was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import fnmatch
 import hashlib
-import json
 import os
 import shutil
 import uuid
@@ -22,10 +21,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, TemporaryError
+from logcal.storage import open_filesystem, parse_json
 
 _TEMPORARY = ".tmp"
 _BLOCK = 1 << 20
@@ -51,18 +50,20 @@ class Folder:
         self.local = isinstance(filesystem, LocalFileSystem)
 
     @classmethod
-    def at(cls, path: str | Path) -> Folder:
+    def at(cls, path: str | Path, setting: str = "") -> Folder:
         """The folder at a local path or a URL.
+
+        setting : that holds it, for messages
 
         Raises
         ------
-        ImportError, ValueError
-            The URL is of a kind that is not known here.
+        ConfigError
+            The URL cannot be opened.
         """
         if not is_url(path):
             local = str(path).removeprefix("file://")
             return cls(LocalFileSystem(), os.path.abspath(local))  # noqa: PTH100 - `Path` resolves more
-        return cls(*fsspec.core.url_to_fs(str(path)))
+        return cls(*open_filesystem(str(path), setting))
 
     def __str__(self) -> str:
         return self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
@@ -90,7 +91,7 @@ class Folder:
         if data is None:
             return None
         try:
-            content = json.loads(data)
+            content = parse_json(data)
         except ValueError as error:
             raise TemporaryError(
                 f"{self.root}/{name}: expected JSON, found a file that is damaged ({error})"
@@ -431,11 +432,17 @@ def check_writable(path: Path, setting: str) -> Path:
         found = f"the file {probe}" if probe == path else f"the file {probe} in the way of {path}"
     elif not os.access(probe, os.W_OK | os.X_OK):
         found = f"no permission in {probe}"
+    elif any(probe.is_relative_to(name) for name in _NO_FILES):
+        found = f"{probe}, where the system shows itself and no files are kept"
     else:
         return probe
     raise ConfigError(
         f"{setting}: expected a folder that can be written to, found {found}: choose another place"
     )
+
+
+_NO_FILES = ("/proc", "/sys")
+"""Where root seems to be allowed to write, and is not."""
 
 
 def _exists(path: Path) -> bool:

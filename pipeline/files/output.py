@@ -21,10 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, NothingToDoError, TemporaryError, examples
+from logcal.storage import open_filesystem, parse_json
 from pipeline.files.folders import (
     Folder,
     check_free,
@@ -74,10 +74,7 @@ class Output:
         among: str | None = None,
         replace: bool = False,
     ) -> None:
-        try:
-            self.filesystem, self.root = fsspec.core.url_to_fs(path)
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"{setting}: cannot open {path}: {error}") from None
+        self.filesystem, self.root = open_filesystem(path, setting)
         self.local = isinstance(self.filesystem, LocalFileSystem)
         self.root = os.path.realpath(self.root) if self.local else self.root.rstrip("/")
         self.setting = setting
@@ -329,7 +326,7 @@ class Output:
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:
-            content = json.loads(self.filesystem.cat_file(path))
+            content = parse_json(self.filesystem.cat_file(path))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         return content if isinstance(content, dict) else None

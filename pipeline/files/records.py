@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from logcal.storage import parse_json
 from pipeline.files.folders import Folder
 from pipeline.files.secrets import redacted
 
@@ -39,7 +40,7 @@ def read_records(folder: str) -> tuple[list[dict[str, Any]], int]:
         if not _NAME.fullmatch(name):
             continue
         try:
-            record = json.loads(place.read(name) or b"")
+            record = parse_json(place.read(name) or b"")
             found.append({key: record[key] for key in ("job", "start", "exit_code")} | record)
         except (OSError, ValueError, KeyError, TypeError):
             damaged += 1

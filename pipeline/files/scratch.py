@@ -43,7 +43,7 @@ def check_space(folder: str | None, needed: int) -> None:
         Too little space.
     """
     if folder is not None and is_url(folder):
-        _remote_base(folder)
+        Folder.at(folder, "scratch")
         return
     check_free(check_writable(_base(folder), "scratch"), int(needed * _HEADROOM), "scratch")
 
@@ -71,7 +71,7 @@ def scratch_folder(folder: str | None, resume: str | None = None) -> Iterator[st
         A file operation failed, such as for want of space.
     """
     if folder is not None and is_url(folder):
-        with _remote_folder(_remote_base(folder)) as url:
+        with _remote_folder(Folder.at(folder, "scratch")) as url:
             yield url
     else:
         with _local_folder(_base(folder), resume) as path:
@@ -102,13 +102,6 @@ def _local_folder(base: Path, resume: str | None) -> Iterator[Path]:
         remove(path)
         if lock is not None:
             os.close(lock)
-
-
-def _remote_base(folder: str) -> Folder:
-    try:
-        return Folder.at(folder)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"scratch: cannot open {folder}: {error}") from None
 
 
 @contextmanager

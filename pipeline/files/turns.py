@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from logcal.errors import TemporaryError
+from logcal.storage import parse_json
 from pipeline.files.folders import Folder, remove
 
 PATIENCE = 600.0
@@ -183,10 +184,19 @@ def living(folder: Folder, now: datetime, mine: str | None = None) -> list[dict[
             continue
         with suppress(FileNotFoundError):  # given back meanwhile
             if now - _taken(folder, name) < LEASE:
-                found.append(json.loads(data))
+                found.append(_facts_in(data))
             else:
                 folder.remove(name)
     return found
+
+
+def _facts_in(data: bytes) -> dict[str, Any]:
+    """What a turn says of itself; nothing where it is damaged, and then it keeps everybody out while it is renewed."""
+    try:
+        facts = parse_json(data)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _taken(folder: Folder, name: str) -> datetime:
@@ -196,7 +206,7 @@ def _taken(folder: Folder, name: str) -> datetime:
     try:
         taken: datetime = folder.filesystem.modified(path)
     except NotImplementedError:
-        taken = datetime.fromisoformat(json.loads(folder.filesystem.cat_file(path))["at"])
+        taken = datetime.fromisoformat(parse_json(folder.filesystem.cat_file(path))["at"])
     return taken if taken.tzinfo else taken.replace(tzinfo=UTC)
 
 

@@ -31,9 +31,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-import fsspec
-
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.storage import open_filesystem, parse_json
 from pipeline.files.folders import Folder
 from pipeline.files.turns import taking_turns
 
@@ -434,7 +433,7 @@ def needed_versions(table: Folder) -> set[str]:
             continue
         output = _output(notes, name)
         try:
-            filesystem, root = fsspec.core.url_to_fs(output)
+            filesystem, root = open_filesystem(output)
             batch = Ledger(filesystem, root).begun()
         except OSError as error:
             raise TemporaryError(
@@ -449,7 +448,7 @@ def needed_versions(table: Folder) -> set[str]:
 def _output(notes: Folder, name: str) -> str:
     data = notes.read(name)
     try:
-        content: Any = json.loads(data or b"")
+        content: Any = parse_json(data or b"")
         return str(content["output"])
     except (ValueError, KeyError, TypeError) as error:
         raise TemporaryError(

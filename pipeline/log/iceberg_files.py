@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import fsspec
 from pyiceberg.io.fsspec import FsspecFileIO
+
+from logcal.storage import open_filesystem
 
 
 class FilesOfIceberg(FsspecFileIO):
     """What pyiceberg reads a table's metadata with. Its own choice would not know `storage.options`."""
 
     def _get_fs(self, scheme: str, hostname: str | None = None) -> Any:
-        return fsspec.filesystem(scheme)
+        return open_filesystem(f"{scheme}://")[0]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.core import has_magic
@@ -29,6 +28,7 @@ from logcal.errors import (
     examples,
     listing,
 )
+from logcal.storage import open_filesystem
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault
 from pipeline.log.chunks import CheckedFooter
@@ -140,10 +140,7 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
     found = Found()
     files: dict[str, LogFile] = {}
     for pattern in patterns:
-        try:
-            found.filesystem, path = fsspec.core.url_to_fs(pattern)
-        except (ImportError, ValueError) as error:
-            raise InputRejectedError(f"{setting}: cannot open {pattern}: {error}") from None
+        found.filesystem, path = open_filesystem(pattern, setting)
         found.root = found.root or path
         entries = _entries(found.filesystem, path)
         problems += [f"{pattern}: {problem}" for problem in entries.problems]
@@ -170,10 +167,7 @@ def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[An
         raise ConfigError(
             f"{setting}: expected one folder, found {len(paths)} paths: files are followed in one folder"
         )
-    try:
-        filesystem, root = fsspec.core.url_to_fs(paths[0])
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{setting}: cannot open {paths[0]}: {error}") from None
+    filesystem, root = open_filesystem(paths[0], setting)
     if has_magic(root) and not filesystem.exists(root):
         raise ConfigError(f"{setting}: expected a folder, found the glob {paths[0]}: name the folder itself")
     if filesystem.isfile(root):

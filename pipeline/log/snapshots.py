@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import InputRejectedError, examples
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, examples
 from pipeline.files.faults import as_fault
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ def read_snapshot(format_: str, filesystem: Any, folder: str) -> Snapshot:
     try:
         return (_delta if format_ == DELTA else _iceberg)(filesystem, folder, url)
     except ImportError:
-        raise InputRejectedError(
-            f"{folder} is {_article(format_)} table, whose files hold deleted and superseded rows too: install "
-            f"{_EXTRAS[format_]} to read the live ones"
+        raise ConfigError(
+            f"{folder} is {_article(format_)} table, whose files hold deleted and superseded rows too: "
+            f"pip install {_EXTRAS[format_]} to read the live ones"
         ) from None
-    except InputRejectedError:
+    except LogcalError:
         raise
     except Exception as error:  # noqa: BLE001 - the libraries' own kinds of errors are not known here
         fault = as_fault(error, folder)

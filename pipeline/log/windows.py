@@ -8,7 +8,6 @@ they are read.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples, listing
+from logcal.storage import parse_json
 from pipeline.log.chunks import CheckedFooter, bounds_of
 from pipeline.log.hive import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, open_parquet
@@ -291,7 +291,7 @@ def _group_days(
     statistics = chunk.statistics
     if statistics is not None and statistics.has_null_count and statistics.null_count == rows:
         return None
-    stored = json.loads(logical.to_json())
+    stored = parse_json(logical.to_json())
     known = not pa.types.is_temporal(kind) or stored["Type"] in ("Date", "Timestamp")
     if statistics is None or not statistics.has_min_max or not known:
         return (

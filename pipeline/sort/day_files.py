@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from logcal.arrow_columns import as_column, as_numpy
+from logcal.storage import parse_json
 from pipeline.files.blobs import read_blob
 from pipeline.files.folders import Folder
 from pipeline.log.quarantine import BAD_PARTS, BadRows, Example
@@ -133,7 +134,7 @@ def read_day(folder: str) -> Kept | None:
     """A day table, or None where there is none that is whole."""
     place = Folder.at(folder)
     try:
-        facts = json.loads(place.read(FACTS) or b"null")
+        facts = parse_json(place.read(FACTS) or b"null")
         if facts is None:
             return None
         sizes = place.sizes()

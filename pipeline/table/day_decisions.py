@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from logcal.errors import InputRejectedError
+from logcal.storage import parse_json
 from pipeline.files.folders import Folder
 from pipeline.files.turns import taking_turns
 
@@ -56,14 +57,14 @@ def read_decisions(folder: Folder) -> dict[str, Decision]:
     if content is None:
         return {}
     try:
-        found = json.loads(content)
+        found = parse_json(content)
         return {
             str(day): Decision(
                 str(own["decision"]), str(own["reason"]), str(own["at"]), tuple(map(str, own["tables"]))
             )
             for day, own in sorted(found.items())
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InputRejectedError(
             f"{folder}/{DECISIONS}: expected decisions on days as `logcal days` writes them, found something else: "
             "remove the file, and decide again"

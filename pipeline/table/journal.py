@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from logcal.storage import parse_json
 from pipeline.files.folders import Folder
 
 PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
@@ -88,7 +89,7 @@ class Journal:
 
 def _entry(line: bytes) -> Entry | None:
     try:
-        facts: Any = json.loads(line)
+        facts: Any = parse_json(line)
         wanted = {key: facts.get(key) for key in Entry.__dataclass_fields__}
     except (ValueError, AttributeError):
         return None

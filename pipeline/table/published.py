@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import fsspec
-
 from logcal.errors import ConfigError, InputRejectedError, examples, listing
 from logcal.manifest import read_manifest
 from logcal.reading import not_given
 from logcal.segment_types import segment_problems
+from logcal.storage import open_filesystem, parse_json
 from pipeline import schema
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
@@ -52,10 +51,7 @@ class PublishedTable:
             raise ConfigError(
                 f"store.table: expected letters, digits, '.', '_' and '-', found {table!r}: choose a plain name"
             )
-        try:
-            self.filesystem, root = fsspec.core.url_to_fs(path)
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"store.path: cannot open {path}: {error}") from None
+        self.filesystem, root = open_filesystem(path, "store.path")
         self.table = table
         self.folder = Folder(self.filesystem, f"{root.rstrip('/')}/{table}")
         self.local = self.folder.local
@@ -73,6 +69,7 @@ class PublishedTable:
         InputRejectedError
             CURRENT holds no name.
         """
+        self.check_current()
         data = _given(self.folder, CURRENT)
         if data is None:
             return None
@@ -84,6 +81,21 @@ class PublishedTable:
                 "point it to one with `logcal tables rollback`"
             )
         return name
+
+    def check_current(self) -> None:
+        """Check that CURRENT is a file, if it is there.
+
+        Raises
+        ------
+        InputRejectedError
+            It is a folder, which no command replaces.
+        """
+        path = f"{self.root}/{CURRENT}"
+        if self.local and self.filesystem.isdir(path):
+            raise InputRejectedError(
+                f"{path}: expected a file with the name of a version, found a folder: remove it, then use "
+                "`logcal tables rollback`"
+            )
 
     def readable_current(self) -> str | None:
         """The name that CURRENT holds, or UNREADABLE; None before the first version."""
@@ -297,8 +309,8 @@ class RunIndex:
 
     def _known(self) -> dict[str, str | None]:
         try:
-            content = json.loads(self._folder.read(INDEX) or b"")
-        except (ValueError, RecursionError):
+            content = parse_json(self._folder.read(INDEX) or b"")
+        except ValueError:
             return {}
         if not isinstance(content, dict) or content.get("format_version") != schema.FORMAT_VERSION:
             return {}

@@ -252,6 +252,7 @@ class TableStore(PublishedTable):
 
     def _enter(self, event: str, version: Version, now: str | None, turn: Turn) -> None:
         """Say it in the journal, then move CURRENT if that is what happened."""
+        self.check_current()
         turn.check()
         notes = "; ".join(str(refusal["message"]) for refusal in version.refusals)
         run_id = version.manifest.get("run_id")

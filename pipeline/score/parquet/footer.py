@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from logcal.storage import parse_json
 from pipeline.log import thrift
 from pipeline.log.thrift import BINARY, I32, I64, LIST, STRUCT
 from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk
@@ -253,7 +254,7 @@ def _extended_description(key: bytes, value: bytes, columns: _Named) -> bytes | 
     try:
         if key == _ARROW_SCHEMA:
             return _extended_arrow_schema(value, columns)
-        description: dict[str, Any] = json.loads(value)
+        description: dict[str, Any] = parse_json(value)
         make = _spark_field if key == _SPARK_SCHEMA else _avro_field
         description["fields"] += [make(name, kind) for name, kind in columns]
         return json.dumps(description, separators=(",", ":"), ensure_ascii=False).encode()
