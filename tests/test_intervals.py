@@ -31,6 +31,8 @@ from calibrators.methods.intervals import (
 )
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
+from pipeline.log.log_files import read_batches
+from pipeline.score import scored_file
 from tests.test_leaning_segments import run
 from tests.test_segments import write_log
 
@@ -265,7 +267,7 @@ def a_log(root, n=6000):
 @pytest.mark.parametrize(
     ("kind", "method"), [("band", "isotonic"), ("band", "abb"), ("venn_abers", "isotonic")]
 )
-def test_from_a_log_to_scored_rows(tmp_path, kind, method):
+def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     from jobs import evaluate, fit, score, tables
     from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
 
@@ -280,7 +282,13 @@ def test_from_a_log_to_scored_rows(tmp_path, kind, method):
     expected = run_in_memory(interval_passes(kind, loaded.map), points)
     for found, own in zip(loaded.interval, expected, strict=True):
         np.testing.assert_allclose(found, rate * own / (rate * own + 1 - own), rtol=1e-12)
+    decoded = []
+    monkeypatch.setattr(
+        scored_file, "read_batches", lambda *given: decoded.append(given[3]) or read_batches(*given)
+    )
     run(score, ScoreConfig, tmp_path, log=plain, output={"path": str(tmp_path / "out"), "interval": True})
+    groups = sum(pq.ParquetFile(path).num_row_groups for path in (tmp_path / "out").rglob("*.parquet"))
+    assert len(decoded) == groups  # each once
     scored = pq.read_table(tmp_path / "out")
     assert scored.column_names[-4:] == ["probability", "prob_lower", "prob_upper", "table_version"]
     table = logcal.load(str(tmp_path / "store"), "t")

@@ -43,8 +43,11 @@ def with_columns(source, values, text="v1", codec=1):
 
     def write(writer):
         doubles = [
-            writer.write_doubles((part[i : i + PAGE] for i in range(0, part.size, PAGE)), part.size, codec)
+            chunk
             for part in parts[: len(rows)]
+            for chunk in writer.write_doubles(
+                ([part[i : i + PAGE]] for i in range(0, part.size, PAGE)), part.size, codec, 1
+            )
         ]
         constants = [writer.write_constant(text.encode(), count, codec) for count in rows]
         return [NewColumn("p", DOUBLE, doubles), NewColumn("v", BYTE_ARRAY, constants)]
@@ -377,10 +380,30 @@ def test_new_columns_have_offset_indexes_where_old_ones_have_them():
             assert [column.has_offset_index for column in columns] == [indexed] * 3
 
 
+@pytest.mark.parametrize("spooled", [1 << 24, 1])
+def test_columns_made_together_are_those_made_one_after_the_other(monkeypatch, spooled):
+    """The same bytes, whether pages wait in memory or in a file."""
+    monkeypatch.setattr("pipeline.score.parquet.pages._SPOOLED_BYTES", spooled)
+    rng = np.random.default_rng(3)
+    columns = [
+        rng.random(5000),
+        rng.choice([0.1, 0.2, np.nan], 5000),
+        np.full(5000, np.nan),
+        rng.random(5000),
+    ]
+    one, other = (ChunkWriter(io.BytesIO(), 4) for _ in range(2))
+    cuts = [slice(i, i + PAGE) for i in range(0, 5000, PAGE)]
+    alone = [chunk for own in columns for chunk in one.write_doubles(([own[c]] for c in cuts), 5000, 1, 1)]
+    together = other.write_doubles(([own[c] for own in columns] for c in cuts), 5000, 1, 4)
+    assert together == alone
+    assert other.target.getvalue() == one.target.getvalue()
+    assert other.position == one.position
+
+
 def test_offset_indexes_say_where_the_pages_are():
     target = io.BytesIO()
     writer = ChunkWriter(target)
-    chunk = writer.write_doubles([np.arange(5.0), np.arange(3.0) + 7], 8, 0)
+    [chunk] = writer.write_doubles([[np.arange(5.0)], [np.arange(3.0) + 7]], 8, 0, 1)
     offset, size = writer.write_offset_index(chunk)
     assert target.getvalue()[offset : offset + size] == chunk.offset_index()
     assert [row for _, _, row in chunk.pages] == [0, 5]

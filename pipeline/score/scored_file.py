@@ -8,7 +8,7 @@ codec, statistic and row group, and scoring costs little more than copying.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pipeline.classifier.shipped_classifier import ShippedClassifier
 
 Array = npt.NDArray[np.float64]
+Booleans = npt.NDArray[np.bool_]
 
 INTERVAL_COLUMNS = ("prob_lower", "prob_upper")
 """Of a scored log, and of the lookup table that they come from."""
@@ -296,42 +297,20 @@ class _File:
         ]
 
     def _write_calibrated(self, writer: ChunkWriter, index: int) -> list[Chunk]:
-        group = self.parquet.metadata.row_group(index)
-        codec = self.codecs[index]
-        chunk = writer.write_doubles(self._probabilities(index), group.num_rows, codec)
-        self.null_rows += chunk.nulls
-        ends = self._write_interval(writer, self._intervals(index), group.num_rows, codec)
-        return [chunk, *ends, writer.write_constant(self._version, group.num_rows, codec)]
-
-    def _write_interval(
-        self, writer: ChunkWriter, pages: Iterable[tuple[Array, Array]], rows: int, codec: int
-    ) -> list[Chunk]:
-        """The ends of the intervals of scores, page by page."""
-        if self.interval is None:
-            return []
-        found = list(pages)
-        return [writer.write_doubles((pair[i] for pair in found), rows, codec) for i in range(2)]
+        rows, codec = self.parquet.metadata.row_group(index).num_rows, self.codecs[index]
+        count = 1 if self.interval is None else 3
+        chunks = writer.write_doubles(self._probabilities(index), rows, codec, count)
+        self.null_rows += chunks[0].nulls
+        return [*chunks, writer.write_constant(self._version, rows, codec)]
 
     def _write_classified(self, writer: ChunkWriter, index: int) -> list[Chunk]:
-        """The columns of a row group whose scores, 8 bytes a row, are all held: each is needed three times."""
-        classifying = self.scoring.classifying
-        assert classifying is not None
-        group = self.parquet.metadata.row_group(index)
-        rows, codec = group.num_rows, self.codecs[index]
-        scores = self._classified(index, classifying.classifier)
-        pages = [scores[start : start + PAGE_ROWS] for start in range(0, rows, PAGE_ROWS)]
-        score = writer.write_doubles(pages, rows, codec)
-        probability = writer.write_doubles(map(self._calibrated, pages), rows, codec)
-        self.null_rows += probability.nulls
-        self.range.add(apply_transform(scores, self.facts.score_transform))
-        ends = (self._interval_at(apply_transform(page, self.facts.score_transform)) for page in pages)
-        return [
-            score,
-            probability,
-            *self._write_interval(writer, ends, rows, codec),
-            writer.write_booleans(map(self._decided, pages), rows, codec),
-            writer.write_constant(self._version, rows, codec),
-        ]
+        rows, codec = self.parquet.metadata.row_group(index).num_rows, self.codecs[index]
+        decisions: list[tuple[Booleans, Booleans]] = []
+        count = 2 if self.interval is None else 4
+        chunks = writer.write_doubles(self._classified(index, decisions), rows, codec, count)
+        self.null_rows += chunks[1].nulls
+        decided = writer.write_booleans(decisions, rows, codec)
+        return [*chunks, decided, writer.write_constant(self._version, rows, codec)]
 
     @property
     def _version(self) -> bytes:
@@ -344,34 +323,29 @@ class _File:
         for batch in self._batches(row_group, [self.scoring.score]):
             yield apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
 
-    def _probabilities(self, row_group: int) -> Iterator[Array]:
+    def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
+        """Of each page the probabilities, and the ends of their intervals if these are wanted."""
         for scores in self._scores(row_group):
-            self.range.add(scores)
-            assert self.map is not None
-            yield self.map.predict(scores)
+            yield self._calibrated(scores)
 
-    def _intervals(self, row_group: int) -> Iterator[tuple[Array, Array]]:
-        return map(self._interval_at, self._scores(row_group))
-
-    def _interval_at(self, scores: Array) -> tuple[Array, Array]:
-        """Of scores that are transformed already."""
+    def _calibrated(self, scores: Array) -> tuple[Array, ...]:
+        """The same of scores that are transformed already."""
         assert self.map is not None
-        assert self.interval is not None
-        return self.interval.at(self.map.score_hi, scores)
+        self.range.add(scores)
+        ends = () if self.interval is None else self.interval.at(self.map.score_hi, scores)
+        return (self.map.predict(scores), *ends)
 
-    def _classified(self, row_group: int, classifier: ShippedClassifier) -> Array:
-        names = [feature.name for feature in classifier.features]
-        found = [classifier.scores(batch) for batch in self._batches(row_group, names)]
-        return np.concatenate([np.empty(0), *found])
-
-    def _calibrated(self, scores: Array) -> Array:
-        assert self.map is not None
-        return self.map.predict(apply_transform(scores, self.facts.score_transform))
-
-    def _decided(self, scores: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    def _classified(
+        self, row_group: int, decisions: list[tuple[Booleans, Booleans]]
+    ) -> Iterator[tuple[Array, ...]]:
+        """Of each page the scores and what `_probabilities` has; `decisions` are added, with where they are null."""
         assert self.scoring.classifying is not None
-        p = self._calibrated(scores)
-        return p >= self.scoring.classifying.threshold, np.isnan(p)
+        classifier, threshold = self.scoring.classifying.classifier, self.scoring.classifying.threshold
+        for batch in self._batches(row_group, [feature.name for feature in classifier.features]):
+            scores = classifier.scores(batch)
+            found = self._calibrated(apply_transform(scores, self.facts.score_transform))
+            decisions.append((found[0] >= threshold, np.isnan(found[0])))
+            yield scores, *found
 
 
 class _SegmentedFile(_File):
@@ -389,15 +363,12 @@ class _SegmentedFile(_File):
         self.lookup = lookup
         self.seen = lookup.index.nothing_seen()
 
-    def _probabilities(self, row_group: int) -> Iterator[Array]:
+    def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
         for scores, place, known in self._placed(row_group):
             self.range.add(scores)
             self.unseen_rows += known.size - int(np.count_nonzero(known))
-            yield self.lookup.apply(scores, place)
-
-    def _intervals(self, row_group: int) -> Iterator[tuple[Array, Array]]:
-        for scores, place, _ in self._placed(row_group):
-            yield self.lookup.intervals(scores, place)
+            ends = () if self.interval is None else self.lookup.intervals(scores, place)
+            yield self.lookup.apply(scores, place), *ends
 
     def _placed(self, row_group: int) -> Iterator[tuple[Array, npt.NDArray[np.int32], npt.NDArray[np.bool_]]]:
         """Scores, what each goes through, and whether its segment is known."""

@@ -7,10 +7,13 @@ specification (Encodings.md, parquet.thrift).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import BinaryIO, NamedTuple
+from tempfile import SpooledTemporaryFile
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +35,7 @@ _SNAPPY = 1
 _LEVELS = {"gzip": 6, "brotli": 5}
 _DICTIONARY_LIMIT = 1 << 16
 _SLOT_BITS = 17
+_SPOOLED_BYTES = 1 << 24
 
 
 class Chunk(NamedTuple):
@@ -119,34 +123,41 @@ class ChunkWriter:
     _pages: list[tuple[int, int, int]] = field(default_factory=list, init=False)
     _rows: int = field(default=0, init=False)
 
-    def write_doubles(self, batches: Iterable[Array], rows: int, codec: int) -> Chunk:
-        """Write a chunk of doubles that are null where they are NaN.
+    def write_doubles(
+        self, batches: Iterable[Sequence[Array]], rows: int, codec: int, count: int
+    ) -> list[Chunk]:
+        """Write chunks of doubles, one column after the other, that are null where they are NaN.
+
+        The columns are made together, page by page. All but the first wait, encoded, in a temporary file, which is in
+        memory up to some megabytes.
 
         Parameters
         ----------
-        batches : float64 arrays, each a page; `rows` values in all
+        batches : of each page a float64 array for each column; `rows` values in all
         codec : as `codec_beside` gives it
+        count : of columns
         """
-        self._start_chunk()
-        pages = _DoublePages(self, codec, min(_DICTIONARY_LIMIT, rows // 2))
-        for batch in batches:
-            pages.add(batch)
-        dictionary_offset = pages.finish()
-        # The sign of a zero is not part of the order of doubles: bounds must cover both.
-        lowest = -0.0 if pages.lowest == 0.0 else pages.lowest
-        highest = 0.0 if pages.highest == 0.0 else pages.highest
-        return Chunk(
-            DOUBLE,
-            codec,
-            rows,
-            pages.nulls,
-            np.array([lowest], "<f8").tobytes(),
-            np.array([highest], "<f8").tobytes(),
-            self._uncompressed,
-            self.position - self._chunk_start,
-            pages.first_data_page,
-            dictionary_offset,
-            tuple(self._pages),
+        with ExitStack() as files:
+            waiting = (SpooledTemporaryFile(_SPOOLED_BYTES) for _ in range(count - 1))  # noqa: SIM115
+            writers = [self, *(ChunkWriter(cast(BinaryIO, files.enter_context(file))) for file in waiting)]
+            limit = min(_DICTIONARY_LIMIT, rows // 2)
+            columns = [_DoublePages(writer, codec, limit) for writer in writers]
+            for batch in batches:
+                for pages, values in zip(columns, batch, strict=True):
+                    pages.add(values)
+            chunks = [pages.finish(rows) for pages in columns]
+            return [chunks[0], *map(self._append, writers[1:], chunks[1:])]
+
+    def _append(self, other: ChunkWriter, chunk: Chunk) -> Chunk:
+        """Add all that another writer has written: one chunk."""
+        other.target.seek(0)
+        shutil.copyfileobj(other.target, self.target)
+        moved, self.position = self.position, self.position + other.position
+        dictionary = chunk.dictionary_page_offset
+        return chunk._replace(
+            data_page_offset=chunk.data_page_offset + moved,
+            dictionary_page_offset=None if dictionary is None else dictionary + moved,
+            pages=tuple((offset + moved, size, row) for offset, size, row in chunk.pages),
         )
 
     def write_booleans(
@@ -268,6 +279,7 @@ class _DoublePages:
     """Pages of one chunk of doubles: codes into a dictionary, until it grows too long to pay."""
 
     def __init__(self, writer: ChunkWriter, codec: int, limit: int) -> None:
+        writer._start_chunk()
         self.writer = writer
         self.codec = codec
         self.nulls = 0
@@ -306,7 +318,27 @@ class _DoublePages:
             self._give_up()
         self._write_plain(levels, values.size, present)
 
-    def finish(self) -> int | None:
+    def finish(self, rows: int) -> Chunk:
+        """Write what is held; return the chunk, which has so many rows."""
+        dictionary_offset = self._write_held()
+        # The sign of a zero is not part of the order of doubles: bounds must cover both.
+        lowest = -0.0 if self.lowest == 0.0 else self.lowest
+        highest = 0.0 if self.highest == 0.0 else self.highest
+        return Chunk(
+            DOUBLE,
+            self.codec,
+            rows,
+            self.nulls,
+            np.array([lowest], "<f8").tobytes(),
+            np.array([highest], "<f8").tobytes(),
+            self.writer._uncompressed,
+            self.writer.position - self.writer._chunk_start,
+            self.first_data_page,
+            dictionary_offset,
+            tuple(self.writer._pages),
+        )
+
+    def _write_held(self) -> int | None:
         """Write what is held; return the dictionary page's offset, if there is one."""
         if not self._held or self._used == 0:
             self._give_up()
