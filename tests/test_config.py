@@ -493,3 +493,17 @@ def test_values_of_storage_and_of_unknown_keys_are_neither_shown_nor_recorded(pl
         done = place.run(*place.arguments("fit", "--json"), "-c", str(file))
         assert done.code == 2
         assert "SECRET" not in done.stdout + done.stderr
+
+
+def test_a_setting_that_the_command_ignores_is_said_and_a_shared_files_is_not(tmp_path, caplog):
+    file = tmp_path / "shared.yaml"
+    file.write_text("log: {path: log, label: clicked}\nstore: {path: s, table: t}\ngate: {min_rows: 1}\n")
+    caplog.set_level("INFO")
+    given = ["output.path=o", "gate={ranking: false}", "calibrator.method=platt", "log.score=s"]
+    load(ScoreConfig, [file], given)
+    assert [record.getMessage() for record in caplog.records] == [
+        "--set calibrator.method, gate.ranking: ignored, this command has no such setting"
+    ]
+    caplog.clear()
+    load(ScoreConfig, [file], ["output.path=o"])
+    assert not caplog.records

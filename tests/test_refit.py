@@ -421,3 +421,5 @@ def test_days_whose_labels_are_not_known_yet_are_left_out(place):
     whole = place.job("fit", "window.column=date", "window.suspect_days=use", "--json").expect(0).json
     assert whole["rows_used"] == 990
     assert whole["window"]["days_sorted"] == 0
+    few = place.job("fit", "window.column=date", "window.min_labelled=0.95", "window.last=1d")
+    few.expect(3, "of days with too few labels (window.min_labelled) 2026-11-03 has 50%")

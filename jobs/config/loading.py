@@ -272,8 +272,7 @@ def load_values(model: type[C], values: Values) -> C:
     _take_aliases(model, values)
     _note_options(model, values)
     passed, problems = pass_over(model, values)
-    if passed:
-        log.debug("keys of other jobs, not used here: %s", ", ".join(passed))
+    _say_ignored(values, passed)
     try:
         config = model.model_validate(values.values)
     except ValidationError as error:
@@ -284,6 +283,17 @@ def load_values(model: type[C], values: Values) -> C:
         raise
     raise_all(problems)
     return config
+
+
+def _say_ignored(values: Values, passed: Sequence[str]) -> None:
+    """Name the keys of other commands: loudly where they were given to this one by --set, not in a shared file."""
+    keys = [path for path in passed if not any(other.startswith(f"{path}.") for other in passed)]
+    origins = {path: values.origin(path.split(".")) for path in keys}
+    given = [path for path, origin in origins.items() if origin and origin.place.startswith("--set")]
+    if given:
+        log.warning("--set %s: ignored, this command has no such setting", ", ".join(sorted(given)))
+    if others := [path for path in keys if path not in given]:
+        log.debug("keys of other jobs, not used here: %s", ", ".join(others))
 
 
 def _text_problems(values: Values, value: Any, above: KeyPath) -> Iterator[str]:

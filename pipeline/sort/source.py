@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from logcal.errors import InputRejectedError
+from logcal.errors import InputRejectedError, examples
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
@@ -251,6 +251,14 @@ def _said(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:
     )
 
 
+def _too_thin(days: Days) -> str:
+    """How much of each day is labelled, where that is too little of some."""
+    if not days.thin:
+        return ""
+    shares = [f"{day['day']} has {1 - day['rows_waiting'] / day['rows']:.0%}" for day in days.thin]
+    return f"; of days with too few labels (window.min_labelled) {examples(shares)}"
+
+
 def _itself(table: DayTable) -> DayTable:
     return table
 
@@ -280,7 +288,7 @@ def _total(days: Days, added: list[Run | None], plan: SortPlan, place: str) -> R
     if total.used == 0:
         raise InputRejectedError(
             f"window: expected usable rows, found none among {total.rows:,}"
-            f"{quarantine.waiting(total.rows - total.bad.total)}: set window.until or window.last"
+            f"{quarantine.waiting(total.rows - total.bad.total)}{_too_thin(days)}: set window.until or window.last"
         )
     total.runs += [run for run in added if run is not None]
     if plan.rules.keep:
