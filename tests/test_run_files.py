@@ -3,17 +3,20 @@
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
-from pipeline.sort import run_files
-from pipeline.sort.buffers import fold_weighted
+from calibrators.arithmetic.ties import Coded
+from pipeline.log.logs import Rows
+from pipeline.log.segment_values import Encoder
+from pipeline.sort import buffers, counting, run_files
+from pipeline.sort.buffers import fold_coded
 from pipeline.sort.run_files import (
     COLUMNS,
-    CodedEntries,
     CodedRows,
     RunFile,
     Sections,
@@ -56,7 +59,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path_factory, negatives, positives,
         Points(*column(entries).reshape(-1, 3).T),
         Tagged(score, code),
         CodedRows(score, code, -score),
-        CodedEntries(score, code, np.full(score.size, 1.5), score),
+        Coded(score, code, np.full(score.size, 1.5), score),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_files, "SAMPLE_STRIDE", stride)
@@ -144,9 +147,9 @@ SIGNED_ROWS = st.lists(
 def test_folding_weighted_ties_changes_no_sum(rows):
     score, signed = column(sorted((s, w if hit else -w) for s, w, hit in rows)).T.copy()
     exact = sums(score, abs(signed), np.maximum(signed, 0))
-    kept, entries = fold_weighted(SignedRows(score.copy(), signed.copy()))
+    kept, entries = fold_coded(CodedRows.of(score.copy(), signed.copy()))
     rows = (kept.score, abs(kept.signed), np.maximum(kept.signed, 0))
-    both = (np.concatenate([own, more]) for own, more in zip(rows, entries, strict=True))
+    both = (np.concatenate(pair) for pair in zip(rows, Points(*entries[:1], *entries[2:]), strict=True))
     assert sums(*both) == exact
     # Shorter than the rows, or the rows.
     assert 16 * kept.score.size + 24 * entries.score.size <= 16 * score.size
@@ -161,3 +164,106 @@ def test_points_of_weighted_rows_are_rounded_once(rows):
     assert points.score.tolist() == list(exact)
     assert points.weight.tolist() == [float(weight) for weight, _ in exact.values()]
     assert points.positives.tolist() == [float(positives) for _, positives in exact.values()]
+
+
+def held(run, segment=None):
+    """What a run says of each score, and of each segment's value: the exact weight and positives."""
+    sections = read_run(run)
+    found = {}
+
+    def add(code, score, weight, hits):
+        value = None if segment is None else segment[int(code)]
+        before = found.get((score, value), (0, 0))
+        found[score, value] = (before[0] + Fraction(weight), before[1] + Fraction(hits))
+
+    for label, scores in enumerate((sections.negatives, sections.positives)):
+        for score in scores.tolist():
+            add(0, score, 1, label)
+    for score, tag in zip(*map(np.ndarray.tolist, sections.tagged), strict=True):
+        add(tag >> 1, score, 1, tag & 1)
+    for score, signed in zip(*map(np.ndarray.tolist, sections.rows), strict=True):
+        add(0, score, abs(signed), max(signed, 0))
+    for entry in zip(*map(np.ndarray.tolist, sections.entries), strict=True):
+        add(0, *entry)
+    for score, code, weight, hits in zip(*map(np.ndarray.tolist, sections.coded_entries), strict=True):
+        add(code, score, weight, hits)
+    for own in sections.columns:
+        assert own.flags.c_contiguous
+    for own in (sections.negatives, sections.positives, sections.entries.score, sections.coded_entries.score):
+        assert (np.diff(own) >= 0).all()
+    return found
+
+
+BATCHES = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.25, 0.5, 0.75, -0.0, 0.0, np.nan, np.inf]) | st.floats(-2, 2, width=16),
+            st.integers(0, 3),
+            st.sampled_from([1.0, 2.0, 7.0, 0.5, 0.1, np.nan, 0.0, 40_000.0]),
+            st.sampled_from("abc"),
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(
+    BATCHES,
+    st.sampled_from(["rows", "weights", "segments"]),
+    st.sampled_from([2, 16, 1024]),
+    st.integers(0, 2),
+)
+def test_counted_rows_are_all_rows(tmp_path_factory, batches, kind, slots, many):
+    counts = []
+    encoder = Encoder(["segment"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "_SLOTS", slots)
+        patch.setattr(counting, "_MANY", many)
+        own = (
+            buffers.CodedBuffer
+            if kind == "segments"
+            else buffers.WeightedBuffer
+            if kind == "weights"
+            else buffers.Buffer
+        )
+        more = (encoder, False) if kind == "segments" else ()
+        buffer = own(50, str(tmp_path_factory.mktemp("runs")), 0, *more)
+        wanted, used, positive = {}, 0, 0
+        for batch in batches:
+            score, label, weight, value = (list(part) for part in zip(*batch, strict=True))
+            table = pa.RecordBatch.from_arrays([pa.array(value)], ["segment"])
+            rows = Rows(0, column(score), np.array(label, np.uint8), None, table)
+            if kind == "weights":
+                rows = rows._replace(weight=column(weight))
+            if kind == "segments":
+                rows = rows._replace(code=encoder.encode(table))
+            counts.append(buffer.add(rows))
+            for s, z, w, v in batch:
+                w = w if kind == "weights" else 1
+                if np.isfinite(s) and z <= 1 and w > 0:
+                    key = (s, v if kind == "segments" else None)
+                    before = wanted.get(key, (0, 0))
+                    wanted[key] = (before[0] + Fraction(w), before[1] + z * Fraction(w))
+                    used, positive = used + 1, positive + z
+        buffer.flush()
+    assert sum(counts) == used
+    assert buffer.used_positive == positive
+    found = {}
+    for run in buffer.runs:
+        names = None if run.segments is None else run.segments.values[0].to_pylist()
+        own = held(run, names)
+        if run.segments is not None:
+            by_value = np.zeros((len(names), 2))
+            for (_, value), (weight, hits) in own.items():
+                by_value[names.index(value)] += [float(weight - hits), float(hits)]
+            assert by_value.tolist() == run.segments.counts.tolist()
+        for key, (weight, hits) in own.items():
+            before = found.get(key, (0, 0))
+            found[key] = (before[0] + weight, before[1] + hits)
+    assert found == wanted
+    if wanted:
+        scores = [score for score, _ in wanted]
+        assert (buffer.lowest, buffer.highest) == (min(scores), max(scores))

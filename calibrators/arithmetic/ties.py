@@ -26,6 +26,11 @@ class Coded(NamedTuple):
     positives: Array
 
 
+def without_codes(score: Array, weight: Array, positives: Array) -> Coded:
+    """Entries that a score alone tells apart."""
+    return Coded(score, _NO_CODES, weight, positives)
+
+
 def merge_classes(negatives: Array, positives: Array) -> tuple[Array, Array, Array]:
     """Scores, weights and positives of the distinct scores of two sorted arrays, one a class, of rows of weight 1."""
     columns = np.empty((3, negatives.size + positives.size))
@@ -45,7 +50,7 @@ def sum_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, Arra
 
     An entry is any (score, weight, positives); entries of a score may be components of an expansion.
     """
-    found = _added(Coded(score, _NO_CODES, weight, positives), rounding=True)
+    found = _added(without_codes(score, weight, positives), rounding=True)
     return found.score, found.weight, found.positives
 
 
@@ -56,7 +61,7 @@ def expand_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, A
     padded with zeros. Adding the result of several parts with `sum_ties` gives what all the entries together
     would have given.
     """
-    found = _added(Coded(score, _NO_CODES, weight, positives), rounding=False)
+    found = _added(without_codes(score, weight, positives), rounding=False)
     return found.score, found.weight, found.positives
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
+from calibrators.arithmetic.ties import Coded
 from logcal.arrow_columns import as_numpy
 from logcal.errors import InputRejectedError, examples
 from logcal.manifest import read_manifest
@@ -25,7 +26,7 @@ from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
 from pipeline.sort.parts import Part, only_weight, read_points
-from pipeline.sort.run_files import CodedEntries, RunSegments, Sections, write_run
+from pipeline.sort.run_files import RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_up
 from pipeline.sort.tagged import order_tagged
@@ -214,7 +215,7 @@ def _write_points(
     encoder = Encoder(segments)
     code = encoder.encode(batch)
     order = order_tagged(score, code)
-    entries = CodedEntries(
+    entries = Coded(
         *ties.expand_coded(
             ties.Coded(score[order], code[order].astype(np.int64), weight[order], positives[order])
         )

@@ -314,6 +314,13 @@ class Rows(NamedTuple):
     day: npt.NDArray[np.int32] | None = None
     code: npt.NDArray[np.int32] | None = None
 
+    def some(self, which: slice | npt.NDArray[Any]) -> Rows:
+        """Some of the rows, of the same Arrow batch."""
+        score, label = self.score[which], self.label[which]
+        weight = None if self.weight is None else self.weight[which]
+        code = None if self.code is None else self.code[which]
+        return self._replace(score=score, label=label, weight=weight, code=code)
+
 
 LABEL_NULL = 2
 LABEL_OTHER = 3

@@ -16,11 +16,11 @@ import numpy as np
 
 from calibrators.arithmetic.ordering import sort_pairs
 from calibrators.arithmetic.passes import Points
+from calibrators.arithmetic.ties import Coded
 from pipeline.log.logs import Log
 from pipeline.sort.day_counts import add_counts
 from pipeline.sort.day_tables import DayTable
 from pipeline.sort.run_files import (
-    CodedEntries,
     CodedRows,
     Sections,
     SignedRows,
@@ -96,7 +96,7 @@ def weighed(sections: Sections, weight: float) -> Sections:
         rows=SignedRows(*sort_pairs(pairs)) if pairs.size else SignedRows(*pairs.T),
         entries=Points(entries.score, entries.weight * weight, entries.positives * weight),
         coded_rows=_coded(sections, weight),
-        coded_entries=CodedEntries(coded.score, coded.code, coded.weight * weight, coded.positives * weight),
+        coded_entries=Coded(coded.score, coded.code, coded.weight * weight, coded.positives * weight),
     )
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.passes import Array, Points
-from calibrators.arithmetic.ties import sum_coded
+from calibrators.arithmetic.ties import Coded, sum_coded
 from logcal.arrow_columns import as_column
 from pipeline.execution import Executor
 from pipeline.files.blobs import reading, writing
@@ -27,7 +27,7 @@ from pipeline.log import segment_values
 from pipeline.log.segment_values import Key
 from pipeline.sort import buckets
 from pipeline.sort.buckets import Places
-from pipeline.sort.run_files import CodedEntries, Integers, Run, RunSegments, Sections, write_run
+from pipeline.sort.run_files import Integers, Run, RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import SortPlan, ranges
 from pipeline.sort.segments import Coding, Level, number_segments, read_codes, write_codes
@@ -235,7 +235,7 @@ def _write(points: Points, code: Integers | None, drawing: _Drawing | None, fold
         np.bincount(place, weights, own.size).astype(np.int64)
         for weights in (points.weight - points.positives, points.positives)
     )
-    entries = CodedEntries(points.score, place.astype(np.int64), points.weight, points.positives)
+    entries = Coded(points.score, place.astype(np.int64), points.weight, points.positives)
     segments = RunSegments(values, np.column_stack([negatives, positives]))
     run = write_run(f"{folder}/run-{index:06d}-0000", Sections(coded_entries=entries), segments)
     return _Side(run, *sums, *ends, own)

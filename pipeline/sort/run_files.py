@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.ties import Coded
 from pipeline._kernels import packing
 from pipeline.files.blobs import Blob, write_blob
 
@@ -83,18 +84,17 @@ class CodedRows(NamedTuple):
     code: Integers
     signed: Array
 
-
-class CodedEntries(NamedTuple):
-    """Ties of several rows of one segment; those of a score and a segment may be components of exact sums."""
-
-    score: Array
-    code: Integers
-    weight: Array
-    positives: Array
+    @classmethod
+    def of(cls, score: Array, signed: Array) -> CodedRows:
+        """Rows without segments."""
+        return cls(score, _NO_CODES, signed)
 
 
 class Sections(NamedTuple):
-    """What a run holds, each section ascending by score, and equal scores by segment."""
+    """What a run holds, each section ascending by score, and equal scores by segment.
+
+    coded_entries : ties of several rows of one segment; those of a score and a segment may be components of exact sums
+    """
 
     negatives: Array = _EMPTY
     positives: Array = _EMPTY
@@ -102,7 +102,7 @@ class Sections(NamedTuple):
     entries: Points = Points(_EMPTY, _EMPTY, _EMPTY)
     tagged: Tagged = Tagged(_EMPTY, _NO_CODES)
     coded_rows: CodedRows = CodedRows(_EMPTY, _NO_CODES, _EMPTY)
-    coded_entries: CodedEntries = CodedEntries(_EMPTY, _NO_CODES, _EMPTY, _EMPTY)
+    coded_entries: Coded = Coded(_EMPTY, _NO_CODES, _EMPTY, _EMPTY)
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -115,6 +115,15 @@ class Sections(NamedTuple):
             *self.tagged,
             *self.coded_rows,
             *self.coded_entries,
+        )
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest score."""
+        scores = [self.columns[columns[0]] for columns in COLUMNS]
+        return (
+            min(float(score[0]) for score in scores if score.size),
+            max(float(score[-1]) for score in scores if score.size),
         )
 
 
@@ -244,7 +253,7 @@ def read_run(run: Run) -> Sections:
         Points(*entries),
         Tagged(*tagged),
         CodedRows(*coded),
-        CodedEntries(*coded_entries),
+        Coded(*coded_entries),
     )
 
 

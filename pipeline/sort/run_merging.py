@@ -11,18 +11,11 @@ import pyarrow as pa
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.ordering import sort_pairs, sort_scores
 from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.ties import Coded, without_codes
 from pipeline.log.segment_values import Encoder
-from pipeline.sort.buffers import coded_sections, fold, fold_weighted, tagged_sections
-from pipeline.sort.run_files import (
-    CodedEntries,
-    Run,
-    RunSegments,
-    Sections,
-    SignedRows,
-    read_run,
-    write_run,
-)
-from pipeline.sort.tagged import order_tagged, recode
+from pipeline.sort.buffers import coded_sections, fold, fold_coded, tagged_sections, together
+from pipeline.sort.run_files import CodedRows, Run, RunSegments, Sections, SignedRows, read_run, write_run
+from pipeline.sort.tagged import recode
 
 
 def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
@@ -87,14 +80,7 @@ def _merge_coded(runs: Sequence[Run], path: str) -> Run:
         folded = coded_sections(score, code, signed)
         rows = folded.coded_rows
         kept.append(folded.coded_entries)
-    score, code, weight, hits = (
-        np.concatenate([column, *(getattr(more, name) for more in kept)])
-        for column, name in zip(entries, CodedEntries._fields, strict=True)
-    )
-    order = order_tagged(score, code)
-    whole = CodedEntries(
-        *ties.expand_coded(ties.Coded(score[order], code[order], weight[order], hits[order]))
-    )
+    whole = ties.expand_coded(together(Coded(*entries), *kept))
     segments = RunSegments(encoder.values_of(np.arange(len(encoder))), counts)
     return write_run(path, Sections(tagged=tagged, coded_rows=rows, coded_entries=whole), segments)
 
@@ -106,13 +92,12 @@ def _merge(runs: Sequence[Run], path: str) -> Run:
     negatives, negative_ties = fold(_sorted([section.negatives for section in sections]), label=0)
     positives, positive_ties = fold(_sorted([section.positives for section in sections]), label=1)
     pairs = np.concatenate([np.stack(section.rows, axis=1) for section in sections])
-    rows, weighted_ties = fold_weighted(SignedRows(*sort_pairs(pairs)))
-    entries = [np.stack(section.entries) for section in sections]
-    entries += [negative_ties, positive_ties, np.stack(weighted_ties)]
-    score, weight, hits = np.concatenate(entries, axis=1)
-    order = np.argsort(score, kind="stable")
-    folded = Points(*ties.expand_ties(score[order], weight[order], hits[order]))
-    return write_run(path, Sections(negatives, positives, rows, folded))
+    rows, weighted_ties = fold_coded(CodedRows.of(*sort_pairs(pairs)))
+    entries = [without_codes(*own) for own in (negative_ties, positive_ties)]
+    entries += [without_codes(*section.entries) for section in sections]
+    score, _, *sums = ties.expand_coded(together(*entries, weighted_ties))
+    signed = SignedRows(rows.score, rows.signed)
+    return write_run(path, Sections(negatives, positives, signed, Points(score, *sums)))
 
 
 def _sorted(parts: list[Array]) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.double_double import Pair
 from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.ties import Coded
 from calibrators.measures.comparison import Comparison, PairedDifference, comparison_of, pair_sums
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
@@ -22,7 +23,7 @@ from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
 from pipeline.sort.buffers import coded_sections, tagged_sections
 from pipeline.sort.exchange import Slices
-from pipeline.sort.run_files import CodedEntries, Integers, Run, Sections, write_run
+from pipeline.sort.run_files import Integers, Run, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
 from pipeline.sort.segment_merge import Cutting
@@ -265,7 +266,7 @@ def _order_coded(
     entries = [np.concatenate(pair) for pair in zip(sections.coded_entries, others, strict=True)]
     order = order_tagged(*entries[:2])
     joined = ties.expand_coded(ties.Coded(*(column[order] for column in entries)))
-    sections = sections._replace(coded_entries=CodedEntries(*joined))
+    sections = sections._replace(coded_entries=Coded(*joined))
     run = write_run(f"{folder}/run-{index:06d}-0000", sections)
     return _Ordered(run, float(score.min()), float(score.max()), work.codes)
 

@@ -178,25 +178,15 @@ class _Divided:
         order = _by_day(day_of_row, piece)
         if not dated.all():
             order = order[dated[order]]
-        score, label = ready.score[order], ready.label[order]
-        weight = None if ready.weight is None else ready.weight[order]
-        code = None if ready.code is None else ready.code[order]
+        # What is held until it is written is without the batch.
+        ready = ready.some(order)._replace(batch=_NO_BATCH)
         counts = np.bincount(day_of_row - piece.first)
         for i in np.flatnonzero(counts).tolist():
             day = piece.first + i
             if day not in self.folders:
                 continue
             part = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
-            own, move = self.intake.rounded(
-                Rows(
-                    0,
-                    score[part],
-                    label[part],
-                    None if weight is None else weight[part],
-                    _NO_BATCH,
-                    code=None if code is None else code[part],
-                )
-            )
+            own, move = self.intake.rounded(ready.some(part))
             self._hold(day, own, int(counts[i]), move)
             if own.score.size < counts[i] or not quarantine.usable(own).all():
                 self._keep_bad(day, rows, piece.piece.path, day_of_row == day)
