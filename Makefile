@@ -59,7 +59,7 @@ boundscheck: $(VENV)/.dev
 # installed or LOGCAL_TEST_POSTGRES holds a connection string. What is not there is skipped, and said.
 recipes: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,system,recipes]'
-	$(BIN)/python -m pytest -n 0 -rs -m system tests/test_sql.py
+	$(BIN)/python -m pytest -n 0 -rs -m system tests/test_sql.py tests/test_readme.py
 
 # Fits on a real Slurm of this machine, with daemons of its own; as root it installs Debian's packages where Slurm is missing.
 slurm: $(VENV)/.dev

@@ -72,7 +72,7 @@ def test_readme_commands_leave_what_readme_says(demo):
 
 # Dask's, of pandas.
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
-@pytest.mark.parametrize("page", ["table-a-day", "judge", "rare-events", "clusters", "streaming"])
+@pytest.mark.parametrize("page", ["table-a-day", "judge", "rare-events", "clusters", "streaming", "faq"])
 def test_every_block_of_a_page_runs(demo, monkeypatch, page):
     monkeypatch.chdir(demo)
     names: dict = {}
@@ -192,3 +192,21 @@ def test_links_between_documents_lead_somewhere():
     for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]:
         for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text()):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+# MLflow's own.
+@pytest.mark.filterwarnings("ignore")
+def test_a_table_in_mlflow(demo, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(demo)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/runs")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.syspath_prepend(ROOT / "examples" / "mlflow")
+    from log_table import log_table
+
+    names = {"address": log_table("tables", "income", "report")}
+    (block,) = blocks("docs/mlflow.md", "python")
+    exec(compile(block, "docs/mlflow.md", "exec"), names)
+    assert names["probabilities"].tolist() == logcal.load("tables", "income").predict([0.2, 0.93]).tolist()
+    (run,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    assert 0.8 < run.data.metrics["auc"] < 1

@@ -160,6 +160,10 @@ def _table(rows: Rows, columns: Columns, file: str, bad: Any, reasons: list[str]
     return pa.Table.from_arrays(data, schema=schema.QUARANTINE)
 
 
+_OTHER_OUTCOMES = 0.1
+"""Share of rows with other labels above which the log is one of other outcomes, and no row of it is just bad."""
+
+
 def check(bad: BadRows, rows: int, rules: RowRules) -> None:
     """Reject the log if its bad rows are more than the rules allow.
 
@@ -174,7 +178,14 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
         f"- {reason}: {count:,} rows, such as {'; '.join(map(str, bad.examples[reason]))}"
         for reason, count in bad.in_order().items()
     ]
-    if rules.quarantine:
+    other_labels = bad.in_order().get("label_not_0_or_1", 0)
+    if other_labels > _OTHER_OUTCOMES * rows:
+        head = (
+            f"logcal calibrates binary outcomes: labels must be 0 or 1, and {other_labels:,} of {rows:,} rows have "
+            "others. Name the column of the outcome (log.label); for a model of several classes make a label such as "
+            "'the top class was right' (docs/faq.md)."
+        )
+    elif rules.quarantine:
         head = (
             f"{bad.total:,} of {rows:,} rows cannot be used, more than log.max_bad_fraction = "
             f"{rules.max_fraction:g} allows: correct the log or raise the limit."
