@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from calibrators.arithmetic.calibration_map import CalibrationMap
     from calibrators.arithmetic.passes import Points, collapse
     from calibrators.methods.acp import ACP
+    from calibrators.methods.auto import Auto
     from calibrators.methods.base import Calibrator
     from calibrators.methods.bayesian_binning import ABB, SBB
     from calibrators.methods.bbq import BBQ
@@ -29,6 +30,7 @@ __all__ = [
     "DGG",
     "ENIR",
     "SBB",
+    "Auto",
     "Beta",
     "CalibratedClassifier",
     "CalibrationMap",
@@ -48,6 +50,7 @@ __all__ = [
 _MODULES = {
     "ABB": "calibrators.methods.bayesian_binning",
     "ACP": "calibrators.methods.acp",
+    "Auto": "calibrators.methods.auto",
     "BBQ": "calibrators.methods.bbq",
     "Beta": "calibrators.methods.beta",
     "CalibratedClassifier": "calibrators.methods.classifier",

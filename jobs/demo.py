@@ -26,8 +26,8 @@ from pipeline.files.folders import free_for, write_whole
 
 MARKER = "demo.json"
 ADULT = Path(__file__).parent / "data" / "adult.parquet"
-OTHERS = ("enir", "bbq", "abb")
-"""Methods to compare isotonic regression with."""
+OTHERS = ("isotonic", "bbq", "abb")
+"""Methods to compare the default, auto, with."""
 
 FILES = 4
 _LEVELS = 10
@@ -80,7 +80,7 @@ class Prepared:
             stages=(
                 "train: a naive Bayes classifier on half of Adult's training rows",
                 f"log: its predictions, {FILES} Parquet files to calibrate with and {FILES} held out",
-                f"fit: isotonic regression on the calibration log, published to a store; {', '.join(OTHERS)} too",
+                f"fit: auto on the calibration log, published to a store; {', '.join(OTHERS)} too",
                 "score: the held-out log with calibrated probabilities",
                 "evaluate: before and after on the held-out log, and the methods compared, as a report",
             ),
@@ -116,7 +116,7 @@ class Prepared:
         }
         sides = {
             "before": measured.summary["before"],
-            "isotonic": measured.summary["after"],
+            "auto": measured.summary["after"],
             **summary["comparison"],
         }
         lines = [

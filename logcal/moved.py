@@ -7,29 +7,28 @@ additions, multiplications and divisions, in one order.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, compiled, gap_slopes
+from calibrators.arithmetic.log_odds import (
+    HALF,
+    LN2,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
+    LOG_TERMS,
+    ROOT_HALF,
+    UNDERFLOW,
+    exp_mantissa,
+    log_odds,
+    logistic,
+)
 
 Array = npt.NDArray[np.float64]
 
-_LN2 = 0.6931471805599453
-_ROOT_HALF = 0.7071067811865476
-_TERMS = tuple(1.0 / (2 * j + 1) for j in range(10, -1, -1))
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_P = (
-    1.66666666666666019037e-01,
-    -2.77777777770155933842e-03,
-    6.61375632143793436117e-05,
-    -1.65339022054652515390e-06,
-    4.13813679705723846039e-08,
-)
-_UNDERFLOW = -746.0
-_HALF = 600
 _FARTHEST = 1000.0
 _MAP, _SCORE, _LOG_ODDS = range(3)
 
@@ -66,13 +65,13 @@ class Moves(NamedTuple):
         x = scores.copy()
         own = np.flatnonzero((self.of[entry] == _LOG_ODDS) & ~np.isnan(x))
         q = np.maximum(self.low[entry[own]], np.minimum(self.high[entry[own]], x[own]))
-        x[own] = _log(q) - _log(1.0 - q)
+        x[own] = log_odds(q)
         shift, slope = self.shift[entry], self.slope[entry]
         with np.errstate(over="ignore", invalid="ignore"):
             eta = np.where(slope == 0.0, shift, shift + slope * x)
         known = np.flatnonzero(~np.isnan(scores))
         out = scores.copy()
-        out[known] = _logistic(np.clip(eta[known], -_FARTHEST, _FARTHEST))
+        out[known] = logistic(np.clip(eta[known], -_FARTHEST, _FARTHEST))
         return out
 
     def _of_maps(self, p: Array, entry: npt.NDArray[np.int32]) -> Array:
@@ -88,7 +87,7 @@ class Moves(NamedTuple):
         shift, slope, low, high = (column[moving] for column in (shift, slope, low, high))
         q = np.maximum(low, np.minimum(high, p[moving]))
         out = p.copy()
-        out[moving] = _logistic(shift + slope * (_log(q) - _log(1.0 - q)))
+        out[moving] = logistic(shift + slope * log_odds(q))
         return out
 
     def apply_one(self, p: float, entry: int, score: float) -> float:
@@ -117,13 +116,13 @@ def _sigmoid(moves: Moves, entry: int) -> CalibrationMap:
     """A segment's sigmoid as a map: lines between probabilities that are a step of log-odds apart."""
     shift, slope = float(moves.shift[entry]), float(moves.slope[entry])
     if slope == 0.0:
-        return CalibrationMap.from_bins(np.empty(0), _logistic(np.array([shift])), np.zeros(1), np.zeros(1))
+        return CalibrationMap.from_bins(np.empty(0), logistic(np.array([shift])), np.zeros(1), np.zeros(1))
     eta = np.arange(-_LAST_SHOWN, _LAST_SHOWN + _STEP, _STEP) * math.copysign(1.0, slope)
     score = (eta - shift) / slope
     if moves.of is not None and moves.of[entry] == _LOG_ODDS:
-        score = _logistic(score)
+        score = logistic(score)
     score, first = np.unique(score, return_index=True)
-    level = _logistic(eta[first])
+    level = logistic(eta[first])
     if score.size < 2:
         return CalibrationMap.from_bins(np.empty(0), level[:1], np.zeros(1), np.zeros(1))
     nothing = np.zeros(score.size + 1)
@@ -141,7 +140,7 @@ def drawn(one: CalibrationMap, moves: Moves, entry: int) -> CalibrationMap:
 
     def logit(p: Array) -> Array:
         q = np.maximum(low, np.minimum(high, p))
-        return _log(q) - _log(1.0 - q)
+        return log_odds(q)
 
     begin, end = (logit(p) for p in one.ends())
     pieces = np.maximum(1, np.ceil(np.abs(end - begin) * max(1.0, slope) / _STEP)).astype(np.int64)
@@ -150,7 +149,7 @@ def drawn(one: CalibrationMap, moves: Moves, entry: int) -> CalibrationMap:
     anchor, p, score_lo = one.anchor[row], one.prob_lo[row], one.score_lo[row]
     inner = np.flatnonzero(step)
     at = row[inner]
-    p[inner] = _logistic(begin[at] + (end[at] - begin[at]) * step[inner] / pieces[at])
+    p[inner] = logistic(begin[at] + (end[at] - begin[at]) * step[inner] / pieces[at])
     score_lo[inner] = anchor[inner] = anchor[inner] + (p[inner] - one.prob_lo[at]) / one.slope[at]
     # A gap too narrow for so many pieces has fewer.
     keep = np.ones(row.size, np.bool_)
@@ -169,36 +168,17 @@ def drawn(one: CalibrationMap, moves: Moves, entry: int) -> CalibrationMap:
     return CalibrationMap(score_lo, score_hi, level, lines, anchor, weight, positives)
 
 
-def _log(x: Array) -> Array:
-    mantissa, exponent = np.frexp(x)
-    small = mantissa < _ROOT_HALF
-    mantissa = np.where(small, mantissa * 2.0, mantissa)
-    exponent = exponent - small
-    s = (mantissa - 1.0) / (mantissa + 1.0)
-    z = s * s
-    total = np.zeros(x.size)
-    for term in _TERMS:
-        total = total * z + term
-    return exponent * _LN2 + 2.0 * s * total
-
-
 def _log_of_one(x: float) -> float:
     mantissa, exponent = math.frexp(x)
-    if mantissa < _ROOT_HALF:
+    if mantissa < ROOT_HALF:
         mantissa *= 2.0
         exponent -= 1
     s = (mantissa - 1.0) / (mantissa + 1.0)
     z = s * s
     total = 0.0
-    for term in _TERMS:
+    for term in LOG_TERMS:
         total = total * z + term
-    return exponent * _LN2 + 2.0 * s * total
-
-
-def _logistic(x: Array) -> Array:
-    e = _exp_of_negative(-np.abs(x))
-    found: Array = np.where(x >= 0.0, 1.0, e) / (1.0 + e)
-    return found
+    return exponent * LN2 + 2.0 * s * total
 
 
 def _logistic_of_one(x: float) -> float:
@@ -206,29 +186,10 @@ def _logistic_of_one(x: float) -> float:
     return (1.0 if x >= 0.0 else e) / (1.0 + e)
 
 
-def _exp_of_negative(x: Array) -> Array:
-    x = np.maximum(x, _UNDERFLOW)
-    k = np.rint(x * _LOG2_E)
-    high, low = x - k * _LN2_HIGH, k * _LN2_LOW
-    mantissa = _mantissa(high, low)
-    down = -k.astype(np.int64)
-    first = np.minimum(down, _HALF)
-    found: Array = np.ldexp(np.ldexp(mantissa, -first), first - down)
-    return found
-
-
 def _exp_of_one(x: float) -> float:
-    x = max(x, _UNDERFLOW)
-    k = float(round(x * _LOG2_E))
-    mantissa: float = _mantissa(x - k * _LN2_HIGH, k * _LN2_LOW)
+    x = max(x, UNDERFLOW)
+    k = float(round(x * LOG2_E))
+    mantissa: float = exp_mantissa(x - k * LN2_HIGH, k * LN2_LOW)
     down = -int(k)
-    first = min(down, _HALF)
+    first = min(down, HALF)
     return math.ldexp(math.ldexp(mantissa, -first), first - down)
-
-
-def _mantissa(high: Any, low: Any) -> Any:
-    p1, p2, p3, p4, p5 = _P
-    r = high - low
-    t = r * r
-    c = r - t * (p1 + t * (p2 + t * (p3 + t * (p4 + t * p5))))
-    return 1.0 - ((low - (r * c) / (2.0 - c)) - high)

@@ -208,7 +208,7 @@ def test_what_does_not_go_is_said_before_anything_is_read(place):
     place.run(*base, "--set", "compare.params={platt: {}}", "--set", "compare.methods=[abb]").expect(
         2, "expected names of compare.methods, found platt"
     )
-    assert "compare: fit isotonic" in place.run(*base, "--dry-run").expect(0).stdout
+    assert "compare: fit auto, isotonic" in place.run(*base, "--dry-run").expect(0).stdout
 
 
 def test_margins_leave_bbq_out(place):

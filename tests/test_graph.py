@@ -316,6 +316,7 @@ WINDOW = ("window.column=date", "window.last=4d", "window.until=2026-01-04", "wi
     ],
 )
 def test_every_fit_as_a_part_of_another_program(dated, call, client, settings):
+    dated.method = None
     call("fit", *settings).expect(0)
     (published,) = (dated.store / dated.table / "versions").iterdir()
     expected = read_table(str(published / "lookup.parquet"))
@@ -434,7 +435,7 @@ def test_what_cannot_be_a_graph_says_why(place, tmp_path):
         jobs.graph("fit", {"log": {}})
     file = tmp_path / "fit.yaml"
     file.write_text(f"log:\n  path: {place.log}\n")
-    assert jobs.graph("fit", file).compute(scheduler="synchronous").facts.method == "isotonic"
+    assert jobs.graph("fit", file).compute(scheduler="synchronous").facts.method == "auto"
 
 
 def test_results_of_tasks_are_pickles_of_what_was_returned(tmp_path):

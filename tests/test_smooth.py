@@ -102,7 +102,12 @@ def three_terms(n=400, seed=3):
     fine = in_parts([collapse(s, y)])
     cells = curve.cells_on(curve.places_of(fine, 1.0), fine)
     made = curve.fitted(cells)
-    return cells, made, made._basis(cells.held, cells.rank)
+    return cells, made, made.table(cells.held, cells.rank)[:, : 3 + curve.TERMS]
+
+
+def mode_of(cells, table, variance):
+    posterior = curve.Posterior(np.ascontiguousarray(table), cells.held, cells.weight, cells.positives)
+    return posterior.mode(variance, np.zeros(variance.size))
 
 
 def log_posterior(theta, x, cells, v):
@@ -114,9 +119,8 @@ def log_posterior(theta, x, cells, v):
 @pytest.mark.parametrize("number", [0, 5, 12, 40, 64])
 def test_modes_are_those_of_an_optimiser(number):
     cells, made, x = three_terms()
-    prior = curve._PRIORS
-    size = prior.sizes[number]
-    v = prior.variances[number, :size]
+    v = curve._PRIORS[number].variance
+    size = v.size
     # In units of the prior, where it is well conditioned.
     found = optimize.minimize(
         lambda t: -log_posterior(t * np.sqrt(v), x, cells, v),
@@ -145,25 +149,21 @@ def test_evidence_is_that_of_quadrature():
     evidence = []
     for tau in (1.0, 0.3):
         v = tau**2 * np.array([1.0, 0.25, 0.25])
-        theta, found = np.zeros((1, 3)), np.empty(1)
-        kernel.modes(
-            np.ascontiguousarray(x[:, :3]), cells.held, cells.weight, cells.positives, v[np.newaxis],
-            np.array([3]), np.empty((0, 3)), theta, found,
-        )  # fmt: skip
-        p = special.expit(cells.held + x[:, :3] @ theta[0])
+        theta, found = mode_of(cells, x[:, :3], v)
+        p = special.expit(cells.held + x[:, :3] @ theta)
         hessian = (x[:, :3].T * (cells.weight * p * (1 - p))) @ x[:, :3] + np.diag(1 / v)
         axes = np.linalg.cholesky(np.linalg.inv(hessian))
         at, w = np.polynomial.hermite_e.hermegauss(15)
         total = 0.0
-        peak = log_posterior(theta[0], x, cells, v)
+        peak = log_posterior(theta, x, cells, v)
         for i in range(15):
             for j in range(15):
                 for k in range(15):
                     step = np.array([at[i], at[j], at[k]])
-                    value = log_posterior(theta[0] + axes @ step, x, cells, v) - peak
+                    value = log_posterior(theta + axes @ step, x, cells, v) - peak
                     total += w[i] * w[j] * w[k] * np.exp(value + 0.5 * step @ step)
         exact = peak + np.log(total * np.linalg.det(axes)) - 0.5 * np.log(2 * np.pi * v).sum()
-        evidence.append((found[0], exact))
+        evidence.append((found, exact))
     (one, one_exact), (other, other_exact) = evidence
     assert one == pytest.approx(one_exact, abs=0.02)
     assert one - other == pytest.approx(one_exact - other_exact, abs=0.01)
@@ -174,17 +174,13 @@ def test_without_bends_and_with_a_wide_prior_it_is_beta_calibration():
     fine = in_parts([collapse(s, y)])
     cells = curve.cells_on(curve.places_of(fine, 1.0), fine)
     made = curve.fitted(cells)
-    x = np.ascontiguousarray(made._basis(cells.held, cells.rank)[:, :3])
-    theta, evidence = np.zeros((1, 3)), np.empty(1)
-    wide = np.full((1, 3), 1e8)
-    kernel.modes(
-        x, cells.held, cells.weight, cells.positives, wide, np.array([3]), np.empty((0, 3)), theta, evidence
-    )
+    x = made.table(cells.held, cells.rank)[:, :3]
+    theta, _ = mode_of(cells, x, np.full(3, 1e8))
     # Log-odds beyond what so few can verify are held.
     own = cells.held == cells.place
     assert own.sum() > 590
     expected = Beta().fit(s, y).predict(fine.first)
-    assert special.expit(cells.held + x @ theta[0])[own] == pytest.approx(expected[own], abs=1e-3)
+    assert special.expit(cells.held + x @ theta)[own] == pytest.approx(expected[own], abs=1e-3)
 
 
 def test_coarse_cells_lose_next_to_nothing():
@@ -212,20 +208,19 @@ def test_rising_is_isotonic_regression():
         assert kernel.rising(values, weights) == pytest.approx(expected, abs=1e-9)
 
 
-def test_posterior_spread_is_that_of_draws():
-    """Of a shift and a stretch alone the spread at a place is a quadratic form of an inverse that numpy makes."""
+def test_posterior_spread_is_that_of_an_inverse():
+    """Of each prior the spread at a place is a quadratic form of an inverse that numpy makes."""
     cells, made, x = three_terms()
-    number = 0
-    size = curve._PRIORS.sizes[number]
-    v = curve._PRIORS.variances[number, :size]
-    p = special.expit(cells.held + x[:, :size] @ made.thetas[number, :size])
-    covariance = np.linalg.inv((x[:, :size].T * (cells.weight * p * (1 - p))) @ x[:, :size] + np.diag(1 / v))
-    expected = np.einsum("ij,jk,ik->i", x[:, :size], covariance, x[:, :size])
-    out = np.empty(cells.place.size)
-    kernel.variances_at(
-        x, cells.held, cells.weight, curve._PRIORS.variances[number], size, made.thetas[number], x, out
-    )
-    assert out == pytest.approx(expected, rel=1e-8)
+    total, mean = 0.0, cells.held + x @ (made.share @ made.thetas)
+    for share, theta, prior in zip(made.share, made.thetas, curve._PRIORS, strict=True):
+        size = prior.variance.size
+        own = x[:, :size]
+        f = cells.held + own @ theta[:size]
+        p = special.expit(f)
+        inverse = np.linalg.inv((own.T * (cells.weight * p * (1 - p))) @ own + np.diag(1 / prior.variance))
+        total += share * (np.einsum("ij,jk,ik->i", own, inverse, own) + (f - mean) ** 2)
+    at = np.searchsorted(made.knots[0], cells.place)
+    assert made.spread()[at] == pytest.approx(np.sqrt(total), rel=1e-3)
 
 
 # The map

@@ -25,76 +25,39 @@ def _uniform(bits, salt):
     return (np.float64(x >> _S11) + 1.0) * 2.0**-53
 
 
-@kernel(inline=True)
-def _before(p, s, q, t):
-    """Whether priority p at score s comes before priority q at score t: less is worth less."""
-    return p < q or (p == q and s > t)
-
-
 @kernel
-def _offer(heap, size, priority, score):
-    """Put a point into a heap, the least priority on top; the top leaves a heap that is full. Return its size."""
-    if size < heap.shape[0]:
-        i = size
-        size += 1
-        while i > 0:
-            up = (i - 1) >> 1
-            if not _before(priority, score, heap[up, 0], heap[up, 1]):
-                break
-            heap[i, 0], heap[i, 1] = heap[up, 0], heap[up, 1]
-            i = up
-        heap[i, 0], heap[i, 1] = priority, score
-        return size
-    if not _before(heap[0, 0], heap[0, 1], priority, score):
-        return size
-    i = 0
-    while True:
-        down = 2 * i + 1
-        if down >= size:
-            break
-        if down + 1 < size and _before(heap[down + 1, 0], heap[down + 1, 1], heap[down, 0], heap[down, 1]):
-            down += 1
-        if not _before(heap[down, 0], heap[down, 1], priority, score):
-            break
-        heap[i, 0], heap[i, 1] = heap[down, 0], heap[down, 1]
-        i = down
-    heap[i, 0], heap[i, 1] = priority, score
-    return size
-
-
-@kernel
-def draw_points(score, bits, weight, most, salt):
-    """Draw points by weight.
+def likely_points(score, bits, weight, least, room, salt):
+    """The points whose priorities are at least so high.
 
     Parameters
     ----------
     score, weight : float64 arrays, shape (m,); weights >= 0, of which those that are 0 are never drawn
     bits : the memory of `score` as uint64
-    most : int >= 1
+    least : float >= 0. room : int: of points, at most
     salt : uint64: another one draws others
 
     Returns
     -------
-    float64 array, shape (drawn, 2), drawn <= most: priorities and scores, in no order
+    float64 array, shape (points, 2): priorities and scores, ascending by score; and how many there are, more than
+    points where there is no room
     """
-    heap = np.empty((most, 2))
+    found = np.empty((room, 2))
     size = 0
     for i in range(score.size):
         w = weight[i]
         if w > 0.0:
             u = _uniform(bits[i], salt)
             # Most are told apart without a division.
-            if size < most or u * heap[0, 0] <= w * _ROUNDED:
-                size = _offer(heap, size, w / u, score[i])
-    return heap[:size].copy()
+            if u * least <= w * _ROUNDED and w / u >= least:
+                if size < room:
+                    found[size, 0], found[size, 1] = w / u, score[i]
+                size += 1
+    return found[: min(size, room)], size
 
 
 @kernel
 def likely_in_class(score, bits, least, room, salt):
-    """Of rows of weight 1, ascending, the points whose priorities are at least so high; none where there is no room.
-
-    A score's weight is the number of rows there. Returns a float64 array, shape (points, 2), priorities and scores.
-    """
+    """`likely_points` of rows of weight 1, ascending: a score's weight is the number of rows there."""
     found = np.empty((room, 2))
     size = i = 0
     n = score.size
@@ -107,30 +70,10 @@ def likely_in_class(score, bits, least, room, salt):
         w = np.float64(i - start)
         u = _uniform(bits[start], salt)
         if u * least <= w * _ROUNDED and w / u >= least:
-            if size == room:
-                return found[:0].copy()
-            found[size, 0], found[size, 1] = w / u, s
+            if size < room:
+                found[size, 0], found[size, 1] = w / u, s
             size += 1
-    return found[:size].copy()
-
-
-@kernel
-def draw_class(score, bits, most, salt):
-    """`draw_points` of rows of weight 1, ascending."""
-    heap = np.empty((most, 2))
-    size = i = 0
-    n = score.size
-    while i < n:
-        s = score[i]
-        start = i
-        i += 1
-        while i < n and score[i] == s:
-            i += 1
-        w = np.float64(i - start)
-        u = _uniform(bits[start], salt)
-        if size < most or u * heap[0, 0] <= w * _ROUNDED:
-            size = _offer(heap, size, w / u, s)
-    return heap[:size].copy()
+    return found[: min(size, room)], size
 
 
 @kernel
@@ -150,31 +93,3 @@ def distinct_in_either(one, other):
         if i < n and one[i] == s:
             found -= 1
     return found
-
-
-@kernel
-def first_distinct(values, most):
-    """The first different values of ascending ones, `most` at most."""
-    out = np.empty(most)
-    found = 0
-    for i in range(values.size):
-        if found == 0 or values[i] != out[found - 1]:
-            if found == most:
-                break
-            out[found] = values[i]
-            found += 1
-    return out[:found].copy()
-
-
-@kernel
-def last_distinct(values, most):
-    """The last different values of ascending ones, `most` at most, descending."""
-    out = np.empty(most)
-    found = 0
-    for i in range(values.size - 1, -1, -1):
-        if found == 0 or values[i] != out[found - 1]:
-            if found == most:
-                break
-            out[found] = values[i]
-            found += 1
-    return out[:found].copy()

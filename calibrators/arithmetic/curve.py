@@ -12,10 +12,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrators._kernels import curve as kernel
 from calibrators.arithmetic.fine_cells import FineCells
+from calibrators.arithmetic.log_odds import exp_of_negative, log_of, logistic
+from calibrators.arithmetic.log_odds import log_odds as log_odds_within
 from calibrators.arithmetic.passes import Array
 
 COARSE = 800
@@ -26,7 +27,8 @@ TAUS = (3.0, 1.0, 0.3, 0.1, 0.03)
 ORDERS = (1, 2)
 SIGMAS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _LINE = 3
-_HALF = 0.5
+_LINE_SPREADS = np.array([0.5, 0.5, 1.0])
+"""Of stretch, certainty and shift, in units of tau."""
 
 LOW, HIGH = 1e-300, 1.0 - 2.0**-53
 LEAST = 1e-12
@@ -35,7 +37,8 @@ LEAST = 1e-12
 _CERTAIN = 1e-3
 _LIGHT = 1e-9
 _STEP = 0.25
-_NEGLIGIBLE = 1e-9
+_UNLIKELY = 1e-4
+_ROUNDS, _SHORTEST, _CLOSE = 50, 1e-6, 1e-4
 _FARTHEST = 1e15
 _QUARTILES = 1.3489795003921634  # of a normal distribution, from the lower to the upper one
 _LARGEST = 1.7e308
@@ -43,16 +46,12 @@ _LARGEST = 1.7e308
 
 def expit(argument: Array) -> Array:
     """1 / (1 + exp(-f)), the same to the last bit on every machine."""
-    out = np.empty(argument.size)
-    kernel.probabilities(np.ascontiguousarray(argument), out)
-    return out
+    return logistic(argument)
 
 
 def log_odds(probability: Array) -> Array:
     """Log p - log(1 - p) of probabilities held in [1e-300, 1 - 2**-53]."""
-    out = np.empty(probability.size)
-    kernel.log_odds(np.clip(probability, LOW, HIGH), out)
-    return out
+    return log_odds_within(np.clip(probability, LOW, HIGH))
 
 
 # Scores as places on a line
@@ -184,30 +183,121 @@ def pooled(cells: Cells, most: int) -> Cells:
 
 
 class _Prior(NamedTuple):
-    """Priors, one a row: tau, order, sigma; the variances of the terms, and how many terms there are."""
+    """A prior: tau, order, sigma, and the variances of the terms that it has."""
 
-    settings: Array
-    variances: Array
-    sizes: npt.NDArray[np.int64]
+    setting: tuple[float, float, float]
+    variance: Array
 
 
-def _priors() -> _Prior:
-    settings, variances, sizes = [], [], []
+def _priors() -> list[_Prior]:
+    found = []
     j = np.arange(1, TERMS + 1)
     for tau in TAUS:
-        line = tau**2 * np.array([1.0, _HALF**2, _HALF**2])
+        line = (tau * _LINE_SPREADS) ** 2
         for order in ORDERS:
             for sigma in SIGMAS:
                 if sigma == 0 and order != ORDERS[0]:
                     continue
-                settings.append((tau, order, sigma))
                 bends = sigma**2 / (j if order == 1 else j * j).astype(np.float64) ** 2
-                variances.append(np.concatenate([line, bends if sigma else np.ones(TERMS)]))
-                sizes.append(_LINE if sigma == 0 else _LINE + TERMS)
-    return _Prior(np.array(settings), np.array(variances), np.array(sizes))
+                variance = np.concatenate([line, bends]) if sigma else line
+                found.append(_Prior((tau, order, sigma), variance))
+    return found
 
 
 _PRIORS = _priors()
+_ORDER = np.arange(TERMS + 1)
+_SUM, _DIFFERENCE = _ORDER[:, np.newaxis] + _ORDER, np.abs(_ORDER[:, np.newaxis] - _ORDER)
+
+
+def _table(z: Array, certainty: Array, rank: Array) -> Array:
+    """Columns z, certainty, and cos(pi j rank) for j = 0, ..., 128: twice the terms, for products of any two."""
+    out = np.empty((z.size, _LINE + 2 * TERMS))
+    out[:, 0], out[:, 1], out[:, 2] = z, certainty, 1.0
+    out[:, 3] = now = _cosine(rank)
+    twice = 2.0 * now
+    for j in range(4, out.shape[1]):
+        out[:, j] = twice * out[:, j - 1] - out[:, j - 2]
+    return out
+
+
+def _cosine(u: Array) -> Array:
+    """cos(pi u) of 0 <= u <= 1, as the sine of what is left to a right angle."""
+    x = math.pi * (0.5 - u)
+    square = x * x
+    total = np.ones(u.size)
+    for j in range(25, 2, -2):
+        total = 1.0 - square / (j * (j - 1.0)) * total
+    return x * total
+
+
+class Posterior:
+    """Of the curve's terms, given cells: modes and evidence by Newton's method.
+
+    offset, weight, positives : float64 arrays, shape (cells,): the prior's mean, and the observations
+    table : see `_table`
+    """
+
+    def __init__(self, table: Array, offset: Array, weight: Array, positives: Array) -> None:
+        self.table = table
+        self._cells = offset, weight, positives
+        self._state = np.empty((2, offset.size))
+        self._tried = np.empty((2, offset.size))
+        self._zero = np.empty((2, offset.size))
+        self._none = self._likelihood(np.zeros(1), self._zero)
+
+    def _likelihood(self, theta: Array, into: Array) -> float:
+        return float(kernel.likelihood(self.table, theta, *self._cells, into[0], into[1]))
+
+    def mode(self, variance: Array, start: Array) -> tuple[Array, float]:
+        """The mode, and Laplace's log evidence, less a constant; steps are halved until they do no harm."""
+        theta = start
+        now = self._likelihood(theta, self._state) - 0.5 * float((theta * theta / variance).sum())
+        if self._none > now:
+            theta, now = np.zeros(variance.size), self._none
+            self._state[:] = self._zero
+        determinant = 0.0
+        for _ in range(_ROUNDS):
+            gradient, step, determinant, _ = self._step(variance, theta)
+            promised = float((gradient * step).sum())
+            scale = 1.0
+            while True:
+                tried = theta + scale * step
+                new = self._likelihood(tried, self._tried) - 0.5 * float((tried * tried / variance).sum())
+                if new >= now or scale < _SHORTEST:
+                    break
+                scale *= 0.5
+            if new > now:
+                theta, now = tried, new
+                self._state, self._tried = self._tried, self._state
+            if not promised >= _CLOSE:
+                break
+        return theta, now - 0.5 * float(log_of(variance).sum()) - determinant
+
+    def factor(self, variance: Array, theta: Array) -> Array:
+        """Cholesky's factor of the inverse of the posterior's covariance at a mode, by Laplace's approximation."""
+        self._likelihood(theta, self._state)
+        return self._step(variance, theta)[3]
+
+    def _step(self, variance: Array, theta: Array) -> tuple[Array, Array, float, Array]:
+        """Gradient, Newton's step, half the logarithm of the second derivatives' determinant, and their factor."""
+        size = variance.size
+        columns = _LINE if size == _LINE else self.table.shape[1]
+        info, miss = self._state
+        weights = np.stack([miss, info * self.table[:, 0], info * self.table[:, 1], info])
+        sums = np.empty((4, columns))
+        kernel.column_sums(weights, self.table, columns, sums)
+        h = np.empty((size, size))
+        h[0], h[1] = sums[1, :size], sums[2, :size]
+        h[2:, 0], h[2:, 1] = h[0, 2:], h[1, 2:]
+        # A product of two cosines is half the sum of two others.
+        terms = size - 2
+        cosines = sums[3, 2:]
+        h[2:, 2:] = 0.5 * (cosines[_SUM[:terms, :terms]] + cosines[_DIFFERENCE[:terms, :terms]])
+        h[np.arange(size), np.arange(size)] += 1.0 / variance
+        gradient = sums[0, :size] - theta / variance
+        step = np.empty(size)
+        determinant = float(kernel.solve(h, gradient, step))
+        return gradient, step, determinant, h
 
 
 @dataclass(frozen=True)
@@ -217,7 +307,7 @@ class Curve:
     Attributes
     ----------
     cells : that it was fitted to
-    thetas : float64 array, shape (priors, terms): the modes
+    thetas : float64 array, shape (priors, terms): the modes; 0 of what a prior does not have
     share : float64 array, shape (priors,): of each prior, by evidence
     """
 
@@ -235,11 +325,10 @@ class Curve:
             (info * _certainties(self.cells.held)).sum()
         ) / total
 
-    def _basis(self, held: Array, rank: Array) -> Array:
+    def table(self, held: Array, rank: Array) -> Array:
+        """The terms at places, and cosines beyond them: see `_table`."""
         m, k = self._centres
-        out = np.empty((held.size, _LINE + TERMS))
-        kernel.basis(held - m, _certainties(held) - k, np.ascontiguousarray(rank), out)
-        return out
+        return _table(held - m, _certainties(held) - k, rank)
 
     @cached_property
     def _knots(self) -> tuple[Array, Array, Array, slice]:
@@ -254,7 +343,7 @@ class Curve:
         rank = np.concatenate(
             [np.full(low.size, cells.rank[0]), cells.rank, np.full(high.size, cells.rank[-1])]
         )
-        return place, held, self._basis(held, rank), inner
+        return place, held, self.table(held, rank)[:, : _LINE + TERMS], inner
 
     @cached_property
     def knots(self) -> tuple[Array, Array]:
@@ -273,55 +362,57 @@ class Curve:
 
     def averages(self) -> dict[str, float]:
         """Of the priors' settings, by evidence: how far line and bends may go from the score, and the bends' order."""
-        tau, order, sigma = (float(x) for x in self.share @ _PRIORS.settings)
+        settings = np.array([prior.setting for prior in _PRIORS])
+        tau, order, sigma = (float(x) for x in (self.share[:, np.newaxis] * settings).sum(axis=0))
         return {"tau": tau, "order": order, "sigma": sigma}
 
     def spread(self) -> Array:
         """The posterior standard deviation of the curve's log-odds at its knots."""
         place, held, basis, _ = self._knots
-        x = self._basis(self.cells.held, self.cells.rank)
+        posterior = _posterior(self)
         mean = held + _times(basis, _averaged(self.share, self.thetas))
-        total, own = np.zeros(place.size), np.empty(place.size)
-        for g in np.flatnonzero(self.share > 1e-4):
-            kernel.variances_at(
-                x,
-                self.cells.held,
-                self.cells.weight,
-                _PRIORS.variances[g],
-                _PRIORS.sizes[g],
-                self.thetas[g],
-                basis,
-                own,
-            )
-            total += self.share[g] * (own + (held + _times(basis, self.thetas[g]) - mean) ** 2)
+        total = np.zeros(place.size)
+        likely = np.flatnonzero(self.share > _UNLIKELY)
+        for g in likely:
+            variance = _PRIORS[g].variance
+            theta = self.thetas[g, : variance.size]
+            own = _quadratic(posterior.factor(variance, theta), basis[:, : variance.size])
+            total += self.share[g] * (own + (held + _times(basis[:, : variance.size], theta) - mean) ** 2)
         distinct = np.append(True, np.diff(place) > 0)
-        return np.asarray(np.sqrt(total / self.share[self.share > 1e-4].sum())[distinct])
+        return np.asarray(np.sqrt(total / self.share[likely].sum())[distinct])
+
+
+def _quadratic(factor: Array, at: Array) -> Array:
+    """Of each row the squared length of the solution of factor x = row, factor a lower triangle."""
+    half = np.empty((at.shape[1], at.shape[0]))
+    for k in range(at.shape[1]):
+        half[k] = (at[:, k] - (factor[k, :k, np.newaxis] * half[:k]).sum(axis=0)) / factor[k, k]
+    return np.asarray((half * half).sum(axis=0))
+
+
+def _posterior(curve: Curve) -> Posterior:
+    own = curve.cells
+    return Posterior(curve.table(own.held, own.rank), own.held, own.weight, own.positives)
 
 
 def fitted(cells: Cells, like: Curve | None = None) -> Curve:
     """The curve of cells. like : a curve at whose modes the search for these begins."""
     most = _most(cells.weight) if like is None else like.most
-    curve = Curve(pooled(cells, COARSE), most, np.empty((_PRIORS.sizes.size, _LINE + TERMS)), np.empty(0))
-    own = curve.cells
-    x = curve._basis(own.held, own.rank)
-    evidence = np.empty(_PRIORS.sizes.size)
-    starts = np.empty((0, _LINE + TERMS)) if like is None else like.thetas
-    kernel.modes(
-        x,
-        own.held,
-        own.weight,
-        own.positives,
-        _PRIORS.variances,
-        _PRIORS.sizes,
-        starts,
-        curve.thetas,
-        evidence,
-    )
+    thetas = np.zeros((len(_PRIORS), _LINE + TERMS))
+    curve = Curve(pooled(cells, COARSE), most, thetas, np.empty(0))
+    posterior = _posterior(curve)
+    evidence = np.empty(len(_PRIORS))
+    found = np.zeros(_LINE + TERMS)
+    for g, prior in enumerate(_PRIORS):
+        size = prior.variance.size
+        start = (found if like is None else like.thetas[g])[:size]
+        thetas[g, :size], evidence[g] = posterior.mode(prior.variance, start)
+        found = thetas[g]
     share = np.empty(evidence.size)
     for g, excess in enumerate((evidence - evidence.max()).tolist()):
         share[g] = math.exp(max(excess, -700.0)) if excess > -700.0 else 0.0
     share /= share.sum()
-    return Curve(own, most, curve.thetas, share)
+    return Curve(curve.cells, most, thetas, share)
 
 
 def _tail(farthest: float, end: float) -> Array:
@@ -333,9 +424,8 @@ def _tail(farthest: float, end: float) -> Array:
 
 
 def _certainties(held: Array) -> Array:
-    out = np.empty(held.size)
-    kernel.certainties(np.ascontiguousarray(held), out)
-    return out
+    """Log sigma(z) + log sigma(-z)."""
+    return -(np.abs(held) + 2.0 * log_of(1.0 + exp_of_negative(-np.abs(held))))
 
 
 def _averaged(share: Array, thetas: Array) -> Array:

@@ -8,6 +8,8 @@ cells are a function of the points alone, however these were divided into parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ ENDS = 256
 
 MOST_CELLS = 2 * (2 * DRAWN + 2 * ENDS) + 1
 _COLUMNS = 6
+_TRIES = 4
 _SALTS = (np.uint64(0x6A09E667F3BCC908), np.uint64(0xBB67AE8584CAA73B))
 
 Indices = npt.NDArray[np.int64]
@@ -68,7 +71,7 @@ def _of_points(points: Points) -> _Drawn:
     score, weight, positives = (np.ascontiguousarray(column) for column in points)
     bits = score.view(np.uint64)
     drawn = [
-        kernel.draw_points(score, bits, column, DRAWN, salt)
+        _drawn(partial(kernel.likely_points, score, bits, column), score.size, float(column.sum()), salt)
         for column, salt in zip((weight - positives, positives), _SALTS, strict=True)
     ]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), score[:ENDS], score[-ENDS:]]))
@@ -87,9 +90,14 @@ def _of_points(points: Points) -> _Drawn:
 
 def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
     either = negatives, positives
-    drawn = [_drawn_of_class(column, salt) for column, salt in zip(either, _SALTS, strict=True)]
-    lowest = np.unique(np.concatenate([kernel.first_distinct(column, ENDS) for column in either]))[:ENDS]
-    highest = np.unique(np.concatenate([kernel.last_distinct(column, ENDS) for column in either]))[-ENDS:]
+    drawn = [
+        _drawn(
+            partial(kernel.likely_in_class, column, column.view(np.uint64)), column.size, column.size, salt
+        )
+        for column, salt in zip(either, _SALTS, strict=True)
+    ]
+    lowest = np.unique(np.concatenate([_first_distinct(column, ENDS) for column in either]))[:ENDS]
+    highest = np.unique(np.concatenate([_first_distinct(column[::-1], ENDS) for column in either]))[-ENDS:]
     marks = np.unique(np.concatenate([*(column[:, 1] for column in drawn), lowest, highest]))
     # Rows below each mark, and up to it: a gap, a point, a gap, ...
     bounds = [
@@ -114,14 +122,32 @@ def _of_classes(negatives: Array, positives: Array) -> tuple[_Drawn, int]:
     return state, int(kernel.distinct_in_either(negatives, positives))
 
 
-def _drawn_of_class(score: Array, salt: np.uint64) -> Array:
-    bits = score.view(np.uint64)
-    if score.size > 4 * DRAWN:
-        # Of n rows, n / t have a priority above t, unless many share a score; a few more than needed are sorted.
-        found = kernel.likely_in_class(score, bits, score.size / (1.25 * DRAWN), 2 * DRAWN, salt)
-        if len(found) >= DRAWN:
-            return np.asarray(found[np.lexsort((found[:, 1], -found[:, 0]))[:DRAWN]])
-    return np.asarray(kernel.draw_class(score, bits, DRAWN, salt))
+def _drawn(likely: Callable[..., tuple[Array, int]], count: int, weight: float, salt: np.uint64) -> Array:
+    """The points with the highest priorities, `DRAWN` at most: priorities and scores; of equal ones the lower scores.
+
+    likely : see `likely_points`. count, weight : of the points or rows that it draws from
+    """
+    if count > 4 * DRAWN and weight > 0:
+        # Of weight W, W / t points have a priority above t, unless many share a score: a few more than needed.
+        least = weight / (1.25 * DRAWN)
+        for _ in range(_TRIES):
+            found, size = likely(least, 2 * DRAWN, salt)
+            if DRAWN <= size <= 2 * DRAWN:
+                return np.asarray(found[np.lexsort((found[:, 1], -found[:, 0]))[:DRAWN]])
+            least *= 0.1 if size < DRAWN else size / (1.5 * DRAWN)
+    found, _ = likely(0.0, count, salt)
+    return np.asarray(found[np.lexsort((found[:, 1], -found[:, 0]))[:DRAWN]])
+
+
+def _first_distinct(values: Array, most: int) -> Array:
+    """The first different ones of ascending or descending values, so many at most."""
+    some = most
+    while True:
+        own = values[:some]
+        found = own[np.append(True, own[1:] != own[:-1])[: own.size]]
+        if found.size >= most or some >= values.size:
+            return np.asarray(found[:most])
+        some *= 8
 
 
 def _whole(values: Array) -> bool:

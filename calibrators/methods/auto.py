@@ -106,7 +106,7 @@ class Auto(Calibrator):
     Examples
     --------
     >>> import numpy as np
-    >>> from calibrators.methods.auto import Auto
+    >>> from calibrators import Auto
     >>> scores = np.arange(2000) / 2000
     >>> labels = np.random.default_rng(0).random(2000) < scores**2
     >>> auto = Auto().fit(scores, labels)

@@ -20,8 +20,8 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _check_sample_weight, check_is_fitted, column_or_1d
 
+from calibrators.methods.auto import Auto
 from calibrators.methods.base import Calibrator
-from calibrators.methods.isotonic import Isotonic
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ----------
     estimator : classifier with `predict_proba` or `decision_function`; default LogisticRegression()
         A `sklearn.frozen.FrozenEstimator` is taken as it is, and all data go to the calibrator.
-    calibrator : Calibrator, default Isotonic()
+    calibrator : Calibrator, default Auto()
     cv : int, cross-validation generator, iterable of (train, test) indices, or None; default None
         As in scikit-learn: None is 5 folds; whole numbers give stratified folds. Not used with a FrozenEstimator.
     response : {'auto', 'predict_proba', 'decision_function', 'sigmoid'}, default 'auto'
@@ -218,7 +218,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return LogisticRegression() if self.estimator is None else self.estimator
 
     def _calibrator(self) -> Any:
-        return Isotonic() if self.calibrator is None else self.calibrator
+        return Auto() if self.calibrator is None else self.calibrator
 
     def _folds(self, X: Any, y: npt.NDArray[Any], groups: Any) -> list[tuple[Rows, Rows]]:
         folds = int(self.cv) if isinstance(self.cv, Integral) else getattr(self.cv, "n_splits", None)

@@ -233,7 +233,7 @@ class MonitorConfig(JobConfig):
             )
 
 
-METHODS = ("isotonic", "platt", "histogram", "enir", "bbq", "abb")
+METHODS = ("auto", "isotonic", "platt", "histogram", "enir", "bbq", "abb")
 
 Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 

@@ -252,15 +252,15 @@ class CalibratorConfig(Section):
     """How to calibrate."""
 
     method: Text = Field(
-        "isotonic",
-        description="isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one "
-        "of them. bbq: an average of equal-frequency binnings. sbb, abb: the best of all binnings, and their "
-        "average. histogram: equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta "
-        "calibration, of scores in [0, 1]. smooth: a rising curve whose prior is the score, averaged by "
-        "evidence. dg, dgg: isotonic regression on a log that `logcal generate` made, on its rows and on groups "
-        "of them. auto: smooth, or isotonic regression that leans on it, place by place along the score as halves "
-        "of the rows decide (with segments isotonic); with params: {candidates: [platt, isotonic, enir, bbq, abb]} the "
-        "simplest of these that is not clearly worse by cross-validation. docs/methods.md helps to choose.",
+        "auto",
+        description="auto: a smooth curve, or isotonic regression that leans on it, place by place along the score as "
+        "halves of the rows decide (with segments isotonic regression); with params: {candidates: [platt, isotonic, "
+        "enir, bbq, abb]} the simplest of these that is not clearly worse by cross-validation. smooth: the curve, "
+        "whose prior is the score, averaged by evidence. isotonic: isotonic regression. enir: an ensemble of "
+        "near-isotonic regressions. near_isotonic: one of them. bbq: an average of equal-frequency binnings. sbb, "
+        "abb: the best of all binnings, and their average. histogram: equal-frequency bins. platt: a sigmoid fitted "
+        "to the scores. beta: beta calibration, of scores in [0, 1]. dg, dgg: isotonic regression on a log that "
+        "`logcal generate` made, on its rows and on groups of them. docs/methods.md helps to choose.",
     )
     params: dict[str, Any] = Field(
         {},

@@ -124,14 +124,13 @@ def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: floa
         raise ConfigError(
             f"calibrator.method: expected one of {', '.join(METHODS)}, found {method!r}{_nearest(method, METHODS)}"
         )
-    module, _, name = METHODS[method].partition(":")
-    cls = getattr(importlib.import_module(module), name)
+    cls = _class_of(method)
     known = list(inspect.signature(cls).parameters)
     unknown = [p for p in parameters if p not in known]
     if unknown:
         raise ConfigError(
             f"calibrator.params.{unknown[0]}: {method} has no such parameter{_nearest(unknown[0], known)}; "
-            f"it has {', '.join(known) or 'none'}"
+            f"it has {', '.join(known) or 'none'}{_others_with(unknown[0])}"
         )
     calibrator: Calibrator = cls(**parameters)
     try:
@@ -140,6 +139,18 @@ def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: floa
         raise ConfigError(f"calibrator.params: {error}") from None
     calibrator.sampling_rate = sampling_rate
     return calibrator
+
+
+def _others_with(parameter: str) -> str:
+    """A hint for whoever has given a parameter, and no method."""
+    having = [name for name in METHODS if parameter in inspect.signature(_class_of(name)).parameters]
+    return f"; set calibrator.method to one that has it: {', '.join(having)}" if having else ""
+
+
+def _class_of(method: str) -> type[Calibrator]:
+    module, _, name = METHODS[method].partition(":")
+    found: type[Calibrator] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _nearest(name: str, known: Any) -> str:
