@@ -331,11 +331,14 @@ def test_rows_with_weights(tmp_path, kind, weights):
     dates = pa.array(np.datetime64("2025-03-01") + day.astype("timedelta64[D]"))
     table = pa.table({"score": score, "label": label, "w": weight, "date": dates})
     write_log(tmp_path / "log", table, 3)
-    more = {"log": {"segment": [], "weight": "w", "weights": weights}, "calibrator": {"interval": kind}}
+    more = {
+        "log": {"segment": [], "weight": "w", "weights": weights},
+        "calibrator": {"method": "isotonic", "interval": kind},
+    }
     if weights == "half_life":
         more = {
             "log": {"segment": []},
-            "calibrator": {"interval": kind},
+            "calibrator": {"method": "isotonic", "interval": kind},
             "window": {"column": "date", "last": "4d", "half_life": "1d"},
         }
         weight = 0.5 ** (3 - day)
