@@ -68,7 +68,9 @@ def measure(command: Sequence[str]) -> Measurement:
     """
     with tempfile.TemporaryFile() as printed:
         start = time.perf_counter()
-        process = subprocess.Popen(list(command), stdout=printed, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            list(command), stdout=printed, stderr=subprocess.STDOUT, env=_environment()
+        )
         tree = psutil.Process(process.pid)
         peak = 0
         spent: dict[int, float] = {}
@@ -84,6 +86,11 @@ def measure(command: Sequence[str]) -> Measurement:
             text = printed.read().decode(errors="replace")[-2000:]
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{text}")
     return Measurement(seconds, peak, sum(spent.values()))
+
+
+def _environment() -> dict[str, str]:
+    """As a user's: what is imported leaves its bytecode, as an installation does."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _resident(tree: psutil.Process, spent: dict[int, float]) -> int:

@@ -5,9 +5,9 @@
     python benchmarks/fit.py /tmp/logcal-bench/log100m --methods isotonic bbq --peers
 
 DuckDB and Polars only sort; they have no lookup table yet. `duckdb-groups-8GB` and `polars-groups` add ties up, as
-the first half of a fit does: `GROUP BY score`, sorted. Spark (`--peers spark-12g`, with pyspark where SPARK_PYTHON
-points to, and Java) fits its isotonic regression. Whole processes, start included; the page cache is warm; runs are
-interleaved. Needs the `bench` extra.
+the first half of a fit does: `GROUP BY score`, sorted; so do `datafusion-groups` and `chdb-groups`. Spark (`--peers
+spark-12g`, with pyspark where SPARK_PYTHON points to, and Java) fits its isotonic regression. Whole processes, start
+included; the page cache is warm; runs are interleaved. Needs the `bench` extra.
 """
 
 from __future__ import annotations
@@ -42,6 +42,20 @@ rows = polars.scan_parquet(f"{log}/*.parquet").select("score", "label")
 if groups:
     rows = rows.group_by("score").agg(polars.len().alias("w"), polars.col("label").cast(polars.Int64).sum().alias("k"))
 rows.sort("score").sink_parquet(output)
+"""
+DATAFUSION = """
+import sys
+import datafusion
+log, output, query = sys.argv[1:]
+context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(2))
+context.register_parquet("log", log)
+context.sql(f"{query} ORDER BY score").write_parquet(output)
+"""
+CHDB = """
+import sys
+import chdb
+output, query = sys.argv[1:]
+chdb.query(f"{query} ORDER BY score INTO OUTFILE '{output}' FORMAT Parquet SETTINGS max_threads = 2")
 """
 SPARK = """
 import sys
@@ -106,6 +120,12 @@ def _peer(name: str, log: Path, folder: Path, clear: Callable[[], None]) -> Cont
     if engine == "duckdb":
         query = (_GROUPS if groups else _ROWS).format(log=log)
         command = [sys.executable, "-c", DUCKDB, str(log), output, memory, str(folder / "spill"), query]
+    elif engine == "datafusion":
+        query = (_GROUPS if groups else _ROWS).replace("read_parquet('{log}/*.parquet')", "log")
+        command = [sys.executable, "-c", DATAFUSION, str(log), output, query]
+    elif engine == "chdb":
+        query = (_GROUPS if groups else _ROWS).format(log=log).replace("read_parquet(", "file(")
+        command = [sys.executable, "-c", CHDB, output, query]
     elif engine == "spark":
         command = [SPARK_PYTHON, "-c", SPARK, str(log), output, memory, str(folder)]
     else:

@@ -12,6 +12,7 @@ time in each process.
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -21,9 +22,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 TIE_SCORE = 0.125
 MODELS = 20
+FEATURES = 6
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class LogSpec:
     seed: int = 20_260_101
     file_rows: int = 0
     segment_rows: int = 0
+    leaves: bool = False
+    dictionary: bool = False
 
     def of(self, rows: int) -> LogSpec:
         """The same log with so many rows, in files of `file_rows` (2 million) and segments of `segment_rows`."""
@@ -71,7 +76,8 @@ def _write_file(directory: Path, spec: LogSpec, file: int) -> None:
         table,
         directory / f"part-{file:05d}.parquet",
         compression=spec.codec,
-        use_dictionary=["model_id", "segment", "region", *(f"text_{i}" for i in range(spec.wide // 2))],
+        use_dictionary=spec.dictionary
+        or ["model_id", "segment", "region", *(f"text_{i}" for i in range(spec.wide // 2))],
         row_group_size=-(-(stop - start) // spec.row_groups),
     )
 
@@ -85,6 +91,9 @@ def _table(spec: LogSpec, file: int, rows: int) -> pa.Table:
         score = np.maximum(np.round(score, spec.digits), 10.0**-spec.digits)
     if spec.values:
         score = (np.floor(score * spec.values) + 0.5) / spec.values
+    if spec.leaves:
+        features = rng.normal(size=(rows, FEATURES)).astype(np.float32)
+        score = _trees().predict_proba(features)[:, 1].astype(np.float32).astype(np.float64)
     odds = score / (1 - score)
     positive_odds = 0.8 * odds**0.7
     label = rng.random(rows) < positive_odds / (1 + positive_odds)
@@ -114,6 +123,19 @@ def _table(spec: LogSpec, file: int, rows: int) -> pa.Table:
         columns[f"text_{i}"] = words.take(pa.array(rng.integers(0, 1000, rows)))
         columns[f"number_{i}"] = pa.array(rng.random(rows).astype(np.float32))
     return pa.table(columns)
+
+
+@functools.cache
+def _trees() -> HistGradientBoostingClassifier:
+    """Twenty trees of eight leaves, whose probabilities are some 70,000 in two million rows."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(100_000, FEATURES)).astype(np.float32)
+    logit = features @ (0.8, -0.5, 0.3, 0.2, 0, 0) + 0.4 * features[:, 0] * features[:, 4] - 1.2
+    label = rng.random(logit.size) < 1 / (1 + np.exp(-logit))
+    trees = HistGradientBoostingClassifier(
+        max_iter=20, max_leaf_nodes=8, early_stopping=False, random_state=0
+    )
+    return trees.fit(features, label)
 
 
 def _shares(segments: int) -> np.ndarray:
@@ -150,6 +172,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--digits", type=int, default=0, help="of the scores; 0: all")
     parser.add_argument("--values", type=int, default=0, help="distinct scores; 0: as they come")
     parser.add_argument("--float32", action="store_true", help="scores")
+    parser.add_argument("--leaves", action="store_true", help="scores of boosted trees, as float32 has them")
+    parser.add_argument("--dictionary", action="store_true", help="write as pyarrow does by default")
     parser.add_argument("--wide", type=int, default=0, help="further columns, half of them strings")
     parser.add_argument("--codec", default="snappy")
     parser.add_argument("--seed", type=int, default=LogSpec.seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import sys
 import textwrap
@@ -17,7 +16,8 @@ from jobs.cluster.worker_process import PRELOADED
 from jobs.logging_setup import log_to_stderr
 from jobs.registry import JOBS, Job
 
-if multiprocessing.parent_process() is not None:
+_processes = sys.modules.get("multiprocessing")
+if _processes is not None and _processes.parent_process() is not None:
     # Imported by a worker process, as its parent's main module.
     interrupts.ignore_interrupts()
 else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from concurrent.futures import Future as Answer
 from typing import Any
@@ -58,6 +57,8 @@ class ClusterJobs:
     def __call__(self) -> None:
         """Look, without waiting for what the manager says."""
         if self.answer is None or self.answer.done():
+            import asyncio  # of a cluster of jobs alone
+
             self.answer = asyncio.run_coroutine_threadsafe(self._look(), self.cluster.loop.asyncio_loop)
 
     async def _look(self) -> None:
@@ -115,6 +116,8 @@ class ClusterJobs:
 
 async def _slurm_states() -> dict[str, str] | None:
     """State and reason of each of the user's jobs that Slurm knows, by number; None if it does not answer."""
+    import asyncio
+
     try:
         process = await asyncio.create_subprocess_exec(
             *_SLURM,

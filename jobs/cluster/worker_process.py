@@ -6,17 +6,18 @@ A process that starts from nothing imports for a second what each of its sibling
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import connection, forkserver, resource_tracker
+from typing import TYPE_CHECKING
 
 from jobs.interrupts import ignore_interrupts
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 log = logging.getLogger("logcal")
 
@@ -46,6 +47,9 @@ def begin(*modules: str) -> str:
     """
     if sys.platform != "linux":
         return "spawn"
+    import multiprocessing
+    from multiprocessing import forkserver, resource_tracker
+
     os.environ.update(ENVIRONMENT)
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *modules])
     # Starting the tracker, which the server would do otherwise, unblocks signals.
@@ -65,6 +69,9 @@ def begin(*modules: str) -> str:
 @contextmanager
 def pool_of_processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes, started as workers are; they end with the block, or with this process."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     pool = ProcessPoolExecutor(count, multiprocessing.get_context(begin()), _end_with_parent)
     try:
         yield pool
@@ -78,6 +85,9 @@ def pool_of_processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 def _end_with_parent() -> None:
     """End this process when the one that made it ends: a pool's waits for work for ever otherwise."""
+    import multiprocessing
+    from multiprocessing import connection
+
     ignore_interrupts()
     parent = multiprocessing.parent_process()
     assert parent is not None

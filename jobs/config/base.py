@@ -13,7 +13,8 @@ from pydantic_core import PydanticCustomError
 class Section(BaseModel):
     """Keys of one level. Frozen; an unknown key is an error; types are never guessed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # Built when it is first asked: a command needs one job's of all sections.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     command_options: ClassVar[tuple[str, ...]] = ()
     """Keys that are options of the command: neither documented nor completed, and noted where a file has them."""

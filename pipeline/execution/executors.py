@@ -11,7 +11,7 @@ from concurrent.futures import wait as wait_for_futures
 from typing import Any
 
 from pipeline.execution import tasks as running
-from pipeline.execution.graph import Graph
+from pipeline.execution.graph import Graph, Key
 from pipeline.execution.progress import Progress, Report, silent
 
 LOOK = 0.2
@@ -70,18 +70,10 @@ class InlineExecutor(Executor):
 
     def compute(self, graph: Graph, reference: Any) -> Any:
         """See `Executor.compute`."""
-        import dask
-
         progress = Progress(graph, self.report)
         done: Counter[str] = Counter()
-
-        def tell(key: Any, *_: Any) -> None:
-            done[key[0]] += 1
-            progress.at(done)
-
         progress.at(done)
-        tasks = graph.dask()
-        result = dask.get(tasks, reference.key, callbacks=[_in_order(tasks, tell)])
+        result = _in_turn(graph, reference, done, lambda: progress.at(done))
         progress.end()
         return result
 
@@ -117,6 +109,9 @@ class ThreadExecutor(Executor):
 
 
 def _on_threads(graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Counter[str]) -> Any:
+    if all(len(layer.tasks) == 1 for layer in graph.layers.values()):
+        # Nothing to do side by side, and Dask takes longer to import than a small log to be fitted.
+        return _in_turn(graph, reference, done)
     import dask.threaded
 
     def count(key: Any, *_: Any) -> None:
@@ -124,6 +119,23 @@ def _on_threads(graph: Graph, reference: Any, pool: ThreadPoolExecutor, done: Co
 
     tasks = graph.dask(running.here, graph.token)
     return dask.threaded.get(tasks, reference.key, pool=pool, callbacks=[_in_order(tasks, count)])
+
+
+def _in_turn(
+    graph: Graph, reference: Any, done: Counter[str], tell: Callable[[], None] = lambda: None
+) -> Any:
+    """Compute a graph's tasks one after the other: each is added after those that it needs."""
+    results: dict[Key, Any] = {}
+    waiting = Counter(key for task in graph.tasks.values() for key in task.dependencies)
+    for own, task in graph.tasks.items():
+        results[own] = running.here(graph.token, task, *task.taken(results))
+        waiting.subtract(task.dependencies)
+        for key in task.dependencies:
+            if not waiting[key] and key != reference.key:
+                del results[key]
+        done[own[0]] += 1
+        tell()
+    return results[reference.key]
 
 
 def _in_order(tasks: Mapping[Any, Any], done: Callable[..., None]) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,6 +63,13 @@ class Task:
     def dependencies(self) -> set[Key]:
         """Keys of all results that are needed."""
         return {key for needed in self.needs for key in (needed if isinstance(needed, list) else [needed])}
+
+    def taken(self, results: Mapping[Key, Any]) -> list[Any]:
+        """What is needed, of the results by key."""
+        return [
+            [results[key] for key in needed] if isinstance(needed, list) else results[needed]
+            for needed in self.needs
+        ]
 
     def dask(self, *around: Any) -> tuple[Any, ...]:
         """The task as Dask has one: a tuple of a function and its arguments; `around` comes before those."""
@@ -147,11 +154,14 @@ class Graph:
         """References to the entries of a task's result, which has at least `count`: who needs one gets that alone."""
         return self.layer(stage, operator.getitem, [(source, i) for i in range(count)], shown=False)
 
+    @property
+    def tasks(self) -> dict[Key, Task]:
+        """All tasks by key, each after those that it needs."""
+        return {key: task for layer in self.layers.values() for key, task in layer.tasks.items()}
+
     def dask(self, *around: Any) -> dict[Key, tuple[Any, ...]]:
         """All tasks by key, as Dask's schedulers take them; see `Task.dask`."""
-        return {
-            key: task.dask(*around) for layer in self.layers.values() for key, task in layer.tasks.items()
-        }
+        return {key: task.dask(*around) for key, task in self.tasks.items()}
 
     def dependencies(self) -> dict[str, set[str]]:
         """The layers that each layer needs, by name."""
