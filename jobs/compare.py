@@ -14,7 +14,7 @@ from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import Outcome, Plan
-from jobs.rows import Sorting, columns_of, page_folder, scratch_line
+from jobs.rows import Sorting, columns_of, label_lines, page_folder, scratch_line, warn_of_labels
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import (
     SHOWN,
@@ -50,7 +50,13 @@ def prepare(config: CompareConfig) -> Prepared:
     log = open_log(config.log.path, columns)
     settings = config.model_dump(
         mode="json",
-        exclude={"scratch": True, "cluster": True, "record": True, "report": True, "log": {"path"}},
+        exclude={
+            "scratch": True,
+            "cluster": True,
+            "record": True,
+            "report": True,
+            "log": {"path": True, "labels": {"path"}},
+        },
     )
     identity = run_id("compare", log, settings)
     output = None
@@ -149,9 +155,12 @@ class Prepared:
             "headline": comparison_headline(found),
             "notes": notes,
             **table.facts(),
+            **table.label_facts(),
             "run_id": self.identity,
         }
+        warn_of_labels(self.config.log, summary)
         lines = [comparison_headline(found), "", *comparison_lines(found), "", *notes]
+        lines += label_lines(self.config.log, summary)
         if self.output is None:
             return Outcome(summary, [*lines, "the same as a page: --set report.path=FOLDER"])
         page = render_comparison(found, facts, notes=notes)
@@ -211,6 +220,7 @@ class Prepared:
                 "path": ", ".join(self.config.log.path),
                 "files": len(self.log.files),
                 **{key: value for key, value in table.facts().items() if key != "quarantined_by_reason"},
+                **table.label_facts().get("labels", {}),
                 **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
             },
             "Comparison": {"folds": compare.folds, "seed": compare.seed, "parameters": compare.params},

@@ -30,7 +30,17 @@ from jobs.present import (
     summary_of,
     table_facts,
 )
-from jobs.rows import JOB, Sorting, columns_of, facts_of, place_of, scratch_line, window_of
+from jobs.rows import (
+    JOB,
+    Sorting,
+    columns_of,
+    facts_of,
+    label_lines,
+    place_of,
+    scratch_line,
+    warn_of_labels,
+    window_of,
+)
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
@@ -125,12 +135,12 @@ def _read(version: Version) -> tuple[LookupTable, SegmentedLookup | None]:
 
 def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, ...]) -> Log:
     """The log. columns, others : the segment columns of the table, and of what it is compared with."""
-    own = columns_of(config.log, columns)
+    own = columns_of(config.log, columns, config.window)
     log = open_log(config.log.path, own)
     more = tuple(name for name in others if name not in columns)
     if more:
         try:
-            open_log(config.log.path, Columns(config.log.score, config.log.label, segments=columns + more))
+            open_log(config.log.path, Columns(config.log.score, segments=columns + more))
         except InputRejectedError as error:
             raise InputRejectedError(
                 f"evaluate.against: expected a log with the columns {', '.join(more)}, which say through which maps "
@@ -149,7 +159,7 @@ def _settings(config: EvaluateConfig, version: Version, measured: Measurement) -
             "cluster": True,
             "record": True,
             "report": True,
-            "log": {"path"},
+            "log": {"path": True, "labels": {"path"}},
             "window": True,
             "evaluate": {"last"},
         },
@@ -396,6 +406,7 @@ class Prepared:
                 "files": len(self.log.files),
                 "files skipped": len(self.log.skipped),
                 **{key: value for key, value in table.facts().items() if key not in left_out},
+                **table.label_facts().get("labels", {}),
                 **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
             },
             "Lookup table": table_facts(self.config.store.table, self.version, self.lookup.facts),
@@ -413,4 +424,6 @@ class Prepared:
             **({} if self.window is None else {"window": window_days(self.window)}),
             **summary_of(measured, seen),
         }
-        return Outcome(summary=summary, lines=[*lines_of(measured, seen, self.version), f"report: {report}"])
+        warn_of_labels(self.config.log, summary)
+        lines = [*lines_of(measured, seen, self.version), *label_lines(self.config.log, summary)]
+        return Outcome(summary=summary, lines=[*lines, f"report: {report}"])

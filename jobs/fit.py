@@ -27,7 +27,17 @@ from jobs.gate.requirements import (
 )
 from jobs.outcome import Outcome, Plan
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
-from jobs.rows import Sorting, columns_of, facts_of, open_dated, plan_of, scratch_line
+from jobs.rows import (
+    Sorting,
+    columns_of,
+    facts_of,
+    label_lines,
+    open_dated,
+    plan_of,
+    row_settings,
+    scratch_line,
+    warn_of_labels,
+)
 from logcal.errors import ConfigError
 from pipeline.classifier.origin import generated_by
 from pipeline.execution import Executor, Graph
@@ -76,7 +86,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
             "scratch": True,
             "cluster": True,
             "record": True,
-            "log": {"path"},
+            "log": {"path": True, "labels": {"path"}},
             "window": True,
         },
     )
@@ -138,7 +148,7 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
             "segments.min_rows does not count where segments borrow strength (segments.shrinkage=auto): set "
             "segments.min_positives, from which on a segment has a map of its own, or segments.shrinkage=none"
         )
-    columns = columns_of(config.log, config.log.segment)
+    columns = columns_of(config.log, config.log.segment, config.window)
     log, window = open_dated(config.window, config.log.path, columns, without)
     weighted = config.log.weight is not None
     rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted)
@@ -186,7 +196,7 @@ def recipe_of(config: FitConfig) -> Recipe:
 
 def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:
     """The store's day tables, with room for those that the fit will make."""
-    rows = config.log.model_dump(include={"score", "label", "weight", "score_transform"})
+    rows = {**row_settings(config.log), "score_transform": config.log.score_transform}
     if config.log.sampling:
         rows["weights"] = config.log.weights
     rows["segments"] = list(config.log.segment)
@@ -331,7 +341,10 @@ class Prepared:
             version = self._publish(content, manifest, keep, held_out, change)
         if source.window is not None and source.kept is not None:
             source.kept.tidy(source.window, days.tables)
-        return _outcome(content.table.facts(), version)
+        warn_of_labels(self.config.log, manifest)
+        outcome = _outcome(content.table.facts(), version)
+        outcome.lines[-1:-1] = [f"  {line}" for line in label_lines(self.config.log, manifest)]
+        return outcome
 
     def _fit(self, fitting: Fitting, executor: Executor) -> tuple[Content, Days, Trial | None]:
         """The table; and where rows are held out, the candidate that was fitted without them."""
@@ -398,6 +411,7 @@ class Prepared:
                 "generated_by": generated_by(log),
                 **log.sources(),
             },
+            **content.table.label_facts(),
             "quarantine": quarantine.url if quarantine and content.table.bad.total else None,
             "config": config.model_dump(mode="json"),
             "started": (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(),
@@ -433,6 +447,8 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
         **facts,
     }
     segments, window = version.manifest.get("segments"), version.manifest.get("window")
+    if "labels" in version.manifest:
+        summary["labels"] = version.manifest["labels"]
     if window is not None:
         summary["window"] = {key: value for key, value in window.items() if key != "days"}
     if segments is not None:

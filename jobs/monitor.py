@@ -15,14 +15,14 @@ from calibrators.measures.drift import stability_index
 from jobs.config.jobs import MonitorConfig
 from jobs.gate.limits import check_transform
 from jobs.outcome import Outcome, Plan
-from jobs.rows import open_dated, own_page_folder, plan_of, scratch_line
-from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
+from jobs.rows import columns_of, open_dated, own_page_folder, plan_of, row_settings, scratch_line
+from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, NothingToDoError
 from pipeline.evaluate.day_ratios import excess_sentence
 from pipeline.evaluate.drift_page import e_value, render_drift
 from pipeline.execution import Executor, Graph
 from pipeline.files.records import to_json
 from pipeline.files.scratch import check_space, scratch_folder
-from pipeline.log.logs import Columns, Log
+from pipeline.log.logs import Log
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
 from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
 from pipeline.monitor.history import FOLDER, History
@@ -51,11 +51,11 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
         )
     facts = (read_segmented_lookup if columns else read_lookup_table)(version.lookup_path).facts
     check_transform(config.log.score_transform, facts.score_transform)
-    own = Columns(config.log.score, config.log.label, None, columns)
+    own = columns_of(config.log, columns, config.window)
     log, window = open_dated(config.window, config.log.path, own, without)
     assert window is not None
     # Whether dates must be read is asked of each day anew.
-    log = replace(log, columns=own)
+    log = replace(log, columns=replace(log.columns, date=None))
     name = f"{version.name}.json"
     place = f"{store.root}/{FOLDER}/{name}"
     settings = {
@@ -188,8 +188,12 @@ class Prepared:
         alpha = self.config.monitor.alpha
         history, waiting = self.history, None
         for day in self.days:
-            found = self._look(day, executor)
             name = day_of(day).isoformat()
+            try:
+                found = self._look(day, executor)
+            except LabelsWaitingError:
+                waiting = f"{name} has no row with a label yet: looked at until the day before"
+                break
             if found.table.waiting:
                 # Labels that come late are those of positives more often than not.
                 waiting = f"{name} has {found.table.waiting:,} rows without a label yet: looked at until the day before"
@@ -218,6 +222,8 @@ class Prepared:
         with scratch_folder(config.scratch) as scratch, ExitStack() as held:
             # Scores as the table's fit has read them, whether its day tables are there or not.
             plan = replace(plan_of(config, source.log, scratch, self.transform), grid=self._grid)
+            # A day may be without outcomes: what that says of the table is asked here.
+            plan = replace(plan, rules=replace(plan.rules, matched=False))
             for days in self._day_tables:
                 held.enter_context(days.in_use())
                 tables = days.there(source.window)
@@ -238,7 +244,7 @@ class Prepared:
         """Those that fits of the table may have kept of the log's days: unusable rows are kept there, or not."""
         if self.config.log.weight is not None or not self.store.folder.matching("days"):
             return []
-        rows = self.config.log.model_dump(include={"score", "label", "weight"})
+        rows = row_settings(self.config.log)
         rows |= {"score_transform": self.transform, "segments": list(self.log.columns.segments)}
         rows |= {"grid": self._grid, "column": self.window.column}
         return [DayTables(self.store, {**rows, "keep_bad": kept}) for kept in (False, True)]

@@ -69,6 +69,7 @@ def summary_of(measured: Measured, seen: InSample) -> dict[str, Any]:
         "before": before.as_dict(),
         "after": after.as_dict(),
         **measured.table.facts(),
+        **measured.table.label_facts(),
     }
     if evaluation.comparison is not None:
         summary["comparison"] = jsonable(comparison_facts(measured))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jobs.config.sections import LogConfig, WindowConfig
 from logcal.errors import ConfigError
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
+from pipeline.log.outcomes import LabelSource, Outcomes
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window, choose_window, day_of, open_window
 from pipeline.sort.score_table import SortPlan
@@ -19,13 +21,95 @@ DAY = "{day}"
 JOB = "{job}"
 """In the path of a report: the job's name."""
 
+_logger = logging.getLogger("logcal")
+
+_MANY_EARLY = 0.01
+"""Of all rows: the share from which on times are probably of different clocks."""
+
 UNMADE = "scratch"
 """Stands for scratch space in a graph that is drawn."""
 
 
-def columns_of(config: LogConfig, segments: tuple[str, ...]) -> Columns:
-    """The columns of the scores, labels and weights, and these segments."""
-    return Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
+def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfig | None = None) -> Columns:
+    """The columns of the scores, labels and weights, and these segments.
+
+    window : of jobs that have one
+
+    Raises
+    ------
+    ConfigError
+        Rows wait for their outcomes, and have no time.
+    """
+    columns = Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
+    own = config.labels
+    if own.path is None:
+        return columns
+    predicted = config.time or (None if window is None else window.column)
+    if own.wait is not None and predicted is None:
+        raise ConfigError(
+            f"log.labels.wait: expected log.time or window.column, which say when predictions were made, found "
+            f"neither with wait={own.wait}"
+        )
+    source = LabelSource(
+        own.path,
+        config.key,
+        own.key or config.key,
+        own.label,
+        own.time,
+        predicted,
+        own.wait_microseconds,
+        own.missing,
+        own.duplicates,
+        config.label,
+    )
+    # What labels are called in messages; no column of the log that is read may have the name.
+    name = own.label or "label"
+    taken = {config.score, config.weight, *segments, *source.columns}
+    return replace(columns, label=f"log.labels.{name}" if name in taken else name, labels=Outcomes(source))
+
+
+def row_settings(config: LogConfig) -> dict[str, Any]:
+    """What of a log's configuration says which scores and labels its rows have: day tables depend on it."""
+    found = config.model_dump(mode="json", include={"score", "label", "weight"})
+    if config.labels.path is not None:
+        found |= config.model_dump(mode="json", include={"key": True, "time": True, "labels": True})
+        del found["labels"]["path"]
+    return found
+
+
+def label_lines(log: LogConfig, facts: Mapping[str, Any]) -> list[str]:
+    """What the terminal shows of labels that were joined; nothing where there are none."""
+    labels = facts.get("labels")
+    if labels is None:
+        return []
+    missing = "left out" if log.labels.missing == "drop" else "label 0"
+    text = f"labels: {labels['rows_matched']:,} rows with an outcome, {labels['rows_missing']:,} without ({missing})"
+    for name in ("waiting", "late", "conflicting"):
+        count = labels[f"rows_{name}"]
+        text += f", {count:,} {name}" if count else ""
+    if labels["outcomes_orphaned"]:
+        text += f"; {labels['outcomes_orphaned']:,} outcomes without a prediction"
+    return [text]
+
+
+def warn_of_labels(log: LogConfig, facts: Mapping[str, Any]) -> None:
+    """Say what a person should look at of labels that were joined."""
+    labels = facts.get("labels")
+    if labels is None:
+        return
+    matched, missing, early = (labels.get(f"rows_{name}", 0) for name in ("matched", "missing", "early"))
+    if early > _MANY_EARLY * (matched + missing):
+        _logger.warning(
+            "log.labels: the outcomes of %s rows are more than a day before their predictions, and are not counted: "
+            "compare log.labels.time with the times of the log",
+            f"{early:,}",
+        )
+    if labels["rows_zero"] and missing and log.labels.missing == "negative":
+        _logger.warning(
+            "log.labels: outcomes say 0 themselves, and %s rows without an outcome count as 0, too: set "
+            "log.labels.missing=drop if their labels are not known",
+            f"{missing:,}",
+        )
 
 
 def window_of(config: WindowConfig, log: Log, last: str | None = None) -> Window | None:

@@ -25,6 +25,10 @@ class InputRejectedError(LogcalError):
     exit_code = 3
 
 
+class LabelsWaitingError(InputRejectedError):
+    """No row can be used, since labels are not known yet."""
+
+
 class FileRejectedError(InputRejectedError):
     """A file is no Parquet file, damaged, or half-written: without it, or later, the same run may succeed."""
 

@@ -72,7 +72,9 @@ def test_readme_commands_leave_what_readme_says(demo):
 
 # Dask's, of pandas.
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
-@pytest.mark.parametrize("page", ["table-a-day", "judge", "rare-events", "clusters", "streaming", "faq"])
+@pytest.mark.parametrize(
+    "page", ["table-a-day", "labels", "judge", "rare-events", "clusters", "streaming", "faq"]
+)
 def test_every_block_of_a_page_runs(demo, monkeypatch, page):
     monkeypatch.chdir(demo)
     names: dict = {}

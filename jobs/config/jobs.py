@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -14,6 +13,7 @@ from jobs.config.sections import (
     CalibratorConfig,
     ClassifierConfig,
     DemoOutputConfig,
+    Duration,
     EvaluateSection,
     GateConfig,
     LogConfig,
@@ -31,6 +31,7 @@ from jobs.config.sections import (
     StoreConfig,
     WindowConfig,
     check_days,
+    parse_duration,
 )
 
 Scratch = Annotated[
@@ -284,32 +285,11 @@ class CompareConfig(JobConfig):
     cluster: ClusterConfig = _CLUSTER
 
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a duration such as '500ms', '30s', '5m', '24h' or '3d'. Raises ValueError.
-
-    >>> parse_duration("1.5m")
-    90.0
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
-    if match is None:
-        raise ValueError(f"expected a duration such as 500ms, 30s, 5m, 24h or 3d, found {text!r}")
-    return float(match[1]) * _SECONDS[match[2]]
-
-
-def _check_duration(text: str) -> str:
-    parse_duration(text)
-    return text
-
-
 def _check_size(text: str) -> str:
     parse_bytes(text)
     return text
 
 
-Duration = Annotated[Text, AfterValidator(_check_duration)]
 Size = Annotated[Text, AfterValidator(_check_size)]
 Days = Annotated[Text, AfterValidator(check_days)]
 

@@ -20,6 +20,88 @@ _PATH = (
 _SCORE = "Column of the score: floats or integers, finite; a higher score means more likely positive."
 
 
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as '500ms', '30s', '5m', '24h' or '3d'. Raises ValueError.
+
+    >>> parse_duration("1.5m")
+    90.0
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
+    if match is None:
+        raise ValueError(f"expected a duration such as 500ms, 30s, 5m, 24h or 3d, found {text!r}")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _check_duration(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+def _durations_need_a_unit(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError(f"expected a duration such as 3d or 12h, found the number {value}: write {value}d")
+    return value
+
+
+Duration = Annotated[Text, BeforeValidator(_durations_need_a_unit), AfterValidator(_check_duration)]
+
+
+class LabelsConfig(Section):
+    """Labels that lie in other files than the predictions, and are joined by key."""
+
+    path: Paths | None = Field(
+        None,
+        description="Where the outcomes are: files, folders, globs, URLs, Delta or Iceberg tables, as log.path. "
+        "log.label is then not read. null: labels are in the log.",
+    )
+    key: Names = Field(
+        (),
+        description="Columns of the outcomes that must equal those of log.key, in their order. []: those of log.key.",
+    )
+    label: Text | None = Field(
+        None,
+        description="Column of the outcomes with the label: booleans, or the numbers 0 and 1; a null is no outcome. "
+        "null: an outcome means 1.",
+    )
+    time: Text | None = Field(
+        None,
+        description="Column of the outcomes with their time: timestamps or dates. An outcome then counts from a day "
+        "before the prediction (log.time, or window.column) to the end of wait, and a window sorts only those days "
+        "anew that it can be of. null: an outcome counts whenever it came.",
+    )
+    wait: Duration | None = Field(
+        None,
+        description="How long after a prediction, such as 3d, its outcome may come; after a day's end, where only the "
+        "day is known. Until then the row waits for its label: with missing=negative also if an outcome has come, "
+        "since early ones are mostly positive. Time is what the newest outcome says or, without labels.time, the end "
+        "of the log's newest day. null: no row waits.",
+    )
+    missing: Literal["negative", "drop"] = Field(
+        "negative", description="What a row without an outcome is: label 0 (negative), or left out (drop)."
+    )
+    duplicates: Literal["any", "last", "first", "error"] = Field(
+        "any",
+        description="Which of several outcomes of a prediction counts. any: 1 if one of them is 1. last, first: by "
+        "labels.time. error: a key that has several is refused.",
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The other keys only mean something with a path; an order needs times."""
+        given = sorted(self.model_fields_set - {"path"})
+        if self.path is None and given and self != type(self)():
+            yield given[0], "only goes with log.labels.path, found log.labels.path=null"
+        if self.duplicates in ("last", "first") and self.time is None:
+            yield "duplicates", f"expected log.labels.time with {self.duplicates}, found log.labels.time=null"
+
+    @property
+    def wait_microseconds(self) -> int | None:
+        """The wait; None without one."""
+        return None if self.wait is None else round(parse_duration(self.wait) * 1e6)
+
+
 class LogConfig(Section):
     """A log with labels."""
 
@@ -28,6 +110,19 @@ class LogConfig(Section):
     label: Text = Field(
         "label",
         description="Column of the label: booleans, or the numbers 0 and 1; null: not known yet, the row waits.",
+    )
+    key: Names = Field(
+        (),
+        description="With log.labels: columns that tell predictions apart, such as request_id: integers, strings, "
+        "bytes or dates; a null matches nothing.",
+    )
+    time: Text | None = Field(
+        None,
+        description="With log.labels: column with the time of the prediction: timestamps, or what window.column may "
+        "be. null: window.column.",
+    )
+    labels: LabelsConfig = Field(
+        LabelsConfig(), description="Where labels are that come later, in other files (docs/labels.md)."
     )
     weight: Text | None = Field(
         None,
@@ -94,12 +189,28 @@ class LogConfig(Section):
                 yield role, f"expected another column than log.{seen[column]}, found '{column}' for both"
             elif column is not None:
                 seen[column] = role
+        yield from self._label_conflicts()
         if self.sampling and self.weight is None:
             yield "weights", "expected log.weight with log.weights=sampling, found log.weight=null"
         if self.quarantine_path is not None and self.on_bad_rows != "quarantine":
             yield (
                 "quarantine_path",
                 "is only written with log.on_bad_rows=quarantine, found log.on_bad_rows=fail",
+            )
+
+    def _label_conflicts(self) -> Iterator[tuple[str, str]]:
+        """A join needs a key on both sides, and labels come from one place."""
+        if self.labels.path is None:
+            return
+        if not self.key:
+            yield "key", "expected columns such as request_id with log.labels.path, found none"
+        elif self.labels.key and len(self.labels.key) != len(self.key):
+            found = f"{len(self.labels.key)} columns for {len(self.key)} of log.key"
+            yield "labels.key", f"expected as many columns as log.key has, found {found}"
+        if self.label != "label":
+            yield (
+                "label",
+                f"expected no column of the log with log.labels.path, found '{self.label}': set log.labels.label",
             )
 
 

@@ -52,7 +52,7 @@ def can_compare(config: FitConfig, current: Version | None, without: Collection[
     more = tuple(name for name in others if name not in config.log.segment)
     if not more:
         return True
-    own = Columns(config.log.score, config.log.label, config.log.weight, config.log.segment + more)
+    own = Columns(config.log.score, segments=config.log.segment + more)
     try:
         open_log(config.log.path, own, without)
     except InputRejectedError as error:

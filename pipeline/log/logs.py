@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from fsspec.implementations.local import LocalFileSystem
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, examples, listing
 from pipeline.log import hive, segment_values
+from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches, row_groups_of
+from pipeline.log.outcome_index import kind_of
 from pipeline.log.snapshots import own_columns
 
 BATCH_ROWS = 1 << 18
@@ -30,11 +32,54 @@ _MOST_FOOTERS = 32
 """That are read one after the other by a thread before it is given the next."""
 
 
+class Matching(Protocol):
+    """Finds the labels of a task's rows in other files."""
+
+    @property
+    def outcome_rows(self) -> int:
+        """Rows of those files that have the key of a row so far."""
+
+    def join(self, batch: pa.RecordBatch) -> Joined:
+        """The labels of the next rows."""
+
+
+class Labels(Protocol):
+    """Labels that lie in other files, see `pipeline.log.outcomes`."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns of the log that tell its rows apart."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the log that are read for them."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of those files."""
+
+    def opened(self, log: Log, schemas: Sequence[tuple[str, pa.Schema]]) -> Labels:
+        """The same with footers read and checked, and compared with the schemas of the log's files."""
+
+    def of_days(self, first: int, last: int) -> Labels:
+        """The same, of predictions of some days alone."""
+
+    def identity(self, day: int | None = None) -> dict[str, Any]:
+        """JSON values that labels depend on; those of a day's rows, or of all."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of where they are from."""
+
+    def matching(self) -> Matching:
+        """What finds the labels of one task's rows."""
+
+
 @dataclass(frozen=True)
 class Columns:
     """The names of a log's columns that a job uses; None where it uses none.
 
     sampling : whether weights say how many others a row stands for, and not how often it counts
+    labels : where labels are, if not in the log: `label` is no column of it then, but what they are called
     """
 
     score: str
@@ -43,12 +88,28 @@ class Columns:
     segments: tuple[str, ...] = ()
     date: str | None = None
     sampling: bool = False
+    labels: Labels | None = None
 
     @property
     def names(self) -> list[str]:
         """The columns to read."""
-        own = (self.score, self.label, self.weight, *self.segments, self.date)
+        label = self.label if self.labels is None else None
+        own = (self.score, label, self.weight, *self.folders, self.date)
         return list(dict.fromkeys(name for name in own if name is not None))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Columns that may be keys of hive folders, and not in the files."""
+        return self.segments if self.labels is None else (*self.segments, *self.labels.columns)
+
+    @property
+    def outcomes(self) -> int:
+        """Rows of the files that labels are in, if not in the log."""
+        return 0 if self.labels is None else self.labels.rows
+
+    def of_days(self, first: int, last: int) -> Columns:
+        """The same for rows of some days alone, both included; days since 1970-01-01."""
+        return self if self.labels is None else replace(self, labels=self.labels.of_days(first, last))
 
 
 @dataclass(frozen=True)
@@ -101,6 +162,7 @@ class Log:
             "files_skipped": len(self.skipped),
             "files_skipped_names": list(self.skipped[:MOST_NAMED]),
             **({"snapshots": list(self.snapshots)} if self.snapshots else {}),
+            **({"labels": self.columns.labels.facts()} if self.columns.labels else {}),
         }
 
     def places(self) -> set[str]:
@@ -137,7 +199,7 @@ def open_log(
     found = find_files(paths)
     wanted = [file for file in found.files if file.relative not in without] if without else found.files
     good, unreadable = read_footers(found.filesystem, among(wanted))
-    schemas = [(file.relative, hive.with_keys(schema, file.path, columns.segments)) for file, schema in good]
+    schemas = [(file.relative, hive.with_keys(schema, file.path, columns.folders)) for file, schema in good]
     types, column_problems = check_columns(schemas, columns)
     problems = [*map(str, unreadable), *column_problems]
     files = tuple(file for file, _ in good)
@@ -149,7 +211,10 @@ def open_log(
             changed = any(isinstance(error, FileChangedError) for error in unreadable)
             kind = FileChangedError if changed else FileRejectedError
         raise kind(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
-    return Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
+    log = Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
+    if columns.labels is None:
+        return log
+    return replace(log, columns=replace(columns, labels=columns.labels.opened(log, schemas)))
 
 
 def read_footers(
@@ -205,24 +270,34 @@ def check_columns(
 
     schemas : of files, each with its path, and with the columns that its folders have (`hive.with_keys`)
     """
+    roles = [("score", columns.score), ("weight", columns.weight)]
+    if columns.labels is None:
+        roles.insert(1, ("label", columns.label))
+    else:
+        roles += [("key", name) for name in columns.labels.key]
+    roles += [("segment", name) for name in columns.segments]
+    return check_roles(schemas, [(role, name) for role, name in roles if name is not None])
+
+
+def check_roles(
+    schemas: Sequence[tuple[str, pa.Schema]], roles: Sequence[tuple[str, str]], section: str = "log"
+) -> tuple[dict[str, str], list[str]]:
+    """As `check_columns`, of columns with their roles, which a section of the configuration names."""
     types: dict[str, str] = {}
     problems = []
     # Asking a schema takes a microsecond or two: each object is asked once, whatever the files that share it.
     different = list({id(schema): schema for _, schema in schemas}.values())
-    roles = [("score", columns.score), ("label", columns.label), ("weight", columns.weight)]
-    for role, name in [*roles, *(("segment", name) for name in columns.segments)]:
-        if name is None or not schemas:
-            continue
+    for role, name in roles if schemas else ():
         times = {id(schema): schema.names.count(name) for schema in different}
         missing = [path for path, schema in schemas if not times[id(schema)]]
         if missing:
-            problems.append(_missing(role, name, missing, schemas))
+            problems.append(_missing(f"{section}.{role}", name, missing, schemas))
             continue
         twice = [path for path, schema in schemas if times[id(schema)] > 1]
         if twice:
             problems.append(
-                f"column '{name}' (log.{role}): expected one column of this name, found several in {len(twice)} files "
-                f"({examples(twice, 3)}): give the others another name"
+                f"column '{name}' ({section}.{role}): expected one column of this name, found several in {len(twice)} "
+                f"files ({examples(twice, 3)}): give the others another name"
             )
             continue
         kinds = {id(schema): str(schema.field(name).type) for schema in different}
@@ -232,7 +307,7 @@ def check_columns(
         if len(by_type) > 1:
             counts = "; ".join(f"{kind} in {len(f)} files ({examples(f, 2)})" for kind, f in by_type.items())
             problems.append(
-                f"column '{name}' (log.{role}): expected one type in all files, found {counts}: "
+                f"column '{name}' ({section}.{role}): expected one type in all files, found {counts}: "
                 "write the files with one schema"
             )
             continue
@@ -242,26 +317,32 @@ def check_columns(
             wanted = {
                 "label": "booleans, or numbers 0 and 1 (a float or integer type)",
                 "segment": "strings, integers, booleans or dates (date32)",
+                "key": "integers, strings, bytes or dates (date32)",
+                "time": "timestamps or dates",
             }.get(role, "numbers (a float or integer type)")
             problems.append(
-                f"column '{name}' (log.{role}): expected {wanted}, found {kind}: "
-                f"set log.{role} to another column or convert this one"
+                f"column '{name}' ({section}.{role}): expected {wanted}, found {kind}: "
+                f"set {section}.{role} to another column or convert this one"
             )
     return types, problems
 
 
-def _missing(role: str, name: str, missing: list[str], schemas: Sequence[tuple[str, pa.Schema]]) -> str:
+def _missing(setting: str, name: str, missing: list[str], schemas: Sequence[tuple[str, pa.Schema]]) -> str:
     names = dict(schemas)[missing[0]].names
     where = "any file" if len(missing) == len(schemas) else f"{len(missing)} of {len(schemas)} files"
     return (
-        f"column '{name}' (log.{role}) is not in {where} ({examples(missing, 3)}), which have the columns "
-        f"{examples(names, 12)}: set log.{role}"
+        f"column '{name}' ({setting}) is not in {where} ({examples(missing, 3)}), which have the columns "
+        f"{examples(names, 12)}: set {setting}"
     )
 
 
 def _usable(role: str, kind: pa.DataType) -> bool:
     if role == "segment":
         return segment_values.usable(kind)
+    if role == "key":
+        return kind_of(kind) is not None
+    if role == "time":
+        return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
@@ -304,6 +385,7 @@ class Rows(NamedTuple):
     weight : float64 array, NaN where null; or None. batch : the Arrow batch, for a second look.
     day : int32 array, days since 1970-01-01 or one of the codes below; None where all rows are of one day.
     code : int32 array, the segment of each row by an encoder's code; None where a log has no segments.
+    joined : what was found where labels lie in other files; otherwise None.
     """
 
     first_row: int
@@ -313,6 +395,7 @@ class Rows(NamedTuple):
     batch: pa.RecordBatch
     day: npt.NDArray[np.int32] | None = None
     code: npt.NDArray[np.int32] | None = None
+    joined: Joined | None = None
 
     def some(self, which: slice | npt.NDArray[Any]) -> Rows:
         """Some of the rows, of the same Arrow batch."""
@@ -329,8 +412,12 @@ DAY_NULL = -(1 << 31)
 DAY_INVALID = DAY_NULL + 1
 
 
-def read_rows(filesystem: Any, piece: Piece, columns: Columns) -> Iterator[Rows]:
+def read_rows(
+    filesystem: Any, piece: Piece, columns: Columns, matching: Matching | None = None
+) -> Iterator[Rows]:
     """The rows of a piece, batch by batch, with only the used columns read.
+
+    matching : finds labels that lie in other files
 
     Raises
     ------
@@ -341,17 +428,25 @@ def read_rows(filesystem: Any, piece: Piece, columns: Columns) -> Iterator[Rows]
     coded = [name for name in columns.segments if hive.hive_value(piece.path, name) is None]
     with open_parquet(filesystem, piece.path, piece.seen, coded) as parquet:
         there = parquet.schema_arrow.names
-        names = [name for name in columns.names if name in there or name not in columns.segments]
+        names = [name for name in columns.names if name in there or name not in columns.folders]
         for batch in read_batches(parquet, piece.path, names, piece.row_groups, BATCH_ROWS):
-            yield _as_arrays(hive.with_values(batch, piece.path, columns.segments), columns, row)
+            whole = hive.with_values(batch, piece.path, columns.folders)
+            joined = None if matching is None else matching.join(whole)
+            yield _as_arrays(whole, columns, row, joined)
             row += batch.num_rows
 
 
-def _as_arrays(batch: pa.RecordBatch, columns: Columns, first_row: int) -> Rows:
+def _as_arrays(batch: pa.RecordBatch, columns: Columns, first_row: int, joined: Joined | None) -> Rows:
+    if joined is not None and columns.label is not None:
+        batch = batch.append_column(columns.label, joined.column)
+        label = joined.label
+    else:
+        label = (
+            label_codes(batch.column(columns.label)) if columns.label else np.zeros(batch.num_rows, np.uint8)
+        )
     score = numbers(batch.column(columns.score))
-    label = label_codes(batch.column(columns.label)) if columns.label else np.zeros(score.size, np.uint8)
     weight = numbers(batch.column(columns.weight)) if columns.weight else None
-    return Rows(first_row, score, label, weight, batch)
+    return Rows(first_row, score, label, weight, batch, joined=joined)
 
 
 def numbers(column: pa.Array) -> npt.NDArray[np.float64]:

@@ -36,11 +36,13 @@ class RowRules:
     quarantine : whether to go on without them; otherwise one bad row rejects the log.
     max_fraction : of all rows, in [0, 1]: more bad rows than this reject the log all the same.
     keep : whether to write the bad rows as Parquet.
+    matched : whether some row must have an outcome, where labels are joined
     """
 
     quarantine: bool = False
     max_fraction: float = 0.01
     keep: bool = False
+    matched: bool = True
 
 
 class Example(NamedTuple):

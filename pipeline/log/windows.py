@@ -205,20 +205,26 @@ def choose_window(log: Log, column: str, length: int, until: dt.date | None) -> 
             f"window: expected rows from {day_of(first)} to {day_of(last)}, found none: the log's days go from "
             f"{day_of(log_first)} to {day_of(log_last)}; set window.until or window.last"
         )
-    own = replace(log, files=tuple(file.file for file in inside))
+    columns = log.columns.of_days(first, last)
+    own = replace(log, files=tuple(file.file for file in inside), columns=columns)
     window = Window(column, first, last, own, tuple(inside))
     if not window.mixed:
         return window
     return replace(window, log=replace(own, columns=replace(own.columns, date=column)))
 
 
-def _dated(log: Log, column: str) -> list[DatedFile]:
+def newest_day(log: Log, column: str) -> int:
+    """The newest day of a log, as days since 1970-01-01. Raises as `choose_window`."""
+    return max(file.last for file in _dated(log, column, "log.time"))
+
+
+def _dated(log: Log, column: str, setting: str = "window.column") -> list[DatedFile]:
     filled = [file for file in log.files if file.rows]
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
         found = list(pool.map(lambda file: _dated_file(log.filesystem, file, column), filled))
     problems = [file for file in found if isinstance(file, str)]
     if problems:
-        raise InputRejectedError(f"window.column={column} cannot be used.\n{listing(problems)}")
+        raise InputRejectedError(f"{setting}={column} cannot be used.\n{listing(problems)}")
     return [file for file in found if not isinstance(file, str)]
 
 

@@ -25,6 +25,7 @@ from logcal.arrow_columns import as_column, as_numpy
 from logcal.storage import parse_json
 from pipeline.files.blobs import read_blob
 from pipeline.files.folders import Folder
+from pipeline.log.label_counts import LabelCounts
 from pipeline.log.quarantine import BAD_PARTS, BadRows, Example
 from pipeline.sort.day_counts import Counts, add_counts, write_counts
 from pipeline.sort.effective_size import WeightSums
@@ -84,6 +85,7 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], sizes:
         "highest": float(receipt.highest),
         "largest_move": receipt.largest_move,
         "sums": None if receipt.sums is None else [column.tolist() for column in receipt.sums],
+        "labels": None if receipt.labels is None else receipt.labels.kept(),
         "bad": receipt.bad.counts,
         "examples": receipt.bad.examples,
         "runs": [{"name": _name(run.path), "sizes": run.sizes} for run in runs],
@@ -150,6 +152,7 @@ def read_day(folder: str) -> Kept | None:
             highest=facts["highest"],
             largest_move=facts["largest_move"],
             sums=None if (sums := facts.get("sums")) is None else WeightSums(*map(np.array, sums)),
+            labels=None if (labels := facts.get("labels")) is None else LabelCounts.of(labels),
             bad=BadRows(
                 facts["bad"],
                 {reason: [Example(*e) for e in found] for reason, found in facts["examples"].items()},

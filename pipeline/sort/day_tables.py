@@ -115,20 +115,25 @@ class DayTables:
                 names.setdefault(dated, []).append(name)
         found = self._read([name for own in names.values() for name in own])
         return {
-            day: self._cover({name: found[name] for name in names.get(day, ())}, files)
+            day: self._cover({name: found[name] for name in names.get(day, ())}, files, self._of(window, day))
             for day, files in wanted.items()
         }
+
+    def _of(self, window: Window, day: int) -> dict[str, Any]:
+        """What a day's tables depend on, beside their files: where labels lie in other files, those too."""
+        labels = window.log.columns.labels
+        return self.settings if labels is None else {**self.settings, **labels.identity(day)}
 
     def _read(self, names: Sequence[str]) -> dict[str, Kept | None]:
         folder = str(self.folder)
         return dict(zip(names, each(read_day, [f"{folder}/{name}" for name in names], folder), strict=True))
 
-    def _cover(self, tables: dict[str, Kept | None], wanted: set[FileId]) -> Cover:
+    def _cover(self, tables: dict[str, Kept | None], wanted: set[FileId], settings: dict[str, Any]) -> Cover:
         """Tables of none but wanted files, no two of one file; larger ones first."""
         found = [
             (name, kept)
             for name, kept in tables.items()
-            if kept is not None and kept.files <= wanted and self._digest(kept.files) in name
+            if kept is not None and kept.files <= wanted and _digest(kept.files, settings) in name
         ]
         there: dict[str, Kept] = {}
         missing = set(wanted)
@@ -138,13 +143,10 @@ class DayTables:
                 missing -= kept.files
         return Cover(there, frozenset(missing))
 
-    def _name(self, day: int, files: frozenset[FileId]) -> str:
+    def _folder(self, window: Window, day: int, files: frozenset[FileId]) -> str:
         """Of a table that is to be made: no other has it."""
-        return f"{day_of(day)}-{self._digest(files)}-{uuid.uuid4().hex[:8]}"
-
-    def _digest(self, files: frozenset[FileId]) -> str:
-        content = {"format": FORMAT, "settings": self.settings, "files": sorted(files)}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        digest = _digest(files, self._of(window, day))
+        return f"{self.folder}/{day_of(day)}-{digest}-{uuid.uuid4().hex[:8]}"
 
     def there(self, window: Window) -> list[DayTable] | None:
         """A window's day tables, where all of its rows are in some already; otherwise None. Call it `in_use`."""
@@ -169,7 +171,7 @@ class DayTables:
         """
         covers = self.covers(window)
         files = {day: cover.missing for day, cover in covers.items() if cover.missing}
-        folders = {day: f"{self.folder}/{self._name(day, own)}" for day, own in files.items()}
+        folders = {day: self._folder(window, day, own) for day, own in files.items()}
         sizes = Sizes(plan.run_rows, _per_unit(window, plan))
         parts = add_days(graph, window, files, folders, plan)
         tasks = [(folders[day], day, parts[day], sorted(own), sizes) for day, own in files.items()]
@@ -184,7 +186,7 @@ class DayTables:
             count = len(tables) + (day in new)
             if count > MOST_PARTS or (count > 1 and day < max(covers) - 1):
                 every = frozenset().union(files.get(day, ()), *(table.kept.files for table in tables))
-                folder = f"{self.folder}/{self._name(day, every)}"
+                folder = self._folder(window, day, every)
                 closing.append((folder, day, tables, new.pop(day, None), sorted(every), sizes))
         made = [*new.values(), *graph.layer("close", _close_day, closing, receipts=receipts)]
         if made:
@@ -222,6 +224,11 @@ class DayTables:
             # Left by a process that was killed while it tidied, now or in an earlier version.
             return name.endswith("-removed") or name.startswith(".staging-")
         return day <= window.last or (self.folder / name).read(FACTS) is None
+
+
+def _digest(files: frozenset[FileId], settings: dict[str, Any]) -> str:
+    content = {"format": FORMAT, "settings": settings, "files": sorted(files)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def files_of_days(window: Window) -> dict[int, set[FileId]]:

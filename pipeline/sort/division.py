@@ -159,7 +159,7 @@ def divide(
             _count_rows(parts, level)
     weight = sum(part.weight for part in held)
     rest = _receipt(kept, total, weighted=weighted)
-    rest.rows, rest.bad = total.rows, total.bad
+    rest.rows, rest.bad, rest.labels = total.rows, total.bad, total.labels
     rest.held_out = {"weight_held_out": weight} if weighted else {"rows_held_out": int(weight)}
     return rest, _receipt(held, total, weighted=weighted)
 

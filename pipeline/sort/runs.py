@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from calibrators.arithmetic.passes import Array, Points
 from pipeline.log import quarantine, score_grid
+from pipeline.log.label_counts import Joined, LabelCounts, add_labels
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import Columns, Rows, read_rows
 from pipeline.log.quarantine import BadRows
@@ -47,6 +48,7 @@ class RunReceipt:
 
     sums : of rows with sampling weights; otherwise None
     held_out : of rows that were divided (`pipeline.sort.division`): how many are not among the used ones
+    labels : of rows whose labels were joined; otherwise None
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -59,6 +61,20 @@ class RunReceipt:
     bad: BadRows = field(default_factory=BadRows)
     sums: WeightSums | None = None
     held_out: dict[str, float] = field(default_factory=dict)
+    labels: LabelCounts | None = None
+
+    def count(self, joined: Joined | None) -> None:
+        """Count rows whose labels were joined, if they were; those that are left out are no rows."""
+        if joined is not None:
+            own = LabelCounts()
+            own.add(joined)
+            self.rows -= own.dropped
+            self.labels = add_labels([self.labels, own])
+
+    @property
+    def waiting(self) -> int:
+        """Rows whose label is not known yet."""
+        return self.rows - self.used - self.bad.total
 
     @property
     def scale(self) -> float:
@@ -95,6 +111,7 @@ def write_runs(
             receipt.largest_move = max(receipt.largest_move, move)
             used = buffer.add(ready)
             receipt.used += used
+            receipt.count(rows.joined)
             if used < rows.score.size:
                 bad, table = quarantine.find_bad(rows, reading.columns, piece.path)
                 receipt.bad.merge(bad)
@@ -105,6 +122,7 @@ def write_runs(
     receipt.used_positive = buffer.used_positive
     receipt.lowest, receipt.highest = buffer.lowest, buffer.highest
     receipt.sums = buffer.sums
+    intake.count_outcomes(receipt)
     if bad_tables:
         quarantine.write_part(bad_tables, f"{folder}/bad-{index:06d}.parquet")
     return receipt
@@ -117,14 +135,20 @@ class Intake:
         self.reading = reading
         columns = reading.columns
         self.encoder = Encoder(columns.segments) if columns.segments else None
+        self.matching = None if columns.labels is None else columns.labels.matching()
 
     def read(self, piece: Piece) -> Iterator[tuple[Rows, Rows]]:
         """Batches of a piece: rows as they are; and the same with the scores that they are sorted by, but for the
         grid, and with the codes of their segments.
         """
-        for rows in read_rows(self.reading.filesystem, piece, self.reading.columns):
+        for rows in read_rows(self.reading.filesystem, piece, self.reading.columns, self.matching):
             code = None if self.encoder is None else self.encoder.encode(rows.batch)
             yield rows, rows._replace(score=calibration_scores(rows.score, self.reading), code=code)
+
+    def count_outcomes(self, receipt: RunReceipt) -> None:
+        """Add to the receipt of a task's last rows what it has found of other files' rows."""
+        if self.matching is not None and receipt.labels is not None:
+            receipt.labels.outcomes += self.matching.outcome_rows
 
     def rounded(self, rows: Rows) -> tuple[Rows, float]:
         """Rows with their scores on the grid, and how far the score has moved that moved the most."""

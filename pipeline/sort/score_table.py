@@ -18,11 +18,12 @@ import numpy as np
 
 from calibrators._kernels.sums import exact_sum
 from calibrators.arithmetic.passes import Array, Classes, Pass, Place, Points
-from logcal.errors import InputRejectedError
+from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine, score_grid
+from pipeline.log.label_counts import LabelCounts, add_labels, all_counted
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import BadRows, RowRules
 from pipeline.sort import buckets, runs
@@ -101,6 +102,7 @@ class ScoreTable:
     held_out : what a manifest says of rows that were held out of the table; see `RunReceipt`
     gathered : bytes that the ranges of scores left of the first pass.
     exchanged : of each level that was asked for, what the ranges of scores left of each segment, in their order.
+    labels : of rows whose labels were joined; otherwise None.
     """
 
     parts: tuple[Part, ...]
@@ -119,6 +121,7 @@ class ScoreTable:
     gathered: int = 0
     held_out: dict[str, float] = field(default_factory=dict)
     exchanged: tuple[tuple[Exchanged, ...], ...] = ()
+    labels: LabelCounts | None = None
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
         """Carry out a pass over the written parts, or over those of them that it needs."""
@@ -135,9 +138,13 @@ class ScoreTable:
         """Rows whose label is null: not known yet."""
         return int(self.rows - self.used - self.bad.total - self.held_out.get("rows_held_out", 0))
 
+    def label_facts(self) -> dict[str, Any]:
+        """What a manifest says of labels that were joined, beside `facts`: they are no part of the table."""
+        return {} if self.labels is None else {"labels": self.labels.facts()}
+
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the table."""
-        more = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
+        more: dict[str, Any] = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
         if self.weight_scale != 1.0:
             more = {"weight_scale": self.weight_scale, **more}
         if self.waiting:
@@ -239,7 +246,7 @@ def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
         for i, pieces in enumerate(cut(log, plan.run_rows))
     ]
     receipts = graph.layer("sort", runs.write_runs, tasks, receipts=receipts_in(plan.scratch))
-    return graph.task("check", _checked, receipts, plan.rules)
+    return graph.task("check", _checked, receipts, plan.rules, log.columns.outcomes)
 
 
 def add_merge(
@@ -272,12 +279,13 @@ def without_segments(total: RunReceipt) -> RunReceipt:
     return replace(total, runs=[replace(run, segments=None) for run in total.runs])
 
 
-def _checked(receipts: list[RunReceipt], rules: RowRules) -> RunReceipt:
+def _checked(receipts: list[RunReceipt], rules: RowRules, outcomes: int) -> RunReceipt:
     total = add_up(receipts)
     quarantine.check(total.bad, total.rows, rules)
+    total.labels = all_counted(total.labels, outcomes, matched=rules.matched)
     if total.used == 0:
-        raise InputRejectedError(
-            f"expected usable rows, found none among {total.rows:,}{quarantine.waiting(total.rows - total.bad.total)}"
+        raise (LabelsWaitingError if total.waiting else InputRejectedError)(
+            f"expected usable rows, found none among {total.rows:,}{quarantine.waiting(total.waiting)}"
         )
     return total
 
@@ -295,6 +303,7 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
         total.largest_move = max(total.largest_move, receipt.largest_move)
         total.bad.merge(receipt.bad)
     total.sums = add_sums([receipt.sums for receipt in receipts])
+    total.labels = add_labels([receipt.labels for receipt in receipts])
     return total
 
 
@@ -444,6 +453,7 @@ def _table(
         heaviest=total.heaviest,
         held_out=total.held_out,
         exchanged=exchanged,
+        labels=total.labels,
     )
 
 

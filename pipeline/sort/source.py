@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from logcal.errors import InputRejectedError, examples
+from logcal.errors import InputRejectedError, LabelsWaitingError, examples
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
+from pipeline.log.label_counts import add_labels, all_counted
 from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.score_grid import steps_per_unit
@@ -119,7 +120,8 @@ class Source:
             )
             each = [(one, per_unit, f"{plan.scratch}/run-counts-{i:04d}") for i, one in enumerate(clusters)]
             added = graph.layer("add", _add_counts, each, shown=False)
-        return Sorted(graph.task("total", _total, days, added, plan, place), days)
+        outcomes = self.log.columns.outcomes
+        return Sorted(graph.task("total", _total, days, added, plan, place, outcomes), days)
 
     def sort(self, plan: SortPlan, executor: Executor) -> Sorted:
         """Sort the rows.
@@ -177,6 +179,7 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
                 "rows_read": sum(table.receipt.rows for table in own),
                 "rows_used": sum(table.receipt.used for table in own),
                 "sorted_now": day in new,
+                **_labels(own),
             }
             for day, own in filled.items()
         ],
@@ -191,6 +194,12 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
     if source.half_life is not None:
         facts["half_life"] = source.half_life
     return facts
+
+
+def _labels(tables: Sequence[DayTable]) -> dict[str, Any]:
+    """What a manifest says of a day's labels, where they were joined."""
+    counts = add_labels([table.receipt.labels for table in tables])
+    return {} if counts is None else {"labels": counts.facts()}
 
 
 def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) -> Days:
@@ -216,8 +225,7 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     for table in tables:
         receipt = table.receipt
         rows[table.day] = rows.get(table.day, 0) + receipt.rows
-        left = receipt.rows - receipt.used - receipt.bad.total
-        waiting[table.day] = waiting.get(table.day, 0) + left
+        waiting[table.day] = waiting.get(table.day, 0) + receipt.waiting
     thin = {day for day, count in rows.items() if count and waiting[day] > (1 - rule.min_labelled) * count}
     excluded, included = rule.decided(tables, EXCLUDE), rule.decided(tables, INCLUDE)
     order = sorted(range(len(tables)), key=lambda i: (tables[i].day, tables[i].name))
@@ -273,10 +281,10 @@ def _add_counts(days: tuple[Counts, ...] | None, per_unit: float, path: str) -> 
     return None if days is None else add_counts(days, per_unit, path)
 
 
-def _total(days: Days, added: list[Run | None], plan: SortPlan, place: str) -> RunReceipt:
+def _total(days: Days, added: list[Run | None], plan: SortPlan, place: str, outcomes: int) -> RunReceipt:
     """All days' runs as one sort's; their bad rows, where they are kept, are put where a sort leaves them.
 
-    added : runs of counts. place : the folder of the tables' folders
+    added : runs of counts. place : the folder of the tables' folders. outcomes : see `all_counted`
 
     Raises
     ------
@@ -285,10 +293,11 @@ def _total(days: Days, added: list[Run | None], plan: SortPlan, place: str) -> R
     """
     total = add_up([table.receipt for table in days.used])
     quarantine.check(total.bad, total.rows, plan.rules)
+    total.labels = all_counted(total.labels, outcomes, matched=plan.rules.matched)
     if total.used == 0:
-        raise InputRejectedError(
+        raise (LabelsWaitingError if total.waiting else InputRejectedError)(
             f"window: expected usable rows, found none among {total.rows:,}"
-            f"{quarantine.waiting(total.rows - total.bad.total)}{_too_thin(days)}: set window.until or window.last"
+            f"{quarantine.waiting(total.waiting)}{_too_thin(days)}: set window.until or window.last"
         )
     total.runs += [run for run in added if run is not None]
     if plan.rules.keep:

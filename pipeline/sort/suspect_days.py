@@ -421,7 +421,7 @@ def suspects(
     for day, parts in own.items():
         rows = sum(table.receipt.rows for table, _ in parts)
         unusable = sum(table.receipt.bad.total for table, _ in parts)
-        waiting = rows - unusable - sum(table.receipt.used for table, _ in parts)
+        waiting = sum(table.receipt.waiting for table, _ in parts)
         total = Profile.total([profile for _, profile in parts])
         if (
             rule.weighted

@@ -188,6 +188,8 @@ class _Divided:
             part = slice(*np.searchsorted(day_of_row[order], [day, day + 1]).tolist())
             own, move = self.intake.rounded(ready.some(part))
             self._hold(day, own, int(counts[i]), move)
+            if rows.joined is not None:
+                self.receipts[day].count(rows.joined.part(day_of_row == day))
             if own.score.size < counts[i] or not quarantine.usable(own).all():
                 self._keep_bad(day, rows, piece.piece.path, day_of_row == day)
         if self.held >= self.run_rows:
@@ -236,6 +238,8 @@ class _Divided:
     def finish(self) -> dict[int, RunReceipt]:
         """Write the rest."""
         self.flush()
+        for receipt in list(self.receipts.values())[:1]:
+            self.intake.count_outcomes(receipt)
         for day, tables in self.bad_tables.items():
             quarantine.write_part(tables, f"{self.folders[day]}/bad-{self.index:06d}.parquet")
         return self.receipts

@@ -35,6 +35,8 @@ def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
         "settings": settings,
         "files": [(file.path, file.size, file.stamp) for file in log.files],
     }
+    if log.columns.labels is not None:
+        content["labels"] = log.columns.labels.identity()
     if log.snapshots:
         content["snapshots"] = log.snapshots
     text = json.dumps(content, sort_keys=True, default=str)

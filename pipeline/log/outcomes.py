@@ -1,0 +1,451 @@
+"""Labels that lie in other files than the predictions: outcomes, joined by key while a log's rows are read.
+
+An outcome counts for a prediction of its key. Where the times of both are known, its time must lie between a day before
+the prediction (clocks differ) and the end of the wait after it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from logcal.arrow_columns import as_numpy, null_mask
+from logcal.errors import InputRejectedError, listing
+from pipeline.log import hive
+from pipeline.log.chunks import CheckedFooter
+from pipeline.log.label_counts import (
+    CONFLICTING,
+    EARLY,
+    LATE,
+    MATCHED,
+    MISSING,
+    WAITING,
+    Joined,
+    delay_cells,
+)
+from pipeline.log.log_files import LogFile, find_files, open_parquet, read_batches
+from pipeline.log.logs import (
+    BATCH_ROWS,
+    LABEL_NULL,
+    LABEL_OTHER,
+    Log,
+    check_roles,
+    label_codes,
+    numbers,
+    read_footers,
+)
+from pipeline.log.outcome_index import (
+    KeyColumn,
+    OutcomeIndex,
+    OutcomeRows,
+    any_missing,
+    common_kind,
+    key_column,
+    kind_of,
+)
+from pipeline.log.windows import DAY_INVALID, days_of, newest_day
+
+_logger = logging.getLogger("logcal")
+
+DAY = 86_400_000_000
+"""Microseconds."""
+
+NEGATIVE, DROP = "negative", "drop"
+
+_MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
+_STORED = {"milliseconds": 1000, "microseconds": 1}
+_FOREVER = np.iinfo(np.int64).max
+
+Instants = npt.NDArray[np.int64]
+"""Microseconds since 1970-01-01, in UTC where there is a time zone."""
+
+
+@dataclass(frozen=True)
+class LabelSource:
+    """Where outcomes are, and how they become labels.
+
+    Parameters
+    ----------
+    paths : path, directory, glob or fsspec URL, or several
+    key, own_key : columns of the log and of the outcomes that must be equal
+    label : column of the outcomes; None: an outcome means 1
+    time : column of the outcomes with their time; None: not known
+    predicted : column of the log, or key of its hive folders, that dates predictions; None: not known
+    wait : microseconds after a prediction from which on no outcome means none; None: no outcome means none
+    missing : 'negative' (label 0) or 'drop': what a row without an outcome is
+    duplicates : which of several outcomes of a prediction counts, see `OutcomeIndex`
+    unread : the column that labels would be read from, were they in the log
+    """
+
+    paths: tuple[str, ...]
+    key: tuple[str, ...]
+    own_key: tuple[str, ...]
+    label: str | None = None
+    time: str | None = None
+    predicted: str | None = None
+    wait: int | None = None
+    missing: str = NEGATIVE
+    duplicates: str = "any"
+    unread: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the log, those that are read for the join."""
+        return self.key if self.predicted is None else (*self.key, self.predicted)
+
+    @property
+    def timed(self) -> bool:
+        """Whether times of outcomes are compared with those of predictions."""
+        return self.time is not None and self.predicted is not None
+
+
+def _compared(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple[tuple[str, ...], list[str]]:
+    """How keys are compared, and what is wrong with the types of both sides."""
+    kinds, problems = [], []
+    for name, own_name in zip(source.key, source.own_key, strict=True):
+        one, other = log.field(name).type, outcomes.field(own_name).type
+        kind = common_kind(kind_of(one), kind_of(other))
+        kinds.append(kind or "")
+        if kind is None:
+            problems.append(
+                f"expected keys of one type, found '{name}' of the log (log.key) with {one} and '{own_name}' of the "
+                f"outcomes (log.labels.key) with {other}: convert one of them"
+            )
+    if source.timed and source.predicted in log.names:
+        one, other = log.field(source.predicted).type, outcomes.field(source.time).type
+        zoned = [kind.tz is not None for kind in (one, other) if pa.types.is_timestamp(kind)]
+        if len(set(zoned)) > 1:
+            problems.append(
+                f"expected times of predictions and outcomes that are both with a time zone or both without, found "
+                f"'{source.predicted}' of the log with {one} and '{source.time}' of the outcomes (log.labels.time) "
+                f"with {other}: convert one of them"
+            )
+    return tuple(kinds), problems
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Outcomes; without files as long as their footers have not been read and checked (`opened`).
+
+    Attributes
+    ----------
+    files : that may have outcomes of the log's predictions. kinds : of the columns of the key. types : of the columns
+    spans : of each file the times of its first and its last outcome; None where they are not known
+    until : up to when outcomes are known: the time of the newest, or the end of the log's newest day
+    chosen : whether the files and `until` are those of a window
+    """
+
+    source: LabelSource
+    filesystem: Any = None
+    files: tuple[LogFile, ...] = ()
+    kinds: tuple[str, ...] = ()
+    types: dict[str, str] = field(default_factory=dict, hash=False)
+    snapshots: tuple[dict[str, Any], ...] = field(default=(), hash=False)
+    spans: tuple[tuple[int, int] | None, ...] = ()
+    until: int | None = None
+    chosen: bool = False
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See `LabelSource`."""
+        return self.source.key
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See `LabelSource`."""
+        return self.source.columns
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    def opened(self, log: Log, schemas: Sequence[tuple[str, pa.Schema]]) -> Outcomes:
+        """Find the outcomes, and check everything that footers tell.
+
+        schemas : of the log's files, with the keys of hive folders
+
+        Raises
+        ------
+        InputRejectedError
+            All problems at once: no files; a column that is missing or has a type that cannot be used; keys that
+            can never be equal; times with and without a time zone.
+        """
+        if self.files:
+            return self
+        source = self.source
+        found = find_files(source.paths, "log.labels.path")
+        good, unreadable = read_footers(found.filesystem, found.files)
+        own = [(file.relative, hive.with_keys(schema, file.path, source.own_key)) for file, schema in good]
+        roles = [("key", name) for name in source.own_key]
+        roles += [(role, name) for role, name in (("label", source.label), ("time", source.time)) if name]
+        types, problems = check_roles(own, roles, "log.labels")
+        problems = [*map(str, unreadable), *problems]
+        files = tuple(file for file, _ in good)
+        if not problems and not sum(file.rows for file in files):
+            problems.append(f"expected outcomes, found no rows in {len(files)} files")
+        kinds: tuple[str, ...] = ()
+        if not problems:
+            kinds, more = _compared(source, schemas[0][1], own[0][1])
+            problems += more
+        if problems:
+            shown = ", ".join(source.paths)
+            raise InputRejectedError(f"the outcomes at {shown} cannot be used.\n{listing(problems)}")
+        if source.unread in schemas[0][1].names:
+            _logger.warning(
+                "the log has a column '%s' itself, which is not read: log.labels.path says where labels are",
+                source.unread,
+            )
+        outcomes = Outcomes(source, found.filesystem, files, kinds, types, found.snapshot_facts())
+        return outcomes.dated(log)
+
+    def dated(self, log: Log) -> Outcomes:
+        """The same with what is known of times."""
+        source = self.source
+        if source.time is not None and source.timed:
+            spans = tuple(_span(self.filesystem, file, source.time) for file in self.files)
+            unknown = [
+                file for file, span in zip(self.files, spans, strict=True) if span is None and file.rows
+            ]
+            if source.wait is not None and unknown:
+                raise InputRejectedError(
+                    f"{unknown[0].path}: expected the smallest and the largest value of '{source.time}' "
+                    "(log.labels.time) in the footer, found none (as with Spark's INT96 timestamps): log.labels.wait "
+                    "needs to know up to when there are outcomes; write the file with statistics"
+                )
+            newest = max((span[1] for span in spans if span is not None), default=None)
+            return replace(self, spans=spans, until=newest)
+        if source.wait is None or source.predicted is None:
+            return self
+        return replace(self, until=(newest_day(log, source.predicted) + 1) * DAY)
+
+    def of_days(self, first: int, last: int) -> Outcomes:
+        """Those that can be of predictions of some days, both included; days since 1970-01-01."""
+        until = self.until
+        if not self.source.timed and not self.chosen and until is not None:
+            until = (last + 1) * DAY
+        files, spans = self.files, self.spans
+        if self.spans:
+            begin, end = self._range(first, last)
+            inside = [
+                (file, span)
+                for file, span in zip(files, spans, strict=True)
+                if span is None or (span[1] >= begin and span[0] <= end)
+            ]
+            files, spans = tuple(file for file, _ in inside), tuple(span for _, span in inside)
+        return replace(self, files=files, spans=spans, until=until, chosen=True)
+
+    def _range(self, first: int, last: int) -> tuple[int, int]:
+        """Times between which outcomes count for predictions of some days."""
+        wait = self.source.wait
+        return (first - 1) * DAY, _FOREVER if wait is None else (last + 1) * DAY + wait
+
+    def identity(self, day: int | None = None) -> dict[str, Any]:
+        """JSON values on which labels depend, beside the settings: those of a day, or of all rows."""
+        own = self if day is None else self.of_days(day, day)
+        until = own.until if self.source.wait is not None else None
+        if day is not None and until is not None:
+            until = min(until, self._range(day, day)[1])
+        return {"outcomes": sorted((f.path, f.size, f.stamp) for f in own.files), "until": until}
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of where labels are from."""
+        until = None
+        if self.until is not None:
+            until = str(np.datetime64(self.until, "us"))
+        return {
+            "path": list(self.source.paths),
+            "columns": self.types,
+            "files": [
+                {"path": f.path, "bytes": f.size, "rows": f.rows, "stamp": f.stamp} for f in self.files
+            ],
+            "rows": self.rows,
+            "known_until": until,
+            **({"snapshots": list(self.snapshots)} if self.snapshots else {}),
+        }
+
+    def matching(self) -> Matching:
+        """What joins rows of one task with them."""
+        return Matching(self, held_index(self))
+
+    def read(self, files: Sequence[LogFile]) -> Iterator[OutcomeRows]:
+        """Outcomes of some files with a key and a label, batch by batch."""
+        source = self.source
+        wanted = [*source.own_key, *(name for name in (source.label, source.time) if name is not None)]
+        for file in files:
+            with open_parquet(self.filesystem, file.path, file.seen) as parquet:
+                names = [name for name in dict.fromkeys(wanted) if name in parquet.schema_arrow.names]
+                groups = range(len(file.row_groups))
+                if not names and source.own_key:
+                    names = parquet.schema_arrow.names[:1]
+                for batch in read_batches(parquet, file.path, names, groups, BATCH_ROWS):
+                    yield self._rows(hive.with_values(batch, file.path, source.own_key), file.path)
+
+    def _rows(self, batch: pa.RecordBatch, path: str) -> OutcomeRows:
+        source = self.source
+        code = np.ones(batch.num_rows, np.uint8)
+        if source.label is not None:
+            code = label_codes(batch.column(source.label))
+        columns = self._keys(batch, source.own_key)
+        missing = any_missing(columns)
+        there = code != LABEL_NULL if missing is None else (code != LABEL_NULL) & ~missing
+        time = None
+        if source.time is not None:
+            column = batch.column(source.time)
+            if column.null_count:
+                raise InputRejectedError(
+                    f"{path}: expected times in column '{source.time}' (log.labels.time), found {column.null_count:,} "
+                    "nulls: write the times, or set log.labels.time=null"
+                )
+            time = instants(column)
+        value = None
+        if source.label is not None and (code == LABEL_OTHER).any():
+            value = numbers(batch.column(source.label))[there]
+        keys = [column.values for column in columns]
+        if there.all():
+            return OutcomeRows(keys, code, time, value)
+        chosen = pa.array(there)
+        keys = [key[there] if isinstance(key, np.ndarray) else key.filter(chosen) for key in keys]
+        return OutcomeRows(keys, code[there], None if time is None else time[there], value)
+
+    def _keys(self, batch: pa.RecordBatch, names: Sequence[str]) -> list[KeyColumn]:
+        return [key_column(batch.column(name), kind) for name, kind in zip(names, self.kinds, strict=True)]
+
+
+class Matching:
+    """Joins the rows of one task with outcomes.
+
+    index : the outcomes, which all tasks of a process share
+    """
+
+    def __init__(self, outcomes: Outcomes, index: OutcomeIndex) -> None:
+        self.outcomes = outcomes
+        self.index = index
+        self._seen = np.zeros(len(index.table), np.bool_)
+
+    @property
+    def outcome_rows(self) -> int:
+        """Outcomes that have the key of a row so far."""
+        return self.index.rows_of(self._seen)
+
+    def join(self, batch: pa.RecordBatch) -> Joined:
+        """The labels of a batch's rows."""
+        source, rows = self.outcomes.source, batch.num_rows
+        begin = end = start = None
+        if source.predicted is not None and (source.timed or source.wait is not None):
+            start, end = prediction_times(batch.column(source.predicted), source.wait)
+            begin = start - DAY
+        keys = self.outcomes._keys(batch, source.key)
+        return self.labels(keys, start, begin, end) if rows else Joined(np.zeros(0, np.uint8))
+
+    def labels(
+        self, keys: Sequence[KeyColumn], start: Instants | None, begin: Instants | None, end: Instants | None
+    ) -> Joined:
+        """The labels of rows with some keys. start : of the predictions. begin, end : when outcomes count."""
+        source, index = self.outcomes.source, self.index
+        found = index.choose(keys, begin, end)
+        self._seen[found.number] = True
+        rows = len(keys[0].values)
+        status = np.full(rows, MISSING | (LABEL_NULL if source.missing == DROP else 0), np.uint8)
+        there = found.hit[found.there]
+        status[found.hit[found.late]] |= LATE
+        status[found.hit[found.early]] |= EARLY
+        status[there] = MATCHED | found.code[found.there] | (CONFLICTING * found.conflicting[found.there])
+        if end is not None and source.wait is not None and self.outcomes.until is not None:
+            waiting = end > self.outcomes.until
+            if source.missing == DROP:
+                waiting &= status & MATCHED == 0
+            status[waiting] = WAITING | LABEL_NULL
+        delay = values = None
+        if index.time is not None and start is not None:
+            delay = np.zeros(rows, np.uint16)
+            took = index.time[found.place[found.there]] - start[there]
+            delay[there] = delay_cells(took / 1e6)
+        if index.value is not None:
+            values = np.zeros(rows)
+            values[there] = index.value[found.place[found.there]]
+        return Joined(status, delay, values)
+
+
+_lock = threading.Lock()
+_held: dict[Any, OutcomeIndex] = {}
+
+
+def held_index(outcomes: Outcomes) -> OutcomeIndex:
+    """The index of outcomes, which a process has one of; whoever comes meanwhile waits for it."""
+    source = outcomes.source
+    how = (source.own_key, source.label, source.time, source.duplicates, outcomes.kinds)
+    which = (outcomes.filesystem, outcomes.files, how)
+    with _lock:
+        if which not in _held:
+            _held.clear()
+            _held[which] = OutcomeIndex(outcomes.kinds, source.duplicates, outcomes.read(outcomes.files))
+        return _held[which]
+
+
+def instants(column: pa.Array) -> Instants:
+    """A column of dates or timestamps; a date is its day's beginning. In the place of nulls: anything."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        return as_numpy(column.cast(pa.int32())).astype(np.int64) * DAY
+    unit = "ms" if pa.types.is_date64(kind) else kind.unit
+    ticks = as_numpy(column.view(pa.int64()))
+    if unit == "ns":
+        return np.floor_divide(ticks, 1000)
+    return ticks.astype(np.int64) * _MICROSECONDS[unit]
+
+
+def prediction_times(column: pa.Array, wait: int | None) -> tuple[Instants, Instants]:
+    """When predictions were made, and until when outcomes count for them.
+
+    Of a day alone its beginning counts, and the wait begins with its end. A prediction without a time waits for ever.
+    """
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        start = last = instants(column)
+        unknown = null_mask(column) if column.null_count else None
+    else:
+        day = days_of(column)
+        unknown = day <= DAY_INVALID
+        start = day.astype(np.int64) * DAY
+        last = start + DAY
+        unknown = unknown if unknown.any() else None
+    end = np.full(start.size, _FOREVER) if wait is None else last + wait
+    if unknown is not None:
+        start, end = np.where(unknown, 0, start), np.where(unknown, _FOREVER, end)
+    return start, end
+
+
+def _span(filesystem: Any, file: LogFile, column: str) -> tuple[int, int] | None:
+    """The first and the last time of a file's outcomes; None where its footer does not say."""
+    if not file.rows:
+        return None
+    with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
+        footer = CheckedFooter(parquet.metadata, file.path)
+        stored = json.loads(footer.logical_type(column).to_json())
+        chunks = footer.chunks(column)
+    if stored["Type"] == "Date":
+        factor, divisor = DAY, 1
+    elif stored["Type"] == "Timestamp":
+        factor, divisor = (
+            _STORED.get(stored["timeUnit"], 1),
+            1000 if stored["timeUnit"] == "nanoseconds" else 1,
+        )
+    else:
+        return None
+    ends = []
+    for chunk, rows in zip(chunks, file.row_groups, strict=True):
+        statistics = chunk.statistics
+        if rows and (statistics is None or not statistics.has_min_max):
+            return None
+        if rows:
+            ends += [statistics.min_raw * factor // divisor, statistics.max_raw * factor // divisor]
+    return min(ends), max(ends)

@@ -1,0 +1,501 @@
+"""Labels from outcomes in other files: the same tables as of logs that DuckDB joined, and what a join refuses."""
+
+import datetime as dt
+import json
+import os
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+ISOTONIC = "calibrator.method=isotonic"
+KEYED = (ISOTONIC, "log.key=id")
+DAY = dt.datetime(2026, 3, 1)  # noqa: DTZ001 - a zone is put on it, or none
+ZONES = (None, "UTC", "America/New_York", "Asia/Kolkata")
+LOGS = int(os.environ.get("LOGCAL_TEST_LOGS", "12"))
+
+
+def write(folder, table, files=1, **options):
+    """Write a table, cut into files of different sizes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
+    for i in range(files):
+        pq.write_table(
+            table.slice(edges[i], edges[i + 1] - edges[i]), folder / f"part-{i}.parquet", **options
+        )
+    return folder
+
+
+class RandomLog:
+    """Predictions and outcomes drawn by a seed, and what DuckDB makes of them.
+
+    Keys repeat on both sides and are null at times; they are integers, texts or both. Times have one of four zones.
+    """
+
+    def __init__(self, seed):
+        random = np.random.default_rng([34, seed])
+        self.random = random
+        rows, self.rows = int(random.integers(40, 600)), int(random.integers(5, 400))
+        self.kinds = (("integer",), ("text",), ("integer", "text"))[random.integers(3)]
+        self.zone = ZONES[random.integers(len(ZONES))]
+        self.wait = (None, 6, 36)[random.integers(3)]
+        self.timed = bool(random.integers(4))
+        self.labelled = bool(random.integers(3))
+        self.missing = ("negative", "drop")[random.integers(2)]
+        self.duplicates = ("any", "last", "first")[random.integers(3)] if self.timed else "any"
+        spread = int(random.choice([3, 100, 2000]))
+        hours = random.integers(0, 24 * 8 * 60, rows) / 60
+        times = [DAY + dt.timedelta(minutes=round(60 * h)) for h in hours]
+        score = np.round(random.random(rows), 2)
+        predictions = {"score": score, "made": self.times(times), **self.keys(spread, rows)}
+        own = random.integers(0, rows, self.rows)
+        after = random.choice([-40.0, -3.0, 0.5, 5.0, 20.0, 90.0], self.rows)
+        came = [times[i] + dt.timedelta(hours=h) for i, h in zip(own, after, strict=True)]
+        outcomes = {
+            name: column.take(pa.array(own)) for name, column in predictions.items() if name.startswith("k")
+        }
+        noise = random.random(self.rows) < 0.2
+        outcomes = {
+            name: pa.concat_arrays([c.filter(pa.array(~noise)), c.filter(pa.array(noise))])
+            for name, c in outcomes.items()
+        }
+        order = np.concatenate([np.flatnonzero(~noise), np.flatnonzero(noise)])
+        outcomes["came"] = self.times([came[i] for i in order])
+        if self.labelled:
+            outcomes["clicked"] = self.labels(random.random(self.rows))
+        self.predictions, self.outcomes = pa.table(predictions), pa.table(outcomes)
+
+    def times(self, times):
+        unit = str(self.random.choice(["ms", "us", "ns"]))
+        return pa.array(times, pa.timestamp("us", self.zone)).cast(pa.timestamp(unit, self.zone))
+
+    def keys(self, spread, rows):
+        found = {}
+        for i, kind in enumerate(self.kinds):
+            values = self.random.integers(0, spread, rows)
+            null = self.random.random(rows) < 0.05
+            column = [None if gone else int(value) for value, gone in zip(values, null, strict=True)]
+            if kind == "integer":
+                found[f"k{i}"] = pa.array(
+                    column, [pa.int64(), pa.int32(), pa.uint64()][self.random.integers(3)]
+                )
+            else:
+                text = pa.array([None if value is None else f"request-{value:05d}-é" for value in column])
+                found[f"k{i}"] = text.dictionary_encode() if self.random.integers(2) else text
+        return found
+
+    def labels(self, draws):
+        values = [None if draw < 0.05 else bool(draw < 0.5) for draw in draws]
+        return pa.array(values).cast([pa.bool_(), pa.int8(), pa.float64()][self.random.integers(3)])
+
+    @property
+    def settings(self):
+        keys = list(self.predictions.column_names[2:])
+        found = [
+            ISOTONIC,
+            f"log.key={json.dumps(keys)}",
+            "log.time=made",
+            f"log.labels.missing={self.missing}",
+        ]
+        found += [f"log.labels.duplicates={self.duplicates}"]
+        found += ["log.labels.label=clicked"] if self.labelled else []
+        found += ["log.labels.time=came"] if self.timed else []
+        found += [f"log.labels.wait={self.wait}h"] if self.wait else []
+        return found
+
+    def joined(self):
+        """The log as DuckDB joins it: a label a prediction, null where it waits; without those that are left out."""
+        label = "clicked::DOUBLE" if self.labelled else "1.0::DOUBLE"
+        keys = [name for name in self.predictions.column_names if name.startswith("k")]
+        on = " AND ".join(f"o.{key} = p.{key}" for key in keys)
+        order = {"any": f"-{label}, came", "first": f"came, {label}", "last": f"came DESC, -{label}"}[
+            self.duplicates
+        ]
+        if not self.timed:
+            order = f"-{label}"
+        inside = "TRUE"
+        if self.timed:
+            inside = "o.came >= p.made - INTERVAL 1 DAY"
+            inside += f" AND o.came <= p.made + INTERVAL {self.wait} HOUR" if self.wait else ""
+        until = (
+            "(SELECT max(came) FROM outcomes)"
+            if self.timed
+            else "(SELECT date_trunc('day', max(made)) + INTERVAL 1 DAY FROM predictions)"
+        )
+        waits = f"made + INTERVAL {self.wait} HOUR > {until}" if self.wait else "FALSE"
+        rule = {
+            "negative": f"CASE WHEN {waits} THEN NULL ELSE coalesce(label, 0.0) END",
+            "drop": "label",
+        }[self.missing]
+        gone = f"label IS NULL AND NOT ({waits})" if self.missing == "drop" else "FALSE"
+        predictions, outcomes = self.plain(self.predictions), self.plain(self.outcomes)
+        with duckdb.connect() as connection:
+            connection.register("predictions", predictions)
+            connection.register("outcomes", outcomes)
+            known = f"NOT ({waits})" if self.missing == "negative" else "TRUE"
+            query = f"""
+                WITH p AS (SELECT *, row_number() OVER () AS place FROM predictions),
+                found AS (
+                    SELECT p.place, {label} AS label, row_number() OVER (PARTITION BY p.place ORDER BY {order}) AS n
+                    FROM p JOIN outcomes o ON {on} WHERE {label} IS NOT NULL AND {inside})
+                SELECT score, {rule} AS label, label IS NOT NULL AND {known} AS matched
+                FROM p LEFT JOIN found ON p.place = found.place AND n = 1 WHERE NOT ({gone})"""
+            return connection.sql(query).to_arrow_table()
+
+    @staticmethod
+    def plain(table):
+        """The table without dictionaries, and with times in UTC that have no zone."""
+
+        def simple(column):
+            column = column.combine_chunks()
+            if pa.types.is_dictionary(column.type):
+                return column.dictionary_decode()
+            if pa.types.is_timestamp(column.type):
+                return (
+                    column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+                )
+            return column
+
+        return pa.table([simple(column) for column in table.columns], names=table.column_names)
+
+
+def fitted(place, store, *settings, **paths):
+    result = place.job("fit", *settings, store__path=place.root / store, **paths)
+    table = place.root / store / place.table
+    if result.code:
+        return result, None, None
+    version = table / "versions" / (table / "CURRENT").read_text().strip()
+    return (
+        result,
+        (version / "lookup.parquet").read_bytes(),
+        json.loads((version / "manifest.json").read_text()),
+    )
+
+
+@pytest.mark.parametrize("seed", range(LOGS))
+def test_a_log_is_joined_as_duckdb_joins_it(place, seed):
+    case = RandomLog(seed)
+    joined = case.joined()
+    write(place.root / "predictions", case.predictions, files=1 + seed % 4, row_group_size=50 + 13 * seed)
+    write(place.root / "outcomes", case.outcomes, files=1 + seed % 3, row_group_size=37)
+    write(place.root / "joined", joined.select(["score", "label"]), files=2)
+    before, bytes_before, _ = fitted(place, "one", ISOTONIC, log__path=place.root / "joined")
+    after, bytes_after, manifest = fitted(
+        place,
+        "other",
+        *case.settings,
+        log__path=place.root / "predictions",
+        log__labels__path=place.root / "outcomes",
+    )
+    assert before.code == after.code, (case.__dict__, before.stderr, after.stderr)
+    assert bytes_before == bytes_after
+    if manifest is not None:
+        labels = manifest["labels"]
+        assert labels["rows_matched"] == joined.column("matched").to_pandas().sum()
+        total = labels["rows_matched"] + labels["rows_missing"] + labels["rows_waiting"]
+        assert total == case.predictions.num_rows
+
+
+# Bad input
+
+
+@pytest.fixture
+def clicks(place):
+    """An ordinary log with keys and days, and the outcomes of its positives, hours later."""
+    columns = place.predictions(2000)
+    made = [DAY + dt.timedelta(hours=h) for h in range(240)]
+    columns["id"] = np.arange(2000)
+    columns["made"] = pa.array([made[i * 240 // 2000] for i in range(2000)], pa.timestamp("us"))
+    table = pa.table(columns)
+    positive = table.filter(pa.array(columns["label"] == 1)).select(["id", "made"])
+    came = pa.array(
+        [time + dt.timedelta(hours=5) for time in positive.column("made").to_pylist()], pa.timestamp("us")
+    )
+    place.write_log({name: columns[name] for name in ("score", "id", "made")})
+    place.labels = place.root / "outcomes"
+    place.clicks = pa.table({"id": positive.column("id"), "came": came})
+    write(place.labels, place.clicks)
+    return place
+
+
+def replaced(table, **columns):
+    for name, column in columns.items():
+        table = table.drop_columns([name]) if column is None else table.set_column(0, name, column)
+    return table
+
+
+BAD = {
+    "a key that outcomes lack": ((), {"id": None}, 3, "column 'id' (log.labels.key) is not in any file"),
+    "a key that the log lacks": (("log.key=absent",), {}, 3, "column 'absent' (log.key) is not in any file"),
+    "text against integers": (
+        (),
+        {"id": ["text"]},
+        3,
+        "expected keys of one type, found 'id' of the log (log.key)",
+    ),
+    "floats": (("log.key=score",), {}, 3, "(log.key): expected integers, strings, bytes or dates"),
+    "a label that outcomes lack": (
+        ("log.labels.label=clicked",),
+        {},
+        3,
+        "(log.labels.label) is not in any file",
+    ),
+    "no label at all": (
+        ("log.labels.label=came",),
+        {},
+        3,
+        "(log.labels.label): expected booleans, or numbers 0 and 1",
+    ),
+    "times that are none": (
+        ("log.labels.time=id",),
+        {},
+        3,
+        "(log.labels.time): expected timestamps or dates",
+    ),
+    "a wait without times": (("log.labels.wait=3d",), {}, 2, "expected log.time or window.column"),
+    "a wait without a unit": (("log.labels.wait=3",), {}, 2, "write 3d"),
+    "an order without times": (("log.labels.duplicates=last",), {}, 2, "expected log.labels.time with last"),
+    "two labels": (("log.label=clicked",), {}, 2, "set log.labels.label"),
+    "no key": (
+        ("log.key=[]",),
+        {},
+        2,
+        "expected columns such as request_id with log.labels.path, found none",
+    ),
+    "two keys for one": (("log.labels.key=[id, came]",), {}, 2, "expected as many columns as log.key has"),
+    "a mistyped key": (("log.labels.mising=drop",), {}, 2, "missing"),
+    "nowhere": (("log.labels.path=nowhere",), {}, 3, "log.labels.path names no log that can be used"),
+    "another key": (
+        (),
+        {"id": np.arange(5000, 5300)},
+        3,
+        "expected outcomes of some predictions, found none for 2,000",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_join_that_cannot_be_is_refused(clicks, kind):
+    settings, columns, code, message = BAD[kind]
+    table = clicks.clicks
+    for name, values in columns.items():
+        if values is None:
+            table = table.drop_columns([name])
+        else:
+            values = (
+                pa.array(values * table.num_rows) if len(values) == 1 else pa.array(values[: table.num_rows])
+            )
+            table = table.slice(0, len(values)).set_column(0, name, values)
+    write(clicks.labels, table)
+    before = clicks.tree()
+    paths = (
+        {} if any("log.labels.path" in text for text in settings) else {"log__labels__path": clicks.labels}
+    )
+    clicks.job("fit", *KEYED, *settings, **paths).expect(code, message)
+    assert clicks.tree() == before
+
+
+def joined(place, *settings, store="store"):
+    """A fit of the log joined with the outcomes."""
+    return fitted(place, store, *KEYED, *settings, log__labels__path=place.labels)
+
+
+def test_times_with_and_without_a_zone_are_refused(clicks):
+    came = clicks.clicks.column("came").cast(pa.timestamp("us", "UTC"))
+    write(clicks.labels, clicks.clicks.set_column(1, "came", came))
+    result, *_ = joined(clicks, "log.time=made", "log.labels.time=came")
+    result.expect(3, "both with a time zone or both without", "timestamp[us, tz=UTC]")
+
+
+def test_outcomes_without_rows_or_files_are_refused(clicks):
+    write(clicks.labels, clicks.clicks.slice(0, 0))
+    joined(clicks)[0].expect(3, "expected outcomes, found no rows in 1 files")
+    (clicks.labels / "part-0.parquet").unlink()
+    joined(clicks)[0].expect(3, "log.labels.path", "found nothing")
+
+
+def test_outcomes_without_a_time_are_refused(clicks):
+    came = pa.array([None, *clicks.clicks.column("came").to_pylist()[1:]], pa.timestamp("us"))
+    write(clicks.labels, clicks.clicks.set_column(1, "came", came))
+    result, *_ = joined(clicks, "log.time=made", "log.labels.time=came")
+    result.expect(3, "(log.labels.time), found 1 nulls")
+
+
+def test_keys_that_repeat_are_an_error_where_they_must_not(clicks):
+    write(clicks.labels, pa.concat_tables([clicks.clicks, clicks.clicks.slice(3, 2)]))
+    result, *_ = joined(clicks, "log.labels.duplicates=error")
+    result.expect(3, "found several for 2 keys, such as", str(clicks.clicks.column("id")[3]))
+    write(clicks.labels, clicks.clicks)
+    joined(clicks, "log.labels.duplicates=error")[0].expect(0)
+
+
+def test_labels_that_are_none_are_bad_rows(clicks):
+    label = np.ones(clicks.clicks.num_rows)
+    label[:2] = 0.5, 7
+    write(clicks.labels, clicks.clicks.append_column("clicked", pa.array(label)))
+    joined(clicks, "log.labels.label=clicked")[0].expect(
+        3, "label_not_0_or_1: 2 rows, such as clicked=0.5 at"
+    )
+    kept = clicks.root / "bad"
+    result, _, manifest = joined(
+        clicks, "log.labels.label=clicked", "log.on_bad_rows=quarantine", f"log.quarantine_path={kept}"
+    )
+    result.expect(0)
+    assert manifest["data"]["quarantined_by_reason"] == {"label_not_0_or_1": 2}
+    assert sorted(pq.read_table(kept).column("label").to_pylist()) == [0.5, 7.0]
+
+
+def test_a_tired_user_is_told(clicks):
+    """A label of the log's own, outcomes that say 0 themselves, and times of another clock."""
+    log = pq.read_table(clicks.log)
+    clicks.write_log(log.append_column("label", pa.nulls(log.num_rows, pa.int8())))
+    early = pa.array([time - dt.timedelta(days=3) for time in clicks.clicks.column("came").to_pylist()])
+    label = np.arange(clicks.clicks.num_rows) % 2
+    late = pa.table({"id": clicks.clicks.column("id"), "came": early, "clicked": label})
+    more = pa.table({"id": np.arange(2), "came": pa.array([DAY, DAY], pa.timestamp("us")), "clicked": [0, 1]})
+    write(clicks.labels, pa.concat_tables([late, more]))
+    result, _, manifest = joined(clicks, "log.time=made", "log.labels.time=came", "log.labels.label=clicked")
+    result.expect(0, "has a column 'label' itself", "outcomes say 0 themselves", "more than a day before")
+    assert manifest["labels"]["rows_early"] == clicks.clicks.num_rows - 1
+
+
+# Days
+
+
+@pytest.fixture
+def days(place):
+    """A log of ten days, a file a day, and outcomes within two days of it, a file for each day they came."""
+    random = np.random.default_rng(5)
+    place.made, place.frames = {}, {}
+    place.labels = place.root / "outcomes"
+    parts = []
+    for day in range(10):
+        score = random.random(1500)
+        second = np.sort(random.integers(0, 86400, 1500))
+        made = np.datetime64("2026-03-01") + np.timedelta64(day, "D") + second.astype("timedelta64[s]")
+        id_ = random.permutation(1500) + 10_000 * day
+        table = pa.table({"score": score, "id": id_, "made": pa.array(made, pa.timestamp("s"))})
+        place.frames[day] = table
+        write(place.root / "log" / f"day-{day}", table)
+        positive = random.random(1500) < score**2
+        came = made[positive] + random.integers(60, 2 * 86400, positive.sum()).astype("timedelta64[s]")
+        parts.append(pa.table({"id": id_[positive], "came": pa.array(came, pa.timestamp("s"))}))
+    place.came = pa.concat_tables(parts)
+    return place
+
+
+DAILY = ("window={column: made, last: 30d, suspect_days: use}", "log.labels.time=came", "log.labels.wait=2d")
+
+
+def arrive(place, days):
+    """Outcomes that came on some days, in their files."""
+    day = place.came.column("came").to_numpy().astype("datetime64[D]")
+    for number in days:
+        here = day == np.datetime64("2026-03-01") + np.timedelta64(number, "D")
+        write(place.labels / f"day-{number}", place.came.filter(pa.array(here)))
+
+
+def sorted_days(manifest):
+    return [int(day["day"][-2:]) - 1 for day in manifest["window"]["days"] if day["sorted_now"]]
+
+
+def test_a_day_is_sorted_anew_where_its_outcomes_changed(days):
+    """And the result is that of a fit that kept nothing, whatever came first."""
+    later = days.root / "later"
+    (days.root / "log" / "day-9").rename(later)
+    arrive(days, range(9))
+    result, _, manifest = joined(days, *DAILY)
+    assert sorted_days(manifest) == list(range(9))
+    # Outcomes of day 8 are known until its end: the rows of days 7 and 8 wait, and a part of day 6.
+    waiting = {day["day"][-2:]: day["labels"]["rows_waiting"] for day in manifest["window"]["days"]}
+    assert [waiting[f"{day:02}"] for day in (6, 8, 9)] == [0, 1500, 1500]
+    assert 0 < waiting["07"] < 30
+    assert manifest["labels"]["rows_waiting"] == sum(waiting.values()) == manifest["data"]["rows_waiting"]
+    assert joined(days, *DAILY)[0].code == 99
+    later.rename(days.root / "log" / "day-9")
+    arrive(days, [9])
+    result, _, manifest = joined(days, *DAILY)
+    result.expect(0)
+    # What came on day 9 can be of predictions of days 7 and later; day 6 has rows that waited for it.
+    assert sorted_days(manifest) == [6, 7, 8, 9]
+    assert joined(days, *DAILY, store="anew")[2]["fingerprint"] == manifest["fingerprint"]
+    # A correction of what came on day 3.
+    table = pq.read_table(days.labels / "day-3")
+    write(days.labels / "day-3", table.slice(5))
+    *_, manifest = joined(days, *DAILY)
+    assert sorted_days(manifest) == [1, 2, 3, 4]
+    assert joined(days, *DAILY, store="anew")[2]["fingerprint"] == manifest["fingerprint"]
+    delay = manifest["window"]["days"][2]["labels"]["delay_seconds"]
+    own = days.frames[2]
+    both = own.join(pq.read_table(days.labels), "id", join_type="inner")
+    took = (both.column("came").to_numpy() - both.column("made").to_numpy()) / np.timedelta64(1, "s")
+    assert delay["median"] == pytest.approx(np.median(took), rel=0.02)
+    assert delay["p90"] == pytest.approx(np.quantile(took, 0.9), rel=0.02)
+
+
+def test_mixed_days_segments_weights_grids_and_executors_make_no_difference(days):
+    """The same bytes as of a log that was joined beforehand."""
+    arrive(days, range(12))
+    random = np.random.default_rng(6)
+    log = pa.concat_tables(days.frames.values())
+    order = random.permutation(log.num_rows)
+    log = log.take(pa.array(order)).append_column(
+        "site", pa.array(random.choice(["a", "b", "c"], log.num_rows))
+    )
+    log = log.append_column("weight", pa.array(random.integers(1, 4, log.num_rows)))
+    whole = write(days.root / "whole", log, files=3, row_group_size=1000)
+    ids, positive = log.column("id").to_numpy(), set(days.came.column("id").to_pylist())
+    label = pa.array([1 if one in positive else 0 for one in ids.tolist()], pa.int8())
+    beforehand = write(days.root / "beforehand", log.append_column("label", label), files=2)
+    window = "window={column: made, last: 6d, until: 2026-03-09, suspect_days: use, half_life: 3d}"
+    more = ["log.segment=site", "log.weight=weight", "score_table.grid=1e-3", window]
+    expected = fitted(days, "before", ISOTONIC, *more, log__path=beforehand)[1]
+    assert expected is not None
+    labels = {"log__path": whole, "log__labels__path": days.labels}
+    for kind in ("inline", "threads"):
+        _, found, _ = fitted(
+            days, kind, *KEYED, *more, "log.labels.time=came", f"cluster.kind={kind}", **labels
+        )
+        assert found == expected
+    assert fitted(days, "plain", *KEYED, *more, **labels)[1] == expected
+
+
+def test_every_job_takes_the_same_labels(days):
+    arrive(days, range(12))
+    log = pa.concat_tables(days.frames.values())
+    positive = set(days.came.column("id").to_pylist())
+    label = pa.array([1 if one in positive else 0 for one in log.column("id").to_pylist()], pa.int8())
+    beforehand = write(days.root / "beforehand", log.append_column("label", label))
+    window = "window={column: made, last: 5d, until: 2026-03-05, suspect_days: use}"
+    fitted(days, "store", ISOTONIC, window, log__path=beforehand)[0].expect(0)
+    labels = {"log__labels__path": days.labels}
+    later = "window={column: made, last: 5d, until: 2026-03-10}"
+    found = {}
+    for name, own in (("one", {"log__path": beforehand}), ("other", labels)):
+        more = (*KEYED, "log.labels.time=came") if name == "other" else (ISOTONIC,)
+        report = days.root / f"report-{name}"
+        run = days.job(
+            "evaluate", later, *more, "--json", output__path=None, report__path=report, **own
+        ).expect(0)
+        evaluated = run.json["after"]
+        compare = (
+            days.job("compare", *more, "--json", store__path=None, store__table=None, **own).expect(0).json
+        )
+        days.job("monitor", later, *more, "--json", page__path=days.root / f"page-{name}", **own).expect(0)
+        history = json.loads(next((days.store / days.table).glob("monitor*/*.json")).read_text())
+        next((days.store / days.table).glob("monitor*/*.json")).unlink()
+        found[name] = (evaluated, compare["methods"], history)
+    assert found["one"] == found["other"]
+
+
+def test_monitor_waits_for_labels(days):
+    arrive(days, range(10))
+    labels = {"log__labels__path": days.labels}
+    first = "window={column: made, last: 4d, until: 2026-03-04, suspect_days: use}"
+    fitted(days, "store", *KEYED, first, "log.labels.time=came", **labels)[0].expect(0)
+    settings = ("window={column: made, last: 30d}", *KEYED, *DAILY[1:])
+    run = days.job("monitor", *settings, **labels).expect(0)
+    assert "2026-03-07 has 1" in run.stdout or "2026-03-08 has" in run.stdout
+    assert "without a label yet: looked at until the day before" in run.stdout
