@@ -151,7 +151,8 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
     columns = columns_of(config.log, config.log.segment, config.window)
     log, window = open_dated(config.window, config.log.path, columns, without)
     weighted = config.log.weight is not None
-    rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted)
+    by_age = config.log.labels.path is not None and config.log.labels.missing == "negative"
+    rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted, by_age=by_age)
     source = Source(log, window, half_life=config.window.half_life_days, rule=rule)
     return Fitting(recipe, source, plan_of(config, log, transform=config.log.score_transform))
 

@@ -386,7 +386,7 @@ def days(place):
     return place
 
 
-DAILY = ("window={column: made, last: 30d, suspect_days: use}", "log.labels.time=came", "log.labels.wait=2d")
+DAILY = ("window={column: made, last: 30d}", "log.labels.time=came", "log.labels.wait=2d")
 
 
 def arrive(place, days):

@@ -328,7 +328,8 @@ class Trials:
 
     @property
     def _first_held(self) -> int:
-        return max(table.day for table in self._tables) - self.rule.days + 1
+        known = [table.day for table in self._tables if table.receipt.used]
+        return max(known or [table.day for table in self._tables]) - self.rule.days + 1
 
     def _some_days(self, name: str, tables: list[DayTable]) -> RunReceipt:
         if not any(table.receipt.used for table in tables):

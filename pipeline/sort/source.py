@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from logcal.errors import InputRejectedError, LabelsWaitingError, examples
@@ -121,6 +121,8 @@ class Source:
             each = [(one, per_unit, f"{plan.scratch}/run-counts-{i:04d}") for i, one in enumerate(clusters)]
             added = graph.layer("add", _add_counts, each, shown=False)
         outcomes = self.log.columns.outcomes
+        if self.tables is not None:  # of which all together have been looked at
+            plan = replace(plan, rules=replace(plan.rules, matched=False))
         return Sorted(graph.task("total", _total, days, added, plan, place, outcomes), days)
 
     def sort(self, plan: SortPlan, executor: Executor) -> Sorted:

@@ -365,6 +365,7 @@ class DayRule:
     decisions : of persons, by day such as 2026-01-31; they hold for a day as it was then
     shares : usual share of the rows with a label, by age: days before the last day; where an earlier fit tells it
     weighted : whether rows have weights
+    by_age : whether rows wait for labels to come as long as they are young, whatever has come: that is no fault
     """
 
     min_labelled: float = 0.0
@@ -373,6 +374,7 @@ class DayRule:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     shares: Mapping[int, float] = field(default_factory=dict)
     weighted: bool = False
+    by_age: bool = False
 
     def decided(self, tables: Sequence[DayTable], decision: str) -> dict[int, Decision]:
         """Days of a store's day tables on which a person decided so."""
@@ -422,6 +424,8 @@ def suspects(
         rows = sum(table.receipt.rows for table, _ in parts)
         unusable = sum(table.receipt.bad.total for table, _ in parts)
         waiting = sum(table.receipt.waiting for table, _ in parts)
+        if rule.by_age:
+            waiting -= sum(table.receipt.labels.waiting for table, _ in parts if table.receipt.labels)
         total = Profile.total([profile for _, profile in parts])
         if (
             rule.weighted
