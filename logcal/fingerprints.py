@@ -128,15 +128,24 @@ def _texts(column: pa.Array) -> pa.Array:
         texts = pc.binary_join_element_wise(_scalar('"'), column, _scalar('"'), _scalar(""))
     else:
         # Zeros of either sign are different texts.
-        bits = column.view(pa.int64()) if pa.types.is_float64(column.type) else column
-        coded = bits.dictionary_encode()
+        numbers = pa.types.is_float64(column.type)
+        coded = (column.view(pa.int64()) if numbers else column).dictionary_encode()
         values = coded.dictionary.view(column.type).to_pylist()
-        if pa.types.is_float64(column.type):
-            found = json.dumps(values)[1:-1].split(", ")
-        else:
-            found = list(map(json.JSONEncoder(default=str).encode, values))
-        texts = column_of(found, pa.string()).take(coded.indices)
+        found = _number_texts(values) if numbers else _other_texts(values)
+        texts = found.take(coded.indices)
     return texts.fill_null(_scalar("null"))
+
+
+def _number_texts(numbers: list[float]) -> pa.Array:
+    text = np.frombuffer(json.dumps(numbers, separators=(",", ":"))[1:-1].encode(), np.uint8)
+    commas = np.flatnonzero(text == ord(","))
+    ends = np.concatenate([[0], commas - np.arange(commas.size), [text.size - commas.size]]).astype(np.int32)
+    data = np.delete(text, commas)
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(data))
+
+
+def _other_texts(values: list[Any]) -> pa.Array:
+    return column_of(list(map(json.JSONEncoder(default=str).encode, values)), pa.string())
 
 
 def _is_plain(column: pa.Array) -> bool:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, line
 from logcal import schema, storage
-from logcal.arrow_columns import as_column, as_numpy, column_of, null_mask
+from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup, one_array
@@ -26,11 +26,11 @@ from logcal.segment_index import SegmentIndex
 from logcal.storage import parse_json
 from logcal.transforms import TRANSFORMS
 
+Integers = npt.NDArray[np.int64]
+
 SEGMENTS_FILE, MANIFEST_FILE = "segments.parquet", "manifest.json"
 
 _CACHED_TABLES = 2
-_CHEAP_ROWS = 10_000
-"""Of segments and their maps together, up to which a fingerprint is always worked out: it takes milliseconds."""
 _PREFIX = schema.LOOKUP_METADATA_PREFIX
 _MAP = schema.LOOKUP_TABLE.names
 _NUMBERS = frozenset(schema.INTERVAL_TABLE.names)
@@ -422,86 +422,63 @@ def _problem(
 
 
 def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, bytes]) -> None:
-    """Compare files with the checksums of the manifest beside them, and what is in them with its fingerprint.
-
-    The fingerprint takes seconds for a million segments: of large tables with checksums it is not worked out, and that
-    the segments are those of the log, each once and in order, is all that is looked at.
-    """
+    """Compare files with the checksums of the manifest beside them, and what is in them with its fingerprint."""
     manifest = storage.beside(path, MANIFEST_FILE)
     try:
         files = read_manifest(manifest, storage.read(manifest))["files"]
         expected = {name: files[name.rpartition("/")[2]]["sha256"] for name in contents}
-    except (OSError, KeyError, InputRejectedError):  # what is in the files speaks for itself
-        _compare(path, lookup.facts.fingerprint, _fingerprint_of(lookup))
-        return
-    for name, content in contents.items():
+    except (OSError, KeyError, InputRejectedError):
+        expected = {}  # what is in the files speaks for itself
+    for name, content in contents.items() if expected else ():
         found = hashlib.sha256(content).hexdigest()
         if found != expected[name]:
             raise InputRejectedError(
                 f"{name}: expected the sha256 {expected[name]} of the manifest beside it, found {found}: "
                 "the file was changed after it was published; publish it again"
             )
-    if lookup.segments.num_rows + lookup.maps["score_lo"].size <= _CHEAP_ROWS:
-        _compare(path, lookup.facts.fingerprint, _fingerprint_of(lookup))
-    elif problem := _problem_of_segments(lookup):
-        raise _not_maps(path, f"not those of its segments: {problem}")
-
-
-def _problem_of_segments(lookup: SegmentedLookup) -> str | None:
-    """What is wrong with the segments of a table, without regard to the numbers of their maps, or None."""
-    segments = lookup.segments
-    own_levels = None if lookup.moves is None else as_numpy(segments.column(schema.SEGMENT_LEVEL))
-    own = [one_array(segments.column(name)) for name in lookup.columns]
-    if not (_ascend(lookup.owners, lookup.levels) and _ascend(own, own_levels)):
-        return "each must be there once, in order"
-    # Each level has all rows of the log.
-    expected = lookup.facts.data.get("rows_used")
-    rows, width = as_numpy(segments.column("rows")), len(lookup.columns)
-    for depth in range(1, width + 1) if own_levels is not None else (width,):
-        used = int((rows if own_levels is None else rows[own_levels == depth]).sum())
-        if expected is not None and used != expected:
-            return f"they must have {expected:,} rows of the log together, found {used:,}"
-    return None
-
-
-def _ascend(columns: Sequence[pa.Array], levels: npt.NDArray[Any] | None) -> bool:
-    """Whether each key is above the one before it: by level, then by column, null first."""
-    import pyarrow.compute as pc
-
-    size = len(columns[0]) - 1
-    if size < 1:
-        return True
-    false = column_of([False], pa.bool_())[0]
-    above, equal = np.zeros(size, np.bool_), np.ones(size, np.bool_)
-    if levels is not None:
-        above, equal = levels[1:] > levels[:-1], levels[1:] == levels[:-1]
-    for column in columns:
-        before, after = column.slice(0, size), column.slice(1)
-        nothing, something = null_mask(before), ~null_mask(after)
-        higher = as_numpy(pc.fill_null(pc.greater(after, before), false))
-        same = as_numpy(pc.fill_null(pc.equal(after, before), false))
-        above |= equal & (higher | (nothing & something))
-        equal &= same | (nothing & ~something)
-    return bool(above.all())
+    _compare(path, lookup.facts.fingerprint, _fingerprint_of(lookup))
 
 
 def _fingerprint_of(lookup: SegmentedLookup) -> str:
-    """The fingerprint, worked out anew from what was read."""
-    names = lookup.columns
-    width = len(names)
-    own = lookup.keys
-    keys = [
-        key + (None,) * (width - n) for n in range(width + 1) for key in dict.fromkeys(k[:n] for k in own)
-    ]
-    lengths = [n for n in range(width + 1) for _ in dict.fromkeys(k[:n] for k in own)]
-    spans = [lookup.bounds.get(key[:n], (0, 0)) for key, n in zip(keys, lengths, strict=True)]
-    types = [lookup.segments.schema.field(name).type for name in names]
-    facts = {**lookup.facts.content, "monotone": lookup.facts.monotone, "segments": list(names)}
+    """The fingerprint, worked out anew from what was read: half a second for 200,000 segments."""
+    own = [one_array(lookup.own_segments.column(name)) for name in lookup.columns]
+    columns: list[list[pa.Array]] = [[] for _ in own]
+    sizes = []
+    # Keys of all levels, in order; of each the rows of its map, if it has one.
+    ids, owners = np.zeros(len(own[0]), np.int64), np.zeros(lookup.levels.size, np.int64)
+    spans = np.diff(lookup.starts)
+    for depth in range(len(own) + 1):
+        if depth:
+            ids, owners = _prefixes(ids, owners, own[depth - 1], lookup.owners[depth - 1])
+        first = np.flatnonzero(np.diff(ids, prepend=-1))
+        rows = np.zeros(max(ids.max(initial=0), owners.max(initial=0)) + 1, np.int64)
+        mine = lookup.levels == depth
+        rows[owners[mine]] = spans[mine]
+        sizes.append(rows[ids[first]])
+        for i, column in enumerate(own):
+            columns[i].append(
+                column.take(as_column(first)) if i < depth else pa.nulls(first.size, column.type)
+            )
+    facts = {**lookup.facts.content, "monotone": lookup.facts.monotone, "segments": list(lookup.columns)}
     if lookup.facts.interval is not None:
         facts["interval"] = lookup.facts.interval
-    sizes = np.array([b - a for a, b in spans], np.int64)
-    columns = [column_of([key[i] for key in keys], kind) for i, kind in enumerate(types)]
-    version = lookup.facts.format_version
     return segmented_fingerprint(
-        facts, types, columns, sizes, lookup.maps, lookup.segments, version, lookup.interval
+        facts,
+        [column.type for column in own],
+        [pa.concat_arrays(parts) for parts in columns],
+        np.concatenate(sizes),
+        lookup.maps,
+        lookup.segments,
+        lookup.facts.format_version,
+        lookup.interval,
     )
+
+
+def _prefixes(
+    ids: Integers, owners: Integers, values: pa.Array, owned: pa.Array
+) -> tuple[Integers, Integers]:
+    """Numbers of keys one column longer. ids, values : of segments. owners, owned : of maps, numbered alike."""
+    codes = pa.concat_arrays([values, owned]).dictionary_encode(null_encoding="encode").indices
+    pairs = (np.append(ids, owners) << 32) | as_numpy(codes)
+    _, found = np.unique(pairs, return_inverse=True)
+    return found[: ids.size], found[ids.size :]
