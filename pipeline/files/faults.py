@@ -69,6 +69,7 @@ _DENIED = re.compile(
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+_NO_MEMORY = ("can't start new thread", "failed to map segment", "annot allocate memory")
 _OURS = ("calibrators", "jobs", "logcal", "pipeline")
 _CGROUP = "/sys/fs/cgroup/memory.max"
 
@@ -91,7 +92,7 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
     said = without_secrets(" ".join(str(error).split()))[:300]
     if isinstance(error, LogcalError):
         return error
-    if isinstance(error, MemoryError) or "can't start new thread" in said:
+    if isinstance(error, MemoryError) or any(phrase in said for phrase in _NO_MEMORY):
         return TemporaryError(
             f"{head}out of memory{f' ({said})' if said else ''}; {memory_there()}: tasks are cut for cluster.memory; "
             "lower it, or cluster.workers, or give the command more"
@@ -108,12 +109,10 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
 def _setting_fault(error: BaseException, head: str, said: str) -> ConfigError | None:
     """The error for a package that is missing, or for options that a library of stores does not take."""
     module = _raised_in(error)
-    if isinstance(error, ImportError):
-        name = error.name or getattr(error.__cause__, "name", None) or ""
-        if name.partition(".")[0] in _OURS:
-            return None
+    missing = next((one for one in (error, error.__cause__) if isinstance(one, ModuleNotFoundError)), None)
+    if missing is not None and (missing.name or "").partition(".")[0] not in _OURS:
         return ConfigError(
-            f"{head}expected a package that is not installed ({said}): pip install {name or 'it'}"
+            f"{head}expected a package that is not installed ({said}): pip install {missing.name}"
         )
     if "range requests" in said:
         return ConfigError(

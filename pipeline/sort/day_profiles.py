@@ -16,10 +16,11 @@ import numpy.typing as npt
 from calibrators.arithmetic.passes import Array
 from pipeline.files.folders import Folder
 from pipeline.sort.day_counts import add_counts
+from pipeline.sort.day_files import checksum
 from pipeline.sort.day_tables import DayTable
 from pipeline.sort.run_files import Sections, read_run
 
-PROFILE = "profile.npy"
+PROFILE = "profile"
 """The file in a day table's folder."""
 
 _COUNTS = "run-of-counts"
@@ -123,7 +124,8 @@ def profile_day(place: str, table: DayTable, per_unit: float | None) -> Profile:
         kept.remove(_COUNTS)
     content = io.BytesIO()
     np.save(content, np.stack([found.cell.astype(np.float64), found.negatives, found.positives]))
-    kept.replace(PROFILE, content.getvalue())
+    numbers = content.getvalue()
+    kept.replace(PROFILE, checksum(numbers).to_bytes(4, "little") + numbers)
     return found
 
 
@@ -144,10 +146,9 @@ def of_sections(sections: Sections) -> Profile:
 
 
 def _read(folder: str) -> Profile | None:
-    content = Folder.at(folder).read(PROFILE)
-    try:
-        cell, negatives, positives = np.load(io.BytesIO(content or b""))
-    except (ValueError, EOFError):
+    content = Folder.at(folder).read(PROFILE) or b""
+    if len(content) <= 4 or int.from_bytes(content[:4], "little") != checksum(content[4:]):
         return None
+    cell, negatives, positives = np.load(io.BytesIO(content[4:]))
     cells = cell.astype(np.int64)
     return Profile(cells, middle_of(cells), negatives, positives)
