@@ -21,6 +21,7 @@ from logcal.errors import (
     NothingToDoError,
     examples,
 )
+from logcal.storage import with_checksum
 from pipeline.execution import Executor
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.ledger import Ledger
@@ -106,7 +107,7 @@ class Refits:
         self._say({**self.last(), "looked": time.time(), "alarm": self.alarmed})
 
     def _say(self, content: dict[str, Any]) -> None:
-        self.ledger.folder.replace(_STATE, json.dumps(content).encode())
+        self.ledger.folder.replace(_STATE, json.dumps(with_checksum(content)).encode())
         self._last = content
 
     def _damaged(self) -> set[str]:

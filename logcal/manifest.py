@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from logcal import schema
 from logcal.errors import InputRejectedError
-from logcal.storage import parse_json
+from logcal.storage import parse_checked
 
 MOST_BYTES = 64 << 20
 """Of a manifest: a log of 300,000 files is listed in fewer."""
@@ -133,7 +133,7 @@ def read_manifest(path: str, content: bytes) -> dict[str, Any]:
     if len(content) > MOST_BYTES:
         raise _damaged(path, f"a manifest of at most {MOST_BYTES:,} bytes", f"{len(content):,}")
     try:
-        manifest = parse_json(content)
+        manifest = parse_checked(content)
     except ValueError as error:
         raise _damaged(path, "JSON", f"a damaged file ({error})") from None
     found = manifest.get("format_version") if isinstance(manifest, dict) else None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,32 @@ def why_not_opened(error: Exception) -> str:
     if isinstance(error, ValueError):
         return said
     return f"it does not take these options ({said}): correct storage.options for its protocol"
+
+
+_CHECKSUM = "checksum"
+
+
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a checksum (CRC-32) of the rest of it, by which `parse_checked` knows a damaged file."""
+    return {**content, _CHECKSUM: _checksum(content)}
+
+
+def parse_checked(content: str | bytes) -> Any:
+    """As `parse_json`, without the object's checksum; objects of older versions have none.
+
+    Raises
+    ------
+    ValueError
+        As `parse_json`, or the checksum is another.
+    """
+    found = parse_json(content)
+    if isinstance(found, dict) and _CHECKSUM in found and found.pop(_CHECKSUM) != _checksum(found):
+        raise ValueError("its checksum is another")
+    return found
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def parse_json(content: str | bytes) -> Any:

@@ -37,6 +37,7 @@ def with_value(manifest: dict[str, Any], path: str, value: Any) -> bytes:
     if not path:
         return json.dumps(value).encode()
     changed = json.loads(json.dumps(manifest))
+    changed.pop("checksum", None)
     *above, last = path.split("/")
     place = changed
     for name in above:

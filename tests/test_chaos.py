@@ -11,6 +11,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from chaos.__main__ import table
+from chaos.damaged_stores import DAMAGES, stores
 from chaos.inputs import files
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import Fail, Kill, possible, traced
@@ -68,6 +69,13 @@ def test_files_that_may_not_grow(stage, name):
     random = np.random.default_rng(len(name))
     found = [AT_RANDOM["files are limited"](made, random, 0.0) for _ in range(4)]
     assert 75 in {trial.code for trial in found}
+    assert [(trial.moment, trial.problems) for trial in found if trial.problems] == []
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_byte_of_a_store_is_another(stage, tmp_path, name):
+    found = list(stores(8, 5, tmp_path, (name,)))
+    assert len(found) == 8
     assert [(trial.moment, trial.problems) for trial in found if trial.problems] == []
 
 

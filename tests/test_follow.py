@@ -691,7 +691,12 @@ def test_the_ledger_of_another_stream(world):
     with pytest.raises(ConfigError, match="ledger of another"):
         world.ledger().begin({**STREAM, "table": "other"})
     path = Path(f"{world.output}.logcal/stream.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "format": 2}))
+    with pytest.raises(InputRejectedError, match=r"ledger of this stream is damaged .*--rebuild"):
+        world.ledger().begin(STREAM)
+    del content["checksum"]
+    path.write_text(json.dumps({**content, "format": 2}))
     with pytest.raises(InputRejectedError, match="newer logcal"):
         world.ledger().begin(STREAM)
 

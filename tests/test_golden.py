@@ -138,6 +138,7 @@ def newer(golden, name):
     )
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest.pop("checksum", None)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -555,6 +555,7 @@ def test_other_segments_with_a_checksum_that_was_rewritten(published, tmp_path, 
     manifest = json.loads((folder / "manifest.json").read_text())
     content = (folder / name).read_bytes()
     manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    del manifest["checksum"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     reading._read_cached.cache_clear()
     with pytest.raises(InputRejectedError, match=r"\.parquet: expected .*: "):

@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import ConfigError, TemporaryError
-from logcal.storage import open_filesystem, parse_json
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.storage import open_filesystem, parse_checked
 
 _TEMPORARY = ".tmp"
 _BLOCK = 1 << 20
@@ -84,20 +84,23 @@ class Folder:
 
         Raises
         ------
-        TemporaryError
-            There is something else.
+        InputRejectedError
+            It is damaged, or holds something else.
         """
         data = self.read(name)
         if data is None:
             return None
         try:
-            content = parse_json(data)
+            content = parse_checked(data)
         except ValueError as error:
-            raise TemporaryError(
-                f"{self.root}/{name}: expected JSON, found a file that is damaged ({error})"
+            raise InputRejectedError(
+                f"{self.root}/{name}: expected JSON, found a file that is damaged ({error}): restore it, "
+                "or remove it"
             ) from None
         if not isinstance(content, dict):
-            raise TemporaryError(f"{self.root}/{name}: expected an object, found {type(content).__name__}")
+            raise InputRejectedError(
+                f"{self.root}/{name}: expected an object, found {type(content).__name__}: restore it, or remove it"
+            )
         return content
 
     def names(self) -> list[str]:

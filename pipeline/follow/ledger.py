@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
-from logcal.storage import open_filesystem, parse_json
+from logcal.storage import open_filesystem, parse_json, with_checksum
 from pipeline.files.folders import Folder
 from pipeline.files.turns import taking_turns
 
@@ -144,7 +144,7 @@ class Ledger:
 
     def stream(self) -> dict[str, Any] | None:
         """What the stream was when its ledger was begun; None where there is no ledger."""
-        return self.folder.read_json(_STREAM)
+        return self._read(_STREAM)
 
     def begin(self, stream: Mapping[str, Any]) -> None:
         """Begin a ledger, or go on with one of the same stream.
@@ -177,12 +177,37 @@ class Ledger:
 
     # Reading
 
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """As `Folder.read_json`."""
+        try:
+            return self.folder.read_json(name)
+        except InputRejectedError as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> InputRejectedError:
+        return InputRejectedError(
+            f"{self.root}: the ledger of this stream is damaged ({error}): remove this folder, then run "
+            "`logcal follow --rebuild`"
+        )
+
     def load(self) -> Batch | None:
-        """Read what is known; return the batch that was planned and not done, if there is one."""
+        """Read what is known; return the batch that was planned and not done, if there is one.
+
+        Raises
+        ------
+        InputRejectedError
+            The ledger is damaged.
+        """
+        try:
+            return self._load()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._damaged(error) from error
+
+    def _load(self) -> Batch | None:
         self.files, self.waiting, self.facts = {}, {}, {}
         self._states, self._touched = {}, set()
         for partition, number in self._state_numbers():
-            content = self.folder.read_json(self._state(partition, number))
+            content = self._read(self._state(partition, number))
             if content is None or number <= self._states.get(partition, -1):
                 continue
             self._states[partition] = number
@@ -190,7 +215,7 @@ class Ledger:
         self._compacted = max(self._states.values(), default=0)
         self.last = self._compacted
         for number in self._numbers("done"):
-            content = self.folder.read_json(self._path("done", number))
+            content = self._read(self._path("done", number))
             if content is not None:
                 self._apply(number, _done_of(content))
             self.last = max(self.last, number)
@@ -203,7 +228,7 @@ class Ledger:
 
     def _left(self, last: int) -> Batch | None:
         for number in self._numbers("plan"):
-            content = self.folder.read_json(self._path("plan", number)) if number > last else None
+            content = self._read(self._path("plan", number)) if number > last else None
             if content is not None:
                 files = tuple(Source(*file) for file in content["files"])
                 return Batch(number, content["version"], files, tuple(content["removed"]))
@@ -347,7 +372,7 @@ def _number(name: str) -> int:
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    return f"{json.dumps(content, ensure_ascii=True, separators=(',', ':'), allow_nan=False)}\n".encode()
+    return f"{json.dumps(with_checksum(content), ensure_ascii=True, separators=(',', ':'), allow_nan=False)}\n".encode()
 
 
 class Holder:

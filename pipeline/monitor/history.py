@@ -12,6 +12,7 @@ import numpy as np
 
 from calibrators.measures.drift import DriftState, Evidence, alarms
 from logcal.errors import InputRejectedError
+from logcal.storage import with_checksum
 from pipeline.files.folders import Folder
 
 FORMAT = 1
@@ -125,7 +126,7 @@ class History:
             "state": _state(self.state),
             "segments": [{"segment": _key(key), **_state(state)} for key, state in self.segments],
         }
-        return (json.dumps(document, allow_nan=False, indent=1) + "\n").encode()
+        return (json.dumps(with_checksum(document), allow_nan=False, indent=1) + "\n").encode()
 
     @classmethod
     def from_json(cls, document: dict[str, Any], place: str) -> History:

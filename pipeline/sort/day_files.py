@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from logcal.arrow_columns import as_column, as_numpy
-from logcal.storage import parse_json
+from logcal.storage import parse_checked, with_checksum
 from pipeline.files.blobs import read_blob
 from pipeline.files.folders import Folder
 from pipeline.log.label_counts import LabelCounts
@@ -99,8 +99,7 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], sizes:
     kept = [_name(run.path) for run in runs] + ([] if counts is None else [COUNTS])
     place.sync([*kept, *place.matching(BAD_PARTS)])
     facts["checksums"] = _checksums(place, [*kept, SAMPLES, *([] if segments is None else [SEGMENTS])])
-    facts["checksum"] = checksum(json.dumps(facts).encode())
-    place.replace(FACTS, json.dumps(facts).encode())
+    place.replace(FACTS, json.dumps(with_checksum(facts)).encode())
     return Kept(frozenset(files), replace(receipt, runs=runs), counts)
 
 
@@ -167,10 +166,8 @@ def read_day(folder: str) -> Kept | None:
     """A day table, or None where there is none that is whole."""
     place = Folder.at(folder)
     try:
-        facts = parse_json(place.read(FACTS) or b"null")
-        if facts is None or facts.pop("checksum") != checksum(json.dumps(facts).encode()):
-            return None
-        if facts["checksums"] != _checksums(place, list(facts["checksums"])):
+        facts = parse_checked(place.read(FACTS) or b"null")
+        if facts is None or facts["checksums"] != _checksums(place, list(facts["checksums"])):
             return None
         sizes = place.sizes()
         numbers = np.load(io.BytesIO(place.read(SAMPLES) or b""))

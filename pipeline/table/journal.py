@@ -5,20 +5,22 @@
 
 An entry is written before CURRENT moves, and says what CURRENT held. So the journal says of itself which entries took
 effect: one did if the next one found its version, or, for the last, if CURRENT holds it. A run that was killed between
-the two leaves an entry that counts for nothing, and can be run again. Readers pass over lines that are no entries,
-such as one that was never finished.
+the two leaves an entry that counts for nothing, and can be run again. Readers pass over a line that was never finished
+and refuse one that is damaged.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from logcal.storage import parse_json
+from logcal.errors import InputRejectedError
+from logcal.storage import parse_checked, with_checksum
 from pipeline.files.folders import Folder
 
 PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
@@ -28,6 +30,8 @@ UNREADABLE = "(unreadable)"
 """What CURRENT is said to have held where it held no name."""
 _FILE = "journal.jsonl"
 _FOLDER = "journal"
+_UNFINISHED = re.compile(rb'|\{(?:(?!"checksum").)*[^}]|\{|.*"checksum": ?\d*')
+"""Of a line that ends before its checksum does."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Journal:
         """Add an entry, synced; only for one that has the table's turn."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         entry = {k: v for k, v in asdict(Entry(event, version, previous, at, run_id, note)).items() if v}
-        line = f"{json.dumps({'previous': None, **entry})}\n".encode()
+        line = f"{json.dumps(with_checksum({'previous': None, **entry}))}\n".encode()
         if self._folder.local:
             self._folder.append(_FILE, line)
             return
@@ -75,26 +79,37 @@ class Journal:
         self._folder.write(f"{_FOLDER}/{name}", line)
 
     def entries(self) -> list[Entry]:
-        """All entries, oldest first; empty where there is no journal."""
+        """All entries, oldest first; empty where there is no journal.
+
+        Raises
+        ------
+        InputRejectedError
+            One is damaged: nobody can tell any more what was taken back.
+        """
         if self._folder.local:
             text = self._folder.read(_FILE) or b""
-            found = [_entry(line) for line in text.splitlines()]
+            lines = {f"line {number} of {_FILE}": line for number, line in enumerate(text.split(b"\n"), 1)}
         else:
-            found = [_entry(self._folder.read(f"{_FOLDER}/{name}") or b"") for name in self._objects()]
-        return [entry for entry in found if entry is not None]
+            names = [f"{_FOLDER}/{name}" for name in self._objects()]
+            lines = {name: self._folder.read(name) or b"" for name in names}
+        # A killed run may have left half of a line, which took no effect.
+        return [self._entry(name, line) for name, line in lines.items() if not _UNFINISHED.fullmatch(line)]
+
+    def _entry(self, name: str, line: bytes) -> Entry:
+        try:
+            facts: Any = parse_checked(line)
+            wanted = {key: facts.get(key) for key in Entry.__dataclass_fields__}
+            if not all(isinstance(wanted[key], str) for key in ("event", "version", "at")):
+                raise ValueError("it names no event, version and time")
+            return Entry(**wanted)
+        except (ValueError, AttributeError) as error:
+            raise InputRejectedError(
+                f"{self._folder}: expected the history of this table's versions, found {name} damaged ({error}): "
+                "restore it, or remove it if no rollback was there"
+            ) from None
 
     def _objects(self) -> list[str]:
         return [name for name in (self._folder / _FOLDER).names() if name[:1].isdigit()]
-
-
-def _entry(line: bytes) -> Entry | None:
-    try:
-        facts: Any = parse_json(line)
-        wanted = {key: facts.get(key) for key in Entry.__dataclass_fields__}
-    except (ValueError, AttributeError):
-        return None
-    plain = all(value is None or isinstance(value, str) for value in wanted.values())
-    return Entry(**wanted) if plain and wanted["event"] and wanted["version"] else None
 
 
 def moves(entries: Sequence[Entry], now: str | None) -> list[Entry]:

@@ -21,7 +21,7 @@ from logcal.errors import ConfigError, InputRejectedError, examples, listing
 from logcal.manifest import read_manifest
 from logcal.reading import not_given
 from logcal.segment_types import segment_problems
-from logcal.storage import open_filesystem, parse_json
+from logcal.storage import open_filesystem, parse_checked, with_checksum
 from pipeline import schema
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
@@ -305,11 +305,11 @@ class RunIndex:
         """Write it, if it says something else; only for one that has the table's turn."""
         if runs != self._known():
             content = {"format_version": schema.FORMAT_VERSION, "runs": runs}
-            self._folder.replace(INDEX, json.dumps(content).encode())
+            self._folder.replace(INDEX, json.dumps(with_checksum(content)).encode())
 
     def _known(self) -> dict[str, str | None]:
         try:
-            content = parse_json(self._folder.read(INDEX) or b"")
+            content = parse_checked(self._folder.read(INDEX) or b"")
         except ValueError:
             return {}
         if not isinstance(content, dict) or content.get("format_version") != schema.FORMAT_VERSION:

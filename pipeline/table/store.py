@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
+from logcal.storage import with_checksum
 from pipeline import schema
 from pipeline.files.folders import Folder, check_writable, remove
 from pipeline.files.secrets import redacted
@@ -114,7 +115,10 @@ class TableStore(PublishedTable):
                     "files": written,
                 }
                 turn.check()
-                place.write(MANIFEST, json.dumps(redacted(complete), indent=2, allow_nan=False).encode())
+                place.write(
+                    MANIFEST,
+                    json.dumps(with_checksum(redacted(complete)), indent=2, allow_nan=False).encode(),
+                )
                 if staging is not None:
                     self._versions.appear(staging, name)
                 version = Version(name, self._versions.located(name), complete)

@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chaos import inputs, services
+from chaos import damaged_stores, inputs, services
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import possible, traced
 from chaos.trials import AT_RANDOM, AT_WRITES, Trial
@@ -44,7 +44,7 @@ _IMPORTED = (
     "tables",
 )
 _KINDS = (*AT_WRITES, *AT_RANDOM)
-_PARTS = ("writes", "files", "configurations", "store", "cluster")
+_PARTS = ("writes", "files", "configurations", "bytes", "store", "cluster")
 
 
 def disturbed(name: str, trials: int, kinds: Iterable[str], seed: int, folder: Path) -> Iterator[Trial]:
@@ -88,6 +88,8 @@ def campaign(options: argparse.Namespace, folder: Path) -> Iterator[Trial]:
                 yield from inputs.files(options.files if end is None else 300, seed, folder)
             elif part == "configurations":
                 yield from inputs.configurations(options.files if end is None else 300, seed, folder)
+            elif part == "bytes":
+                yield from damaged_stores.stores(10 if end else 4 * trials, seed, folder)
             elif part == "store":
                 yield from services.object_store(trials, seed, folder)
             else:

@@ -42,6 +42,14 @@ def _stream(place: Place) -> None:
     write_log(place.root / "arriving" / "more", 1, 200, 30)
 
 
+def _gone_back(place: Place) -> None:
+    write_log(place.root / "log")
+    for method in ("platt", "histogram", "abb"):
+        place.do(*job("fit", f"calibrator.method={method}"))
+    place.do(*SCENARIOS["tables rollback"].arguments)
+    place.do(*job("fit", "calibrator.method=isotonic"))
+
+
 _VERSION = ("store/ads/CURRENT", "store/ads/versions/*")
 _TABLES = ("store/ads/versions/*/lookup.parquet", "store/ads/versions/*/segments.parquet")
 _NEW = ("window.column=date", "window.last=3d", "calibrator.method=platt")
@@ -65,7 +73,7 @@ DAMAGES = {
             Scenario("follow", _stream, SCENARIOS["follow"].arguments), ("scored.logcal/*",), ("scored/*",)
         ),
         Damage(
-            SCENARIOS["tables rollback"],
+            Scenario("rollback", _gone_back, SCENARIOS["tables rollback"].arguments, repeats=True),
             ("store/ads/journal.jsonl", "store/ads/index.json"),
             ("store/ads/CURRENT",),
         ),
