@@ -19,7 +19,7 @@ from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.source import Source
 from pipeline.table import map_change as map_pairs
 from pipeline.table.lookup_table import cached_segmented_lookup, segmented_files
-from pipeline.table.map_change import TableMaps, change_of_tables, changes_of_pairs
+from pipeline.table.map_change import TableMaps, TwoTables, change_of_tables
 from pipeline.table.segment_maps import SegmentRules
 from tests.test_segments import FACTS, Shuffled, write_log
 
@@ -88,7 +88,7 @@ class Brute:
 
 
 def brute(old: Brute, new: Brute, a: int, b: int, finer: Brute, lowest: float, highest: float) -> list[float]:
-    """As `changes_of_pairs`, of the maps at two places."""
+    """As `TwoTables.changes`, of the maps at two places."""
     inner = {*old.map_of(a).score_hi.tolist(), *new.map_of(b).score_hi.tolist()}
     edges = sorted({lowest, highest} | {x for x in inner if lowest <= x <= highest})
     weighing = finer.map_of(a if finer is old else b)
@@ -139,7 +139,7 @@ def test_equals_a_loop_over_pieces(grid, seed, monkeypatch):
     beside = [(lowest, highest), (lowest, lowest), (lowest - 1, highest + 1), (lowest, lowest + 1)]
     for low, high in beside:
         for old_weighs in (False, True):
-            found = changes_of_pairs(old, new, a, b, old_weighs, low, high)
+            found = TwoTables(old, new, low, high, old_weighs).changes(a, b)
             one, other = Brute(old), Brute(new)
             finer = one if old_weighs else other
             wanted = [brute(one, other, i, j, finer, low, high) for i, j in zip(a, b, strict=True)]
@@ -149,7 +149,7 @@ def test_equals_a_loop_over_pieces(grid, seed, monkeypatch):
 def test_of_no_pairs_nothing_is_found():
     maps = some_maps(np.random.default_rng(0), GRIDS["few"], moved=True)
     none = np.empty(0, np.int64)
-    assert changes_of_pairs(maps, maps, none, none, False, 0.0, 1.0).shape == (5, 0)
+    assert TwoTables(maps, maps, 0.0, 1.0).changes(none, none).shape == (5, 0)
 
 
 def table_of(folder, seed, columns, method, *, lean):

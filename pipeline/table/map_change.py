@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.calibration_map import CalibrationMap, line
+from calibrators.arithmetic.log_odds import log_odds, logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.measures.error_bars import area_under_roc
 from logcal.arrow_columns import as_numpy
@@ -60,7 +62,8 @@ def map_change(old: CalibrationMap, new: CalibrationMap, lowest: float, highest:
     A map says how many of its rows lie in each of its intervals, and not where: they are taken to lie evenly. O(rows of
     both maps).
     """
-    return _changes(TableMaps.of_one(old), TableMaps.of_one(new), [], np.ones(1), lowest, highest).whole
+    both = TwoTables(TableMaps.of_one(old), TableMaps.of_one(new), lowest, highest)
+    return _changes(both, [], np.ones(1)).whole
 
 
 @dataclass(frozen=True)
@@ -126,34 +129,24 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
         A table cannot be read.
     """
     before, after = (TableMaps.of_table(*place) for place in (old, new))
-    if set(old[1]) <= set(new[1]):
-        finer = after
-    elif set(new[1]) <= set(old[1]):
-        finer = before
-    else:
+    old_weighs = not set(old[1]) <= set(new[1])
+    if old_weighs and not set(new[1]) <= set(old[1]):
         return None
+    both, finer = TwoTables(before, after, lowest, highest, old_weighs), before if old_weighs else after
     if finer.lookup is None:
-        return _changes(before, after, [], np.ones(1), lowest, highest)
+        return _changes(both, [], np.ones(1))
     segments = finer.lookup.own_segments
     columns = [segments.column(name).combine_chunks() for name in finer.columns]
     rows = as_numpy(segments.column("rows").combine_chunks())
-    return _changes(before, after, columns, rows, lowest, highest, finer)
+    return _changes(both, columns, rows)
 
 
-def _changes(
-    old: TableMaps,
-    new: TableMaps,
-    columns: list[pa.Array],
-    rows: npt.NDArray[Any],
-    lowest: float,
-    highest: float,
-    finer: TableMaps | None = None,
-) -> TableChange:
-    """columns, rows : the values of the segments of `finer`, and how many rows each has."""
-    finer = finer or new
-    places = [one.places(finer.columns, columns) for one in (old, new)]
+def _changes(both: TwoTables, columns: list[pa.Array], rows: npt.NDArray[Any]) -> TableChange:
+    """columns, rows : the values of the segments of the finer table, and how many rows each has."""
+    finer = both.old if both.old_weighs else both.new
+    places = [one.places(finer.columns, columns) for one in (both.old, both.new)]
     pairs, pair = np.unique((places[0] << 32) | places[1], return_inverse=True)
-    each = changes_of_pairs(old, new, pairs >> 32, pairs & 0xFFFFFFFF, finer is old, lowest, highest)
+    each = both.changes(pairs >> 32, pairs & 0xFFFFFFFF)
     in_all = np.bincount(pair, rows, pairs.size)
     top = int(np.lexsort((-in_all, -each[1]))[0])
     means = each[[0, 3, 4]] @ (in_all / in_all.sum())
@@ -185,10 +178,8 @@ def map_of(version: Version) -> CalibrationMap:
     return cached_lookup_table(version.lookup_path).map
 
 
-_BLOCK = 4096
-"""Pairs that are walked over at once: in between an interrupt is heard."""
-
-_LINES = ("score_hi", "prob_lo", "slope", "anchor")
+_BLOCK = 1 << 16
+"""Pieces that are worked on at once, about: their arrays stay small."""
 
 
 @dataclass(frozen=True)
@@ -235,66 +226,214 @@ class TableMaps:
         moves = None if self.lookup is None else self.lookup.moves
         return places if moves is None else moves.map[places].astype(np.int64)
 
-    def lines(self) -> tuple[Array, ...]:
-        """What says where rows end and which lines they are, as kernels take it."""
-        return tuple(_fixed(self.rows[name]) for name in _LINES)
+    def moved(self, level: Array, piece: Integers, entry: Integers, score: Array) -> Array:
+        """What maps say, moved as an entry of `SegmentedLookup.moves` says.
 
-    def moves(self) -> tuple[Any, ...]:
-        """Numbers of the moves, as kernels take them; empty where there are none."""
+        Parameters
+        ----------
+        level : float64 array, shape (pieces,): what the map says
+        piece, entry, score : arrays, shape (n,): of each probability that is asked for
+        """
         moves = None if self.lookup is None else self.lookup.moves
         if moves is None:
-            return (*(_fixed(np.empty(0)) for _ in range(4)), _fixed(np.empty(0, np.int8)))
-        of = np.empty(0, np.int8) if moves.of is None else moves.of
-        return tuple(_fixed(column) for column in (moves.shift, moves.slope, moves.low, moves.high, of))
+            return level[piece]
+        low, high = (column[entry] for column in self._held_in)
+        shift, slope = moves.shift[entry], moves.slope[entry]
+        # Many entries move the same pieces.
+        found = logistic(shift + slope * np.clip(log_odds(level.clip(5e-324, _BELOW_1))[piece], low, high))
+        level, as_it_is = level[piece], (shift == 0.0) & (slope == 1.0)
+        found[as_it_is] = level[as_it_is]
+        if moves.of is not None:
+            own = np.flatnonzero(moves.of[entry])
+            found[own] = moves.apply(level[own], entry[own].astype(np.int32), score[own])
+        return found
+
+    @cached_property
+    def _held_in(self) -> tuple[Array, Array]:
+        """The log odds that an entry's map is held in."""
+        moves = None if self.lookup is None else self.lookup.moves
+        return (np.empty(0), np.empty(0)) if moves is None else (log_odds(moves.low), log_odds(moves.high))
+
+    def of_maps(self, entry: Integers) -> npt.NDArray[np.bool_]:
+        """Whether an entry's probabilities are constant where its map's are."""
+        moves = None if self.lookup is None else self.lookup.moves
+        return np.ones(entry.size, np.bool_) if moves is None or moves.of is None else moves.of[entry] == 0
 
 
-def _fixed(column: Any) -> Any:
-    """The same array, contiguous and not to be written to, whatever it was: so that a kernel is compiled once."""
-    fixed = np.ascontiguousarray(column).view()
-    fixed.flags.writeable = False
-    return fixed
+@dataclass(frozen=True)
+class TwoTables:
+    """Two tables' maps, and the rows over which pairs of them are compared.
 
-
-def changes_of_pairs(
-    old: TableMaps,
-    new: TableMaps,
-    old_places: Integers,
-    new_places: Integers,
-    old_weighs: bool,
-    lowest: float,
-    highest: float,
-) -> Array:
-    """How far the maps of two tables are apart, pair by pair.
-
-    Parameters
+    Attributes
     ----------
-    old_places, new_places : int64 arrays, shape (pairs,): what the rows of each pair go through
-    old_weighs : whether the old maps say where the rows lie, instead of the new ones
     lowest, highest : of the scores of those rows; finite
-
-    Returns
-    -------
-    float64 array, shape (5, pairs)
-        In the order of `MapChange`: mean of |new - old|, the largest of it and where, the means of old and of new.
-
-    Notes
-    -----
-    O(rows of both maps) a pair; beside the result, memory for one pair.
+    old_weighs : whether the old maps say where the rows lie, instead of the new ones
     """
-    from pipeline._kernels import map_pairs
 
-    old_map, new_map = old.maps_at(old_places), new.maps_at(new_places)
-    found = np.empty((5, old_places.size))
-    order = np.lexsort((new_map, old_map))
-    starts = [np.asarray(one.starts, np.int64) for one in (old, new)]
-    weight = _fixed((old if old_weighs else new).rows["weight"])
-    sides = [(_fixed(begin), one.lines(), one.moves()) for begin, one in zip(starts, (old, new), strict=True)]
-    for first in range(0, order.size, _BLOCK):
-        some = order[first : first + _BLOCK]
-        block = np.empty((5, some.size))
-        pairs = (old_map[some], new_map[some], old_places[some], new_places[some])
-        map_pairs.changes(
-            *pairs, *sides[0], *sides[1], weight, old_weighs, float(lowest), float(highest), block
+    old: TableMaps
+    new: TableMaps
+    lowest: float
+    highest: float
+    old_weighs: bool = False
+
+    def changes(self, old_places: Integers, new_places: Integers) -> Array:
+        """How far the maps are apart, pair by pair.
+
+        Parameters
+        ----------
+        old_places, new_places : int64 arrays, shape (pairs,): what the rows of each pair go through
+
+        Returns
+        -------
+        float64 array, shape (5, pairs)
+            In the order of `MapChange`: mean of |new - old|, the largest of it and where, the means of old and of new.
+
+        Notes
+        -----
+        O(rows of both maps) a pair.
+        """
+        sides = (self.old, self.new)
+        maps = [one.maps_at(places) for one, places in zip(sides, (old_places, new_places), strict=True)]
+        found = np.empty((5, old_places.size))
+        order = np.lexsort((maps[1], maps[0]))
+        lengths = [np.diff(one.starts)[own][order] for one, own in zip(sides, maps, strict=True)]
+        block = np.cumsum(lengths[0] + lengths[1]) // _BLOCK
+        for some in np.split(order, np.flatnonzero(np.diff(block)) + 1) if order.size else []:
+            own_maps = np.stack([own[some] for own in maps])
+            found[:, some] = self._block(own_maps, (old_places[some], new_places[some]))
+        return found
+
+    def _block(self, maps: Integers, places: tuple[Integers, Integers]) -> Array:
+        """`changes` of some pairs. maps : int64 array, shape (2, pairs): equal pairs follow each other."""
+        # Where segments move maps, many pairs are of the same two maps: their pieces are found once.
+        new = np.append(True, (maps[:, 1:] != maps[:, :-1]).any(axis=0))
+        pieces = self._pieces(maps[:, new])
+        own = np.cumsum(new) - 1
+        at, pair = _ranges(pieces.starts[:-1][own], np.diff(pieces.starts)[own])
+        old, after = self._values(pieces, at, 1, [own[pair] for own in places])
+        constant = pieces.flat[0][at] & pieces.flat[1][at]
+        for one, own in zip((self.old, self.new), places, strict=True):
+            constant &= one.of_maps(own)[pair]
+        # Of pieces on which either map changes, the first and the last score count as well.
+        changing = np.flatnonzero(~constant)
+        apart, where, whose = [np.abs(after - old)], [_POINTS * at + np.where(constant, 0, 1)], [pair]
+        for point in (0, 2):
+            ends = self._values(pieces, at[changing], point, [own[pair[changing]] for own in places])
+            apart.append(np.abs(ends[1] - ends[0]))
+            where.append(_POINTS * at[changing] + point)
+            whose.append(pair[changing])
+        pairs, all_apart, of_pair = maps.shape[1], np.concatenate(apart), np.concatenate(whose)
+        largest, lowest = np.zeros(pairs), np.full(pairs, pieces.points.size)
+        np.maximum.at(largest, of_pair, all_apart)
+        # The lowest score of those where maps are farthest apart.
+        top = np.flatnonzero(all_apart == largest[of_pair])
+        np.minimum.at(lowest, of_pair[top], np.concatenate(where)[top])
+        farthest = np.where(largest > 0, pieces.points.ravel()[lowest], self.lowest)
+        share = pieces.share[at]
+        mean, mean_old, mean_new = (
+            np.bincount(pair, share * column, pairs) for column in (apart[0], old, after)
         )
-        found[:, some] = block
-    return found
+        return np.stack([mean, largest, farthest, mean_old, mean_new])
+
+    def _values(self, pieces: _Pieces, at: Integers, point: int, entries: list[Integers]) -> list[Array]:
+        """What either table says at a point of pieces."""
+        score = pieces.points[at, point]
+        return [
+            one.moved(level[:, point], at, entry, score)
+            for one, level, entry in zip((self.old, self.new), pieces.levels, entries, strict=True)
+        ]
+
+    def _pieces(self, maps: Integers) -> _Pieces:
+        """Find the pieces of pairs of maps. maps : int64 array, shape (2, pairs)."""
+        low, high, pair, rows = self._edges(maps)
+        pairs = maps.shape[1]
+        # Lines, so the ends of a piece are the farthest; the upper one is not part of it.
+        points = np.stack([low, low / 2 + high / 2, np.maximum(low, np.nextafter(high, -np.inf))], axis=1)
+        middle = [own.copy() for own in rows]
+        rounded = np.flatnonzero((points[:, 1] < low) | (points[:, 1] >= high))
+        for row, one, own in zip(middle, (self.old, self.new), maps, strict=True):
+            row[rounded] = _row_at(one, own[pair[rounded]], points[rounded, 1])
+        finer, row = (self.old, middle[0]) if self.old_weighs else (self.new, middle[1])
+        # The rows of an interval of the finer table lie evenly in it.
+        run = np.cumsum(np.append(False, (np.diff(pair) > 0) | (np.diff(row) != 0)))
+        width, pieces_of_run = np.bincount(run, high - low)[run], np.bincount(run)[run]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = finer.rows["weight"][row] * np.where(width > 0, (high - low) / width, 1 / pieces_of_run)
+            whole = np.bincount(pair, share, pairs)[pair]
+            share = np.where(whole > 0, share / whole, 1 / np.bincount(pair, minlength=pairs)[pair])
+        # Pieces without rows change nothing: most of the gaps of isotonic maps.
+        kept = np.flatnonzero(share)
+        points = points[kept]
+        levels, flat = [], []
+        for one, first, mid in zip((self.old, self.new), rows, middle, strict=True):
+            at = np.stack([first, mid, first], axis=1)[kept]
+            levels.append(line(points, *(one.rows[name][at] for name in ("prob_lo", "slope", "anchor"))))
+            flat.append((one.rows["slope"][at[:, 0]] == 0.0) & (at[:, 0] == at[:, 1]))
+        starts = np.searchsorted(pair[kept], np.arange(pairs + 1))
+        return _Pieces(points, share[kept], levels, flat, starts)
+
+    def _edges(self, maps: Integers) -> tuple[Array, Array, Integers, list[Integers]]:
+        """Find the ends of the pieces of pairs of maps within the scores, their pair, and either map's row there."""
+        pairs = np.arange(maps.shape[1])
+        edges, whose, origin = [np.full(pairs.size, self.lowest)], [pairs], [np.full(pairs.size, 2)]
+        for number, (one, own) in enumerate(zip((self.old, self.new), maps, strict=True)):
+            at, of = _ranges(one.starts[own], np.diff(one.starts)[own] - 1)
+            edge = np.maximum(one.rows["score_hi"][at], self.lowest)
+            inside = edge <= self.highest
+            edges.append(edge[inside])
+            whose.append(of[inside])
+            origin.append(np.full(edges[-1].size, number))
+        # By pair and edge: of each pair there are two ascending runs, which a stable sort merges.
+        together = np.argsort(np.concatenate(whose), kind="stable")
+        keys = np.empty(together.size, np.complex128)
+        keys.real, keys.imag = (np.concatenate(column)[together] for column in (whose, edges))
+        order = np.argsort(keys, kind="stable")
+        edge, own_pair, side = keys.imag[order], keys.real[order], np.concatenate(origin)[together][order]
+        # The last of equal edges; where several scores lie between the ends, that at the highest one has no piece.
+        last = np.append((own_pair[1:] != own_pair[:-1]) | (edge[1:] != edge[:-1]), True)
+        piece = np.flatnonzero(last & ((edge < self.highest) | (self.lowest == self.highest)))
+        begin = np.searchsorted(own_pair, pairs)
+        of, rows = own_pair[piece].astype(np.int64), []
+        for number, (one, own) in enumerate(zip((self.old, self.new), maps, strict=True)):
+            passed = np.append(0, np.cumsum(side == number))
+            rows.append(one.starts[own][of] + passed[piece + 1] - passed[begin][of])
+        low = edge[piece]
+        high = np.append(low[1:], self.highest)
+        high[np.append(np.diff(of) > 0, True)] = self.highest
+        return low, high, of, rows
+
+
+_BELOW_1 = 1.0 - 2.0**-53
+
+_POINTS = 3
+"""Of a piece that maps are compared at: its first score, its middle, its last score."""
+
+
+class _Pieces(NamedTuple):
+    """Pieces between neighbouring edges of the two maps of each pair, where there are rows.
+
+    points : float64 array, shape (pieces, points). share : of the pair's rows. levels : what either map says at the
+    points; flat : whether these are equal. starts : where each pair's pieces begin, and the end
+    """
+
+    points: Array
+    share: Array
+    levels: list[Array]
+    flat: list[npt.NDArray[np.bool_]]
+    starts: Integers
+
+
+def _ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """The whole numbers from each start on, and the place of the start that each comes from."""
+    of = np.repeat(np.arange(counts.size), counts)
+    return np.arange(of.size) - np.repeat(np.cumsum(counts) - counts - starts, counts), of
+
+
+def _row_at(maps: TableMaps, own: Integers, score: Array) -> Integers:
+    """The row that each finite score lies in, of the map whose number is given with it."""
+    row, end, hi = maps.starts[own], maps.starts[own + 1] - 1, maps.rows["score_hi"]
+    while (row < end).any():
+        middle = (row + end) >> 1
+        passed = hi[middle] <= score
+        row, end = np.where((row < end) & passed, middle + 1, row), np.where(passed, end, middle)
+    return row
