@@ -1,21 +1,15 @@
 """BBQ against a direct loop over rows, models and bins with scipy's log-beta."""
 
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.special import betaln
 
 from calibrators._kernels import binnings
-from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.arithmetic.passes import Place, Points, collapse
+from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods import binnings as family
-from calibrators.methods import placed_edges
 from calibrators.methods.bbq import BBQ
-from calibrators.methods.placed_edges import layout_and_edges_pass
 
 
 def bins_of_rows(s, ends):
@@ -147,52 +141,6 @@ def test_number_of_models_is_exact_where_the_cube_root_is_whole():
 def in_parts(points, cuts):
     bounds = [0, *sorted(cuts), points.score.size]
     return [Points(*(column[a:b] for column in points)) for a, b in pairwise(bounds)]
-
-
-def run_placed(request, pieces):
-    rows = [int(piece.weight.sum()) for piece in pieces]
-    places = [Place(sum(rows[:i]), sum(rows)) for i in range(len(rows))]
-    states = [request.placed(piece, place) for piece, place in zip(pieces, places, strict=True)]
-    return request.combine(states)
-
-
-@given(st.data())
-def test_parts_that_know_their_places_need_one_pass(data):
-    size = data.draw(st.integers(2, 400), label="points")
-    rng = np.random.default_rng(data.draw(st.integers(0, 99), label="seed"))
-    longest = data.draw(st.sampled_from([1, 3, 40]), label="longest tie")
-    weight = np.where(rng.random(size) < 0.5, rng.integers(1, longest, size, endpoint=True), 1).astype(float)
-    if data.draw(st.sampled_from([False, False, True]), label="one of very many rows"):
-        weight[rng.integers(size)] = 2.0**33
-    points = Points(np.sort(rng.random(size)), weight, np.floor(weight * rng.random(size)))
-    pieces = in_parts(points, data.draw(st.sets(st.integers(1, size - 1), max_size=6), label="cuts"))
-    C = data.draw(st.sampled_from([1.0, 10.0]), label="C")
-    family_of = partial(family.binning_family, C=C, authors=False, per_bin=False)
-    layout, edges = run_placed(layout_and_edges_pass(family_of), pieces)
-    expected = layout_of([part_totals(piece) for piece in pieces])
-    assert (layout.weight, layout.positives) == (expected.weight, expected.positives)
-    later = family.edges_pass(layout, family_of(layout.weight), None)
-    for column, other in zip(edges, later.combine([later.chunk(piece) for piece in pieces]), strict=True):
-        np.testing.assert_array_equal(column, other)
-
-
-def test_very_many_edges_are_looked_for_when_it_is_known_that_ties_leave_few(monkeypatch):
-    s, z = simulated(3000, 4, decimals=2)
-    points = collapse(s, z)
-    expected = BBQ(cuts="frequency").fit(s, z)
-    monkeypatch.setattr(placed_edges, "MOST_EDGES", 1000)
-    pieces = in_parts(points, [30, 60])
-    asked = []
-
-    def run(request):
-        asked.append(request)
-        if request.placed is not None:
-            return run_placed(request, pieces)
-        return request.combine([request.chunk(piece) for piece in pieces])
-
-    found = BBQ(cuts="frequency").fit_passes(run)
-    assert len(asked) == 2
-    np.testing.assert_array_equal(found.predict(s), expected.predict(s))
 
 
 def test_points_beyond_one_block_of_the_kernel():

@@ -50,9 +50,6 @@ class Calibrator(Parameters, ABC):
     single_pass: bool = False
     """Whether `_passes` asks for exactly one pass: then a score table need not be written for it."""
 
-    single_placed_pass: bool = False
-    """The same where the first pass is carried out `placed`: see `Pass`."""
-
     fitted_for_segments: bool = False
     """Whether `for_segments` can be asked only once it is fitted."""
 

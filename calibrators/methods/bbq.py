@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from numbers import Real
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +20,6 @@ from calibrators.methods.binnings import (
     log_marginal_likelihoods,
     score_sum_pass,
 )
-from calibrators.methods.placed_edges import layout_and_edges_pass
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -93,8 +91,7 @@ class BBQ(Calibrator):
     -----
     Exact: only the cumulative counts at the models' edges are needed. Gathered is one entry for each
     distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. Two passes
-    (three for reference='authors'; with cuts='frequency' one where parts know their places); O(m + C**2 N**(2/3))
-    time.
+    (three for reference='authors'); O(m + C**2 N**(2/3)) time.
 
     References
     ----------
@@ -141,11 +138,6 @@ class BBQ(Calibrator):
         if self.cuts not in ("rarer", "frequency"):
             raise ValueError(f"cuts: expected 'rarer' or 'frequency', found {self.cuts!r}")
 
-    @property
-    def single_placed_pass(self) -> bool:  # type: ignore[override]
-        """Whether one pass is enough where parts know their places: where edges follow the observations alone."""
-        return self.reference == "paper" and self.cuts == "frequency"
-
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: the distinct edges of the models; with weights their number is not known before."""
         edges = 0.3 * float(self.C) ** 2 * points ** (2 / 3) + 1000
@@ -153,23 +145,18 @@ class BBQ(Calibrator):
 
     def _passes(self) -> Passes:
         authors = self.reference == "authors"
-        family_of = partial(
-            binning_family,
-            C=float(self.C),
+        layout = yield layout_pass()
+        _check_range(layout)
+        family = binning_family(
+            layout.weight,
+            float(self.C),
             authors=authors,
             per_bin=self.prior == "per_bin",
             balanced=self.cuts == "rarer",
         )
-        if authors or self.cuts == "rarer":
-            layout, edges = (yield layout_pass()), None
-        else:
-            layout, edges = yield layout_and_edges_pass(family_of)
-        _check_range(layout)
-        family = family_of(layout.weight)
         check_edges(family, layout)
-        if edges is None:
-            before = (yield score_sum_pass()) if authors else None
-            edges = yield edges_pass(layout, family, before)
+        before = (yield score_sum_pass()) if authors else None
+        edges = yield edges_pass(layout, family, before)
         scores, sizes = log_marginal_likelihoods(layout, family, edges)
         kept, weight = select_models(scores, self.rho, authors=authors)
         self.models_ = BinningModels(family.bins[kept], sizes[kept], scores[kept], weight / math.fsum(weight))

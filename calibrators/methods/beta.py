@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import beta as kernel
+from calibrators._kernels import log_loss as kernel
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points, blocks_of
@@ -184,11 +184,10 @@ def _evaluation_pass(layout: Layout, at: Array) -> Pass:
 
 
 def _sums(at: Array, unit: float, points: Points) -> npt.NDArray[np.int64]:
-    sums = np.zeros((kernel.SUMS, 2), np.int64)
-    for some in blocks_of(points):
-        sums += kernel.loss_and_derivatives(
-            *_logs(some.score), some.weight, some.positives, *at.tolist(), unit
-        )
+    sums = np.zeros((10, 2), np.int64)
+    for score, weight, positives in blocks_of(points):
+        terms = np.stack(_logs(score))
+        sums += kernel.loss_and_derivatives(terms, positives, weight - positives, at, unit, unit)
     return sums
 
 

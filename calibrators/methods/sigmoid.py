@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import sigmoid as kernel
-from calibrators._kernels.log_loss_sums import LOW_BITS
+from calibrators._kernels import log_loss as kernel
 from calibrators.arithmetic.cumulative import Layout
 from calibrators.arithmetic.passes import Pass, Points, blocks_of
 
@@ -153,12 +152,11 @@ def _sums_in_part(
     units: tuple[float, float],
     points: Points,
 ) -> npt.NDArray[np.int64]:
-    sums = np.zeros((kernel.SUMS, 2), np.int64)
-    for some in blocks_of(points):
-        x = sigmoid.scale.x(some.score) - sigmoid.shift
-        sums += kernel.loss_and_derivatives(
-            x, some.weight, some.positives, one, zero, sigmoid.a, sigmoid.b, *units
-        )
+    at, sums = np.array([sigmoid.a, sigmoid.b]), np.zeros((len(Evaluation._fields), 2), np.int64)
+    for score, weight, k in blocks_of(points):
+        x = sigmoid.scale.x(score) - sigmoid.shift
+        hit, miss = (k * a + (weight - k) * b for a, b in zip(one, zero, strict=True))
+        sums += kernel.loss_and_derivatives(x[None], hit, miss, at, *units)
     return sums
 
 
@@ -168,11 +166,12 @@ def _total(units: tuple[float, float], parts: list[npt.NDArray[np.int64]]) -> Ev
 
 
 def whole_totals(unit: float, parts: list[npt.NDArray[np.int64]]) -> list[float]:
-    """What the sums of parts that `log_loss_sums.add_whole` made add up to, correctly rounded."""
+    """What the sums of parts that `log_loss.add_whole` made add up to, correctly rounded."""
     totals = [
-        sum((int(high) << LOW_BITS) + int(low) for high, low in rows) for rows in zip(*parts, strict=True)
+        sum((int(high) << kernel.LOW_BITS) + int(low) for high, low in rows)
+        for rows in zip(*parts, strict=True)
     ]
-    return [math.ldexp(float(total), -LOW_BITS) / unit for total in totals]
+    return [math.ldexp(float(total), -kernel.LOW_BITS) / unit for total in totals]
 
 
 def evaluation_pass(layout: Layout, sigmoid: Sigmoid) -> Pass:

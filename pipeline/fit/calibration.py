@@ -180,7 +180,7 @@ def needs_table(calibrator: Calibrator, weighted: bool, interval: str = NONE) ->
     """
     if interval == VENN_ABERS or (interval == BAND and weighted):
         return True
-    return not (calibrator.single_pass or (calibrator.single_placed_pass and not weighted))
+    return not calibrator.single_pass
 
 
 def placed(rows: SortedRows, calibrator: Calibrator, interval: str = NONE) -> SortedRows:

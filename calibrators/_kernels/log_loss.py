@@ -1,4 +1,4 @@
-"""The logistic log loss of points and its derivatives by the argument; and sums without regard to order."""
+"""The log loss of a logistic model and its derivatives, summed without regard to order."""
 
 import math
 
@@ -8,7 +8,7 @@ from calibrators._kernels.compiled import kernel
 
 LOW_BITS = 30
 
-BLOCK = 2048
+_BLOCK = 2048
 """Points that are worked on at a time: their terms stay in the processor's nearest cache."""
 
 
@@ -69,3 +69,54 @@ def add_product(left, right, product, scale, sums):
     for i in range(left.size):
         product[i] = left[i] * right[i]
     add_whole(product, scale, sums)
+
+
+@kernel
+def loss_and_derivatives(terms, hit, miss, at, scale, fine):
+    """Sums over points of the log loss of sigmoid(at[0] terms[0] + ... + at[-1]), its gradient and its Hessian.
+
+    Parameters
+    ----------
+    terms : float64 array, shape (terms, m), m < 2**32
+    hit, miss : float64 arrays, shape (m,): the weights of positive and of negative labels
+    at : float64 array, shape (terms + 1,): the coefficients, and the constant
+    scale : power of 2 with scale * (sum of the absolute terms of any sum) < 2**62
+    fine : the same of the derivatives' sums alone
+
+    Returns
+    -------
+    int64 array, shape (sums, 2), as `add_whole` has it
+        Loss; gradient; the upper triangle of the Hessian, row by row.
+    """
+    n = at.size
+    sums = np.zeros((1 + n + n * (n + 1) // 2, 2), np.int64)
+    arguments, losses = np.empty(_BLOCK), np.empty(_BLOCK)
+    slopes, curvatures, by_terms, products = (
+        np.empty(_BLOCK),
+        np.empty(_BLOCK),
+        np.empty(_BLOCK),
+        np.empty(_BLOCK),
+    )
+    for start in range(0, hit.size, _BLOCK):
+        stop = min(start + _BLOCK, hit.size)
+        m = stop - start
+        z, loss, slope, curvature = arguments[:m], losses[:m], slopes[:m], curvatures[:m]
+        by_term, product = by_terms[:m], products[:m]
+        for i in range(m):
+            total = at[0] * terms[0, start + i]
+            for j in range(1, n - 1):
+                total += at[j] * terms[j, start + i]
+            z[i] = total + at[n - 1]
+        loss_and_two_derivatives(z, hit[start:stop], miss[start:stop], loss, slope, curvature)
+        add_whole(loss, scale, sums[0])
+        q = 1 + n
+        for j in range(n - 1):
+            term = terms[j, start:stop]
+            add_product(slope, term, product, fine, sums[1 + j])
+            add_product(curvature, term, by_term, fine, sums[q + n - 1 - j])
+            for k in range(j, n - 1):
+                add_product(by_term, terms[k, start:stop], product, fine, sums[q + k - j])
+            q += n - j
+        add_whole(slope, fine, sums[n])
+        add_whole(curvature, fine, sums[q])
+    return sums
