@@ -32,6 +32,8 @@ there up to a limit does merge by then. So parts of the runs may be merged apart
 and the path be continued from the blocks that this leaves.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
@@ -44,13 +46,39 @@ _DOUBT = 2.0**-49  # relative error, with room to spare, of sums and products of
 _NEVER_SURE = -1.0  # a bound below every lambda: of a block next to what is not known
 
 
+class Merging(NamedTuple):
+    """Blocks of runs on their way along the path.
+
+    block : float64 array, shape (r, 2 or 4): weight and positives of each block, and their low parts
+    ids : integer array, shape (r, 2): its node and its last run
+    falls : bool array, shape (r,): whether the gap after each run falls
+    death : float64 array, shape (r - 1,): the lambda at which each gap closed
+    child, total : of each closed gap the nodes that it joined and the sums of the block; empty where nobody wants them
+    whole : whether all sums are whole numbers below 2**53 (there are no low parts then)
+    open_ends : whether unknown blocks lie beyond both ends. The first and the last block then stay as they are.
+    """
+
+    block: Any
+    ids: Any
+    falls: Any
+    death: Any
+    child: Any
+    total: Any
+    whole: bool
+    open_ends: bool
+
+
 @kernel(inline=True)
-def _meeting(ki, ki_low, wi, wi_low, kj, kj_low, wj, wj_low, falls, left, right, whole):
+def _meeting(one, other, gaps, whole):
     """The lambda at which the levels of neighbours i and j meet, infinite if never, as things stand.
 
-    falls, left, right : whether the gap between them falls, the one left of i, and the one right of j.
+    one, other : of i and j positives and weight, each with its low part
+    gaps : whether the gap between them falls, the one left of i, and the one right of j
     whole : whether all sums are whole numbers below 2**53 (the low parts are then not looked at).
     """
+    ki, ki_low, wi, wi_low = one
+    kj, kj_low, wj, wj_low = other
+    falls, left, right = gaps
     # A block moves (and then towards any neighbour) unless the gaps on both its sides fall, or both rise.
     i_moves = left != falls
     j_moves = right != falls
@@ -89,37 +117,44 @@ def _meeting(ki, ki_low, wi, wi_low, kj, kj_low, wj, wj_low, falls, left, right,
     return 0.0 if dh <= 0.0 else np.inf
 
 
+@kernel(inline=True)
+def _falls(i, path):
+    """Whether the gap after block i falls."""
+    return path.falls[path.ids[i, 1]]
+
+
 @kernel
-def _meet(i, j, left, block, ids, falls, death, whole):
+def _meet(i, j, left, path):
     """Meeting time of the neighbouring blocks i and j; left: whether the gap left of i falls.
 
     Not before either was formed: a meeting time that rounding puts before that means now.
     """
-    if whole:
-        t = _meeting(
-            block[i, 1], 0.0, block[i, 0], 0.0, block[j, 1], 0.0, block[j, 0], 0.0,
-            falls[ids[i, 1]], left, falls[ids[j, 1]], True,
-        )  # fmt: skip
+    block, gaps = path.block, (_falls(i, path), left, _falls(j, path))
+    if path.whole:
+        t = _meeting((block[i, 1], 0.0, block[i, 0], 0.0), (block[j, 1], 0.0, block[j, 0], 0.0), gaps, True)
     else:
-        t = _meeting(
-            block[i, 1], block[i, 3], block[i, 0], block[i, 2], block[j, 1], block[j, 3], block[j, 0], block[j, 2],
-            falls[ids[i, 1]], left, falls[ids[j, 1]], False,
-        )  # fmt: skip
-    if ids[i, 0] >= 0:
-        t = max(t, death[ids[i, 0]])
-    if ids[j, 0] >= 0:
-        t = max(t, death[ids[j, 0]])
+        one = (block[i, 1], block[i, 3], block[i, 0], block[i, 2])
+        t = _meeting(one, (block[j, 1], block[j, 3], block[j, 0], block[j, 2]), gaps, False)
+    if path.ids[i, 0] >= 0:
+        t = max(t, path.death[path.ids[i, 0]])
+    if path.ids[j, 0] >= 0:
+        t = max(t, path.death[path.ids[j, 0]])
     return t
 
 
 @kernel
-def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other, w_other):
+def _earliest(t, change, free, other, moves, path):
     """A lower bound on the meeting of two neighbours, one of them free to change from `change` on.
 
-    t : when they meet if neither changes.
-    free_moves, other_moves : whether they move as they stand.
-    upper : whether the free one has the higher level.
+    t : when they meet if neither changes
+    free, other : the blocks
+    moves : whether they move as they stand
     """
+    free_moves, other_moves = moves
+    k_free, w_free = path.block[free, 1], path.block[free, 0]
+    k_other, w_other = path.block[other, 1], path.block[other, 0]
+    # Whether the free one has the higher level.
+    upper = _falls(free, path) if free < other else not _falls(other, path)
     if free_moves or t <= change:
         return t
     # The free one stays where it is until `change`, then moves at full speed.
@@ -136,74 +171,74 @@ def _earliest(t, change, free_moves, other_moves, upper, k_free, w_free, k_other
 
 
 @kernel
-def _join(i, j, t, block, ids, death, child, total, whole):
+def _join(i, j, t, path):
     """Put the union of the neighbouring blocks i and j, formed at t, in the place of i.
 
     child, total : empty where nobody wants the tree.
     """
-    gap = ids[i, 1]
-    death[gap] = t
-    if whole:
+    block, gap = path.block, path.ids[i, 1]
+    path.death[gap] = t
+    if path.whole:
         block[i, 0] += block[j, 0]
         block[i, 1] += block[j, 1]
     else:
-        block[i, 0], block[i, 2] = add_pairs(block[i, 0], block[i, 2], block[j, 0], block[j, 2])
-        block[i, 1], block[i, 3] = add_pairs(block[i, 1], block[i, 3], block[j, 1], block[j, 3])
-    if child.shape[0] > 0:
-        child[gap, 0] = ids[i, 0]
-        child[gap, 1] = ids[j, 0]
-        total[gap, 0] = block[i, 0]
-        total[gap, 1] = block[i, 1]
-    ids[i, 0] = gap
-    ids[i, 1] = ids[j, 1]
+        path.block[i, 0], path.block[i, 2] = add_pairs(
+            path.block[i, 0], path.block[i, 2], path.block[j, 0], path.block[j, 2]
+        )
+        path.block[i, 1], path.block[i, 3] = add_pairs(
+            path.block[i, 1], path.block[i, 3], path.block[j, 1], path.block[j, 3]
+        )
+    if path.child.shape[0] > 0:
+        path.child[gap, 0] = path.ids[i, 0]
+        path.child[gap, 1] = path.ids[j, 0]
+        path.total[gap, 0] = path.block[i, 0]
+        path.total[gap, 1] = path.block[i, 1]
+    path.ids[i, 0] = gap
+    path.ids[i, 1] = path.ids[j, 1]
 
 
 @kernel
-def _move(i, o, block, ids, whole):
+def _move(i, o, path):
     """Copy block i to place o."""
-    for column in range(2 if whole else 4):
-        block[o, column] = block[i, column]
-    ids[o, 0] = ids[i, 0]
-    ids[o, 1] = ids[i, 1]
+    for column in range(2 if path.whole else 4):
+        path.block[o, column] = path.block[i, column]
+    path.ids[o, 0] = path.ids[i, 0]
+    path.ids[o, 1] = path.ids[i, 1]
 
 
 @kernel
-def _right_bounds(m, block, ids, falls, death, whole, open_ends):
+def _right_bounds(m, path):
     """B of each of the m blocks: it does not merge across its right gap before, as long as it does not change."""
     bounds = np.empty(m)
-    bounds[m - 1] = _NEVER_SURE if open_ends else np.inf
+    bounds[m - 1] = _NEVER_SURE if path.open_ends else np.inf
     for i in range(m - 2, -1, -1):
         j = i + 1
-        left = i > 0 and falls[ids[i - 1, 1]]
-        gap = falls[ids[i, 1]]
-        t = _meet(i, j, left, block, ids, falls, death, whole)
-        known = not open_ends or j < m - 1
-        bounds[i] = _earliest(
-            t, bounds[j], known and falls[ids[j, 1]] != gap, left != gap, not gap,
-            block[j, 1], block[j, 0], block[i, 1], block[i, 0],
-        )  # fmt: skip
+        left = i > 0 and _falls(i - 1, path)
+        gap = _falls(i, path)
+        t = _meet(i, j, left, path)
+        known = not path.open_ends or j < m - 1
+        bounds[i] = _earliest(t, bounds[j], j, i, (known and _falls(j, path) != gap, left != gap), path)
     return bounds
 
 
 @kernel
-def _left_bounds(m, block, ids, falls, death, whole, open_ends):
+def _left_bounds(m, path):
     """A of each of the m blocks: it does not merge across its left gap before, as long as it does not change."""
     bounds = np.empty(m)
-    bounds[0] = _NEVER_SURE if open_ends else np.inf
+    bounds[0] = _NEVER_SURE if path.open_ends else np.inf
     for i in range(1, m):
-        left = i > 1 and falls[ids[i - 2, 1]]
-        gap = falls[ids[i - 1, 1]]
-        t = _meet(i - 1, i, left, block, ids, falls, death, whole)
-        known = not open_ends or i > 1
+        left = i > 1 and _falls(i - 2, path)
+        gap = _falls(i - 1, path)
+        t = _meet(i - 1, i, left, path)
+        known = not path.open_ends or i > 1
         bounds[i] = _earliest(
-            t, bounds[i - 1], known and left != gap, falls[ids[i, 1]] != gap, gap,
-            block[i - 1, 1], block[i - 1, 0], block[i, 1], block[i, 0],
-        )  # fmt: skip
+            t, bounds[i - 1], i - 1, i, (known and left != gap, _falls(i, path) != gap), path
+        )
     return bounds
 
 
 @kernel
-def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole, open_ends):
+def _sweep(m, limit, bounds, stack, path):
     """Merge, from left to right, what may be merged whatever the order. Returns the number of blocks left.
 
     bounds : float64 array, shape (m,): B of every block; or (0,), for blocks that are runs: then they are not
@@ -211,11 +246,11 @@ def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whol
     stack : float64 scratch, shape (m, 2): meeting time with the block before, and A.
     open_ends : whether unknown blocks lie beyond both ends. The first and the last block then stay as they are.
     """
-    end = _NEVER_SURE if open_ends else np.inf
+    end = _NEVER_SURE if path.open_ends else np.inf
     o = 0
     ahead = np.inf
     for j in range(m):
-        _move(j, o, block, ids, whole)
+        _move(j, o, path)
         top = o
         o += 1
         fresh = True
@@ -227,35 +262,43 @@ def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whol
                     stack[0, 0] = np.inf
                     stack[0, 1] = end
                     continue
-                left = i > 1 and falls[ids[i - 2, 1]]
-                gap = falls[ids[i - 1, 1]]
-                t = ahead if fresh else _meet(i - 1, i, left, block, ids, falls, death, whole)
+                left = i > 1 and _falls(i - 2, path)
+                gap = _falls(i - 1, path)
+                t = ahead if fresh else _meet(i - 1, i, left, path)
                 stack[i, 0] = t
-                known = not open_ends or i > 1
+                known = not path.open_ends or i > 1
                 stack[i, 1] = _earliest(
-                    t, stack[i - 1, 1], known and left != gap, falls[ids[i, 1]] != gap, gap,
-                    block[i - 1, 1], block[i - 1, 0], block[i, 1], block[i, 0],
-                )  # fmt: skip
+                    t,
+                    stack[i - 1, 1],
+                    i - 1,
+                    i,
+                    (known and left != gap, _falls(i, path) != gap),
+                    path,
+                )
             if fresh or changed == top:
                 # The time of the gap between the top and the next block, and B of the top.
                 ahead = np.inf
                 right = end
                 if j + 1 < m:
-                    left = top > 0 and falls[ids[top - 1, 1]]
-                    gap = falls[ids[top, 1]]
-                    ahead = _meet(top, j + 1, left, block, ids, falls, death, whole)
-                    known = not open_ends or j + 2 < m
+                    left = top > 0 and _falls(top - 1, path)
+                    gap = _falls(top, path)
+                    ahead = _meet(top, j + 1, left, path)
+                    known = not path.open_ends or j + 2 < m
                     change = bounds[j + 1] if bounds.size > 0 else (0.0 if j + 2 < m else end)
                     right = _earliest(
-                        ahead, change, known and falls[ids[j + 1, 1]] != gap, left != gap, not gap,
-                        block[j + 1, 1], block[j + 1, 0], block[top, 1], block[top, 0],
-                    )  # fmt: skip
+                        ahead,
+                        change,
+                        j + 1,
+                        top,
+                        (known and _falls(j + 1, path) != gap, left != gap),
+                        path,
+                    )
             fresh = False
             if top == 0:
                 break
             t = stack[top, 0]
             if t <= limit and t <= stack[top - 1, 1] and t <= right:
-                _join(top - 1, top, t, block, ids, death, child, total, whole)
+                _join(top - 1, top, t, path)
                 changed = top - 1
             else:
                 if top == 1:
@@ -263,16 +306,15 @@ def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whol
                 below = stack[top - 1, 0]
                 if below > limit or below > stack[top - 2, 1]:
                     break
-                left = falls[ids[top - 2, 1]]
-                gap = falls[ids[top - 1, 1]]
-                known = not open_ends or j + 1 < m
+                left = _falls(top - 2, path)
+                gap = _falls(top - 1, path)
+                known = not path.open_ends or j + 1 < m
                 if below > _earliest(
-                    t, right, known and falls[ids[top, 1]] != gap, left != gap, not gap,
-                    block[top, 1], block[top, 0], block[top - 1, 1], block[top - 1, 0],
-                ):  # fmt: skip
+                    t, right, top, top - 1, (known and _falls(top, path) != gap, left != gap), path
+                ):
                     break
-                _join(top - 2, top - 1, below, block, ids, death, child, total, whole)
-                _move(top, top - 1, block, ids, whole)
+                _join(top - 2, top - 1, below, path)
+                _move(top, top - 1, path)
                 changed = top - 2
             o -= 1
             top = o - 1
@@ -280,8 +322,9 @@ def _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whol
 
 
 @kernel(inline=True)
-def _sift(heap, place, t, i, size):
+def _sift(queue, i, size):
     """Restore the order of the heap around its i-th entry, if that is where it is broken."""
+    heap, place, t = queue
     p = heap[i]
     x = t[p]
     while i > 0:
@@ -307,8 +350,12 @@ def _sift(heap, place, t, i, size):
 
 
 @kernel
-def _schedule(heap, place, times, p, t, size, limit):
-    """Set times[p] = t and bring the heap in line: p is in it exactly if t <= limit. Returns the new size."""
+def _schedule(queue, p, t, size, limit):
+    """Set times[p] = t and bring the heap in line: p is in it exactly if t <= limit. Returns the new size.
+
+    queue : heap of numbers, the place of each in it or -1, and their times
+    """
+    heap, place, times = queue
     times[p] = t
     i = place[p]
     if t <= limit:
@@ -316,57 +363,58 @@ def _schedule(heap, place, times, p, t, size, limit):
             i = size
             size += 1
             heap[i] = p
-        _sift(heap, place, times, i, size)
+        _sift(queue, i, size)
     elif i >= 0:
         place[p] = -1
         size -= 1
         if i < size:
             heap[i] = heap[size]
-            _sift(heap, place, times, i, size)
+            _sift(queue, i, size)
     return size
 
 
 @kernel
-def _merge_in_order(m, limit, block, ids, falls, death, child, total, whole):
+def _merge_in_order(m, limit, path):
     """Merge the m blocks in order of their meeting times, up to the limit. Returns the number of blocks left."""
     times = np.full(m, np.inf)
-    after = np.empty(m, ids.dtype)
-    before = np.empty(m, ids.dtype)
-    heap = np.empty(m, ids.dtype)
-    place = np.empty(m, ids.dtype)
+    after = np.empty(m, path.ids.dtype)
+    before = np.empty(m, path.ids.dtype)
+    heap = np.empty(m, path.ids.dtype)
+    place = np.empty(m, path.ids.dtype)
+    queue = (heap, place, times)
     size = 0
     for i in range(m):
         after[i] = i + 1
         before[i] = i - 1
         place[i] = -1
         if i + 1 < m:
-            left = i > 0 and falls[ids[i - 1, 1]]
-            t = _meet(i, i + 1, left, block, ids, falls, death, whole)
-            size = _schedule(heap, place, times, i, t, size, limit)
+            left = i > 0 and _falls(i - 1, path)
+            t = _meet(i, i + 1, left, path)
+            size = _schedule(queue, i, t, size, limit)
     while size > 0:
         i = np.int64(heap[0])
         j = np.int64(after[i])
-        _join(i, j, times[i], block, ids, death, child, total, whole)
+        _join(i, j, times[i], path)
         nxt = np.int64(after[j])
         after[i] = nxt
         if nxt < m:
             before[nxt] = i
         # The gap right of j is now right of i; those on both sides of the union close at other times than before.
-        size = _schedule(heap, place, times, j, np.inf, size, limit)
+        size = _schedule(queue, j, np.inf, size, limit)
         previous = np.int64(before[i])
         t = np.inf
         if nxt < m:
-            left = previous >= 0 and falls[ids[previous, 1]]
-            t = _meet(i, nxt, left, block, ids, falls, death, whole)
-        size = _schedule(heap, place, times, i, t, size, limit)
+            left = previous >= 0 and _falls(previous, path)
+            t = _meet(i, nxt, left, path)
+        size = _schedule(queue, i, t, size, limit)
         if previous >= 0:
-            left = before[previous] >= 0 and falls[ids[before[previous], 1]]
-            t = _meet(previous, i, left, block, ids, falls, death, whole)
-            size = _schedule(heap, place, times, previous, t, size, limit)
+            left = before[previous] >= 0 and _falls(before[previous], path)
+            t = _meet(previous, i, left, path)
+            size = _schedule(queue, previous, t, size, limit)
     o = 0
     i = 0
     while i < m:
-        _move(i, o, block, ids, whole)
+        _move(i, o, path)
         o += 1
         i = np.int64(after[i])
     return o
@@ -403,7 +451,7 @@ def begin(weight, positives, low, whole, index):
 
 
 @kernel
-def merge_sure(m, limit, few, first, block, ids, falls, death, child, total, whole, open_ends):
+def merge_sure(m, limit, few, first, path):
     """Sweep until at most `few` blocks are left or a sweep achieves little. Returns the number of blocks left.
 
     first : whether nothing has merged yet: a first sweep needs no bounds.
@@ -413,23 +461,23 @@ def merge_sure(m, limit, few, first, block, ids, falls, death, child, total, who
     stack = np.empty((m, 2))
     left = m
     if first:
-        m = _sweep(m, limit, np.empty(0), stack, block, ids, falls, death, child, total, whole, open_ends)
+        m = _sweep(m, limit, np.empty(0), stack, path)
     while m > few and (8 * (left - m) >= m or not first):
         first = True
         left = m
-        bounds = _right_bounds(m, block, ids, falls, death, whole, open_ends)
-        m = _sweep(m, limit, bounds, stack, block, ids, falls, death, child, total, whole, open_ends)
+        bounds = _right_bounds(m, path)
+        m = _sweep(m, limit, bounds, stack, path)
     return m
 
 
 @kernel
-def build(weight, positives, low, falls, whole, limit, few, index):
+def build(sums, falls, whole, limit, few, index):
     """The tree of merges of runs (or of blocks that a path is continued from), up to the lambda `limit`.
 
     Parameters
     ----------
-    weight, positives : float64 arrays, shape (r,), r >= 1
-    low : float64 array, shape (r, 2) or (0, 2): the low parts of both sums, where they are double-doubles
+    sums : float64 arrays: weight and positives, shape (r,), r >= 1, and the low parts of both, shape (r, 2), or (0, 2)
+        where there are none
     falls : bool array, shape (r,): whether the gap after each falls; the last entry is False
     whole : bool: whether all are whole numbers with sums below 2**53
     limit : float >= 0, finite
@@ -445,18 +493,19 @@ def build(weight, positives, low, falls, whole, limit, few, index):
 
     O(r log r) time at worst; for the labels of a log, O(r).
     """
-    r = weight.size
-    block, ids = begin(weight, positives, low, whole, index)
+    r = falls.size
+    block, ids = begin(*sums, whole, index)
     death = np.full(r - 1, np.inf)
     child = np.empty((r - 1, 2), index.dtype)
     total = np.zeros((r - 1, 2))  # callers scale all of it: what happens to lie in memory could overflow
-    m = merge_sure(r, limit, few, True, block, ids, falls, death, child, total, whole, False)
-    m = _merge_in_order(m, limit, block, ids, falls, death, child, total, whole)
+    path = Merging(block, ids, falls, death, child, total, whole, False)
+    m = merge_sure(r, limit, few, True, path)
+    m = _merge_in_order(m, limit, path)
     return death, child, total, ids[:m].copy()
 
 
 @kernel
-def bounds_at(lam, m, block, ids, falls, death, whole):
+def bounds_at(lam, m, path):
     """What is sure of the solution at lambda, from the blocks of a stretch with open ends.
 
     Every one of the m blocks lies in one block of the solution.
@@ -466,18 +515,18 @@ def bounds_at(lam, m, block, ids, falls, death, whole):
     blocks : int: so many of them, at least, are blocks of the solution
     log_likelihood : float: of the solution on this stretch, at most
     """
-    sure_left = _left_bounds(m, block, ids, falls, death, whole, True)
-    sure_right = _right_bounds(m, block, ids, falls, death, whole, True)
+    sure_left = _left_bounds(m, path)
+    sure_right = _right_bounds(m, path)
     blocks = 0
     likelihood = 0.0
     for i in range(m):
-        w = block[i, 0]
-        k = block[i, 1]
+        w = path.block[i, 0]
+        k = path.block[i, 1]
         p = k / w
         if 0 < i < m - 1 and sure_left[i] > lam and sure_right[i] > lam:
             blocks += 1
-            left = falls[ids[i - 1, 1]]
-            right = falls[ids[i, 1]]
+            left = _falls(i - 1, path)
+            right = _falls(i, path)
             if left != right:
                 p = (k + lam) / w if left else (k - lam) / w
         # Otherwise no constant level is likelier than the frequency.
@@ -487,3 +536,86 @@ def bounds_at(lam, m, block, ids, falls, death, whole):
         if w > k and p < 1.0:
             likelihood += (w - k) * np.log1p(-p)
     return blocks, likelihood
+
+
+@kernel
+def pool_close(ascending, tolerance):
+    """The first of every stretch of values that lie within a relative tolerance above it. O(n), in place."""
+    n = 0
+    for i in range(ascending.size):
+        if n == 0 or ascending[i] > ascending[n - 1] * (1.0 + tolerance):
+            ascending[n] = ascending[i]
+            n += 1
+    return ascending[:n].copy()
+
+
+@kernel
+def expand(lam, blocks, runs, tree):
+    """The solution at lambda: so many blocks, read off the tree from the top.
+
+    runs : their weights and positives. tree : whether the gap after each falls, and what `build` gives
+
+    Returns
+    -------
+    last : int64 array, shape (blocks,): the last run of each block
+    block_weight, block_positives, level : float64 arrays, shape (blocks,)
+    """
+    weight, positives = runs
+    falls, death, child, total, ids = tree
+    last = np.empty(blocks, np.int64)
+    block_weight = np.empty(blocks)
+    block_positives = np.empty(blocks)
+    level = np.empty(blocks)
+    # Gaps that are open at lambda and whose right child is still to come.
+    stack = np.empty(blocks, np.int64)
+    b = 0
+    left = 0
+    for root in range(ids.shape[0]):
+        depth = 0
+        node = np.int64(ids[root, 0])
+        while True:
+            while node >= 0 and death[node] > lam:
+                stack[depth] = node
+                depth += 1
+                node = np.int64(child[node, 0])
+            if node >= 0:
+                w = total[node, 0]
+                k = total[node, 1]
+            else:
+                w = weight[~node]
+                k = positives[~node]
+            end = np.int64(ids[root, 1]) if depth == 0 else stack[depth - 1]
+            right = 1 if falls[end] else 0
+            # Blocks that do not move must not see a lambda that may be infinite.
+            p = k if left == right else k + lam * (left - right)
+            last[b] = end
+            block_weight[b] = w
+            block_positives[b] = k
+            level[b] = min(max(p / w, 0.0), 1.0)
+            left = right
+            b += 1
+            if depth == 0:
+                break
+            depth -= 1
+            node = np.int64(child[stack[depth], 1])
+    return last, block_weight, block_positives, level
+
+
+@kernel
+def log_likelihood(level, weight, positives):
+    """Sum of k log p + (w - k) log(1 - p), with 0 log 0 = 0, by compensated summation."""
+    s = 0.0
+    lost = 0.0
+    for i in range(level.size):
+        p = level[i]
+        k = positives[i]
+        x = 0.0
+        if k > 0.0:
+            x += k * np.log(p)
+        if weight[i] > k:
+            x += (weight[i] - k) * np.log1p(-p)
+        t = s + x
+        # Terms are negative: the larger one in magnitude loses nothing.
+        lost += (s - t) + x if s <= x else (x - t) + s
+        s = t
+    return s if s == -np.inf else s + lost

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import near_isotonic_tree as tree
+from calibrators._kernels import near_isotonic as tree
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.label_runs import Runs, runs_pass

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import label_runs as run_kernel
 from calibrators._kernels import near_isotonic as kernel
-from calibrators._kernels import near_isotonic_tree as tree
+from calibrators._kernels import near_isotonic as tree
 from calibrators.arithmetic.label_runs import Border, PartRuns, Runs, join_runs, part_runs
 from calibrators.arithmetic.passes import Pass, Points
 from calibrators.methods.solution_path import NearIsotonicPath, are_whole, scaled
@@ -118,31 +118,24 @@ class _Merging:
     """A part's blocks, merged up to ascending lambda."""
 
     def __init__(self, weight: Array, positives: Array, falls: npt.NDArray[np.bool_]) -> None:
-        self.falls = falls
-        self.whole = are_whole(weight, positives)
-        self.size = weight.size
+        whole, self.size, self.fresh = are_whole(weight, positives), weight.size, True
         index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
-        self.block, self.ids = kernel.begin(weight, positives, np.empty((0, 2)), self.whole, index)
-        self.death = np.full(weight.size - 1, np.inf)
-        self.fresh = True
-        self.no_tree = (np.empty((0, 2), index.dtype), np.empty((0, 2)))
+        begun = kernel.begin(weight, positives, np.empty((0, 2)), whole, index)
+        no_tree = (np.empty((0, 2), index.dtype), np.empty((0, 2)))
+        self.path = kernel.Merging(*begun, falls, np.full(weight.size - 1, np.inf), *no_tree, whole, True)
 
     def merge(self, lam: float) -> None:
         """Merge what is sure to have merged by lambda."""
-        self.size = kernel.merge_sure(
-            self.size, lam, 2, self.fresh, self.block, self.ids, self.falls, self.death, *self.no_tree, self.whole, True
-        )  # fmt: skip
+        self.size = kernel.merge_sure(self.size, lam, 2, self.fresh, self.path)
         self.fresh = False
 
     def bound(self, step: int, lam: float) -> Bound:
         """What is sure at lambda."""
-        return Bound(
-            step, *kernel.bounds_at(lam, self.size, self.block, self.ids, self.falls, self.death, self.whole)
-        )
+        return Bound(step, *kernel.bounds_at(lam, self.size, self.path))
 
     def blocks(self) -> tuple[npt.NDArray[np.int64], Array]:
         """The last run of each block, and the sums."""
-        return self.ids[: self.size, 1].astype(np.int64), self.block[: self.size].copy()
+        return self.path.ids[: self.size, 1].astype(np.int64), self.path.block[: self.size].copy()
 
 
 def _in_steps(

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import near_isotonic as kernel
-from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.label_runs import Runs, join_runs, part_runs
@@ -111,18 +110,19 @@ class NearIsotonicPath:
         whole = are_whole(weight, positives) and not low.any()
         index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
         death, child, total, ids = kernel.build(
-            weight, positives, low / unit, falls, whole, min(limit / unit, _LARGEST), few, index
+            (weight, positives, low / unit), falls, whole, min(limit / unit, _LARGEST), few, index
         )
         if unit != 1.0:
             death *= unit
             total *= unit
         closed = np.sort(death[(death > start) & (death < np.inf)])
         if not whole:
-            anchors = tree.pool_close(closed.copy(), _SAME)
+            anchors = kernel.pool_close(closed.copy(), _SAME)
             closed = anchors[np.searchsorted(anchors, closed, side="right") - 1]
             late = (death > start) & (death < np.inf)
             death[late] = anchors[np.searchsorted(anchors, death[late], side="right") - 1]
-        breakpoints, larger = tree.distinct(closed)
+        breakpoints, equal = np.unique(closed, return_counts=True)
+        larger = closed.size - np.cumsum(equal)
         ends = ids.shape[0]
         tree_of_merges = (falls, death, child, total, ids)
         return cls(breakpoints, ends + larger, runs, tree_of_merges, ends + closed.size, start)
@@ -154,8 +154,8 @@ class NearIsotonicPath:
             raise ValueError(f"lam: expected a number >= {self.start}, where this path begins, found {lam!r}")
         i = int(np.searchsorted(self.breakpoints, lam, side="right"))
         blocks = self._blocks_at_start if i == 0 else int(self.degrees_of_freedom[i - 1])
-        last, weight, positives, level = tree.expand(
-            lam, blocks, self.runs.weight, self.runs.positives, *self._tree
+        last, weight, positives, level = kernel.expand(
+            lam, blocks, (self.runs.weight, self.runs.positives), self._tree
         )
         return last, weight, positives, level
 
