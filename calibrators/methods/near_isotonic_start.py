@@ -120,9 +120,13 @@ class _Merging:
     def __init__(self, weight: Array, positives: Array, falls: npt.NDArray[np.bool_]) -> None:
         whole, self.size, self.fresh = are_whole(weight, positives), weight.size, True
         index = np.empty(0, np.int32 if weight.size < 2**31 else np.int64)
-        begun = kernel.begin(weight, positives, np.empty((0, 2)), whole, index)
-        no_tree = (np.empty((0, 2), index.dtype), np.empty((0, 2)))
-        self.path = kernel.Merging(*begun, falls, np.full(weight.size - 1, np.inf), *no_tree, whole, True)
+        block, ids = kernel.begin(weight, positives, np.empty((0, 2)), whole, index)
+        death, child, total = (
+            np.full(weight.size - 1, np.inf),
+            np.empty((0, 2), index.dtype),
+            np.empty((0, 2)),
+        )
+        self.path = kernel.Merging(block, ids, falls, death, child, total, whole, True)
 
     def merge(self, lam: float) -> None:
         """Merge what is sure to have merged by lambda."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, line
-from calibrators.arithmetic.log_odds import log_odds, logistic
+from calibrators.arithmetic.log_odds import log_odds
 from calibrators.arithmetic.passes import Array
 from calibrators.measures.error_bars import area_under_roc
 from logcal.arrow_columns import as_numpy
@@ -240,7 +240,10 @@ class TableMaps:
         low, high = (column[entry] for column in self._held_in)
         shift, slope = moves.shift[entry], moves.slope[entry]
         # Many entries move the same pieces.
-        found = logistic(shift + slope * np.clip(log_odds(level.clip(5e-324, _BELOW_1))[piece], low, high))
+        from calibrators._kernels import logistic
+
+        found = shift + slope * np.clip(log_odds(level.clip(5e-324, _BELOW_1))[piece], low, high)
+        logistic.logistic(found, found)
         level, as_it_is = level[piece], (shift == 0.0) & (slope == 1.0)
         found[as_it_is] = level[as_it_is]
         if moves.of is not None:
