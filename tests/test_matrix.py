@@ -34,6 +34,7 @@ from pipeline.files.folders import Folder
 from pipeline.fit.calibration import METHODS, make_calibrator
 from pipeline.log import segment_values
 from pipeline.log.score_grid import round_scores
+from pipeline.sort import regrouping
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.segment_maps import SegmentRules
 
@@ -215,6 +216,8 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
     patch.setattr(
         SortPlan, "within", lambda plan, *_: replace(plan, run_rows=run_rows, bucket_bytes=bucket_bytes)
     )
+    # Whether runs are merged twice.
+    patch.setattr(regrouping, "MOST_READS", drawn.choice((1, 1 << 22)))
     place = f"memory://{uuid.uuid4().hex}" if case.kind == "store" else str(root)
     config = {
         "log": {

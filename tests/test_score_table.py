@@ -20,7 +20,7 @@ from pipeline.files.folders import Folder
 from pipeline.fit.calibration import fit_log
 from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
-from pipeline.sort import run_files, score_table
+from pipeline.sort import regrouping, run_files, score_table
 from pipeline.sort.parts import read_points, write_points
 from pipeline.sort.score_table import SortedRows, SortPlan, build_score_table, scratch_bytes
 from pipeline.sort.source import Source
@@ -288,3 +288,35 @@ def test_what_cannot_be_calibrated_is_refused(tmp_path, label, score, message):
     log = open_log(write_log(tmp_path / "log", {"score": score, "label": label}), Columns("score", "label"))
     with pytest.raises(InputRejectedError, match=message):
         fit_log(Isotonic(), SortedRows(log, SortPlan(tmp_path), None), InlineExecutor())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_second_level_of_merging_reads_less_and_changes_nothing(tmp_path, monkeypatch, weighted):
+    rng = np.random.default_rng(3)
+    n = 40_000
+    score = np.where(rng.random(n) < 0.1, 0.25, rng.random(n))
+    columns = {"score": score, "label": rng.integers(0, 2, n), "w": rng.choice([0.1, 1.0, 7.5], n)}
+    log = open_log(
+        write_log(tmp_path / "log", columns, row_group_size=100),
+        Columns("score", "label", "w" if weighted else None),
+    )
+    opened = []
+    read = run_files.RunFile.__init__
+
+    def counted(file, path, *arguments):
+        opened.append(path)
+        read(file, path, *arguments)
+
+    monkeypatch.setattr(run_files.RunFile, "__init__", counted)
+    found = []
+    for most in (1, 1 << 22):
+        monkeypatch.setattr(regrouping, "MOST_READS", most)
+        scratch = tmp_path / f"scratch-{most}"
+        scratch.mkdir()
+        plan = SortPlan(str(scratch), write=str(scratch / "table"), run_rows=100, bucket_bytes=4000)
+        opened.clear()
+        table, _ = build_score_table(log, plan, InlineExecutor())
+        found.append((points_of(table), table.weight, table.positives, table.used, len(opened)))
+    assert_same(found[0][0], found[1][0])
+    assert found[0][1:4] == found[1][1:4]
+    assert found[0][4] < found[1][4] / 2

@@ -67,20 +67,21 @@ class Places(NamedTuple):
 
     Attributes
     ----------
-    paths : of the runs
+    runs : the numbers of the runs of which something is to be read. paths : of these
     sections : those that any run has
     words : int64 array, shape (runs, columns of these sections, 2): the words to read of each file
     room, largest : for how many rows of each of all sections: of all runs, and of any one
-    entries_before : the weight of all runs' entries before those to read
+    before : the weight of all runs' entries before those to read, and of all runs that lie below, but for weighted rows
     most : bytes to hold before ties are folded
     """
 
+    runs: list[int]
     paths: list[str]
     sections: tuple[int, ...]
     words: Integers
     room: tuple[int, ...]
     largest: tuple[int, ...]
-    entries_before: float
+    before: float
     most: int
 
 
@@ -91,31 +92,39 @@ def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
     """
     sections = tuple(s for s in range(len(COLUMNS)) if any(run.sizes[s] for run in runs))
     buckets = edges.size - 1
-    words = np.empty((buckets, len(runs), sum(len(COLUMNS[s]) for s in sections), 2), np.int64)
+    columns = [column for s in sections for column in COLUMNS[s]]
+    words: list[list[Integers]] = [[] for _ in range(buckets)]
+    readers: list[list[int]] = [[] for _ in range(buckets)]
     room = np.zeros((buckets, len(COLUMNS)), np.int64)
     largest = np.zeros_like(room)
     before = np.zeros(buckets)
     most = HEAVY * bucket_bytes
     for r, run in enumerate(runs):
-        c = 0
+        passed = edges[:-1] >= run.below
+        before[passed] += run.weight
+        own_words = np.zeros((buckets, len(columns), 2), np.int64)
         for section in sections:
             start, stop = run_files.blocks_between(run, section, edges)
+            start[passed] = stop[passed] = 0
             # The last block may be shorter.
             last = np.minimum(stop * run_files.SAMPLE_STRIDE, run.sizes[section])
             own = np.maximum(last - start * run_files.SAMPLE_STRIDE, 0)
             room[:, section] += own
             largest[:, section] = np.maximum(largest[:, section], own)
             for column in COLUMNS[section]:
-                words[:, r, c, 0], words[:, r, c, 1] = run.ends[column][start], run.ends[column][stop]
-                c += 1
+                c = columns.index(column)
+                own_words[:, c, 0], own_words[:, c, 1] = run.ends[column][start], run.ends[column][stop]
             if section in (ENTRIES, CODED_ENTRIES) and run.before.size:
-                before += run.before[start]
-    paths = [run.path for run in runs]
+                before += np.where(passed, 0.0, run.before[start])
+        for b in np.flatnonzero((own_words[:, :, 0] < own_words[:, :, 1]).any(axis=1)).tolist():
+            readers[b].append(r)
+            words[b].append(own_words[b])
     return [
         Places(
-            paths,
+            readers[i],
+            [runs[r].path for r in readers[i]],
             sections,
-            words[i],
+            np.array(words[i], np.int64).reshape(len(readers[i]), len(columns), 2),
             tuple(room[i].tolist()),
             tuple(largest[i].tolist()),
             float(before[i]),
@@ -257,11 +266,9 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> tupl
         for room, largest, width in zip(where.room, where.largest, WIDTHS, strict=True)
     ]
     filled = [0] * len(COLUMNS)
-    before = where.entries_before
+    before = where.before
     ahead = _ahead(where)
-    for r, (path, spans) in enumerate(zip(where.paths, where.words.tolist(), strict=True)):
-        if all(a == b for a, b in spans):
-            continue
+    for r, path, spans in zip(where.runs, where.paths, where.words.tolist(), strict=True):
         table = None if coding is None else coding.table(r)
         with RunFile(path, ahead.pop(path, None)) as file:
             for section in where.sections:

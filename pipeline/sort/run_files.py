@@ -146,6 +146,8 @@ class Run:
     before : float64 array, one number a block of the entries: the weight of the entries before it; exact where entries
         are counts of rows
     segments : of a log with segments
+    below : all scores are below it; infinite where that is not known. weight : with `below`, the weight of all rows but
+        weighted ones
     """
 
     path: str
@@ -154,6 +156,8 @@ class Run:
     ends: tuple[npt.NDArray[np.uint32], ...]
     before: Array
     segments: RunSegments | None = None
+    below: float = np.inf
+    weight: float = 0.0
 
     @property
     def bytes(self) -> int:
@@ -178,6 +182,8 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
     # One of them is empty.
     weight = max(sections.entries.weight, sections.coded_entries.weight, key=len)
+    highest = max((float(score[-1]) for score in scores if score.size), default=-np.inf)
+    counted = sections.negatives.size + sections.positives.size + sections.tagged.score.size
     return Run(
         path,
         tuple(score.size for score in scores),
@@ -186,6 +192,8 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
         tuple(ends),
         _weight_before(weight),
         segments,
+        below=float(np.nextafter(highest, np.inf)),
+        weight=counted + float(weight.sum()),
     )
 
 

@@ -1,21 +1,24 @@
-"""Small runs merged into larger ones."""
+"""Several runs merged into one: small runs into larger ones, and the rows of many runs by ranges of scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from calibrators.arithmetic import ties
-from calibrators.arithmetic.ordering import sort_pairs, sort_scores
-from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.ordering import sort_pairs
+from calibrators.arithmetic.passes import Points
 from calibrators.arithmetic.ties import Coded, without_codes
 from pipeline.log.segment_values import Encoder
+from pipeline.sort import buckets
 from pipeline.sort.buffers import coded_sections, fold, fold_coded, tagged_sections, together
-from pipeline.sort.run_files import CodedRows, Run, RunSegments, Sections, SignedRows, read_run, write_run
-from pipeline.sort.tagged import recode
+from pipeline.sort.run_files import CodedRows, Run, RunSegments, Sections, SignedRows, write_run
+
+_EVERYWHERE = np.array([-np.inf, np.inf])
 
 
 def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
@@ -36,7 +39,10 @@ def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
         merged = []
         for group in groups:
             if len(group) > 1:
-                merged.append(_merge(group, f"{folder}/run-merged-{made:06d}"))
+                [piece] = pieces_of(group, _EVERYWHERE)
+                whole = merge_piece(piece, f"{folder}/run-merged-{made:06d}")
+                assert whole is not None
+                merged.append(whole)
                 made += 1
             else:
                 merged.append(group[0])
@@ -44,63 +50,101 @@ def merge_small(runs: Sequence[Run], folder: str, most_bytes: int) -> list[Run]:
         runs = merged
 
 
-def _merge_coded(runs: Sequence[Run], path: str) -> Run:
-    """As `_merge`, of runs of a log with segments, which get codes in common."""
-    assert runs[0].segments is not None
-    names = [str(i) for i in range(len(runs[0].segments.values))]
-    encoder = Encoder(names)
-    parts, tables = [], []
-    for run in runs:
-        assert run.segments is not None
-        tables.append(encoder.encode(pa.RecordBatch.from_arrays(run.segments.values, names)))
-        parts.append(read_run(run))
-    counts = np.zeros((len(encoder), 2), np.int64)
-    for run, table, part in zip(runs, tables, parts, strict=True):
-        assert run.segments is not None
-        counts[table] += run.segments.counts
-        for column, labelled in (
-            (part.tagged.tag, True),
-            (part.coded_rows.code, False),
-            (part.coded_entries.code, False),
-        ):
-            recode(column, table, labelled=labelled)
-    score, tag = (np.concatenate(column) for column in zip(*(part.tagged for part in parts), strict=True))
-    code: Any
-    entries = [np.concatenate(column) for column in zip(*(part.coded_entries for part in parts), strict=True)]
-    kept = []
-    tagged, rows = Sections().tagged, Sections().coded_rows
-    if score.size:
-        folded = tagged_sections(score, tag, len(encoder))
-        tagged = folded.tagged
-        kept.append(folded.coded_entries)
-    score, code, signed = (
-        np.concatenate(column) for column in zip(*(part.coded_rows for part in parts), strict=True)
-    )
-    if score.size:
-        folded = coded_sections(score, code, signed)
-        rows = folded.coded_rows
-        kept.append(folded.coded_entries)
-    whole = ties.expand_coded(together(Coded(*entries), *kept))
-    segments = RunSegments(encoder.values_of(np.arange(len(encoder))), counts)
-    return write_run(path, Sections(tagged=tagged, coded_rows=rows, coded_entries=whole), segments)
+class Piece(NamedTuple):
+    """Rows of a group of runs within a range of scores, low <= score < high, to be merged into one run.
+
+    Attributes
+    ----------
+    where : places of the rows
+    segments : of the runs of `where`, then of the others that are counted; empty without segments
+    counts : True if the merged run counts the rows of all segments of the group: one piece of a group does.
+    """
+
+    where: buckets.Places
+    low: float
+    high: float
+    segments: tuple[RunSegments, ...] = ()
+    counts: bool = True
 
 
-def _merge(runs: Sequence[Run], path: str) -> Run:
-    if runs[0].segments is not None:
-        return _merge_coded(runs, path)
-    sections = [read_run(run) for run in runs]
-    negatives, negative_ties = fold(_sorted([section.negatives for section in sections]), label=0)
-    positives, positive_ties = fold(_sorted([section.positives for section in sections]), label=1)
-    pairs = np.concatenate([np.stack(section.rows, axis=1) for section in sections])
-    rows, weighted_ties = fold_coded(CodedRows.of(*sort_pairs(pairs)))
+def pieces_of(runs: Sequence[Run], edges: npt.NDArray[np.float64]) -> list[Piece]:
+    """Cut a group of runs at edges, an ascending float64 array, into pieces that each fit into memory."""
+    found = []
+    where = buckets.places(list(runs), edges, sum(run.bytes for run in runs))
+    for i, own in enumerate(where):
+        read = [runs[r].segments for r in own.runs]
+        others = [run.segments for r, run in enumerate(runs) if i == 0 and r not in set(own.runs)]
+        segments = tuple(one for one in (*read, *others) if one is not None)
+        found.append(Piece(own, float(edges[i]), float(edges[i + 1]), segments, i == 0))
+    return found
+
+
+def merge_piece(piece: Piece, path: str) -> Run | None:
+    """Merge the rows of a piece into one run; None if there is nothing to keep."""
+    if piece.segments:
+        return _merge_coded(piece, path)
+    bucket = buckets.read_bucket(piece.where, piece.low, piece.high)
+    negatives, negative_ties = fold(bucket.negatives, label=0)
+    positives, positive_ties = fold(bucket.positives, label=1)
+    rows, weighted_ties = fold_coded(CodedRows.of(*sort_pairs(bucket.rows)))
     entries = [without_codes(*own) for own in (negative_ties, positive_ties)]
-    entries += [without_codes(*section.entries) for section in sections]
-    score, _, *sums = ties.expand_coded(together(*entries, weighted_ties))
-    signed = SignedRows(rows.score, rows.signed)
-    return write_run(path, Sections(negatives, positives, signed, Points(score, *sums)))
+    if bucket.entries is not None:
+        score, sums = bucket.entries
+        entries.append(without_codes(score, *sums.T))
+    score, _, *columns = ties.expand_coded(together(*entries, weighted_ties))
+    sections = Sections(negatives, positives, SignedRows(rows.score, rows.signed), Points(score, *columns))
+    return write_run(path, sections) if any(column.size for column in sections.columns) else None
 
 
-def _sorted(parts: list[Array]) -> Array:
-    whole = np.concatenate(parts)
-    sort_scores(whole)
-    return whole
+class _Tables(NamedTuple):
+    """Codes of the merged run for the codes of each run; see `pipeline.sort.segments.Coding`."""
+
+    tables: dict[int, npt.NDArray[np.int32]]
+
+    def table(self, run: int) -> npt.NDArray[np.int32]:
+        return self.tables[run]
+
+
+def _merge_coded(piece: Piece, path: str) -> Run | None:
+    """Do `merge_piece` for runs of a log with segments, which get codes in common."""
+    names = [str(i) for i in range(len(piece.segments[0].values))]
+    encoder = Encoder(names)
+    tables = [encoder.encode(pa.RecordBatch.from_arrays(own.values, names)) for own in piece.segments]
+    counts = np.zeros((len(encoder), 2), np.int64)
+    if piece.counts:
+        for own, table in zip(piece.segments, tables, strict=True):
+            counts[table] += own.counts
+    # Those of runs that are only counted come last, and have no number.
+    coding: Any = _Tables(dict(zip(piece.where.runs, tables, strict=False)))
+    bucket = buckets.read_coded_bucket(piece.where, piece.low, piece.high, coding)
+    tagged = tagged_sections(bucket.score, bucket.tag, len(encoder))
+    rows = coded_sections(*bucket.rows) if bucket.rows[0].size else Sections()
+    entries = together(Coded(*bucket.entries), tagged.coded_entries, rows.coded_entries)
+    sections = Sections(
+        tagged=tagged.tagged, coded_rows=rows.coded_rows, coded_entries=Coded(*ties.expand_coded(entries))
+    )
+    kept = np.arange(len(encoder))
+    if not piece.counts:
+        sections, kept = _present(sections, len(encoder))
+        counts = counts[kept]
+    if not kept.size:
+        return None
+    return write_run(path, sections, RunSegments(encoder.values_of(kept), counts))
+
+
+def _present(sections: Sections, codes: int) -> tuple[Sections, npt.NDArray[np.int64]]:
+    """Give the segments that rows have the codes 0, 1, ...; return their old codes, too."""
+    tagged, rows, entries = sections.tagged, sections.coded_rows, sections.coded_entries
+    there = np.zeros(codes, np.bool_)
+    for code in (tagged.tag >> 1, rows.code, entries.code):
+        there[code] = True
+    kept = np.flatnonzero(there)
+    new = np.cumsum(there) - 1
+    return (
+        Sections(
+            tagged=tagged._replace(tag=(new[tagged.tag >> 1] << 1) | (tagged.tag & 1)),
+            coded_rows=rows._replace(code=new[rows.code]),
+            coded_entries=entries._replace(code=new[entries.code]),
+        ),
+        kept,
+    )

@@ -31,6 +31,7 @@ from pipeline.sort.buckets import Places
 from pipeline.sort.effective_size import add_sums, scaled
 from pipeline.sort.exchange import Exchanged
 from pipeline.sort.parts import Part, merge, merge_points, run_part, run_parts
+from pipeline.sort.regrouping import add_regrouping
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.runs import Reading, RunReceipt
 from pipeline.sort.segment_merge import Cutting, merge_segments
@@ -169,6 +170,8 @@ def scratch_bytes(log: Log, *, write: bool) -> int:
     """Scratch space that sorting a log needs at most; with `write`, the table's parts included."""
     columns = log.columns
     held = most_bytes(log.rows, columns.weight is not None, bool(columns.segments))
+    if log.rows > MOST_RUNS * RUN_ROWS:
+        held *= 2  # runs may be merged twice: see `pipeline.sort.regrouping`
     return held + (24 * log.rows if write else 0)
 
 
@@ -235,7 +238,9 @@ def merge_rows(rows: SortedRows, executor: Executor, request: Pass | None = None
 
 
 def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
-    """Add the first stages to a graph: `sort-i -> check`; return a reference to the receipts' sum.
+    """Add the first stages to a graph: `sort-i -> check`, and a second level where that is needed.
+
+    Returns a reference to the receipts' sum.
 
     A task leaves its receipt beside what it writes: one that is repeated because the worker that held its result was
     lost, or a sort after a crash, reads that.
@@ -246,7 +251,8 @@ def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
         for i, pieces in enumerate(cut(log, plan.run_rows))
     ]
     receipts = graph.layer("sort", runs.write_runs, tasks, receipts=receipts_in(plan.scratch))
-    return graph.task("check", _checked, receipts, plan.rules, log.columns.outcomes)
+    total = graph.task("check", _checked, receipts, plan.rules, log.columns.outcomes)
+    return add_regrouping(graph, total, len(tasks), SortedRows(log, plan, total).most_parts, plan.scratch)
 
 
 def add_merge(

@@ -19,9 +19,10 @@ from pipeline.sort.day_counts import Counts, add_counts, cluster
 from pipeline.sort.day_profiles import Profile, profile_day
 from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days
 from pipeline.sort.decay import weigh_day, with_weights
+from pipeline.sort.regrouping import add_regrouping
 from pipeline.sort.run_files import Run, most_bytes
 from pipeline.sort.runs import RunReceipt
-from pipeline.sort.score_table import SortPlan, add_sort, add_up, scratch_bytes
+from pipeline.sort.score_table import SortedRows, SortPlan, add_sort, add_up, scratch_bytes
 from pipeline.sort.suspect_days import EVERY_DAY, USE, DayRule, Finding, in_words, suspects
 from pipeline.table.day_decisions import EXCLUDE, INCLUDE, Decision
 
@@ -123,7 +124,10 @@ class Source:
         outcomes = self.log.columns.outcomes
         if self.tables is not None:  # of which all together have been looked at
             plan = replace(plan, rules=replace(plan.rules, matched=False))
-        return Sorted(graph.task("total", _total, days, added, plan, place, outcomes), days)
+        total = graph.task("total", _total, days, added, plan, place, outcomes)
+        rows = SortedRows(self.sorted_log, plan, total)
+        most_runs = len(found) + -(-self.log.rows // plan.run_rows)
+        return Sorted(add_regrouping(graph, total, most_runs, rows.most_parts, plan.scratch), days)
 
     def sort(self, plan: SortPlan, executor: Executor) -> Sorted:
         """Sort the rows.
