@@ -215,7 +215,8 @@ def job(name: str, *more: str, log: str = "log") -> tuple[str, ...]:
     if name in ("fit", "follow"):
         given.append(ANY_TABLE)
     if name in ("score", "evaluate", "monitor"):
-        given.append(f"output.path={name}d" if name == "score" else f"report.path={name}")
+        key = {"score": "output.path=scored", "evaluate": "report.path=evaluate", "monitor": "page.path=monitor"}
+        given.append(key[name])
     return (name, *setting(*given, *more))
 
 
