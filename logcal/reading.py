@@ -186,6 +186,8 @@ def _rows(path: str, parquet: pq.ParquetFile) -> pa.Table:
 
 def _unreadable(path: str, error: Exception) -> InputRejectedError:
     reason = " ".join(str(error).split())[:200]
+    if isinstance(error, MemoryError) or "bad_alloc" in reason:
+        raise MemoryError(reason)
     return InputRejectedError(
         f"{path}: expected a lookup table, found a file that cannot be read ({reason}): publish it again"
     )

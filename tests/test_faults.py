@@ -7,11 +7,13 @@ import sys
 import threading
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from logcal.errors import ConfigError, FileChangedError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import redacted, remember, without_secrets
+from pipeline.log.log_files import reading
 
 
 def store_error(name, text="", module="botocore.exceptions", base=Exception):
@@ -38,6 +40,10 @@ def store_error(name, text="", module="botocore.exceptions", base=Exception):
         (store_error("ClientError", "An error occurred (500) when calling GetObject"), TemporaryError),
         (store_error("ClientPayloadError", "not complete", "aiohttp.client_exceptions"), TemporaryError),
         (store_error("FSTimeoutError", "", "fsspec.exceptions"), TemporaryError),
+        (pa.ArrowInvalid("Couldn't deserialize thrift: std::bad_alloc"), TemporaryError),
+        (ImportError("a.so: failed to map segment from shared object"), TemporaryError),
+        (ModuleNotFoundError("No module named 'gcsfs'", name="gcsfs"), ConfigError),
+        (ModuleNotFoundError("No module named 'jobs.x'", name="jobs.x"), None),
         (ValueError("anything else"), None),
         (KeyError("a bug"), None),
         (store_error("ClientError", "not a store's", "calibrators.x"), None),
@@ -48,6 +54,11 @@ def test_each_fault_has_its_kind(error, kind):
     assert (None if fault is None else type(fault)) is kind
     if fault is not None:
         assert str(fault).startswith("log.path: ")
+
+
+def test_a_file_that_is_not_read_for_want_of_memory_is_not_damaged():
+    with pytest.raises(TemporaryError, match="out of memory"), reading("a.parquet"):
+        raise pa.ArrowInvalid("Couldn't deserialize thrift: std::bad_alloc")
 
 
 def test_a_cause_counts():

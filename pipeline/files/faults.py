@@ -69,7 +69,7 @@ _DENIED = re.compile(
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
-_NO_MEMORY = ("can't start new thread", "failed to map segment", "annot allocate memory")
+_NO_MEMORY = ("can't start new thread", "failed to map segment", "annot allocate memory", "bad_alloc")
 _OURS = ("calibrators", "jobs", "logcal", "pipeline")
 _CGROUP = "/sys/fs/cgroup/memory.max"
 
@@ -92,7 +92,7 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
     said = without_secrets(" ".join(str(error).split()))[:300]
     if isinstance(error, LogcalError):
         return error
-    if isinstance(error, MemoryError) or any(phrase in said for phrase in _NO_MEMORY):
+    if out_of_memory(error):
         return TemporaryError(
             f"{head}out of memory{f' ({said})' if said else ''}; {memory_there()}: tasks are cut for cluster.memory; "
             "lower it, or cluster.workers, or give the command more"
@@ -104,6 +104,11 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
     if isinstance(error, OSError) and error.errno is not None:
         return _system_fault(error, head, said)
     return _setting_fault(error, head, said)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is no memory, whatever kind of error a library makes of that."""
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in _NO_MEMORY)
 
 
 def _setting_fault(error: BaseException, head: str, said: str) -> ConfigError | None:

@@ -30,7 +30,7 @@ from logcal.errors import (
 )
 from logcal.storage import open_filesystem
 from pipeline.execution import tasks
-from pipeline.files.faults import as_fault
+from pipeline.files.faults import as_fault, out_of_memory
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
 from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above, table_in
@@ -554,7 +554,8 @@ def reading(path: str) -> Iterator[None]:
         ) from None
     except Exception as error:
         # Arrow's own OSErrors have no number.
-        fault = None if isinstance(error, pa.ArrowException) else as_fault(error, path)
+        of_file = isinstance(error, pa.ArrowException) and not out_of_memory(error)
+        fault = None if of_file else as_fault(error, path)
         if fault is not None:
             raise fault from None
         if not isinstance(error, (pa.ArrowException, OSError)):

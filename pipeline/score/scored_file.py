@@ -24,6 +24,7 @@ from logcal.lookup_table import LookupFacts, SegmentedLookup
 from logcal.segment_types import segment_problems
 from logcal.transforms import apply_transform
 from pipeline.classifier.features import Roles, check_features
+from pipeline.files.faults import out_of_memory
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.hive import with_keys, with_values
 from pipeline.log.log_files import (
@@ -187,6 +188,8 @@ def score_file(
     except MemoryError:
         raise
     except (pa.ArrowException, NotExtensibleError) as error:
+        if out_of_memory(error):
+            raise
         raise _unreadable(path, error) from None
     except OSError as error:
         if error.errno is None:  # so Arrow reports what does not decode

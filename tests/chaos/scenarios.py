@@ -215,7 +215,11 @@ def job(name: str, *more: str, log: str = "log") -> tuple[str, ...]:
     if name in ("fit", "follow"):
         given.append(ANY_TABLE)
     if name in ("score", "evaluate", "monitor"):
-        key = {"score": "output.path=scored", "evaluate": "report.path=evaluate", "monitor": "page.path=monitor"}
+        key = {
+            "score": "output.path=scored",
+            "evaluate": "report.path=evaluate",
+            "monitor": "page.path=monitor",
+        }
         given.append(key[name])
     return (name, *setting(*given, *more))
 
