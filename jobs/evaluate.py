@@ -11,15 +11,15 @@ from typing import Any
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.measures.assessment import Measures
 from jobs.config.jobs import EvaluateConfig
-from jobs.gate.judging import (
+from jobs.gate.limits import (
     check_earlier,
     check_in_sample,
     check_measured,
     check_required,
+    check_transform,
     find_against,
     unmet,
 )
-from jobs.gate.limits import check_transform
 from jobs.outcome import Outcome, Plan
 from jobs.present import (
     as_parquet,
@@ -48,9 +48,8 @@ from pipeline.evaluate.evaluation import Evaluation, run_document
 from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
 from pipeline.evaluate.kept_table import KeptTable, kept_table
 from pipeline.evaluate.measurement import Measured, Measurement
-from pipeline.evaluate.reliability import RELIABILITY_FILE, reliability_table
 from pipeline.evaluate.report import import_meanwhile, render_report
-from pipeline.evaluate.report_tables import segment_name
+from pipeline.evaluate.report_tables import RELIABILITY_FILE, reliability_table, segment_name
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json

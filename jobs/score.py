@@ -16,8 +16,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.windows import Window
-from pipeline.score.many import tasks_of
-from pipeline.score.scored import add_scoring, check_output, score_log, scored_output
+from pipeline.score.scored import add_scoring, check_output, score_log, scored_output, tasks_of
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.sort.source import window_days
 from pipeline.table.identity import run_id

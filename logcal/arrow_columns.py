@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,3 +74,30 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         width = np.dtype(kind.to_pandas_dtype())
     numbers = np.array([0 if value is None else value for value in values], width)
     return pa.Array.from_buffers(kind, numbers.size, [valid, pa.py_buffer(numbers)])
+
+
+# Kinds of segment values: what a table was fitted to, beside what it is asked for.
+
+
+def segment_problems(fitted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Say which segment columns have another kind of values than those that a table was fitted to.
+
+    fitted, found : of each column its Arrow type, as text
+    """
+    problems = []
+    for name, type_ in fitted.items():
+        kinds = [kind_of(type_), kind_of(found[name])] if name in found else []
+        if len(set(kinds)) == 2 and "null" not in kinds:
+            problems.append(
+                f"column '{name}': expected {kinds[0]} as the table's segments have ({type_}), found {kinds[1]} "
+                f"({found[name]}): convert it, or fit to such a log"
+            )
+    return problems
+
+
+def kind_of(type_: str) -> str:
+    """The kind of values of an Arrow type: all kinds of text, and of whole numbers, are one."""
+    if type_.startswith("dictionary<values="):
+        type_ = type_.removeprefix("dictionary<values=")
+    kinds = {"text": ("string", "large_string"), "whole numbers": ("int", "uint"), "booleans": ("bool",)}
+    return next((kind for kind, starts in kinds.items() if type_.startswith(starts)), type_)

@@ -20,12 +20,11 @@ import pyarrow as pa
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.processors import processors
 from logcal import storage
-from logcal.arrow_columns import as_column, column_of
+from logcal.arrow_columns import as_column, column_of, kind_of, segment_problems
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
 from logcal.manifest import read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, not_given
-from logcal.segment_types import kind_of, segment_problems
 from logcal.transforms import apply_transform
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

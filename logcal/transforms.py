@@ -36,9 +36,9 @@ def apply_transform(scores: npt.ArrayLike, name: str) -> Array:
     if name != "sigmoid":
         raise ConfigError(f"log.score_transform: expected one of {', '.join(TRANSFORMS)}, found {name!r}")
     # Compiled: tables that transform nothing are read without.
-    from calibrators._kernels import logistic
+    from calibrators._kernels import log_odds
 
     flat = np.ascontiguousarray(array).reshape(-1)
     out = np.empty(flat.size)
-    logistic.logistic(flat, out)
+    log_odds.logistic(flat, out)
     return out.reshape(array.shape)

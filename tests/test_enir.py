@@ -9,7 +9,7 @@ import pytest
 from scipy.special import xlog1py, xlogy
 from sklearn.base import clone
 
-from calibrators._kernels import near_isotonic as tree
+from calibrators._kernels import near_isotonic_tree as tree
 from calibrators.arithmetic.label_runs import join_runs, part_runs
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods import enir

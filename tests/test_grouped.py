@@ -7,8 +7,7 @@ import pytest
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators.arithmetic.passes import Points, collapse
-from calibrators.arithmetic.score_groups import groups_pass, start_pass
-from calibrators.methods.dgg import DGG, Grouped
+from calibrators.methods.dgg import DGG, Grouped, groups_pass, start_pass
 from calibrators.methods.histogram import HistogramBinning
 from calibrators.methods.isotonic import Isotonic
 from logcal.errors import ConfigError
@@ -158,7 +157,7 @@ def test_the_methods_of_configurations():
 
 
 def test_means_that_rounding_alone_tells_apart_are_one_point():
-    from calibrators.arithmetic.score_groups import _without_rounding
+    from calibrators.methods.dgg import _without_rounding
 
     one = np.nextafter(0.3, 1.0)
     mean = np.array([0.1, 0.3, one, np.nextafter(one, 1.0), 0.3 + 1e-12, 7.0])

@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrators._kernels import near_isotonic as tree
+from calibrators._kernels import near_isotonic_tree as tree
 from calibrators.arithmetic.label_runs import join_runs, part_runs
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods import enir
 from calibrators.methods.enir import ENIR, penalty_of
-from calibrators.methods.near_isotonic_regression import NearIsotonic
-from calibrators.methods.near_isotonic_start import join_blocks, least_criterion, part_blocks, path_from
+from calibrators.methods.near_isotonic_regression import (
+    NearIsotonic,
+    join_blocks,
+    least_criterion,
+    part_blocks,
+    path_from,
+)
 from calibrators.methods.solution_path import NearIsotonicPath
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import fit_log

@@ -34,7 +34,7 @@ from logcal.segment_index import _Texts
 from logcal.table import Table
 from pipeline import schema
 from pipeline.evaluate import segment_numbers
-from pipeline.evaluate.chance import beyond_chance
+from pipeline.evaluate.judgement import beyond_chance
 from pipeline.evaluate.segment_evaluation import Measuring, evaluate_segments
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import Recipe, make_calibrator

@@ -7,9 +7,8 @@ addition costs no more than one in double precision.
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.copying import put
 from calibrators._kernels.double_double import two_sum
-from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
+from calibrators._kernels.sums import MAX_COMPONENTS, add, put, rounded
 
 
 @kernel(inline=True)

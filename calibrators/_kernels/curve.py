@@ -6,8 +6,7 @@ Logarithms and exponentials are made of additions, multiplications and divisions
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.log_odds import log_of
-from calibrators._kernels.logistic import exp_of_negative
+from calibrators._kernels.log_odds import exp_of_negative, log_of
 
 _UNROLLED = 4
 _LEAST_PIVOT = 1e-15

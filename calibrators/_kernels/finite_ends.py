@@ -3,9 +3,9 @@
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.copying import put
 from calibrators._kernels.double_double import add_pairs
 from calibrators._kernels.pava import level_difference
+from calibrators._kernels.sums import put
 
 
 @kernel

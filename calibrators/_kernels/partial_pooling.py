@@ -7,10 +7,9 @@ groups, so that every machine gives the same bits.
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.copying import put
-from calibrators._kernels.log_odds import log_of, probability_of
-from calibrators._kernels.logistic import BLOCK, fill, room
+from calibrators._kernels.log_odds import BLOCK, fill, log_of, probability_of
 from calibrators._kernels.pava import add_block, level_difference
+from calibrators._kernels.sums import put
 
 _ROUNDS = 100
 _HALVINGS = 40
@@ -237,7 +236,7 @@ def pool_leaning(weight, positives, prior, starts, share):
 def _derivatives(cells, start, stop, centre, a, d, scratch, out):
     """Gradient and information of one group's log likelihood at (a, d) into out: g_a, g_d, h_aa, h_ad, h_dd.
 
-    cells : logit, weight, positives. scratch : float64 array, shape (BLOCK,), and memory of `logistic.room`
+    cells : logit, weight, positives. scratch : float64 array, shape (BLOCK,), and int64, shape (4, BLOCK)
     """
     logit, weight, positives = cells
     chance, memory = scratch
@@ -319,7 +318,7 @@ def move_curves(logit, weight, positives, starts, centre, variance_a, variance_d
     derivatives : float64 array, shape (groups, 5): gradient and information of the log likelihood there, for `evidence`
     """
     cells = (logit, weight, positives)
-    scratch = (np.empty(BLOCK), room())
+    scratch = (np.empty(BLOCK), np.empty((4, BLOCK), np.int64))
     move_a, move_d = variance_a > 0.0, variance_d > 0.0
     inverse_a = 1.0 / variance_a if move_a else 0.0
     inverse_d = 1.0 / variance_d if move_d else 0.0

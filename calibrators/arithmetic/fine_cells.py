@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import drawn_cells as kernel
-from calibrators._kernels import moments, sums
+from calibrators._kernels import sums
 from calibrators.arithmetic.passes import Array, Pass, Points
 
 DRAWN = 8192
@@ -84,7 +84,7 @@ def _of_points(points: Points) -> _Drawn:
     if _whole(weight) and _whole(positives):
         summed = np.add.reduceat(weight, starts), np.add.reduceat(positives, starts)
         return _Drawn(first, last, priority, *summed, None)
-    (w, w_lengths), (k, k_lengths) = (moments.block_expansions(c, ends) for c in (weight, positives))
+    (w, w_lengths), (k, k_lengths) = (sums.block_expansions(c, ends) for c in (weight, positives))
     return _Drawn(first, last, priority, w, k, (w_lengths, k_lengths))
 
 
@@ -196,5 +196,5 @@ def _exact_sums(parts: list[_Drawn], column: int, ends: Indices) -> Array:
             for part in parts
         ]
     )
-    found: Array = moments.block_sums(components, np.cumsum(lengths)[ends - 1])
+    found: Array = sums.block_sums(components, np.cumsum(lengths)[ends - 1])
     return found

@@ -18,8 +18,7 @@ from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points, blocks_of
 from calibrators.arithmetic.tabulate import check_max_error, most_knots, tabulated
 from calibrators.methods.base import Calibrator
-from calibrators.methods.binned_start import FEWEST_POINTS, binned_pass, solved
-from calibrators.methods.sigmoid import Scale, expit, whole_totals
+from calibrators.methods.sigmoid import FEWEST_POINTS, Scale, binned_pass, expit, solved, whole_totals
 
 _CLIP = 2.0**-53
 _LOGS = -math.log(_CLIP)

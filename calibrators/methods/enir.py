@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import near_isotonic as tree
+from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.label_runs import Runs, runs_pass
 from calibrators.arithmetic.passes import Pass, Passes
 from calibrators.methods.base import Calibrator
-from calibrators.methods.near_isotonic_start import KEEP, blocks_pass, least_criterion, path_from
+from calibrators.methods.near_isotonic_regression import KEEP, blocks_pass, least_criterion, path_from
 from calibrators.methods.shrinking import check_shrink, floor_of, shrunk_map
 from calibrators.methods.solution_path import NearIsotonicPath, Solution
 
@@ -95,8 +95,8 @@ class ENIR(Calibrator):
     Notes
     -----
     One pass merges in each part what is sure to have merged by some lambda, and gathers some thousand blocks a part;
-    the path begins there (`calibrators.methods.near_isotonic_start`), close to O(blocks), and the models cost O(blocks)
-    each. Models below that lambda are shown to have no weight; where that fails, the pass is repeated with more
+    the path begins there (`near_isotonic_regression`), close to O(blocks), and the models cost O(blocks) each. Models
+    below that lambda are shown to have no weight; where that fails, the pass is repeated with more
     blocks. With the other criteria, and for "authors", the path begins at 0, with all runs of points with equal y
     (for labels of frequency p in random order about 2 p (1 - p) a point, 32 bytes each; 40 for "authors").
 

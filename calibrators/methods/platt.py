@@ -17,8 +17,15 @@ from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.passes import Pass, Passes
 from calibrators.arithmetic.tabulate import check_max_error, most_knots, tabulated
 from calibrators.methods.base import Calibrator, Line
-from calibrators.methods.binned_start import FEWEST_POINTS, binned_pass, solved
-from calibrators.methods.sigmoid import Evaluation, Scale, Sigmoid, evaluation_pass
+from calibrators.methods.sigmoid import (
+    FEWEST_POINTS,
+    Evaluation,
+    Scale,
+    Sigmoid,
+    binned_pass,
+    evaluation_pass,
+    solved,
+)
 
 Array = npt.NDArray[np.float64]
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import near_isotonic as kernel
+from calibrators._kernels import near_isotonic_tree as tree
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.label_runs import Runs, join_runs, part_runs
@@ -68,7 +69,7 @@ class NearIsotonicPath:
     Notes
     -----
     A tree of merges over runs of points with equal y: 65 bytes a run and 16 a breakpoint. A path may begin at a
-    lambda > 0, from the blocks there (`calibrators.methods.near_isotonic_start`); it then knows nothing of
+    lambda > 0, from the blocks there (`calibrators.methods.near_isotonic_regression`); it then knows nothing of
     smaller lambda.
 
     start : float: the lambda at which the path begins.
@@ -117,7 +118,7 @@ class NearIsotonicPath:
             total *= unit
         closed = np.sort(death[(death > start) & (death < np.inf)])
         if not whole:
-            anchors = kernel.pool_close(closed.copy(), _SAME)
+            anchors = tree.pool_close(closed.copy(), _SAME)
             closed = anchors[np.searchsorted(anchors, closed, side="right") - 1]
             late = (death > start) & (death < np.inf)
             death[late] = anchors[np.searchsorted(anchors, death[late], side="right") - 1]
@@ -154,7 +155,7 @@ class NearIsotonicPath:
             raise ValueError(f"lam: expected a number >= {self.start}, where this path begins, found {lam!r}")
         i = int(np.searchsorted(self.breakpoints, lam, side="right"))
         blocks = self._blocks_at_start if i == 0 else int(self.degrees_of_freedom[i - 1])
-        last, weight, positives, level = kernel.expand(
+        last, weight, positives, level = tree.expand(
             lam, blocks, (self.runs.weight, self.runs.positives), self._tree
         )
         return last, weight, positives, level

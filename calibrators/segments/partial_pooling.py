@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from calibrators._kernels import log_odds
 from calibrators._kernels import partial_pooling as kernel
-from calibrators._kernels.logistic import logistic
+from calibrators._kernels.log_odds import logistic
 from calibrators.arithmetic.passes import Array, Blocks, Points
 from calibrators.arithmetic.processors import processors
 

@@ -22,7 +22,7 @@ from logcal.displays.drawing import (
 )
 from logcal.displays.view import score_label, score_unit
 from pipeline.evaluate.figures import Tip, grid, render
-from pipeline.evaluate.numbers import interval_text, number_text, share_text
+from pipeline.evaluate.page import interval_text, number_text, share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

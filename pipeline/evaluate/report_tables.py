@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from calibrators.measures.assessment import Assessment, Measures, ReliabilityBin
 from calibrators.measures.decomposition import chance_error
 from calibrators.measures.error_bars import ErrorBars
+from logcal.arrow_columns import column_of
+from pipeline import schema
 from pipeline.evaluate.evaluation import MEASURE_FACTS, Change, Evaluation
 from pipeline.evaluate.judgement import excess_error, judge, points
-from pipeline.evaluate.numbers import interval_text, measure_text, number_text, share_text
-from pipeline.evaluate.page import MISSING
+from pipeline.evaluate.page import MISSING, interval_text, measure_text, number_text, share_text
 
 
 @dataclass(frozen=True)
@@ -210,3 +213,25 @@ def _bin(group: ReliabilityBin | None) -> dict[str, str] | None:
         "interval": interval_text(group.interval_low, group.interval_high),
         "outside": "" if inside else "outside",
     }
+
+
+# The reliability table: predicted and observed, group by group, as Parquet.
+
+RELIABILITY_FILE = "reliability.parquet"
+
+
+def reliability_table(evaluation: Evaluation) -> pa.Table:
+    """A row a group, before and after calibration, by equal counts and by equal width, in this order."""
+    rows = [
+        (side, kind, i, *(getattr(group, name) for name in schema.RELIABILITY.names[3:]))
+        for side, found in (("before", evaluation.before), ("after", evaluation.after))
+        for kind, groups in _kinds(found)
+        for i, group in enumerate(groups)
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema.RELIABILITY)
+    arrays = [column_of(list(c), f.type) for c, f in zip(columns, schema.RELIABILITY, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema.RELIABILITY)
+
+
+def _kinds(found: Assessment) -> tuple[tuple[str, tuple[object, ...]], ...]:
+    return (("frequency", found.by_frequency), ("width", found.by_width))

@@ -19,8 +19,8 @@ from calibrators.arithmetic.passes import Array
 from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
 from logcal.lookup_table import SegmentedLookup
 from pipeline import schema
-from pipeline.evaluate.chance import beyond_chance, observed_over_expected
 from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
+from pipeline.evaluate.judgement import beyond_chance, observed_over_expected
 from pipeline.evaluate.segment_numbers import FIELDS, visit_of
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values

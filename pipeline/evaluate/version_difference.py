@@ -7,7 +7,7 @@ from typing import Any
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.displays.view import View
-from pipeline.evaluate.map_figure import map_figure
+from pipeline.evaluate.figures import map_figure
 from pipeline.evaluate.page import fact_text, render_page
 from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change

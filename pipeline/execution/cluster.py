@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from logcal.errors import LogcalError, TemporaryError
 from pipeline.execution import tasks as running
-from pipeline.execution.executors import LOOK, Executor
+from pipeline.execution.executors import LOOK, Executor, Progress, Report, silent
 from pipeline.execution.graph import Graph
-from pipeline.execution.progress import Progress, Report, silent
 from pipeline.execution.tasks import Failure
 
 if TYPE_CHECKING:

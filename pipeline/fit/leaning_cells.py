@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels.logistic import logistic
+from calibrators._kernels.log_odds import logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.segments.isotonic_groups import maps_of_blocks

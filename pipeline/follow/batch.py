@@ -14,7 +14,7 @@ from logcal.errors import InputRejectedError
 from pipeline.files.folders import sync_files, sync_folder
 from pipeline.follow.ledger import Known, Source
 from pipeline.log.log_files import LogFile, Seen, open_parquet, stamp_of
-from pipeline.score.many import groups_of
+from pipeline.score.scored import groups_of
 from pipeline.score.scored_file import Scoring, score_file
 
 TASK_FILES = 64

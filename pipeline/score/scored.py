@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from logcal.errors import ConfigError, examples
 from logcal.reading import read_facts as read_lookup_facts
@@ -15,9 +15,8 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output, Staging
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import MOST_NAMED, Log
-from pipeline.score.many import score_files, tasks_of
 from pipeline.score.ranges import CalibrationRange, RangeCount, range_of
-from pipeline.score.scored_file import FileCounts, Scoring
+from pipeline.score.scored_file import FileCounts, Scoring, score_file
 
 _NEW_BYTES_PER_ROW = 9
 
@@ -206,3 +205,52 @@ def score_log(
             **({"snapshots": list(log.snapshots)} if log.snapshots else {}),
         }
     return scored
+
+
+# Many small files: several are one task.
+
+_TASK_FILES, _TASK_BYTES = 32, 1 << 22
+"""Of a task: few enough that workers get equal shares, of files that are small and of those that are not."""
+
+
+class Sized(Protocol):
+    """A file whose size is known."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+
+File = TypeVar("File", bound=Sized)
+
+
+def groups_of(files: Sequence[File], most_files: int, most_bytes: int) -> list[tuple[File, ...]]:
+    """Files in groups of neighbours, in order: each has as many as the limits allow, and one at least."""
+    groups: list[list[File]] = []
+    size = 0
+    for file in files:
+        if not groups or len(groups[-1]) >= most_files or size + file.size > most_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return [tuple(group) for group in groups]
+
+
+def tasks_of(files: Sequence[File]) -> list[tuple[File, ...]]:
+    """Files in groups that are a task each, in order; a large one is a task of its own."""
+    return groups_of(files, _TASK_FILES, _TASK_BYTES)
+
+
+def score_files(
+    filesystem: Any,
+    files: tuple[LogFile, ...],
+    target_filesystem: Any,
+    targets: tuple[str, ...],
+    scoring: Scoring,
+) -> list[FileCounts]:
+    """As `score_file`, for each of some files and its target. May run again."""
+    return [
+        score_file(filesystem, file, target_filesystem, target, scoring)
+        for file, target in zip(files, targets, strict=True)
+    ]

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
+from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.lookup_table import LookupFacts, SegmentedLookup
-from logcal.segment_types import segment_problems
 from logcal.transforms import apply_transform
 from pipeline.classifier.features import Roles, check_features
 from pipeline.files.faults import out_of_memory

@@ -240,10 +240,10 @@ class TableMaps:
         low, high = (column[entry] for column in self._held_in)
         shift, slope = moves.shift[entry], moves.slope[entry]
         # Many entries move the same pieces.
-        from calibrators._kernels import logistic
+        from calibrators._kernels.log_odds import logistic
 
         found = shift + slope * np.clip(log_odds(level.clip(5e-324, _BELOW_1))[piece], low, high)
-        logistic.logistic(found, found)
+        logistic(found, found)
         level, as_it_is = level[piece], (shift == 0.0) & (slope == 1.0)
         found[as_it_is] = level[as_it_is]
         if moves.of is not None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, examples, listing
 from logcal.manifest import read_manifest
 from logcal.reading import not_given
-from logcal.segment_types import segment_problems
 from logcal.storage import open_filesystem, parse_checked, with_checksum
 from pipeline import schema
 from pipeline.files.folders import Folder
