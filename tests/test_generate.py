@@ -140,12 +140,11 @@ def plain_loop(folder, make, folds, repeats, *, keys=None, order=None):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("stratified", [False, True])
-def test_equals_a_plain_loop_of_scikit_learn_for_any_partitioning(tmp_path, name, stratified):
+def test_equals_a_plain_loop_of_scikit_learn_for_any_partitioning(tmp_path, name):
     settings, make = CASES[name]
-    table = people()
+    table, stratified = people(), len(name) % 2 == 0
     expected = plain_loop(write(table, tmp_path / "one"), make, Folds(seed=7, stratified=stratified), 3)
-    for i, (files, row_group) in enumerate([(1, 1000), (3, 50), (7, 13)]):
+    for i, (files, row_group) in enumerate([(1, 1000), (7, 13)]):
         data = write(table, tmp_path / f"data-{i}", files, row_group)
         more = [
             "generate.seed=7",
@@ -434,7 +433,13 @@ def test_when_all_repeats_fail_the_run_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(GaussianNB, "fit", fit)
     data = write(people(100), tmp_path / "data")
     with pytest.raises(InputRejectedError, match=r"repeat 0 \(seed 0\): ArithmeticError: never"):
-        run(data, tmp_path / "out", "generate.repeats=null", "generate.on_failure=skip")
+        run(
+            data,
+            tmp_path / "out",
+            "generate.repeats=null",
+            "generate.target_rows=200",
+            "generate.on_failure=skip",
+        )
     assert not (tmp_path / "out").exists()
 
 

@@ -307,7 +307,7 @@ def check_kept(folder: Folder, rows: Memory) -> None:
 SAMPLE = [
     random.Random(f"{method} {i}").choice([case for case in ALL if case.method == method])
     for method in METHODS
-    for i in range(3)
+    for i in range(2)
 ]
 
 

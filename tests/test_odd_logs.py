@@ -9,15 +9,14 @@ import pytest
 
 
 def segmented(place, values, name="log"):
-    columns = place.predictions(3000)
+    columns = place.predictions(1000)
     columns["model"] = values
     return place.write_log(columns, name=name)
 
 
-IDS = np.arange(3000) % 2
+IDS = np.arange(1000) % 2
 
 
-@pytest.mark.parametrize("job", ["score", "evaluate"])
 @pytest.mark.parametrize(
     ("fitted", "given", "phrase"),
     [
@@ -34,42 +33,42 @@ IDS = np.arange(3000) % 2
         (pa.array(IDS), pa.array(IDS.astype(bool)), "found booleans (bool)"),
     ],
 )
-def test_segments_of_another_kind_are_refused(place, job, fitted, given, phrase):
+def test_segments_of_another_kind_are_refused(place, call, fitted, given, phrase):
     segmented(place, fitted)
-    place.job("fit", "log.segment=model").expect(0)
+    call("fit", "log.segment=model").expect(0)
     segmented(place, given, "other")
-    place.job(job, log__path=place.root / "other").expect(3, "column 'model': ", phrase)
+    for job in ("score", "evaluate"):
+        call(job, log__path=place.root / "other").expect(3, "column 'model': ", phrase)
 
 
-def test_segments_of_the_same_kind_in_another_width(place):
+def test_segments_of_the_same_kind_in_another_width(place, call):
     segmented(place, pa.array(IDS))
-    place.job("fit", "log.segment=model").expect(0)
+    call("fit", "log.segment=model").expect(0)
     segmented(place, pa.array(IDS.astype(np.int16)), "other")
-    done = place.job("score", "--json", log__path=place.root / "other").expect(0)
+    done = call("score", "--json", log__path=place.root / "other").expect(0)
     assert done.json["unseen_rows"] == 0
 
 
-def test_a_segment_column_of_nulls_only(place):
-    segmented(place, pa.nulls(3000))
+def test_a_segment_column_of_nulls_only(place, call):
+    segmented(place, pa.nulls(1000))
     assert pq.read_schema(place.log / "part-0.parquet").field("model").type == pa.null()
-    place.job("fit", "log.segment=model").expect(0)
-    done = place.job("score", "--json").expect(0)
+    call("fit", "log.segment=model").expect(0)
+    done = call("score", "--json").expect(0)
     assert done.json["unseen_rows"] == 0
 
 
 @pytest.mark.parametrize(
     "name", ["é" * 116 + ".parquet", "x" * 240 + ".parquet", os.fsdecode(b"caf\xe9.parquet")]
 )
-def test_names_that_are_long_or_no_text(place, name):
+def test_names_that_are_long_or_no_text(place, call, name):
     columns = place.predictions()
     columns["score"][3] = np.nan
     place.write_log(columns, files=1)
     (place.log / "part-0.parquet").rename(place.log / name)
     bad = ("log.on_bad_rows=quarantine", f"log.quarantine_path={place.root / 'bad'}")
-    place.job("fit", *bad).expect(0)
+    call("fit", *bad).expect(0)
     [kept] = (place.root / "bad").rglob("part-*.parquet")
     assert pq.read_table(kept).num_rows == 1
-    place.job("score").expect(0)
+    call("score").expect(0)
     assert pq.read_metadata(place.output / name).num_rows == 3000 if name.isascii() else True
-    place.job("score", "--json", output__path=place.root / "again").expect(0)
-    place.job("evaluate", *bad[:1], output__path=place.root / "report").expect(0)
+    call("evaluate", "--json", *bad[:1], output__path=place.root / "report").expect(0)
