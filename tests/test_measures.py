@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import sklearn.metrics
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calibrators import CalibrationMap, Isotonic
@@ -96,7 +96,6 @@ def test_measures_agree_with_scikit_learn(digits, weighted):
     assert found.reasons == {}
 
 
-@settings(deadline=None)
 @given(observations(weights=st.integers(1, 4).map(float)), st.integers(1, 12))
 def test_calibration_errors_agree_with_brute_force(data, bins):
     p, w, z = data
@@ -126,7 +125,6 @@ def test_tie_across_group_borders_is_shared_in_proportion():
     assert [(g.lower, g.upper) for g in found] == [(0.2, 0.5), (0.5, 0.9)]
 
 
-@settings(deadline=None)
 @given(observations(weights=st.integers(1, 4).map(float)), st.randoms(use_true_random=False))
 def test_weight_equals_repetition_and_order_does_not_matter(data, random):
     p, w, z = data
@@ -137,7 +135,6 @@ def test_weight_equals_repetition_and_order_does_not_matter(data, random):
     assert assess(*rows) == assess(p, w, z * w)
 
 
-@settings(deadline=None)
 @given(observations(), st.lists(st.integers(1, 24)), st.integers(1, 12), st.booleans())
 def test_cutting_changes_nothing(data, cuts, bins, skip):
     p, w, z = data
@@ -146,7 +143,6 @@ def test_cutting_changes_nothing(data, cuts, bins, skip):
     assert run_passes(assessment_passes(bins=bins), in_parts(points, cuts, skip=skip)) == expected
 
 
-@settings(max_examples=200, deadline=None)
 @given(observations(), st.lists(st.integers(1, 24)), st.integers(0, 3), st.integers(1, 12))
 @example((np.array([0.1, 0.2, 0.3, 0.4]), np.ones(4), np.array([0.0, 1, 0, 1])), [1, 2, 3], 0, 4)
 def test_ties_made_by_a_map_are_ties_across_parts(data, cuts, levels, bins):
@@ -218,7 +214,6 @@ def test_second_pass_asks_only_for_parts_in_which_groups_end():
     assert len(asked[1]) == 3
 
 
-@settings(deadline=None)
 @given(observations(), st.lists(st.integers(1, 24)), st.integers(1, 12))
 def test_known_weights_save_a_pass_and_change_nothing(data, cuts, bins):
     p, w, z = data
@@ -249,7 +244,7 @@ def test_weights_that_only_add_up_to_whole_numbers_cost_a_second_pass():
 def test_log_losses_are_those_of_the_library():
     rng = np.random.default_rng(0)
     p = np.concatenate(
-        [rng.random(500), 10.0 ** -rng.uniform(0, 320, 500), 1 - 10.0 ** -rng.uniform(0, 15, 500)]
+        [rng.random(60), 10.0 ** -rng.uniform(0, 320, 60), 1 - 10.0 ** -rng.uniform(0, 15, 60)]
     )
     for x in p[(p > 0) & (p < 1)].tolist():
         for label, expected in ((1.0, -math.log(x)), (0.0, -math.log1p(-x))):
@@ -323,7 +318,6 @@ def test_histogram_counts_weight_and_positives():
         assert column == pytest.approx(np.histogram(p, bins=20, range=(0, 1), weights=weights)[0], rel=1e-11)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 40), st.integers(1, 40))
 def test_wilson_interval_is_scipys(positives, more):
     n = positives + more - 1 or 1

@@ -1,13 +1,11 @@
 """The near-isotonic path against its optimality conditions, rational arithmetic and scikit-learn."""
 
 import itertools
-import pickle
 import tracemalloc
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators.arithmetic.label_runs import join_runs, part_runs
@@ -89,7 +87,7 @@ def small_points(rng):
 def test_whole_weights_equal_rational_arithmetic(few, scale):
     # With a scale of 3e9 the products of weights and positives are beyond 2**53.
     rng = np.random.default_rng(1)
-    for _ in range(250):
+    for _ in range(100):
         score, weight, positives = small_points(rng)
         points = Points(score, weight * scale, positives * scale)
         exact = exact_path(points.weight, points.positives)
@@ -104,7 +102,7 @@ def test_whole_weights_equal_rational_arithmetic(few, scale):
 def test_scaled_weights_have_the_scaled_breakpoints(few):
     # w / 3e9 is not whole, and no level or breakpoint that was equal need be equal to the last bit.
     rng = np.random.default_rng(2)
-    for _ in range(250):
+    for _ in range(100):
         score, weight, positives = small_points(rng)
         exact = exact_path(weight, positives)
         path = path_of_points(Points(score, weight / 3e9, positives / 3e9), few)
@@ -118,7 +116,7 @@ def test_scaled_weights_have_the_scaled_breakpoints(few):
 @pytest.mark.parametrize("spread", [2, 10.5])
 def test_weights_of_very_different_size_equal_rational_arithmetic(few, spread):
     rng = np.random.default_rng(3)
-    for _ in range(100):
+    for _ in range(50):
         m = int(rng.integers(2, 25))
         weight = 10.0 ** rng.uniform(1.5 - spread, 1.5 + spread, m)
         positives = np.where(rng.random(m) < 0.5, weight, 0.0)
@@ -210,7 +208,7 @@ def data_sets(n):
     yield "one score", collapse(np.full(n, 0.3), labels)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 300, 20_000])
+@pytest.mark.parametrize("n", [1, 3, 300, 5000])
 def test_every_solution_is_optimal(n):
     for name, points in data_sets(n):
         path = path_of_points(points, 64)
@@ -246,7 +244,7 @@ def test_last_solution_is_scikit_learns_isotonic_regression():
 
 
 def test_order_of_merging_makes_no_difference():
-    for name, points in data_sets(30_000):
+    for name, points in data_sets(5000):
         sweeps, heap = path_of_points(points, SWEEPS_ONLY), path_of_points(points, HEAP_ONLY)
         assert np.array_equal(sweeps.degrees_of_freedom, heap.degrees_of_freedom), name
         if "weights" in name and "whole" not in name:
@@ -363,7 +361,7 @@ def fit_in_parts(calibrator, points, places):
 
 @pytest.mark.parametrize("lam", [0.0, 0.4, 1.0, 7.5, np.inf])
 def test_calibrator_is_the_solution_at_its_lambda(lam):
-    for name, points in data_sets(3000):
+    for name, points in data_sets(1000):
         path = path_of_points(points)
         calibrator = NearIsotonic(lam=lam, shrink=0).fit_points(points)
         expected = path.solution(lam)
@@ -375,7 +373,7 @@ def test_calibrator_is_the_solution_at_its_lambda(lam):
         np.testing.assert_allclose(
             calibrator.predict(middle), np.interp(middle, points.score, got), rtol=0, atol=1e-9, err_msg=name
         )
-        parts = fit_in_parts(NearIsotonic(lam=lam, shrink=0), points, [5, 6, 7, 2000])
+        parts = fit_in_parts(NearIsotonic(lam=lam, shrink=0), points, [5, 6, 7, 600])
         assert np.array_equal(parts.predict(points.score), got)
 
 
@@ -385,48 +383,6 @@ def test_calibrator_at_infinite_lambda_is_isotonic_regression():
     got = NearIsotonic(lam=np.inf, shrink=0).fit(score, labels)
     assert np.array_equal(got.predict(grid), Isotonic(ends=0).fit(score, labels).predict(grid))
     assert got.calibration_map_.monotone
-
-
-def test_calibrator_takes_weights_as_repeated_rows_in_any_order():
-    rng = np.random.default_rng(9)
-    score, labels = curve(rng, 400)
-    score = np.round(score, 2)
-    weight = rng.integers(1, 4, 400)
-    rows = rng.permutation(np.repeat(np.arange(400), weight))
-    a = NearIsotonic(lam=1.5, shrink=0).fit(score, labels, weight)
-    b = NearIsotonic(lam=1.5, shrink=0).fit(score[rows], labels[rows])
-    grid = np.linspace(0, 1, 300)
-    assert np.array_equal(a.predict(grid), b.predict(grid))
-    assert a.n_observations_ == weight.sum()
-
-
-@pytest.mark.parametrize(
-    ("scores", "labels", "weight"),
-    [
-        ([0.5], [1], None),
-        ([0.5], [0], [1e-9]),
-        ([0.2, 0.7], [1, 0], [1e12, 1e-9]),
-        ([0.2, 0.7], [0, 1], None),
-        ([-3.0, -1.0, 2.0], [1, 0, 1], None),
-        ([0.0, 1e-300, 2e-300, 3e-300], [1, 0, 1, 0], None),
-        ([-1e308, 0.0, 1e308], [1, 0, 0], [1e-9, 1e12, 1e-9]),
-        (np.arange(20), np.arange(20) % 2, np.where(np.arange(20) % 3, 1e-9, 1e12)),
-        (np.zeros(9), [0, 1, 1] * 3, None),
-    ],
-)
-def test_extreme_input_gives_finite_probabilities(scores, labels, weight):
-    grid = np.concatenate([np.asarray(scores, float), [-np.inf, np.inf, 0.0, 1e-300, 5e307]])
-    for lam in [0.0, 1e-10, 0.3, 1.0, 1e9, np.inf]:
-        p = NearIsotonic(lam=lam, shrink=0).fit(scores, labels, weight).predict(grid)
-        assert np.all((p >= 0) & (p <= 1))
-
-
-def test_calibrator_is_a_scikit_learn_estimator():
-    calibrator = NearIsotonic(lam=2.5)
-    assert repr(calibrator) == "NearIsotonic(lam=2.5)"
-    assert clone(calibrator).get_params() == {"lam": 2.5, "shrink": 1}
-    calibrator.fit([0.1, 0.2, 0.3], [1, 0, 1])
-    assert np.array_equal(pickle.loads(pickle.dumps(calibrator)).predict([0.15]), calibrator.predict([0.15]))
 
 
 @pytest.mark.system
@@ -443,9 +399,3 @@ def test_path_is_small():
     held = sum(column.nbytes for column in runs)
     assert (held + peak) / runs.first.size < 120
     assert path.nbytes / runs.first.size < 70
-
-
-def test_path_survives_pickling():
-    path = near_isotonic_path([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1])
-    again = pickle.loads(pickle.dumps(path))
-    assert np.array_equal(again.solution(0.25).level, path.solution(0.25).level)

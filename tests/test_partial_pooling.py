@@ -138,7 +138,7 @@ def test_parts_of_segments_are_those_of_all(monkeypatch):
 
 
 def test_the_chosen_variances_are_those_of_quadrature():
-    cells = cells_of(np.random.default_rng(2), groups=40, shift=0.7, stretch=0.0)
+    cells = cells_of(np.random.default_rng(2), groups=15, shift=0.7, stretch=0.0)
     moved = move(cells)
 
     def group_evidence(g, a):
@@ -150,7 +150,7 @@ def test_the_chosen_variances_are_those_of_quadrature():
         return np.log(value) - at.fun - 0.5 * np.log(a)
 
     def log_evidence(a):
-        return sum(group_evidence(g, a) for g in range(40))
+        return sum(group_evidence(g, a) for g in range(15))
 
     candidates = VARIANCES[1:]
     best = candidates[np.argmax([log_evidence(a) for a in candidates])]
@@ -179,7 +179,7 @@ def test_segments_that_do_not_differ_are_hardly_moved_and_often_not_at_all():
 
 def test_truth_is_recovered():
     rng = np.random.default_rng(4)
-    moved = move(cells_of(rng, groups=2000, shift=0.5, stretch=0.25, rows=400))
+    moved = move(cells_of(rng, groups=1000, shift=0.5, stretch=0.25, rows=400))
     assert moved.variances[0] in (0.125, 0.25, 0.5)
     assert moved.variances[1] in (2.0**-5, 2.0**-4, 2.0**-3)
 
