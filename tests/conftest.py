@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 import signal
@@ -19,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import inside
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sklearn  # noqa: F401 - as jobs.cli
-from forked import FORKS
 
-import jobs.cli  # noqa: F401 - it sets variables of its process: now, so that the commands of all tests have the same
 from pipeline.execution.tasks import GUARD
 
 # How long an example takes depends on the machine, and the first one compiles. `make system` asks for more examples.
@@ -139,9 +137,9 @@ class Place:
         return [job, *(part for text in [*given, *pairs] for part in ("--set", text)), *flags]
 
     def run(self, *arguments: str, timeout: float = PATIENCE, within: Sequence[str] = ()) -> Result:
-        """Run `logcal ARGUMENTS`, forked where that is the same; `within`: a command that runs it."""
-        if not within and FORKS.suits(arguments, self.environment):
-            done = FORKS.run(arguments, self.root, self.environment, timeout)
+        """Run `logcal ARGUMENTS`, in this process where that is the same; `within`: a command that runs it."""
+        if not within and inside.suits(arguments, self.environment):
+            done = inside.run(arguments, self.root, self.environment)
         else:
             done = subprocess.run(
                 [*within, LOGCAL, *arguments],
@@ -304,13 +302,6 @@ def start() -> Iterator[Any]:
         one.kill()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _forks() -> Iterator[None]:
-    """End what commands were forked from."""
-    yield
-    FORKS.stop()
-
-
 @pytest.fixture(scope="session")
 def make_place() -> Iterator[Callable[[Path], Place]]:
     """Make a place of a folder."""
@@ -353,37 +344,9 @@ def place(make_place: Callable[[Path], Place], tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def call(
-    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Result]]:
-    """Run a job on the place in this process, which takes a tenth of the time that starting the command does."""
-    from jobs.registry import JOBS
-    from jobs.run import run_job
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            sys.stderr.write(f"{record.levelname} {record.getMessage()}\n")
-
-    monkeypatch.chdir(place.root)
-    log, handler = logging.getLogger("logcal"), Handler()
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-
-    def job(
-        name: str, *settings: str, files: Sequence[str] = (), graph: str | None = None, **paths: Any
-    ) -> Result:
-        given = [text for text in place.arguments(name, *settings, **paths)[1:] if text != "--set"]
-        pairs = [text for text in given if not text.startswith("--")]
-        capsys.readouterr()
-        flags = {"dry_run": "--dry-run" in given, "as_json": "--json" in given}
-        code = run_job(JOBS[name], files, pairs, **flags, graph=graph)
-        printed = capsys.readouterr()
-        return Result(code, printed.out, printed.err)
-
-    yield job
-    log.removeHandler(handler)
-    log.setLevel(level)
+def call(place: Place) -> Callable[..., Result]:
+    """Run a job on the place."""
+    return place.job
 
 
 class Dask:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from logcal.arrow_columns import column_of, nullable_column
 
 KINDS = {
-    pa.string(): st.text(),
+    pa.string(): st.text("ab\0é🦓"),
     pa.bool_(): st.booleans(),
     pa.date32(): st.dates(),
     pa.int8(): st.integers(-(2**7), 2**7 - 1),

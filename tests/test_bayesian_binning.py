@@ -39,12 +39,12 @@ def random_points(rng, m, weighted):
     return collapse(s, rng.random(s.size) < s, rng.lognormal(0, 2, s.size) if weighted else None)
 
 
-CASES = [(seed, m, weighted) for seed, m in enumerate([1, 2, 3, 5, 8, 10, 12]) for weighted in (False, True)]
+CASES = [(seed, m, weighted) for seed, m in enumerate([1, 2, 3, 8, 11]) for weighted in (False, True)]
 
 
 @pytest.mark.parametrize("expected_cuts", [0.3, 3.0, 30.0])
 @pytest.mark.parametrize(("seed", "m", "weighted"), CASES)
-def test_abb_equals_the_average_over_all_binnings(seed, m, weighted, expected_cuts):
+def test_equals_the_best_of_all_binnings_and_their_average(seed, m, weighted, expected_cuts):
     points = random_points(np.random.default_rng(seed), m, weighted)
     binnings = all_binnings(points, expected_cuts)
     logs = np.array([b[1] for b in binnings])
@@ -53,17 +53,9 @@ def test_abb_equals_the_average_over_all_binnings(seed, m, weighted, expected_cu
     assert fitted.exact_
     assert np.abs(fitted.predict(points.score) - share @ np.array([b[2] for b in binnings])).max() < 1e-10
     assert fitted.expected_bins_ == pytest.approx(share @ [len(b[0]) for b in binnings], rel=1e-10)
-
-
-@pytest.mark.parametrize("expected_cuts", [0.3, 3.0, 30.0])
-@pytest.mark.parametrize(("seed", "m", "weighted"), CASES)
-def test_sbb_equals_the_best_of_all_binnings(seed, m, weighted, expected_cuts):
-    points = random_points(np.random.default_rng(seed), m, weighted)
-    binnings = all_binnings(points, expected_cuts)
-    best = max(binnings, key=lambda b: b[1])
     fitted = SBB(expected_cuts).fit_points(points)
-    assert fitted.log_score_ == pytest.approx(best[1], rel=1e-12, abs=1e-10)
-    equals = [level for _, score, level in binnings if score > best[1] - 1e-9]
+    assert fitted.log_score_ == pytest.approx(logs.max(), rel=1e-12, abs=1e-10)
+    equals = [level for _, score, level in binnings if score > logs.max() - 1e-9]
     assert min(np.abs(fitted.predict(points.score) - level).max() for level in equals) < 1e-10
 
 

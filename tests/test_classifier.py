@@ -46,8 +46,7 @@ def test_scikit_learn_checks_of_more(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("ensemble", [True, False])
+@pytest.mark.parametrize(("weighted", "ensemble"), [(False, True), (True, False)])
 @pytest.mark.parametrize(
     ("estimator", "calibrator", "method", "response"),
     [

@@ -137,9 +137,8 @@ def cut(points, parts):
     return [Points(*(c[a:b] for c in points)) for a, b in itertools.pairwise(edges) if a < b]
 
 
-@pytest.mark.parametrize("parts", [2, 7])
-def test_parts_change_nothing(points, found, parts):
-    pieces = cut(points, parts)
+def test_parts_change_nothing(points, found):
+    pieces = cut(points, 7)
 
     def run(request):
         chosen = [p for p in pieces if request.only is None or p.score[0] in request.only]
@@ -181,20 +180,6 @@ def test_the_command_prints_a_table_and_writes_a_page(place):
     document = json.loads((place.root / "out" / "run.json").read_text())
     assert document["comparison"]["methods"] == found["methods"]
     place.run(*arguments).expect(99)
-
-
-def test_files_and_their_order_change_nothing(place):
-    columns = place.predictions()
-    order = np.random.default_rng(1).permutation(3000)
-    place.write_log(columns, files=1)
-    place.write_log({name: np.asarray(c)[order] for name, c in columns.items()}, files=4, name="other")
-    found = [
-        place.run("compare", "--json", "--set", f"log.path={name}", "--set", "cluster.kind=inline")
-        .expect(0)
-        .json
-        for name in ("log", "other")
-    ]
-    assert found[0]["methods"] == found[1]["methods"]
 
 
 def test_what_does_not_go_is_said_before_anything_is_read(place):
@@ -252,13 +237,12 @@ def unrelated(seed, ties, rows=1000):
     return score, rng.uniform(size=rows) < 0.4, weight
 
 
-@pytest.mark.parametrize("ties", [False, True])
-def test_a_row_with_a_sampling_weight_is_not_both_trained_on_and_held_out(ties):
+def test_a_row_with_a_sampling_weight_is_not_both_trained_on_and_held_out():
     """Labels know nothing of the score: two parameters are best, and losses are not below those of the truth."""
     methods = {"platt": Platt(), "histogram": HistogramBinning(bins=200), "abb": ABB()}
     excess, wins = [], []
-    for seed in range(8):
-        score, label, weight = unrelated(seed, ties)
+    for seed in range(6):
+        score, label, weight = unrelated(seed, seed % 2 == 1, rows=600)
         points = collapse(score, label, weight)
         found = cross_validate(points, methods, heaviest=weight.max())
         share = np.average(label, weights=weight)
@@ -269,7 +253,7 @@ def test_a_row_with_a_sampling_weight_is_not_both_trained_on_and_held_out(ties):
         auto.heaviest = weight.max()
         wins.append(auto.fit_points(points).chosen_)
     # A few rows have most of the weight: by accident another method may win twice.
-    assert wins.count("platt") >= 11
+    assert wins.count("platt") >= 8
     platt, histogram, abb = np.mean(excess, axis=0)
     assert 0 < platt < min(histogram, abb)
 
@@ -305,7 +289,7 @@ def test_of_tied_rows_nothing_is_lost_to_rounding(heaviest):
     assert total == pytest.approx(points.weight.sum(), rel=1e-12)
 
 
-def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place):
+def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place, call):
     """In the command: one part of the score table or many, and files in any order."""
     score, label, weight = unrelated(0, ties=False)
     order = np.random.default_rng(0).permutation(score.size)
@@ -332,7 +316,7 @@ def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place):
         found = one["methods"][method.name]["estimates"]["brier"]["mean"]
         assert found == pytest.approx(method.estimates["brier"].mean, rel=1e-9)
     candidates = "calibrator.params={candidates: [platt, isotonic]}"
-    place.job("fit", *settings, "calibrator.method=auto", candidates, log__path=log).expect(0)
+    call("fit", *settings, "calibrator.method=auto", candidates, log__path=log).expect(0)
     manifest = json.loads(
         (place.store / place.table / "versions" / place.current / "manifest.json").read_text()
     )

@@ -54,8 +54,9 @@ if pyspark is not None:
 
 
 @pytest.fixture
-def day(place, call):
+def day(place, monkeypatch):
     """Run a job with the day's configuration."""
+    monkeypatch.chdir(place.root)
     (place.root / "day.yaml").write_text(textwrap.dedent(DAY))
     from jobs.registry import JOBS
     from jobs.run import run_job

@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import sklearn.metrics
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrators.arithmetic import ties
@@ -182,7 +182,6 @@ def test_intervals_hold_as_often_as_they_say():
 
 
 @given(observations(), st.lists(st.integers(1, 24), max_size=4), st.sampled_from([None, squared, rounded]))
-@settings(max_examples=150, deadline=None)
 def test_nothing_depends_on_the_parts(points, cuts, predict):
     ties = np.flatnonzero(np.append(True, np.diff(points.score) > 0))
     joined = Points(points.score[ties], *(np.add.reduceat(column, ties) for column in points[1:]))

@@ -48,9 +48,8 @@ def groups_of_rows(points, size):
     )
 
 
-@pytest.mark.parametrize("size", [1, 7, 100, 1000])
-@pytest.mark.parametrize("decimals", [1, 2, 12])
-@pytest.mark.parametrize("weights", ["none", "whole", "any"])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(("decimals", "weights"), [(1, "any"), (2, "none"), (12, "whole"), (12, "any")])
 def test_groups_equal_the_definition_on_rows(size, decimals, weights):
     rng = np.random.default_rng(size)
     s = np.round(rng.random(311), decimals)
@@ -117,12 +116,6 @@ def test_any_calibrator_can_be_grouped():
     assert len(fitted.calibration_map_) == 4
     assert fitted.n_observations_ == 1000
     assert Grouped(HistogramBinning(bins=4)).get_params()["calibrator__bins"] == 4
-
-
-def test_the_calibrator_given_is_left_unfitted():
-    inner = Isotonic()
-    Grouped(inner, group_size=2).fit([0.1, 0.2, 0.3], [0, 1, 1])
-    assert not hasattr(inner, "calibration_map_")
 
 
 def test_fewer_observations_than_a_group_are_one_level():

@@ -239,8 +239,7 @@ def test_a_log_of_several_places(place, run):
 # Kept score tables
 
 
-@pytest.mark.parametrize("method", ["isotonic", "histogram"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("method", "weighted"), [("isotonic", True), ("histogram", False)])
 def test_a_kept_score_table_measures_as_its_log_does(place, run, method, weighted):
     random = np.random.default_rng(4)
     score = random.random(3000).round(3)

@@ -195,11 +195,9 @@ def logit_of_all(p):
     return logit(p)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_table_depends_on_rows_alone(tmp_path, seed, monkeypatch):
-    rng = np.random.default_rng(seed)
-    table, weighted = some_log(seed, ties=seed == 2), seed % 2 == 1
-    columns = [("a",), ("b", "a"), ("a", "b")][seed % 3]
+def test_the_table_depends_on_rows_alone(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    table, weighted, columns = some_log(1, ties=True), True, ("b", "a")
     made = []
     for layout in range(3):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))

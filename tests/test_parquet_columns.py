@@ -334,9 +334,10 @@ def test_a_source_that_shrinks_while_it_is_copied():
         append_columns(Cut(source), io.BytesIO(), lambda writer: [])
 
 
-@pytest.mark.parametrize("codec", [0, 1, 6])
-@pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("rows", [0, 1, 7, 8, 2500])
+@pytest.mark.parametrize(
+    ("rows", "nulls", "codec"),
+    [(0, 0.0, 0), (1, 1.0, 1), (7, 0.3, 6), (8, 0.0, 1), (2500, 0.3, 0), (2500, 1.0, 6)],
+)
 def test_booleans_with_nulls_read_back(codec, nulls, rows):
     rng = np.random.default_rng(rows)
     values, null = rng.random(rows) < 0.4, rng.random(rows) < nulls
@@ -371,9 +372,9 @@ def test_booleans_with_nulls_read_back(codec, nulls, rows):
 
 
 def test_new_columns_have_offset_indexes_where_old_ones_have_them():
-    values = np.random.default_rng(0).random(300_000)
+    values = np.random.default_rng(0).random(60_000)
     for indexed in (False, True):
-        source = parquet_bytes(pa.table({"a": values}), row_group_size=200_000, write_page_index=indexed)
+        source = parquet_bytes(pa.table({"a": values}), row_group_size=40_000, write_page_index=indexed)
         metadata = check(source, values)
         for group in range(metadata.num_row_groups):
             columns = [metadata.row_group(group).column(i) for i in range(metadata.num_columns)]
@@ -505,18 +506,6 @@ def test_more_values_than_there_are_bytes_are_not_stepped_over(kind):
             thrift.skip(value, 0, kind if value is encoded else thrift.STRUCT)
 
 
-def test_structs_of_many_fields_are_read():
-    for count in (23, 24, 25, 300):
-        fields = {number: (thrift.I32, thrift.integer(number)) for number in range(1, count + 1)}
-        encoded = thrift.struct(fields)
-        assert thrift.read_struct(encoded) == (fields, len(encoded))
-        found = np.empty((count, 4), np.int64)
-        data = np.frombuffer(encoded, np.uint8)
-        assert compact.fields(data, 0, found) == (count, len(encoded))
-        assert found[:, 0].tolist() == list(fields)
-        assert compact.fields(data, 0, found[1:])[0] == -1
-
-
 @pytest.mark.parametrize("bits", [7, 14, 21, 28, 35, 63, 64])
 def test_numbers_of_any_length_are_written_and_read(bits):
     for value in range(max(0, 2**bits - 3), min(2**bits + 3, 2**64)):
@@ -528,7 +517,7 @@ def test_numbers_of_any_length_are_written_and_read(bits):
 def test_files_that_differ_in_names_rows_and_codecs_have_nothing_of_each_other():
     """What is kept from file to file is kept by all that it depends on."""
     names = ["p", "v", "a longer name"]
-    for rows, text, codec, name in itertools.product((1, 300, 5000), ("v1", "v2"), (0, 1, 6), names):
+    for rows, text, codec, name in itertools.product((1, 300), ("v1", "v2"), (0, 6), names):
         schema = pa.schema([pa.field(f"{name} {rows}", pa.int64())], metadata={"own": f"{rows} {text}"})
         source = parquet_bytes(pa.table({f"{name} {rows}": np.arange(rows)}, schema=schema))
         result = pq.read_table(io.BytesIO(with_columns(source, np.arange(rows) % 3.0, text, codec)))

@@ -39,6 +39,7 @@ assert near_isotonic_path is calibrators.near_isotonic_path
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("first", ["names", "files"])
 def test_public_names_are_what_they_name_and_not_files(first):
     done = subprocess.run(

@@ -33,12 +33,12 @@ def lands(folder, name, rows=400, seed=0):
 
 
 @pytest.fixture
-def stream(place):
+def stream(place, call):
     """Follow a folder of labelled files; and the folder."""
     arriving = place.root / "arriving"
     arriving.mkdir()
 
-    def follow(*settings, run=place.job):
+    def follow(*settings, run=call):
         return run("follow", *settings, log__path=arriving, output__path=place.output)
 
     return follow, arriving
@@ -97,14 +97,14 @@ def test_versions_that_a_killed_run_left_are_removed_by_one_that_has_nothing_to_
     assert [again[key] for key in told] == [status[key] for key in told]
 
 
-def test_versions_that_a_killed_fit_left_are_removed_by_one_that_has_nothing_to_do(place):
+def test_versions_that_a_killed_fit_left_are_removed_by_one_that_has_nothing_to_do(place, call):
     place.write_log()
     for method in ("isotonic", "platt", "histogram"):
-        place.job("fit", f"calibrator.method={method}").expect(0)
+        call("fit", f"calibrator.method={method}").expect(0)
     last = ("fit", "calibrator.method=histogram", "retention.versions=1")
-    place.job(*last, "--dry-run").expect(99)
+    call(*last, "--dry-run").expect(99)
     assert len(place.versions) == 3
-    place.job(*last).expect(99)
+    call(*last).expect(99)
     assert len(place.versions) == 2
 
 

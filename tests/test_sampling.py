@@ -123,7 +123,7 @@ def test_measures_of_all_rows_from_those_that_were_kept():
 def test_observed_over_expected_of_all_rows_says_what_chance_does():
     """Of probabilities that are right, in logs that hold a tenth of the negatives."""
     rng, rate, z, covered = np.random.default_rng(3), 0.1, [], 0
-    for _ in range(400):
+    for _ in range(150):
         p = rng.beta(0.5, 8.0, 4000)
         label = rng.random(p.size) < p
         kept = label | (rng.random(p.size) < rate)
@@ -131,5 +131,5 @@ def test_observed_over_expected_of_all_rows_says_what_chance_does():
         bars = run_passes(certain_passes(None, rate=rate), lambda r, own=points: r.combine([r.chunk(own)]))[1]
         z.append(bars.ratio_z)
         covered += bars.ratio_low <= 1.0 <= bars.ratio_high
-    assert np.std(z) == pytest.approx(1.0, abs=0.1)
-    assert 360 <= covered <= 397
+    assert np.std(z) == pytest.approx(1.0, abs=0.15)
+    assert 134 <= covered <= 150

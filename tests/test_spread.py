@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 from scipy.special import expit, logit
@@ -56,7 +56,6 @@ def sample(seed, n=4000, digits=2):
     st.lists(st.integers(1, 39), max_size=3),
     st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
 def test_no_bit_depends_on_the_parts(rows, cuts, weighted):
     p, label, weight = (np.array(column) for column in zip(*rows, strict=True))
     weight = weight if weighted else None
@@ -105,7 +104,6 @@ _cells = st.lists(
 
 
 @given(_cells)
-@settings(max_examples=200, deadline=None)
 def test_nothing_is_left_to_gain_at_coxs_line(cells):
     p, w, share = np.array(sorted(cells)).T
     found = cox(Spread(p, w, w * share))

@@ -105,7 +105,7 @@ def test_one_file_says_what_all_jobs_keep(place, call):
     file = place.root / "day.yaml"
     file.write_text("retention: {versions: 30, ledger: 40d}\n")
     place.write_log()
-    call("fit", "--dry-run", files=[str(file)]).expect(0)
+    call("fit", "--dry-run", f"--config={file}").expect(0)
 
 
 # Differences
