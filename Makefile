@@ -9,11 +9,12 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
 
-test: $(VENV)/.dev lint types
+test: $(VENV)/.dev
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types
 	$(BIN)/python -m pytest
 
 # Tests that start many commands, build wheels and sites, or serve; and more examples of what hypothesis draws.
-system: export LOGCAL_TEST_EXAMPLES = 300
+system: export LOGCAL_TEST_EXAMPLES ?= 100
 system: $(VENV)/.system
 	$(BIN)/python -m pytest -m '(system or hypothesis) and not slow'
 
@@ -106,13 +107,11 @@ $(VENV)/.run: $(VENV)/bin/python pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	# Compiles the kernels once, rather than in several tests at a time.
-	$(BIN)/logcal warm > /dev/null
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	touch $@ $(VENV)/.run
 
 $(VENV)/.system: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,system]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev,system]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml
