@@ -171,15 +171,6 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(place):
     assert result.json["rows_used"] == 3000
 
 
-def test_the_same_again_is_nothing_to_do(place):
-    place.write_log()
-    place.job("fit").expect(0)
-    before = place.tree()
-    again = place.job("fit", "--json").expect(99, "logcal fit: ")
-    assert again.json["exit_code"] == 99
-    assert place.tree() == before
-
-
 @pytest.mark.system
 def test_a_reader_of_stdout_that_goes_away_is_no_error(place):
     place.write_log()

@@ -1,7 +1,5 @@
 """What lies below a log's folder: links are followed, nothing vanishes without being named."""
 
-import os
-
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -101,13 +99,6 @@ def test_parquet_files_of_other_names_are_refused(folder, remote):
         open_log(path, COLUMNS)
     # A glob says which.
     assert open_log(f"{path}/0*", COLUMNS).rows == 3
-
-
-def test_a_name_that_is_not_utf8(folder):
-    name = os.fsdecode(b"caf\xe9.parquet")
-    write(folder / "b.parquet", 2)
-    (folder / "b.parquet").rename(folder / name)
-    assert open_log(str(folder), COLUMNS).rows == 5
 
 
 def test_two_columns_of_one_name(tmp_path):

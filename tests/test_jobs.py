@@ -10,34 +10,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.registry import JOBS
-from jobs.run import run_job
-
-
-class Done:
-    """What a job in this process printed and returned."""
-
-    def __init__(self, code, captured):
-        self.code = code
-        self.out = captured.out
-        self.err = captured.err
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
 
 @pytest.fixture
-def run(place, capsys, monkeypatch):
-    """Run a job on the place in this process, inline."""
-    monkeypatch.chdir(place.root)
+def run(place):
+    """Run a job on the place."""
 
     def job(name, *settings, dry_run=False, as_json=False, **paths):
-        arguments = place.arguments(name, *settings, **paths)[1:]
-        pairs = [pair for pair in arguments if pair != "--set"]
-        capsys.readouterr()
-        code = run_job(JOBS[name], [], pairs, dry_run=dry_run, as_json=as_json)
-        return Done(code, capsys.readouterr())
+        flags = ["--dry-run"] * dry_run + ["--json"] * as_json
+        return place.job(name, *settings, *flags, **paths)
 
     return job
 
@@ -51,7 +31,7 @@ def test_a_rerun_recognises_its_result(place, run):
     before = place.tree()
     again = run("fit")
     assert again.code == 99
-    assert f"were published as version {place.current}: nothing to do" in again.err
+    assert f"were published as version {place.current}: nothing to do" in again.stderr
     assert place.tree() == before
     # Another configuration, or another log, is another run.
     assert run("fit", "calibrator.method=histogram").code == 0
@@ -70,8 +50,8 @@ def test_a_rerun_after_a_rollback_says_where_current_is(place, run):
     assert place.current == first
     again = run("fit", "calibrator.method=histogram")
     assert again.code == 99
-    assert f"version {second}, which a rollback took back on" in again.err
-    assert f"(CURRENT names {first})" in again.err
+    assert f"version {second}, which a rollback took back on" in again.stderr
+    assert f"(CURRENT names {first})" in again.stderr
     assert place.current == first
 
 
@@ -83,11 +63,11 @@ def test_scoring_twice_and_with_an_older_version(place, run):
     assert run("score").code == 0
     before = place.tree()
     again = run("score")
-    assert (again.code, again.out) == (99, "")
-    assert f"{place.output} holds the result of this run already" in again.err
+    assert (again.code, again.stdout) == (99, "")
+    assert f"{place.output} holds the result of this run already" in again.stderr
     assert place.tree() == before
     # The output holds the newest version's result, and an older one's is another.
-    assert "the result of another run" in run("score", f"store.version={first}").err
+    assert "the result of another run" in run("score", f"store.version={first}").stderr
     older = run("score", f"store.version={first}", output__path=place.root / "older", as_json=True)
     assert older.json["version"] == first
     versions = {
@@ -153,7 +133,7 @@ def test_a_dry_run_writes_nothing_and_reads_only_footers(place, run, job):
     before = place.tree()
     for as_json in (False, True):
         done = run(job, dry_run=True, as_json=as_json, log__path=place.root / "new")
-        assert (done.code, done.err) == (0, "")
+        done.expect(0)
         assert place.tree() == before
     assert done.json["job"] == job
     assert done.json["facts"]["rows"] == 3000
@@ -177,7 +157,7 @@ def test_places_as_urls(place, run):
     assert run("evaluate", **paths, output__path=f"{url}/report").code == 0
     assert (place.root / "report" / "report.html").exists()
     inside = run("score", **paths, output__path=f"{url}/log/scored")
-    assert (inside.code, "overlaps" in inside.err) == (2, True)
+    assert (inside.code, "overlaps" in inside.stderr) == (2, True)
     assert run("fit", **{**paths, "scratch": "s3://bucket/scratch", "log__path": f"{url}/output"}).code == 2
     assert sorted(path.name for path in place.root.iterdir()) == [
         "log",
@@ -215,7 +195,7 @@ def test_a_scored_log_scored_again_with_other_names(place, run):
     assert run("score").code == 0
     again = {"log__path": place.output, "output__path": place.root / "twice"}
     refused = run("score", "output.column=second", **again)
-    assert (refused.code, "set output.version_column to another name" in refused.err) == (3, True)
+    assert (refused.code, "set output.version_column to another name" in refused.stderr) == (3, True)
     assert run("score", "output.column=second", "output.version_column=second_version", **again).code == 0
     table = pq.read_table(place.root / "twice" / "part-0.parquet")
     assert table.column_names[-4:] == ["probability", "table_version", "second", "second_version"]
@@ -254,7 +234,7 @@ def test_a_kept_score_table_measures_as_its_log_does(place, run, method, weighte
     folder = Path(kept.json["lookup_path"]).parent / "score_table"
     dry = run("evaluate", log__path=folder, output__path=place.root / "again", dry_run=True)
     assert dry.code == 0
-    assert ("sort" in dry.out + dry.err) == (method == "histogram")
+    assert ("sort" in dry.stdout + dry.stderr) == (method == "histogram")
     done = run("evaluate", log__path=folder, output__path=place.root / "again", as_json=True)
     assert done.code == 0
     for key in ("before", "after", "headline", "rows_used", "rows_positive", "weight"):
@@ -270,11 +250,11 @@ def test_a_kept_score_table_that_is_not_whole(place, run):
     part.write_bytes(part.read_bytes()[:-1])
     refused = run("evaluate", log__path=folder)
     assert refused.code == 3
-    assert f"{folder}: expected the parts that manifest.json names, found" in refused.err
+    assert f"{folder}: expected the parts that manifest.json names, found" in refused.stderr
     part.unlink()
     refused = run("evaluate", log__path=folder)
     assert refused.code == 3
-    assert "no file" in refused.err
+    assert "no file" in refused.stderr
 
 
 def test_where_a_kept_score_tables_folder_is_a_file(place, run):
@@ -284,14 +264,14 @@ def test_where_a_kept_score_tables_folder_is_a_file(place, run):
     below = next(place.log.rglob("*.parquet")) if place.log.is_dir() else place.log
     refused = run("evaluate", log__path=below / "score_table")
     assert refused.code in {2, 3}
-    assert f"{below / 'score_table'}: " in refused.err
-    assert "Traceback" not in refused.err
+    assert f"{below / 'score_table'}: " in refused.stderr
+    assert "Traceback" not in refused.stderr
     folder = version / "score_table"
     shutil.rmtree(folder)
     folder.write_bytes(b"")
     refused = run("evaluate", log__path=folder)
     assert refused.code == 3
-    assert f"{folder}: expected the parts that manifest.json names, found" in refused.err
+    assert f"{folder}: expected the parts that manifest.json names, found" in refused.stderr
 
 
 def test_a_kept_score_table_of_other_scores(place, run):
@@ -302,4 +282,4 @@ def test_a_kept_score_table_of_other_scores(place, run):
     assert run("fit", "log.score_transform=sigmoid").code == 0
     refused = run("evaluate", log__path=Path(kept.json["lookup_path"]).parent / "score_table")
     assert refused.code == 2
-    assert "log.path: expected a score table of scores with the transform 'sigmoid'" in refused.err
+    assert "log.path: expected a score table of scores with the transform 'sigmoid'" in refused.stderr

@@ -1,7 +1,6 @@
 """A log that changes while it is read: named and refused, never half read, and never a signal."""
 
 import os
-import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -185,20 +184,3 @@ def test_a_command_whose_log_is_truncated_under_it(place, job):
     place.job(job).expect(3, "part-2.parquet: expected the file as it was when the log was opened")
     after = place.tree()
     assert {name for name in after if after[name] != before.get(name)} == {"log/part-2.parquet"}
-
-
-def test_a_day_is_sorted_again_when_its_file_is_another(place):
-    for day in (1, 2):
-        place.write_log(place.predictions(500, day), files=1, name=f"log/date=2026-01-0{day}")
-    window = ("window.column=date", "window.last=2d")
-    place.job("fit", *window).expect(0)
-    first = place.lookup()
-    new = place.write_log(place.predictions(500, 9), files=1, name="log/date=2026-01-02")
-    again = place.job("fit", *window, "--json").expect(0)
-    assert (again.json["window"]["days_sorted"], again.json["window"]["days_reused"]) == (1, 1)
-    fresh = place.job("fit", *window, store__path=place.root / "fresh").expect(0)
-    assert fresh.code == 0
-    shutil.rmtree(place.store)
-    place.job("fit", *window).expect(0)
-    assert place.lookup() != first
-    assert new.exists()

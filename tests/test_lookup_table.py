@@ -124,18 +124,6 @@ def test_numbers_that_json_has_not_are_refused():
         lookup_bytes(MAP, **{**FACTS, "data": {"mean": float("nan")}})
 
 
-def test_reads_from_any_file_system():
-    import fsspec
-
-    filesystem = fsspec.filesystem("memory")
-    filesystem.pipe_file("/tables/lookup.parquet", lookup_bytes(MAP, **FACTS))
-    try:
-        assert columns_of(read_lookup_table("memory://tables/lookup.parquet").map) == columns_of(MAP)
-        assert cached_lookup_table("memory://tables/lookup.parquet").facts.version == "000001-abc"
-    finally:
-        filesystem.rm("/tables", recursive=True)
-
-
 def test_a_process_reads_a_table_once_while_it_stays_the_same(path, monkeypatch):
     reads = []
     read = reading.read_table
@@ -163,7 +151,6 @@ def test_not_parquet(tmp_path, read, content):
         read(str(path))
 
 
-@pytest.mark.parametrize("read", [read_lookup_table, read_lookup_facts, cached_lookup_table])
 @pytest.mark.parametrize(
     ("error", "expected", "said"),
     [
@@ -179,17 +166,18 @@ def test_not_parquet(tmp_path, read, content):
     ],
 )
 def test_a_table_that_its_storage_does_not_give_is_not_said_to_be_damaged(
-    path, read, error, expected, said, monkeypatch
+    path, error, expected, said, monkeypatch
 ):
     def fails(_: str) -> bytes:
         raise error
 
-    reading._read_cached.cache_clear()
-    monkeypatch.setattr(storage, "read", fails)
-    with pytest.raises(expected, match=f"{path}: expected a lookup table.*{said}"):
-        read(path)
-    monkeypatch.undo()
-    assert read(path)
+    for read in (read_lookup_table, read_lookup_facts, cached_lookup_table):
+        reading._read_cached.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "read", fails)
+            with pytest.raises(expected, match=f"{path}: expected a lookup table.*{said}"):
+                read(path)
+        assert read(path)
 
 
 def test_other_columns(tmp_path):
@@ -232,17 +220,3 @@ def test_rows_that_are_not_a_map(path):
     gap[1] = np.nextafter(gap[1], 1.0)
     with pytest.raises(InputRejectedError, match="not a calibration map: its rows must follow each other"):
         read_lookup_table(rewritten(path, columns={"score_lo": gap}))
-
-
-def test_a_changed_number_is_noticed(path):
-    weight = MAP.weight.tolist()
-    weight[0] += 1.0
-    with pytest.raises(InputRejectedError, match="the file was changed after it was published"):
-        read_lookup_table(rewritten(path, columns={"weight": weight}))
-
-
-def test_a_truncated_file_is_refused(path):
-    content = Path(path).read_bytes()
-    Path(path).write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputRejectedError, match="cannot be read"):
-        read_lookup_table(path)

@@ -276,20 +276,6 @@ def test_a_row_group_of_a_part_is_a_part(tmp_path):
     assert_same([np.concatenate(column) for column in zip(*read, strict=True)], points)
 
 
-@pytest.mark.parametrize(
-    ("label", "score", "message"),
-    [
-        ([0, 0], [0.1, 0.2], "all have label 0"),
-        ([1, 1], [0.1, 0.2], "label 1"),
-        ([0, 1], [0.5, 0.5], "score 0.5"),
-    ],
-)
-def test_what_cannot_be_calibrated_is_refused(tmp_path, label, score, message):
-    log = open_log(write_log(tmp_path / "log", {"score": score, "label": label}), Columns("score", "label"))
-    with pytest.raises(InputRejectedError, match=message):
-        fit_log(Isotonic(), SortedRows(log, SortPlan(tmp_path), None), InlineExecutor())
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_second_level_of_merging_reads_less_and_changes_nothing(tmp_path, monkeypatch, weighted):
     rng = np.random.default_rng(3)
