@@ -7,7 +7,7 @@ import pytest
 from scipy.special import betaln
 
 from calibrators._kernels import binnings
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators.arithmetic.passes import Points
 from calibrators.methods import binnings as family
 from calibrators.methods.bbq import BBQ
 
