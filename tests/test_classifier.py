@@ -124,6 +124,7 @@ def test_rows_of_weight_zero_do_not_count():
     )
 
 
+@pytest.mark.system
 def test_in_a_pipeline_in_parallel_and_pickled():
     model = make_pipeline(StandardScaler(), CalibratedClassifier(GaussianNB(), ABB(), cv=3, n_jobs=2)).fit(
         X, Y

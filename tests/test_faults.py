@@ -251,7 +251,7 @@ if sys.argv[0].endswith("logcal"):
 whatever asks next: as often as an array that is the interpreter, or LLVM, which go to pieces without a page.)"""
 
 
-@pytest.mark.parametrize("job", ["fit", "evaluate"])
+@pytest.mark.parametrize("job", ["fit", pytest.param("evaluate", marks=pytest.mark.system)])
 def test_memory_that_runs_out_is_not_the_logs_fault(place, job):
     place.write_log(files=1)
     if job == "evaluate":
