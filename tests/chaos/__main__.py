@@ -86,6 +86,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> Iterator[Trial]:
                     yield from disturbed(name, trials, options.kinds, seed, folder)
             elif part == "files":
                 yield from inputs.files(options.files if end is None else 300, seed, folder)
+                yield from inputs.commands(options.files // 4 if end is None else 100, seed, folder)
             elif part == "configurations":
                 yield from inputs.configurations(options.files if end is None else 300, seed, folder)
             elif part == "bytes":

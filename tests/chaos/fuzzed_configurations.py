@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-JOBS = ("fit", "score", "evaluate", "generate", "compare")
+JOBS = ("fit", "score", "evaluate", "generate", "compare", "follow", "monitor")
 ALLOWED = {0, 2, 3, 4, 75, 99}
 TEXTS = [
     "", " ", "\0", "a\0b", "x" * 300, "x/" * 3000, "/dev/null/x", "/proc/self/mem", "/", ".", "..", "~", "~nobody/x",
@@ -101,6 +101,8 @@ def trial(seed: int, base: dict[str, str], folder: Path) -> tuple[int, str, list
     from jobs.run import run_job
 
     random = np.random.default_rng(seed)
+    if random.random() < 1 / (len(JOBS) + 1):
+        return _begun(random, base, folder / f"begun-{seed}")
     registered = REGISTRY if isinstance(REGISTRY, dict) else {job.name: job for job in REGISTRY}
     job = registered[str(random.choice(JOBS))]
     keys = keys_of(job.config_class())
@@ -120,6 +122,23 @@ def trial(seed: int, base: dict[str, str], folder: Path) -> tuple[int, str, list
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         code = run_job(job, files, settings, dry_run=True, as_json=False)
     return code, said.getvalue(), [job.name, *files, *settings]
+
+
+def _begun(random: np.random.Generator, base: dict[str, str], folder: Path) -> tuple[int, str, list[str]]:
+    """The same of `logcal init`."""
+    from jobs.cli import main
+    from jobs.config.jobs import FitConfig
+
+    settings = ["--log", base["log.path"] if random.random() < 0.7 else TEXTS[random.integers(len(TEXTS))]]
+    for key in random.choice(keys_of(FitConfig), random.integers(0, 3)):
+        settings += ["--set", f"{key}={json.dumps(any_value(random))}"]
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            main(["init", str(folder), *settings], prog_name="logcal")
+        except SystemExit as ending:
+            return int(ending.code or 0), said.getvalue(), ["init", *settings]
+    raise AssertionError("a command ends the process")
 
 
 def campaign(seeds: range, base: dict[str, str], folder: Path) -> tuple[Counter[int], list[str]]:

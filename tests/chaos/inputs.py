@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -63,6 +66,48 @@ def files(count: int, seed: int, folder: Path) -> Iterator[Trial]:
         code = {"answer": 0, "3": 3}.get(said, 1)
         problems = () if code != 1 else (said,)
         yield Trial("mutated file", f"files of {chosen[i][1]}", name(i), code, None, problems)
+
+
+def commands(count: int, seed: int, folder: Path) -> Iterator[Trial]:
+    """Whole commands on mutated files: fit, score, follow, evaluate and init say 0, or 3, or what a check says."""
+    from chaos.scenarios import Place, job, write_log
+
+    place = Place(folder / "commanded")
+    for name in ("scratch", "temporary", "mutated"):
+        (place.root / name).mkdir(parents=True)
+    write_log(place.root / "log")
+    place.do(*job("fit"))
+    contents = {name: write() for name, write in WRITERS.items()}
+    arguments = {
+        "fit": job("fit", "store.path=other", log="mutated"),
+        "score": job("score", log="mutated"),
+        "follow": (*job("follow", "output.path=followed", log="mutated"), "--once"),
+        "evaluate": job("evaluate", "evaluate.allow_in_sample=true", log="mutated"),
+        "init": ("init", "begun", "--log", "mutated"),
+    }
+
+    def chosen(i: int) -> tuple[str, str, Callable[[bytes, int], bytes]]:
+        name = list(arguments)[i % len(arguments)]
+        writer = list(WRITERS)[i // len(arguments) % len(WRITERS)]
+        return name, writer, (mutated, contradicting)[i // len(arguments) // len(WRITERS) % 2]
+
+    def one(i: int) -> str:
+        name, writer, change = chosen(i)
+        path = place.root / "mutated" / "mutated.parquet"
+        path.write_bytes(change(contents[writer], seed * count + i))
+        for left in ("other", "scored", "followed", "followed.logcal", "evaluate", "begun", "scored.logcal"):
+            shutil.rmtree(place.root / left, ignore_errors=True)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            code = place.command(*arguments[name])()
+        fine = code in ALLOWED and "Traceback" not in said.getvalue()
+        return str(code) if fine else f"ended with {code}: {said.getvalue()[-1500:]}"
+
+    for i, said in _in_batches(count, one, folder):
+        name, writer, _ = chosen(i)
+        moment = f"{writer}, seed {seed * count + i}"
+        code, problems = (int(said), ()) if said.isdigit() else (1, (said,))
+        yield Trial("mutated file", f"{name} of a damaged file", moment, code, None, problems)
 
 
 def configurations(count: int, seed: int, folder: Path) -> Iterator[Trial]:
