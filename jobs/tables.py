@@ -118,7 +118,8 @@ def _line(row: dict[str, Any]) -> str:
 
 def _held_out(held: dict[str, Any]) -> list[str]:
     loss = held.get("log_loss")
-    return [] if loss is None else [f"log loss {loss:.4f} held out"]
+    # Infinity is text in JSON.
+    return [] if loss is None else [f"log loss {float(loss):.4f} held out"]
 
 
 def show(store: str, table: str, name: str | None) -> Outcome:

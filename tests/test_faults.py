@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import http.server
+import json
 import sys
 import threading
 
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from jobs.cluster import process_memory
 from logcal.errors import ConfigError, FileChangedError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import redacted, remember, without_secrets
@@ -231,6 +233,15 @@ def test_too_few_addresses_are_said_before_anything_starts(place):
     assert place.tree() == before
 
 
+def test_what_is_mapped_already_counts(monkeypatch):
+    """A limit that a forked process has reached: threads would not start, and their starters wait for ever."""
+    limit = process_memory._mapped_bytes() + (1 << 29)
+    assert limit > process_memory.FEWEST_BYTES
+    monkeypatch.setattr(process_memory.resource, "getrlimit", lambda _: (limit, limit))
+    with pytest.raises(TemporaryError, match=r"ulimit -v.* of them in use: raise the limit"):
+        process_memory.check_address_space()
+
+
 NO_MORE = """
 import resource, sys
 if sys.argv[0].endswith("logcal"):
@@ -262,3 +273,15 @@ def test_memory_that_runs_out_is_not_the_logs_fault(place, job):
     assert not place.output.exists()
     assert len(list(place.store.rglob("lookup.parquet"))) == (job == "evaluate")
     assert list(place.scratch.iterdir()) == []
+
+
+def test_an_infinite_loss_of_held_out_rows_is_listed(place, call):
+    place.write_log(files=1)
+    call("fit").expect(0)
+    [path] = place.store.rglob("manifest.json")
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    manifest["gate"] = {"holdout": {"log_loss": "Infinity"}}
+    path.write_text(json.dumps(manifest))
+    listed = place.run("tables", "list", "--store", str(place.store), "--table", place.table)
+    assert "log loss inf held out" in listed.expect(0).stdout

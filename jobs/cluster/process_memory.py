@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
+from pathlib import Path
 
 from logcal.errors import TemporaryError
 
@@ -39,7 +40,7 @@ def keep() -> None:
     pa.set_memory_pool(pa.system_memory_pool())
 
 
-FEWEST_BYTES = 1 << 30
+FEWEST_BYTES, _AT_START = 1 << 30, 1 << 26
 """Of addresses: OpenBLAS, which scipy loads, waits for ever for buffers that it cannot map, deaf to signals."""
 
 
@@ -52,8 +53,19 @@ def check_address_space() -> None:
         The process may not map enough memory (ulimit -v).
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < FEWEST_BYTES:
+    if limit == resource.RLIM_INFINITY:
+        return
+    # A process that was forked may have mapped all of it already: Python's threads then never say that they started.
+    mapped = max(0, _mapped_bytes() - _AT_START)
+    if limit - mapped < FEWEST_BYTES:
         raise TemporaryError(
             f"out of memory: expected {FEWEST_BYTES:,} bytes that it may map (ulimit -v), which its libraries "
-            f"need to start, found {limit:,}: raise the limit"
+            f"need to start, found {limit:,}, {mapped:,} of them in use: raise the limit"
         )
+
+
+def _mapped_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
