@@ -1,4 +1,4 @@
-"""How much the curve of the rows above should count in a segment's own map: measured on real sets.
+"""What borrowing strength is worth on real sets: leaning on isotonic regression, and on the curve of `auto`.
 
     python benchmarks/segments_real.py FOLDER           # of Parquet files with a column `label`: adult, covtype, ...
 
@@ -26,8 +26,6 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-from calibrators.segments import partial_pooling
 
 MOST_ROWS = 60_000
 
@@ -65,7 +63,6 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--lean", nargs="*", type=float, default=[30, 100, 300, 1000, 3000])
     parser.add_argument(
         "--segments",
         nargs="*",
@@ -73,7 +70,13 @@ def main(arguments: list[str]) -> None:
     )
     given = parser.parse_args(arguments)
     print_machine()
-    names = ["none", "moved", *(f"M = {lean:g}" for lean in given.lean)]
+    settings = {
+        "none": ("segments.shrinkage=none",),
+        "leaning on isotonic regression": ("calibrator.method=isotonic",),
+        "moved alone": ("segments.min_positives=1000000000",),
+        "auto": (),
+    }
+    names = ["one map, isotonic", *settings]
     print(f"| set | {' | '.join(names)} |\n|---|{'---|' * len(names)}", flush=True)
     chosen = dict(one.split(":") for one in given.segments)
     for name, frame, column in sets(given.folder, chosen):
@@ -91,18 +94,14 @@ def main(arguments: list[str]) -> None:
             pq.write_table(table, folder / "log" / "part-0.parquet")
             rows = (score[held], {"s": segment[held]})
 
-            def loss(
-                place, columns, *settings, lean=partial_pooling.LEAN, rows=rows, y=label[held], at=folder
-            ):
-                partial_pooling.own_maps.__defaults__ = (lean,)
+            def loss(place, columns, settings, rows=rows, y=label[held], at=folder):
                 p = np.clip(ours(at, place, columns, settings, rows)[2], 1e-6, 1 - 1e-6)
                 return -1e5 * float(np.mean(np.where(y == 1, np.log(p), np.log1p(-p))))
 
-            one = loss("one", ())
-            found["none"].append(loss("none", ("s",), "segments.shrinkage=none") - one)
-            found["moved"].append(loss("moved", ("s",), f"segments.min_positives={len(label)}") - one)
-            for lean in given.lean:
-                found[f"M = {lean:g}"].append(loss(f"m{lean:g}", ("s",), lean=lean) - one)
+            one = loss("one", (), ())
+            found[names[0]].append(loss("isotonic", (), ("calibrator.method=isotonic",)) - one)
+            for i, (kind, own) in enumerate(settings.items()):
+                found[kind].append(loss(f"s{i}", ("s",), own) - one)
             shutil.rmtree(folder)
         cells = [f"{np.mean(v):.0f} ± {np.std(v, ddof=1) / np.sqrt(len(v)):.0f}" for v in found.values()]
         print(f"| {name}, {column} | {' | '.join(cells)} |", flush=True)

@@ -228,7 +228,7 @@ def _check_interval(recipe: Recipe) -> None:
             "describes, and most segments have no rows in the table; set segments.shrinkage=none for an interval of "
             "each map, made of the rows that it is fitted to"
         )
-    if recipe.interval == VENN_ABERS and not recipe.can_lean:
+    if recipe.interval == VENN_ABERS and not recipe.isotonic:
         raise ConfigError(
             f"calibrator.interval: expected method isotonic (not strict) with venn_abers, found {recipe.method}: "
             "Venn-Abers prediction is made of isotonic regressions; band goes with any"

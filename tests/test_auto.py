@@ -279,14 +279,27 @@ def test_leaning_is_isotonic_regression_with_the_curves_observations_added():
     assert choice.maps[1] == pytest.approx(expected, abs=1e-9)
 
 
-def test_segments_have_isotonic_regression():
+def test_segments_have_isotonic_regression_or_lean_on_the_map_in_its_blocks():
     auto = Auto(ends=0.5)
     auto.sampling_rate = 0.1
-    for made in (auto.for_segments(), auto.beside_segments()):
-        assert repr(made) == "Isotonic(ends=0.5)"
-        assert made.sampling_rate == 0.1
-    several = Auto(["platt"])
-    assert several.beside_segments() is several
+    made = auto.for_segments()
+    assert repr(made) == "Isotonic(ends=0.5)"
+    assert made.sampling_rate == 0.1
+    assert not Auto(["platt"]).can_be_leaned_on
+    rng = np.random.default_rng(3)
+    scores = np.sort(rng.random(3000))
+    labels = rng.random(3000) < scores**2
+    above = Auto().under_segments().fit(scores, labels)
+    found, level = above.stretches(), Auto().fit(scores, labels).predict(scores)
+    np.testing.assert_array_equal(above.predict(scores), level)
+    from sklearn.isotonic import IsotonicRegression
+
+    blocks = IsotonicRegression().fit_transform(scores, labels)
+    starts = np.flatnonzero(np.append(True, np.diff(blocks) > 0))
+    np.testing.assert_array_equal(found.edges, np.append(-np.inf, scores[starts[1:]]))
+    np.testing.assert_array_equal(found.weight, np.diff(np.append(starts, 3000)))
+    expected = np.add.reduceat(level, starts) / found.weight
+    np.testing.assert_allclose(found.level, expected, rtol=1e-9)
 
 
 def test_too_few_rows_for_halves_have_the_curve():

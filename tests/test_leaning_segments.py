@@ -14,6 +14,8 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
 import logcal
+from calibrators.arithmetic.local_choice import STRENGTH
+from calibrators.methods.auto import Auto
 from calibrators.segments.partial_pooling import LEAN
 from jobs import evaluate, tables
 from jobs import fit as fit_job
@@ -45,13 +47,16 @@ def rows_of(log, plan, executor):
 RULES = SegmentRules(1, 60, lean=True)
 
 
-def some_log(seed: int, rows: int = 4000, differ: float = 1.0, ties: bool = False) -> pa.Table:
-    """Two segment columns; each segment has a shift and a slope of its own, as far as `differ` says."""
+def some_log(
+    seed: int, rows: int = 4000, differ: float = 1.0, ties: bool = False, wave: float = 0.0
+) -> pa.Table:
+    """Two segment columns; each segment has a shift and a slope of its own, as far as `differ` says, and a wave."""
     rng = np.random.default_rng(seed)
     score = rng.integers(0, 60, rows) / 60 if ties else rng.random(rows)
     a, b = np.minimum(rng.zipf(1.5, rows), 9), rng.integers(0, 3, rows)
     shift, slope = differ * rng.normal(0, 0.8, (10, 3)), np.exp(differ * rng.normal(0, 0.3, (10, 3)))
-    p = expit(-2 + shift[a, b] + slope[a, b] * 4 * (score - 0.5))
+    bent = wave * np.sin(9 * score + np.random.default_rng(seed).uniform(0, 6, (10, 3))[a, b])
+    p = expit(-2 + shift[a, b] + slope[a, b] * 4 * (score - 0.5) + bent)
     return pa.table(
         {
             "score": score,
@@ -63,12 +68,22 @@ def some_log(seed: int, rows: int = 4000, differ: float = 1.0, ties: bool = Fals
     )
 
 
-def fit(folder, table, columns=("a", "b"), weighted=False, cut=(1, 1 << 20), rate=1.0, params=None, **sizes):
+def fit(
+    folder,
+    table,
+    columns=("a", "b"),
+    weighted=False,
+    cut=(1, 1 << 20),
+    rate=1.0,
+    params=None,
+    method="isotonic",
+    **sizes,
+):
     path = write_log(folder / "log", table, *cut)
     log = open_log(path, Columns("score", "label", "w" if weighted else None, columns))
     (folder / "scratch").mkdir()
     plan = SortPlan(folder / "scratch", **sizes)
-    recipe = Recipe("isotonic", params or {}, sampling_rate=rate, columns=columns, rules=RULES)
+    recipe = Recipe(method, params or {}, sampling_rate=rate, columns=columns, rules=RULES)
     return fit_segments(recipe, rows_of(log, plan, Shuffled()), Shuffled())[0]
 
 
@@ -189,15 +204,133 @@ def test_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, ends):
     np.testing.assert_allclose(logit(got), logit_of_all(expected), atol=2e-5)
 
 
+def line_of(at, x, weight):
+    """The lines nearest to (1 - 2 p) x**k by information, k = 0, 1, 2."""
+    p = expit(at)
+    by = np.sqrt(weight * p * (1 - p))
+    return [np.polyfit(x, (1 - 2 * p) * x**k, 1, w=by)[::-1] for k in range(3)]
+
+
+def mean_moved(at, x, label, weight, variances, line):
+    """The most likely move of the most likely curve, and from there to expected probabilities."""
+    p, prior = expit(at), np.diag(variances)
+    base = at - (1 - 2 * p) / 2 * (variances[0] + variances[1] * x**2)
+    a, d = moved_by(base, x, label, weight, *variances)
+    q = expit(base + a + d * x)
+    design = np.stack([np.ones(x.size), x])
+    information = (design * (weight * q * (1 - q))) @ design.T
+    more = (prior @ np.linalg.inv(np.eye(2) + information @ prior) - prior) / 2
+    terms = (more[0, 0], 2 * more[0, 1], more[1, 1])
+    a += sum(e * one[0] for e, one in zip(terms, line, strict=True))
+    return a, max(d + sum(e * one[1] for e, one in zip(terms, line, strict=True)), -1.0)
+
+
+def bent(eta, cell, label, weight, sigma):
+    """Log-odds with cosines of the information below, each cell in the middle of its own."""
+    q = expit(eta)
+    own = np.bincount(cell, weight * q * (1 - q))
+    rank = ((np.cumsum(own) - own / 2) / own.sum())[cell]
+    cosines = np.cos(np.pi * np.outer(np.arange(1, 9), rank))
+    j = np.arange(1, 9)
+
+    def loss(theta):
+        f = eta + theta @ cosines
+        return ((theta * j / sigma) ** 2).sum() / 2 - (weight * (label * f - np.logaddexp(0, f))).sum()
+
+    def gradient(theta):
+        return theta * (j / sigma) ** 2 - cosines @ (weight * (label - expit(eta + theta @ cosines)))
+
+    best = optimize.minimize(loss, np.zeros(8), jac=gradient, method="BFGS", options={"gtol": 1e-9})
+    return eta + best.x @ cosines
+
+
+def on_a_curve(table, columns, weighted, found):
+    """As `in_memory`, of maps that lean on that of `Auto`: rows see it through its mean in isotonic blocks."""
+    score, label = np.asarray(table["score"]), np.asarray(table["label"], float)
+    weight = np.asarray(table["w"]) if weighted else np.ones(score.size)
+    keys = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+    p = Auto().fit(score, label, weight).predict(score)
+    blocks = np.unique(
+        IsotonicRegression().fit(score, label, sample_weight=weight).predict(score), return_inverse=True
+    )[1]
+    at, exact = logit((np.bincount(blocks, weight * p) / np.bincount(blocks, weight))[blocks]), logit(p)
+    for level, variances in enumerate(found.variances, 1):
+        places, centre = found.levels[level].bent, np.empty(score.size)
+        above = groups_of([key[: level - 1] for key in keys])
+        for rows in above:
+            information = (weight * expit(at) * (1 - expit(at)))[rows]
+            centre[rows] = (information * at[rows]).sum() / information.sum()
+        if level > 1:
+            values = groups_of([key[level - 1] for key in keys])
+            values = [v for v in values if len({keys[i][: level - 1] for i in v}) > 1]
+            shared = np.concatenate(values)
+            information = (weight * expit(at) * (1 - expit(at)))[shared]
+            middle = (information * at[shared]).sum() / information.sum() + places["place_across"]
+            line = line_of(at[shared], at[shared] - middle, weight[shared])
+            for rows in values:
+                own = (label[rows], weight[rows], found.levels[level].crossed, line)
+                a, d = mean_moved(at[rows], at[rows] - middle, *own)
+                for column in (at, exact, centre):
+                    column[rows] += a + d * (column[rows] - middle)
+        x = at - centre - places["place"]
+        line, before = line_of(at, x, weight), at.copy()
+        for rows in groups_of([key[:level] for key in keys]):
+            a, d = mean_moved(before[rows], x[rows], label[rows], weight[rows], variances, line)
+            exact[rows] += a + d * (exact[rows] - centre[rows] - places["place"])
+            at[rows] = before[rows] + a + d * x[rows]
+            if min(label[rows].sum(), (1 - label[rows]).sum()) >= RULES.min_positives:
+                cell = np.unique(before[rows].round(9), return_inverse=True)[1]
+                f = at[rows]
+                f = bent(f, cell, label[rows], weight[rows], places["bend"]) if places["bend"] else f
+                q = expit(f)
+                c = STRENGTH / (weight[rows] * q * (1 - q)).sum()
+                target = (label[rows] + c * q) / (1 + c)
+                q = (
+                    IsotonicRegression()
+                    .fit(score[rows], target, sample_weight=weight[rows])
+                    .predict(score[rows])
+                )
+                at[rows] = exact[rows] = logit(q)
+    return expit(exact)
+
+
+def groups_of(keys):
+    """The rows of each key."""
+    found = {}
+    for i, key in enumerate(keys):
+        found.setdefault(key, []).append(i)
+    return list(map(np.array, found.values()))
+
+
+@pytest.mark.parametrize(
+    ("seed", "columns", "weighted", "wave"),
+    [(0, ("a", "b"), False, 1.5), (1, ("b", "a"), True, 0.0), (2, ("a",), False, 1.0)],
+)
+def test_leaning_on_a_curve_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, wave):
+    table = some_log(seed, rows=2500, ties=seed == 1, wave=wave)
+    sizes = {"cut": (3, 100), "run_rows": 500, "bucket_bytes": 2000}
+    found = fit(tmp_path, table, columns, weighted, method="auto", **sizes)
+    assert any(size for level in found.levels[1:] for size in level.maps.sizes)
+    assert max(found.variances[0]) > 0
+    assert any(level.bent["bend"] > 0 for level in found.levels[1:]) == (wave > 0)
+    assert any(level.bent["place"] != 0 for level in found.levels[1:])
+    _, path = published(tmp_path, found, columns)
+    got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
+    np.testing.assert_allclose(
+        logit(got), logit_of_all(on_a_curve(table, columns, weighted, found)), atol=2e-5
+    )
+
+
 def logit_of_all(p):
     assert p.min() > 0
     assert p.max() < 1
     return logit(p)
 
 
-def test_the_table_depends_on_rows_alone(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["isotonic", "auto"])
+def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
     rng = np.random.default_rng(1)
-    table, weighted, columns = some_log(1, ties=True), True, ("b", "a")
+    table, weighted, columns = some_log(1, ties=True, wave=1.5 * (method == "auto")), True, ("b", "a")
     made = []
     for layout in range(3):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
@@ -212,7 +345,7 @@ def test_the_table_depends_on_rows_alone(tmp_path, monkeypatch):
             "run_rows": int(rng.integers(40, 5000)),
             "bucket_bytes": int(rng.choice([900, 9000, 1 << 24])),
         }
-        found = fit(tmp_path / str(layout), own, columns, weighted, cut=cut, **sizes)
+        found = fit(tmp_path / str(layout), own, columns, weighted, cut=cut, method=method, **sizes)
         files = segmented_files(found, columns, FACTS)
         made.append((files.lookup_bytes("000001-x"), files.segments))
     assert made[0] == made[1] == made[2]
@@ -246,15 +379,20 @@ def test_maps_never_decrease_and_never_answer_0_or_1(tmp_path):
     assert moved > 10
 
 
-def test_sampled_negatives_multiply_all_odds(tmp_path):
+@pytest.mark.parametrize("method", ["isotonic", "auto"])
+def test_sampled_negatives_multiply_all_odds(tmp_path, method):
     """Fitted to the same rows, the map of all rows has the odds of the log's times the rate."""
     table, rate = some_log(7), 0.05
+    # What the curve takes for the odds to begin with are those of all rows.
+    score = np.asarray(table["score"]) if method == "isotonic" else np.asarray(table["score"]) * 9 + 2
+    table = table.set_column(0, "score", pa.array(score))
     both = []
     for i, own in enumerate((1.0, rate)):
         (tmp_path / str(i)).mkdir()
-        _, path = published(tmp_path / str(i), fit(tmp_path / str(i), table, rate=own))
+        _, path = published(tmp_path / str(i), fit(tmp_path / str(i), table, rate=own, method=method))
         both.append(Table(read_table(path)).predict(np.asarray(table["score"]), table))
-    np.testing.assert_allclose(logit(both[1]), logit(both[0]) + np.log(rate), atol=1e-9)
+    tabulated = 1e-9 if method == "isotonic" else 2e-4
+    np.testing.assert_allclose(logit(both[1]), logit(both[0]) + np.log(rate), atol=tabulated)
 
 
 def test_unseen_segments_go_through_the_nearest_known_one(tmp_path):

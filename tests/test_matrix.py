@@ -188,9 +188,7 @@ def rows_in_memory(asked: Asked) -> Memory:
 def expected_maps(asked: Asked) -> list[tuple[tuple, CalibrationMap | Line]]:
     """The maps of all levels, in order; of a segment whose map is a sigmoid, its two numbers."""
     rows = rows_in_memory(asked)
-    # Segments lean on blocks, which the curve of auto has none of.
-    method = "isotonic" if asked.method == "auto" and asked.columns else asked.method
-    calibrator = make_calibrator(method, PARAMETERS.get(method, {}))
+    calibrator = make_calibrator(asked.method, PARAMETERS.get(asked.method, {}))
     found = []
     for level in range(len(asked.columns) + 1):
         own = [key[:level] for key in rows.keys]

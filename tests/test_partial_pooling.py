@@ -10,14 +10,11 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators._kernels import partial_pooling as kernel
 from calibrators.arithmetic.passes import Points
-from calibrators.segments import partial_pooling
+from calibrators.segments import moving
+from calibrators.segments.moving import VARIANCES, Cells, curve_of, move
 from calibrators.segments.partial_pooling import (
-    VARIANCES,
-    Cells,
     Stretches,
     cells_within,
-    curve_of,
-    move,
     own_blocks,
     pool_ranks_within,
     pool_within,
@@ -56,7 +53,7 @@ def penalised(theta, cells, g, a, d):
 def test_each_group_is_at_the_optimum_that_scipy_finds(variances):
     cells = cells_of(np.random.default_rng(0))
     theta, derivatives = np.zeros((30, 2)), np.zeros((30, 5))
-    kernel.move_curves(*cells[2:], cells.starts, cells.centre, *variances, theta, derivatives)
+    kernel.move_curves(cells.logit, *cells[2:], cells.starts, cells.centre, *variances, theta, derivatives)
     for g in range(30):
         best = optimize.minimize(
             penalised, [0.0, 0.0], (cells, g, *variances), bounds=[(None, None), (-1, None)], tol=1e-14
@@ -90,23 +87,24 @@ def test_shares_change_nothing(monkeypatch):
     cells = cells_of(np.random.default_rng(6), groups=200)
     expected = move(cells)
     for share in (7, 64, 100):
-        monkeypatch.setattr(partial_pooling, "_SHARE", share)
+        monkeypatch.setattr(moving, "_SHARE", share)
         found = move(cells)
         assert found.variances == expected.variances
         np.testing.assert_allclose(found.shift, expected.shift, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(found.slope, expected.slope, rtol=1e-10, atol=1e-12)
 
 
-def test_pieces_change_nothing_at_all(monkeypatch):
+@pytest.mark.parametrize("mean", [False, True])
+def test_pieces_change_nothing_at_all(monkeypatch, mean):
     cells = cells_of(np.random.default_rng(6), groups=200)
     starts = np.insert(cells.starts, 5, cells.starts[5])  # one without rows
     cells = cells._replace(starts=starts, centre=np.insert(cells.centre, 5, 0.3))
-    expected = move(cells)
+    expected = move(cells, mean=mean)
     assert expected.variances > (0, 0)
     for piece, most in ((1, 500), (5, 64), (1, 3)):
-        monkeypatch.setattr(partial_pooling, "_PIECE", piece)
-        monkeypatch.setattr(partial_pooling, "_MOST_PIECES", most)
-        found = move(cells)
+        monkeypatch.setattr(moving, "_PIECE", piece)
+        monkeypatch.setattr(moving, "_MOST_PIECES", most)
+        found = move(cells, mean=mean)
         assert found.variances == expected.variances
         np.testing.assert_array_equal(found.shift, expected.shift)
         np.testing.assert_array_equal(found.slope, expected.slope)
@@ -127,8 +125,8 @@ def test_groups_of_one_class_and_without_rows():
 def test_parts_of_segments_are_those_of_all(monkeypatch):
     """As of those whose cells are not in memory together; the first variances are of every so-many-th segment."""
     cells = cells_of(np.random.default_rng(6), groups=50)
-    monkeypatch.setattr(partial_pooling, "_SHARE", 7)
-    some = partial_pooling._some(cells, 3)
+    monkeypatch.setattr(moving, "_SHARE", 7)
+    some = moving._some(cells, 3)
     for i, g in enumerate(range(0, 50, 3)):
         mine, own = slice(*cells.starts[g : g + 2]), slice(*some.starts[i : i + 2])
         for column, found in zip(cells[2:], some[2:], strict=True):

@@ -236,15 +236,16 @@ def pool_leaning(weight, positives, prior, starts, share):
 def _derivatives(cells, start, stop, centre, a, d, scratch, out):
     """Gradient and information of one group's log likelihood at (a, d) into out: g_a, g_d, h_aa, h_ad, h_dd.
 
-    cells : logit, weight, positives. scratch : float64 array, shape (BLOCK,), and int64, shape (4, BLOCK)
+    cells : logit, base, weight, positives: see `move_curves`
+    scratch : float64 array, shape (BLOCK,), and int64, shape (4, BLOCK)
     """
-    logit, weight, positives = cells
+    logit, base, weight, positives = cells
     chance, memory = scratch
     g_a = g_d = h_aa = h_ad = h_dd = 0.0
     for begin in range(start, stop, BLOCK):
         n = min(BLOCK, stop - begin)
         for j in range(n):
-            chance[j] = logit[begin + j] + a + d * (logit[begin + j] - centre)
+            chance[j] = base[begin + j] + a + d * (logit[begin + j] - centre)
         if n < _FEW:
             for j in range(n):
                 chance[j] = probability_of(chance[j])
@@ -305,19 +306,19 @@ def _climb(cells, start, stop, centre, inverse_a, inverse_d, move_a, move_d, a, 
 
 
 @kernel
-def move_curves(logit, weight, positives, starts, centre, variance_a, variance_d, theta, derivatives):
-    """The penalised optimum of each group: logit p = logit + a + d x, a ~ N(0, variance_a), d ~ N(0, variance_d).
+def move_curves(logit, base, weight, positives, starts, centre, variance_a, variance_d, theta, derivatives):
+    """The penalised optimum of each group: logit p = base + a + d x, a ~ N(0, variance_a), d ~ N(0, variance_d).
 
     Parameters
     ----------
-    logit, weight, positives : float64 arrays, shape (cells,), group after group
+    logit, base, weight, positives : float64 arrays, shape (cells,), group after group
     starts : int64 array, shape (groups + 1,)
     centre : float64 array, shape (groups,): x is logit less it
     variance_a, variance_d : >= 0; with 0 the parameter is 0
     theta : float64 array, shape (groups, 2): where to begin; the optimum is written there. d >= -1
     derivatives : float64 array, shape (groups, 5): gradient and information of the log likelihood there, for `evidence`
     """
-    cells = (logit, weight, positives)
+    cells = (logit, base, weight, positives)
     scratch = (np.empty(BLOCK), np.empty((4, BLOCK), np.int64))
     move_a, move_d = variance_a > 0.0, variance_d > 0.0
     inverse_a = 1.0 / variance_a if move_a else 0.0

@@ -212,10 +212,18 @@ _SUM, _DIFFERENCE = _ORDER[:, np.newaxis] + _ORDER, np.abs(_ORDER[:, np.newaxis]
 def _table(z: Array, certainty: Array, rank: Array) -> Array:
     """Columns z, certainty, and cos(pi j rank) for j = 0, ..., 128: twice the terms, for products of any two."""
     out = np.empty((z.size, _LINE + 2 * TERMS))
-    out[:, 0], out[:, 1], out[:, 2] = z, certainty, 1.0
-    out[:, 3] = now = _cosine(rank)
+    out[:, 0], out[:, 1] = z, certainty
+    out[:, _LINE - 1 :] = cosines(rank, 2 * TERMS + 1)
+    return out
+
+
+def cosines(u: Array, count: int) -> Array:
+    """Columns cos(pi j u), 0 <= u <= 1, for j = 0, 1, ...; count : > 1."""
+    out = np.empty((u.size, count))
+    out[:, 0] = 1.0
+    out[:, 1] = now = _cosine(u)
     twice = 2.0 * now
-    for j in range(4, out.shape[1]):
+    for j in range(2, count):
         out[:, j] = twice * out[:, j - 1] - out[:, j - 2]
     return out
 

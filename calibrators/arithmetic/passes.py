@@ -5,8 +5,9 @@ Without scikit-learn: worker processes import this and little else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +94,31 @@ class Pass:
     only: frozenset[float] | None = None
     placed: Callable[[Points, Place], Any] | None = None
     classes: Classes | None = None
+
+
+def together(requests: Sequence[Pass]) -> Pass:
+    """A pass that does what several do, and yields what each does, in order."""
+    classes = [request.classes for request in requests if request.classes is not None]
+    needed = [request.only for request in requests if request.only is not None]
+    return Pass(
+        chunk=partial(_each, [request.chunk for request in requests]),
+        combine=partial(_combined, [request.combine for request in requests]),
+        only=frozenset().union(*needed) if len(needed) == len(requests) else None,
+        classes=partial(_each_of_classes, classes) if len(classes) == len(requests) else None,
+    )
+
+
+def _each(chunks: list[Callable[[Points], Any]], points: Points) -> list[Any]:
+    return [chunk(points) for chunk in chunks]
+
+
+def _each_of_classes(several: list[Classes], negatives: Array, positives: Array) -> tuple[list[Any], int]:
+    found = [classes(negatives, positives) for classes in several]
+    return [state for state, _ in found], found[0][1]
+
+
+def _combined(combines: list[Callable[[list[Any]], Any]], states: list[list[Any]]) -> list[Any]:
+    return [combine([state[i] for state in states]) for i, combine in enumerate(combines)]
 
 
 Passes = Generator[Pass, Any, CalibrationMap]

@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 
 from calibrators._kernels import finite_ends, pava, pava_classes
-from calibrators.arithmetic.passes import Array, Blocks, Points
+from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
 
 _PIECE = 1 << 22
+
+
+def pooling_pass() -> Pass:
+    """The pass that yields the isotonic `Blocks`."""
+    return Pass(chunk=pool_points, combine=pool_blocks, classes=pool_classes)
 
 
 def pool_points(points: Points) -> Blocks:

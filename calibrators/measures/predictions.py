@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from calibrators._kernels import measures as kernels
 from calibrators.arithmetic.double_double import twelve, twelve_digits
 from calibrators.arithmetic.ordering import ascending
-from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes
+from calibrators.arithmetic.passes import Array, Pass, Points, run_in_memory, run_passes, together
 from calibrators.measures.assessment import (
     MEASURES,
     Assessment,
@@ -200,28 +200,8 @@ def side_by_side(*several: Generator[Pass, Any, Any]) -> Generator[Pass, Any, tu
                 results[i] = stop.value
         if not requests:
             return tuple(results)
-        together = list(requests.values())
-        needed = [request.only for request in together]
-        states = yield Pass(
-            chunk=partial(_each, [request.chunk for request in together]),
-            combine=_transposed,
-            only=None
-            if None in needed
-            else frozenset().union(*(only for only in needed if only is not None)),
-        )
-        columns = states or [[]] * len(together)
-        answers = {
-            i: request.combine(list(column))
-            for (i, request), column in zip(requests.items(), columns, strict=True)
-        }
-
-
-def _each(chunks: list[Callable[[Points], Any]], points: Points) -> list[Any]:
-    return [chunk(points) for chunk in chunks]
-
-
-def _transposed(states: list[list[Any]]) -> list[tuple[Any, ...]]:
-    return list(zip(*states, strict=True))
+        found = yield together(list(requests.values()))
+        answers = dict(zip(requests, found, strict=True))
 
 
 def assessment_passes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 from collections.abc import Generator, Sequence
@@ -17,12 +18,13 @@ from calibrators.arithmetic.cumulative import Layout, layout_of, layout_pass, pa
 from calibrators.arithmetic.curve import cells_on, places_of
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.local_choice import Choice, chosen
-from calibrators.arithmetic.passes import Array, Pass, Passes, Points
-from calibrators.arithmetic.pooling import check_ends
+from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, together
+from calibrators.arithmetic.pooling import check_ends, pooling_pass
+from calibrators.arithmetic.sampling import odds_divided
 from calibrators.arithmetic.tabulate import check_max_error
 from calibrators.arithmetic.tabulated_curve import tabulated_curve
 from calibrators.measures.predictions import side_by_side
-from calibrators.methods.base import Calibrator
+from calibrators.methods.base import Calibrator, MapStretches
 from calibrators.methods.folded import FoldedPoints
 from calibrators.methods.shrinking import floor_of, shrunk, shrunk_map
 
@@ -95,7 +97,8 @@ class Auto(Calibrator):
     Otherwise one held-out positive in a block of zeros would make a loss infinite. All candidates and folds are fitted
     in the same passes; time and what is gathered are those of all candidates, times the number of folds.
 
-    Segments have isotonic regression under a choice without candidates: a curve for each would follow noise.
+    Without candidates segments that borrow strength lean on this map (`calibrators.segments`), and others have isotonic
+    regression: a choice for each would follow noise.
 
     References
     ----------
@@ -121,6 +124,9 @@ class Auto(Calibrator):
     choice_: Choice
     cross_validated_log_loss_: dict[str, float]
     excess_: dict[str, tuple[float, float]]
+    _with_blocks = False
+    _fine: FineCells
+    _blocks: Blocks
 
     def __init__(
         self,
@@ -169,9 +175,31 @@ class Auto(Calibrator):
         made.sampling_rate = self.sampling_rate
         return made
 
-    def beside_segments(self) -> Calibrator:
-        """Isotonic regression, on whose blocks segments can lean; with candidates itself."""
-        return self.for_segments() if self.candidates is None else self
+    @property
+    def can_be_leaned_on(self) -> bool:
+        """Without candidates."""
+        return self.candidates is None
+
+    def under_segments(self) -> Calibrator:
+        """One that pools isotonic blocks besides, so that `stretches` are these."""
+        made = copy.copy(self)
+        made._with_blocks = True
+        return made
+
+    def stretches(self) -> MapStretches:
+        """The blocks of isotonic regression, in which observations speak for one level, and the map's mean in each."""
+        fine, blocks = self._fine, self._blocks
+        edges = np.append(-np.inf, blocks.first[1:])
+        middles = (fine.first / 2 + fine.last / 2, blocks.first / 2 + blocks.last / 2)
+        of_cell, level = (
+            np.asarray(odds_divided(self.calibration_map_.predict(s), 1.0 / self.sampling_rate))
+            for s in middles
+        )
+        block = np.searchsorted(edges, fine.first, side="right") - 1
+        weight = np.bincount(block, fine.weight, edges.size)
+        some = weight > 0
+        level[some] = np.bincount(block, fine.weight * of_cell, edges.size)[some] / weight[some]
+        return MapStretches(edges, np.maximum.accumulate(level), blocks.weight)
 
     def check_parameters(self) -> None:
         """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""
@@ -192,7 +220,8 @@ class Auto(Calibrator):
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: of all candidates in all folds."""
         if self.candidates is None:
-            return super().gathers(0, parts) + gathered_bytes(points, parts)
+            blocks = points if self._with_blocks else 0
+            return super().gathers(blocks, parts) + gathered_bytes(points, parts)
         each = sum(self._make(name).gathers(points, parts, weighted=weighted) for name in self._names())
         return each * int(self.folds)
 
@@ -204,7 +233,12 @@ class Auto(Calibrator):
         return self._local() if self.candidates is None else self._best()
 
     def _local(self) -> Passes:
-        fine: FineCells = yield fine_cells_pass()
+        fine: FineCells
+        if self._with_blocks:
+            fine, self._blocks = yield together([fine_cells_pass(), pooling_pass()])
+            self._fine = fine
+        else:
+            fine = yield fine_cells_pass()
         places = places_of(fine, self.sampling_rate)
         cells = cells_on(places, fine)
         self.choice_ = chosen(cells, _halves(fine, int(self.seed)))

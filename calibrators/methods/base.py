@@ -33,6 +33,18 @@ class Line(NamedTuple):
     slope: float
 
 
+class MapStretches(NamedTuple):
+    """Neighbouring stretches of scores within which a fitted map is constant, or is taken to be.
+
+    edges : float64 array, ascending: where each begins. level : float64 array, in [0, 1], ascending: the map's mean in
+    each, of the observations, before `sampling_rate`. weight : float64 array, > 0: of the observations in each
+    """
+
+    edges: Array
+    level: Array
+    weight: Array
+
+
 class Parameters:
     """An object whose parameters are the keywords of its `__init__`, stored as they were given.
 
@@ -242,9 +254,18 @@ class Calibrator(Parameters, ABC):
         """The calibrator for segments of the observations that this one is fitted to: itself, as a rule."""
         return self
 
-    def beside_segments(self) -> Calibrator:
-        """The calibrator of all rows where segments have maps besides: itself, as a rule."""
+    @property
+    def can_be_leaned_on(self) -> bool:
+        """Whether segments' maps can lean on this one's, so that `stretches` says where it is all but constant."""
+        return False
+
+    def under_segments(self) -> Calibrator:
+        """The calibrator of all rows where segments' maps lean on its map: itself, as a rule."""
         return self
+
+    def stretches(self) -> MapStretches:
+        """What segments' maps lean on, once it is fitted."""
+        raise NotImplementedError
 
     def in_lines(self, *, falling: bool) -> Calibrator:
         """A calibrator that says, where its map's log-odds are a line, only that: see `line_`. Itself, as a rule.

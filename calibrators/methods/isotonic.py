@@ -20,8 +20,9 @@ from calibrators.arithmetic.cumulative import (
     summable,
 )
 from calibrators.arithmetic.passes import Blocks, Pass, Passes, Points
-from calibrators.arithmetic.pooling import check_ends, pool_blocks, pool_classes, pool_ends, pool_points
-from calibrators.methods.base import Calibrator
+from calibrators.arithmetic.pooling import check_ends, pool_blocks, pool_ends, pool_points, pooling_pass
+from calibrators.arithmetic.sampling import odds_divided
+from calibrators.methods.base import Calibrator, MapStretches
 
 
 class Isotonic(Calibrator):
@@ -79,6 +80,20 @@ class Isotonic(Calibrator):
         """Whether one pass is enough: unless `strict`."""
         return not self.strict
 
+    @property
+    def can_be_leaned_on(self) -> bool:
+        """Unless `strict`, where the map is constant nowhere."""
+        return type(self) is Isotonic and not self.strict
+
+    def stretches(self) -> MapStretches:
+        """Its blocks."""
+        whole = self.calibration_map_
+        rows = np.flatnonzero(whole.weight > 0)
+        level = whole.prob_lo[rows]
+        if self.sampling_rate != 1.0:
+            level = np.asarray(odds_divided(level, 1.0 / self.sampling_rate))
+        return MapStretches(whole.score_lo[rows], level, whole.weight[rows])
+
     def check_parameters(self) -> None:
         """Raise ValueError if `strict` is not a bool, or `ends` not a finite number >= 0."""
         if not isinstance(self.strict, (bool, np.bool_)):
@@ -88,7 +103,7 @@ class Isotonic(Calibrator):
     def _passes(self) -> Passes:
         if self.strict:
             return (yield from centred_passes(float(self.ends)))
-        blocks = yield Pass(chunk=pool_points, combine=pool_blocks, classes=pool_classes)
+        blocks = yield pooling_pass()
         blocks, level = pool_ends(blocks, float(self.ends))
         return CalibrationMap.from_blocks(blocks.first, blocks.last, level, blocks.weight, blocks.positives)
 

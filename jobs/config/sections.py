@@ -365,7 +365,7 @@ class CalibratorConfig(Section):
     method: Text = Field(
         "auto",
         description="auto: a smooth curve, or isotonic regression that leans on it, place by place along the score as "
-        "halves of the rows decide (with segments isotonic regression); with params: {candidates: [platt, isotonic, "
+        "halves of the rows decide; with params: {candidates: [platt, isotonic, "
         "enir, bbq, abb]} the simplest of these that is not clearly worse by cross-validation. smooth: the curve, "
         "whose prior is the score, averaged by evidence. isotonic: isotonic regression. enir: an ensemble of "
         "near-isotonic regressions. near_isotonic: one of them. bbq: an average of equal-frequency binnings. sbb, "
@@ -396,10 +396,10 @@ class SegmentsConfig(Section):
 
     shrinkage: Literal["auto", "none"] = Field(
         "auto",
-        description="auto: segments borrow strength where the method is isotonic (not strict): every segment moves the "
-        "map of the segment of one column less by two numbers, as far as its rows tell, and those with enough rows "
-        "have a map of their own that leans on it (docs/segments.md). none, and other methods: a segment has its own "
-        "map or that of the segment of one column less, as it is.",
+        description="auto: segments borrow strength where the method is auto or isotonic (not strict): every segment "
+        "moves the map of the segment of one column less by two numbers, as far as its rows tell, and those with "
+        "enough rows have a map of their own that leans on it (docs/segments.md). none, and other methods: a segment "
+        "has its own map or that of the segment of one column less, as it is.",
     )
     min_rows: int = Field(
         1000,

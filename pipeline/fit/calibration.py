@@ -82,13 +82,12 @@ class Recipe:
     def calibrator(self) -> Calibrator:
         """A new one. Errors: as `make_calibrator`."""
         made = make_calibrator(self.method, self.parameters, self.sampling_rate)
-        return made.beside_segments() if self.columns else made
+        return made.under_segments() if self.columns and self.leans else made
 
     @property
     def can_lean(self) -> bool:
-        """Whether maps are constant on the rows that they were fitted to, and so can lean on each other."""
-        calibrator = self.calibrator()
-        return type(calibrator) is Isotonic and calibrator.single_pass
+        """Whether segments' maps can lean on that of all rows."""
+        return make_calibrator(self.method, self.parameters).can_be_leaned_on
 
     @property
     def leans(self) -> bool:
@@ -96,13 +95,25 @@ class Recipe:
         return self.rules.lean and self.can_lean
 
     @property
+    def isotonic(self) -> bool:
+        """Whether the method is isotonic regression, constant on blocks."""
+        return _in_blocks(make_calibrator(self.method, self.parameters))
+
+    @property
     def pooled(self) -> bool:
         """Whether the merge pools each segment's rows. Intervals are of points."""
-        return self.can_lean and self.sampling_rate == 1.0 and self.interval == NONE
+        if self.sampling_rate != 1.0 or self.interval != NONE:
+            return False
+        made = make_calibrator(self.method, self.parameters)
+        return not made.fitted_for_segments and _in_blocks(made.for_segments())
 
     def needs_table(self, *, weighted: bool) -> bool:
         """Whether a fit to a log, with a weight column or without one, has passes after the first."""
         return needs_table(self.calibrator(), weighted, self.interval)
+
+
+def _in_blocks(calibrator: Calibrator) -> bool:
+    return isinstance(calibrator, Isotonic) and calibrator.can_be_leaned_on
 
 
 def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: float = 1.0) -> Calibrator:

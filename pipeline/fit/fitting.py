@@ -190,8 +190,7 @@ def plain_content(recipe: Recipe, fit: Fit) -> Content:
 
 def segmented_content(recipe: Recipe, fit: SegmentedFit, of_all: Fit) -> Content:
     """The table of a fit to segments."""
-    # What was chosen for all rows holds for the segments too. Without candidates that is isotonic regression.
-    chosen = of_all.calibrator.facts() or {"chosen": "isotonic"} if recipe.method == "auto" else {}
+    chosen = of_all.calibrator.facts() if recipe.method == "auto" else {}
     content = _content(recipe, {**of_all.table.facts(), "largest_monotone_repair": fit.repair, **chosen})
     files = segmented_files(fit, recipe.columns, content)
     segments = {
@@ -203,7 +202,8 @@ def segmented_content(recipe: Recipe, fit: SegmentedFit, of_all: Fit) -> Content
     }
     if fit.variances:
         segments["variances"] = [
-            {"level": i, "shift": shift, "slope": slope} for i, (shift, slope) in enumerate(fit.variances, 1)
+            {"level": i, "shift": shift, "slope": slope, **level.bent}
+            for level, (i, (shift, slope)) in zip(fit.levels[1:], enumerate(fit.variances, 1), strict=True)
         ]
         segments["variances_across"] = [
             {"level": level.level, "shift": level.crossed[0], "slope": level.crossed[1]}

@@ -16,19 +16,15 @@ import numpy.typing as npt
 from calibrators._kernels.log_odds import logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
+from calibrators.segments.bends import bent
 from calibrators.segments.isotonic_groups import maps_of_blocks
+from calibrators.segments.moving import LEAST, MOST, CellParts, Cells, Moved, logit_of
 from calibrators.segments.partial_pooling import (
-    LEAST,
-    MOST,
-    CellParts,
-    Cells,
     CountedCells,
-    Moved,
     OwnMaps,
     Stretches,
     WithinStretches,
     cells_within,
-    logit_of,
     own_maps,
     pool_within,
 )
@@ -211,22 +207,35 @@ def cells_of(joined: Sequence[Joined], logit: Array, centre: Array) -> CellParts
 
 
 class Own(NamedTuple):
-    """What a task makes maps from: how its segments move their parents' maps."""
+    """What a task makes maps from: how its segments move their parents' maps, and own maps bend from these.
+
+    theta : of segments with own maps, see `Bends`; None where they do not bend. lean : see `own_maps`
+    """
 
     shift: Array
     slope: Array
+    theta: Array | None
+    lean: float
 
 
-def shares_of(joined: Sequence[Joined | None], moved: Moved) -> list[Own | None]:
-    """What each task needs."""
+def shares_of(
+    joined: Sequence[Joined | None],
+    moved: Moved,
+    pooled: npt.NDArray[np.bool_],
+    theta: Array | None,
+    lean: float,
+) -> list[Own | None]:
+    """What each task needs. pooled : which segments are to have a map of their own."""
     shares: list[Own | None] = []
+    before = starts_of(pooled.astype(np.int64))
     at = 0
     for part in joined:
         if part is None:
             shares.append(None)
             continue
         own = slice(at, at + part.segments)
-        shares.append(Own(moved.shift[own], moved.slope[own]))
+        bends = None if theta is None else theta[before[own.start] : before[own.stop]]
+        shares.append(Own(moved.shift[own], moved.slope[own], bends, lean))
         at += part.segments
     return shares
 
@@ -274,15 +283,18 @@ def make(work: Work | None, joined: Joined | None, share: Own | None, rate: floa
     if not fitted.any():
         columns, own = [np.empty(0)] * 7, None
     else:
-        level = np.empty(of_cells.size)
-        logistic(eta[np.repeat(work.pooled, cells)], level)
+        level, mine = np.empty(of_cells.size), np.repeat(work.pooled, cells)
+        own_eta = eta[mine]
+        if share.theta is not None:
+            own_eta = bent(own_eta, joined.numbers(2)[mine], cells[work.pooled], share.theta)
+        logistic(own_eta, level)
         prior = np.repeat(level, of_cells)
         if not several.all():
             mine = np.repeat(several, items)
             first, last, weight, positives, prior = (
                 column[mine] for column in (first, last, weight, positives, prior)
             )
-        own = own_maps(first, last, weight, positives, starts_of(items[several]), prior)
+        own = own_maps(first, last, weight, positives, starts_of(items[several]), prior, share.lean)
         said = own.level if rate == 1.0 else np.asarray(odds_divided(own.level, rate))
         blocks = np.column_stack([own.first, own.last, own.weight, own.positives])
         columns, sizes[fitted] = maps_of_blocks(blocks, said, own.sizes)

@@ -15,20 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.arithmetic.local_choice import STRENGTH
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator
-from calibrators.segments.partial_pooling import (
-    LEAST,
-    MOST,
-    CellParts,
-    Moved,
-    Stretches,
-    cross,
-    curve_of,
-    logit_of,
-    move,
-)
+from calibrators.methods.isotonic import Isotonic
+from calibrators.segments.bends import bend
+from calibrators.segments.moving import LEAST, MOST, CellParts, Moved, cross, curve_of, logit_of, move
+from calibrators.segments.partial_pooling import LEAN, Stretches
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import refuse_table
@@ -88,15 +82,19 @@ def add_leaning(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any,
 
     Parameters
     ----------
-    calibrator : isotonic regression; with its sampling rate counts are the log's, and maps those of all rows
+    calibrator : of all rows; with its sampling rate counts are the log's, and maps those of all rows. Where it is
+        isotonic regression, shifts and slopes are most likely ones, and own maps lean on moved ones; otherwise they
+        give expected probabilities, and own maps lean on moved ones that bend
     first, numbered : references to the score table with the first pass's result, and to a `Numbered`
 
     Returns
     -------
-    reference to the fits of the levels, and each one's variances of shifts and slopes
+    reference to the fits of the levels, each one's variances of shifts and slopes, and the fitted calibrator
     """
     rate, plan, columns = calibrator.sampling_rate, rows.plan, rows.log.columns.segments
-    curves = graph.task("whole", _curve_of_all, first, calibrator, rate)
+    mean = not isinstance(calibrator, Isotonic)
+    fitted = graph.task("whole", _fitted, first, calibrator)
+    curves = graph.task("curve", _curve_of_all, fitted, rate)
     most = most_works(rows.log.rows, ITEM_BYTES, plan.bucket_bytes, 1, MOST_POOLED)
     levels = []
     for i in range(len(columns)):
@@ -104,7 +102,7 @@ def add_leaning(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any,
         works = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
         joined = graph.layer(f"join-{i + 1}", join, [(work,) for work in works], receipts=receipts)
-        moved = graph.task(f"move-{i + 1}", _move, numbered, joined, curves, i)
+        moved = graph.task(f"move-{i + 1}", _move, numbered, joined, curves, i, mean)
         shares = graph.entries(
             f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("shares"), moved), most
         )
@@ -113,29 +111,30 @@ def add_leaning(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any,
         level = graph.task(f"level-{i + 1}", _fit_level, numbered, moved, made, curves, i, rate)
         curves = graph.task(f"curves-{i + 1}", operator.itemgetter(1), level)
         levels.append(level)
-    return graph.task("levels", _all_levels, levels)
+    return graph.task("levels", _all_levels, levels, fitted)
 
 
 def _all_levels(
-    levels: list[tuple[LevelFit, _Curves | None, tuple[float, float]]],
-) -> tuple[list[LevelFit], tuple[tuple[float, float], ...]]:
-    return [fit for fit, *_ in levels], tuple(variances for *_, variances in levels)
+    levels: list[tuple[LevelFit, _Curves | None, tuple[float, float]]], fitted: Calibrator
+) -> tuple[list[LevelFit], tuple[tuple[float, float], ...], Calibrator]:
+    return [fit for fit, *_ in levels], tuple(variances for *_, variances in levels), fitted
 
 
-def _curve_of_all(first: tuple[ScoreTable, Any], calibrator: Calibrator, rate: float) -> _Curves:
+def _fitted(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> Calibrator:
     refuse_table(first[0])
     # Other computations of the graph have it, too.
-    fitted = copy.copy(calibrator).fit_passes(lambda request: first[1])
-    whole = fitted.calibration_map_
-    rows = np.flatnonzero(whole.weight > 0)
-    level = whole.prob_lo[rows]
-    if rate != 1.0:
-        level = np.asarray(odds_divided(level, 1.0 / rate))
-    curve = curve_of(level, whole.weight[rows])
-    ends = np.array([curve.low, curve.high])
-    low, high = (odds_divided(ends, rate) if rate != 1.0 else ends).reshape(2, 1)
+    return copy.copy(calibrator).fit_passes(lambda request: first[1])
+
+
+def _curve_of_all(fitted: Calibrator, rate: float) -> _Curves:
+    found, ends = fitted.stretches(), fitted.calibration_map_.prob_lo[[0, -1]]
+    curve = curve_of(found.level, found.weight)
+    if isinstance(fitted, Isotonic):  # the curve is the map, but that it says neither 0 nor 1
+        ends = np.array([curve.low, curve.high])
+        ends = np.asarray(odds_divided(ends, rate)) if rate != 1.0 else ends
+    low, high = ends.reshape(2, 1)
     moves = Moves(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
-    stretches = Stretches(whole.score_lo[rows], np.array([0, rows.size]))
+    stretches = Stretches(found.edges, np.array([0, found.edges.size]))
     return _Curves(stretches, curve.logit, np.array([curve.centre]), moves)
 
 
@@ -184,37 +183,45 @@ def _packed(
 class _Level(NamedTuple):
     """How the segments of a level move their parents' maps. crossed : variances of what their last column's values do.
 
-    shares : of tasks that make maps
+    bent : for the manifest. shares : of tasks that make maps
     """
 
     moved: Moved
     crossed: tuple[float, float]
+    bent: dict[str, float]
     shares: list[Own | None]
 
 
-def _move(numbered: Numbered, joined: list[Joined | None], above: _Curves, place: int) -> _Level:
-    parent = _parents(numbered, place)
+def _move(numbered: Numbered, joined: list[Joined | None], above: _Curves, place: int, mean: bool) -> _Level:
+    parent, pooled = _parents(numbered, place), numbered.wanted[place]
     centre = above.centre[parent]
     cells = cells_of([part for part in joined if part is not None], above.logit, centre)
-    moved, crossed = _moved(cells, centre, numbered.segments.levels[place], parent)
-    return _Level(moved, crossed, shares_of(joined, moved))
+    moved, crossed, across = _moved(cells, centre, numbered.segments.levels[place], parent, mean)
+    if not mean:
+        return _Level(moved, crossed, {}, shares_of(joined, moved, pooled, None, LEAN))
+    bends = bend(cells, moved, pooled)
+    theta = bends.theta if bends.sigma else None
+    bent = {"place": moved.place, "place_across": across, "bend": bends.sigma}
+    return _Level(moved, crossed, bent, shares_of(joined, moved, pooled, theta, STRENGTH))
 
 
-def _moved(parts: CellParts, centre: Array, level: Level, parent: Codes) -> tuple[Moved, tuple[float, float]]:
+def _moved(
+    parts: CellParts, centre: Array, level: Level, parent: Codes, mean: bool
+) -> tuple[Moved, tuple[float, float], float]:
     """How segments move their parents' curves: by what their last column's value does to all of them, and each by what
-    is left; and the variances of the former.
+    is left; and the variances and the place of the former.
     """
     if level.level < 2:
-        return move(parts), (0.0, 0.0)
+        return move(parts, mean=mean), (0.0, 0.0), 0.0
     cells = parts.part(0, parts.groups)
     values: dict[Any, int] = {}
     value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
-    main = cross(cells, value, parent.astype(np.int64))
+    main = cross(cells, value, parent.astype(np.int64), mean=mean)
     sizes = np.diff(cells.starts)
     logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
-    own = move(cells._replace(logit=logit, centre=main.shift + main.slope * centre))
+    own = move(cells._replace(logit=logit, centre=main.shift + main.slope * centre), mean=mean)
     shift, slope = own.shift + own.slope * main.shift, own.slope * main.slope
-    return Moved(own.variances, shift, slope), main.variances
+    return Moved(own.variances, shift, slope, own.place), main.variances, main.place
 
 
 def _fit_level(
@@ -229,7 +236,9 @@ def _fit_level(
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     maps = Maps(sizes, [list(column) for column in zip(*(part.columns for part in parts), strict=True)])
     moves = _moves(own.level, level.moved, above.moves, _parents(numbered, place), parts, rate)
-    fit = LevelFit(own.level, own.keys, own.rows, own.positives, reasons, maps, moves, level.crossed)
+    fit = LevelFit(
+        own.level, own.keys, own.rows, own.positives, reasons, maps, moves, level.crossed, level.bent
+    )
     found = [part.curves for part in parts if part.curves is not None]
     curves = None
     if found:

@@ -30,6 +30,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.fit.calibration import (
     Fit,
     Recipe,
+    check_table,
     first_request,
     fit_log,
     interval_of,
@@ -177,10 +178,14 @@ def finish_segments(
     """
     first, numbered, visited = merged
     rows, interval = _placed(rows, recipe), recipe.interval
-    fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
+    if recipe.leans:
+        below, variances, fitted = visited
+        check_table(first[0])
+        fit = Fit(fitted, first[0], gathered=first[0].gathered)
+    else:
+        fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
     whole, identity, repair, refuted = _whole(fit, recipe)
     if recipe.leans:
-        below, variances = visited
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
     visit = _visit(recipe, fit.calibrator.for_segments(), fit.table.heaviest)

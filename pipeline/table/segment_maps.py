@@ -148,6 +148,7 @@ class LevelFit:
     maps : of all segments, in order; size 0 where there is none.
     moves : of all segments, where maps borrow strength; None for level 0, and where they do not.
     crossed : variances of the shifts and slopes that values of the last column have in all segments of the others
+    bent : how far own maps bend from moved ones, and where shifts and slopes are independent, where it was estimated
     """
 
     level: int
@@ -158,6 +159,7 @@ class LevelFit:
     maps: Maps
     moves: Moves | None = None
     crossed: tuple[float, float] = (0.0, 0.0)
+    bent: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
