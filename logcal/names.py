@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -58,6 +60,23 @@ class Numbers:
         return codes
 
 
+def hash_texts(texts: pa.Array) -> npt.NDArray[np.uint64]:
+    """Hashes of texts, the same in every process; of nulls, anything."""
+    hashes = np.empty(len(texts), np.uint64)
+    kernels.hash_texts(*_bytes_of(texts), hashes)
+    return hashes
+
+
+def _bytes_of(texts: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+    """Where texts start in the bytes of all, and these."""
+    kind = np.int64 if pa.types.is_large_string(texts.type) else np.int32
+    _, offsets, data = texts.buffers()
+    letters = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    if offsets is None or len(texts) == 0:
+        return np.zeros(1, kind), letters
+    return np.frombuffer(offsets, kind)[texts.offset : texts.offset + len(texts) + 1], letters
+
+
 class Texts:
     """Texts to codes: a hash table that grows; null has a code of its own where it has been asked for."""
 
@@ -89,12 +108,7 @@ class Texts:
         return self._codes(texts, adding=False)
 
     def _codes(self, texts: pa.Array, *, adding: bool) -> Codes:
-        kind = np.int64 if pa.types.is_large_string(texts.type) else np.int32
-        _, offsets, data = texts.buffers()
-        if offsets is None or len(texts) == 0:
-            return np.empty(0, np.int32)
-        starts = np.frombuffer(offsets, kind)[texts.offset : texts.offset + len(texts) + 1]
-        letters = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+        starts, letters = _bytes_of(texts)
         codes = np.empty(len(texts), np.int32)
         done = 0
         while True:

@@ -10,6 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.log.outcomes import Outcomes
+from pipeline.sort.score_table import LABEL_BYTES
+
 ISOTONIC = "calibrator.method=isotonic"
 KEYED = (ISOTONIC, "log.key=id")
 DAY = dt.datetime(2026, 3, 1)  # noqa: DTZ001 - a zone is put on it, or none
@@ -144,6 +147,17 @@ class RandomLog:
                 FROM p LEFT JOIN found ON p.place = found.place AND n = 1 WHERE NOT ({gone})"""
             return connection.sql(query).to_arrow_table()
 
+    def orphaned(self):
+        """Outcomes whose key no prediction has, and those without a key or label."""
+        keys = [name for name in self.predictions.column_names if name.startswith("k")]
+        known = set(zip(*(self.predictions.column(key).to_pylist() for key in keys), strict=True))
+        known = {key for key in known if None not in key}
+        labels = self.outcomes.column("clicked").to_pylist() if self.labelled else [1] * self.rows
+        found = zip(
+            zip(*(self.outcomes.column(key).to_pylist() for key in keys), strict=True), labels, strict=True
+        )
+        return sum(key not in known or label is None for key, label in found)
+
     @staticmethod
     def plain(table):
         """The table without dictionaries, and with times in UTC that have no zone."""
@@ -161,8 +175,9 @@ class RandomLog:
         return pa.table([simple(column) for column in table.columns], names=table.column_names)
 
 
-def fitted(place, store, *settings, **paths):
-    result = place.job("fit", *settings, store__path=place.root / store, **paths)
+def fitted(place, store, *settings, job=None, **paths):
+    """A fit's result, its lookup table and its manifest. job : what runs it; None: the command."""
+    result = (job or place.job)("fit", *settings, store__path=place.root / store, **paths)
     table = place.root / store / place.table
     if result.code:
         return result, None, None
@@ -174,28 +189,42 @@ def fitted(place, store, *settings, **paths):
     )
 
 
+@pytest.fixture
+def split(monkeypatch):
+    """Joins are split into five parts from now on."""
+    return lambda: monkeypatch.setattr(Outcomes, "held_bytes", property(lambda _: 5 * LABEL_BYTES // 2))
+
+
 @pytest.mark.parametrize("seed", range(LOGS))
-def test_a_log_is_joined_as_duckdb_joins_it(place, seed):
+def test_a_log_is_joined_as_duckdb_joins_it(place, call, split, seed):
+    """Also where outcomes are too many for a task."""
     case = RandomLog(seed)
     joined = case.joined()
     write(place.root / "predictions", case.predictions, files=1 + seed % 4, row_group_size=50 + 13 * seed)
     write(place.root / "outcomes", case.outcomes, files=1 + seed % 3, row_group_size=37)
     write(place.root / "joined", joined.select(["score", "label"]), files=2)
-    before, bytes_before, _ = fitted(place, "one", ISOTONIC, log__path=place.root / "joined")
-    after, bytes_after, manifest = fitted(
-        place,
-        "other",
-        *case.settings,
-        log__path=place.root / "predictions",
-        log__labels__path=place.root / "outcomes",
-    )
-    assert before.code == after.code, (case.__dict__, before.stderr, after.stderr)
-    assert bytes_before == bytes_after
-    if manifest is not None:
+    before, bytes_before, _ = fitted(place, "one", ISOTONIC, job=call, log__path=place.root / "joined")
+    paths = {"log__path": place.root / "predictions", "log__labels__path": place.root / "outcomes"}
+    counted = []
+    for store in ("whole", "parts"):
+        if store == "parts":
+            split()
+        after, bytes_after, manifest = fitted(place, store, *case.settings, job=call, **paths)
+        assert (after.code, bytes_after) == (before.code, bytes_before), (
+            vars(case),
+            before.stderr,
+            after.stderr,
+        )
+        assert ("join: 5 tasks" in after.stderr) == (store == "parts")
+        if manifest is None:
+            continue
         labels = manifest["labels"]
         assert labels["rows_matched"] == joined.column("matched").to_pandas().sum()
         total = labels["rows_matched"] + labels["rows_missing"] + labels["rows_waiting"]
         assert total == case.predictions.num_rows
+        assert labels["outcomes_orphaned"] == case.orphaned()
+        counted.append(labels)
+    assert counted[1:] == counted[:1]
 
 
 # Bad input
@@ -435,7 +464,7 @@ def test_a_day_is_sorted_anew_where_its_outcomes_changed(days):
     assert delay["p90"] == pytest.approx(np.quantile(took, 0.9), rel=0.02)
 
 
-def test_mixed_days_segments_weights_grids_and_executors_make_no_difference(days):
+def test_mixed_days_segments_weights_grids_and_executors_make_no_difference(days, call, split):
     """The same bytes as of a log that was joined beforehand."""
     arrive(days, range(12))
     random = np.random.default_rng(6)
@@ -460,6 +489,10 @@ def test_mixed_days_segments_weights_grids_and_executors_make_no_difference(days
         )
         assert found == expected
     assert fitted(days, "plain", *KEYED, *more, **labels)[1] == expected
+    split()
+    for kind in ("inline", "threads", "local"):
+        timed = (*KEYED, *more, "log.labels.time=came", f"cluster={{kind: {kind}, workers: 2}}")
+        assert fitted(days, f"parts-{kind}", *timed, job=call, **labels)[1] == expected
 
 
 def test_every_job_takes_the_same_labels(days):

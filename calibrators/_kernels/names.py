@@ -62,6 +62,17 @@ def hash_text(data, start, stop):
 
 
 @kernel
+def hash_texts(starts, data, hashes):
+    """Hash texts.
+
+    starts : int32 or int64 array, shape (n + 1,): text i is data[starts[i]:starts[i + 1]], bytes.
+    hashes : uint64 array, shape (n,): filled; leading bits are spread.
+    """
+    for i in range(hashes.size):
+        hashes[i] = hash_text(data, np.int64(starts[i]), np.int64(starts[i + 1]))
+
+
+@kernel
 def number(values, start, slots, shift, found, count, adding, codes):
     """Give whole numbers codes 0, 1, ... in the order of their first appearance.
 

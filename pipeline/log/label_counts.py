@@ -151,7 +151,7 @@ class LabelCounts:
         return float(np.round(2 ** ((cell - 0.5) / _PER_DOUBLING) - 1, 2))
 
 
-def add_labels(parts: list[LabelCounts | None]) -> LabelCounts | None:
+def sum_labels(parts: list[LabelCounts | None]) -> LabelCounts | None:
     """Of all parts; None where none has any."""
     found = [part for part in parts if part is not None]
     if not found:

@@ -31,7 +31,7 @@ from pipeline.log.label_counts import (
     Joined,
     delay_cells,
 )
-from pipeline.log.log_files import LogFile, find_files, open_parquet, read_batches
+from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches
 from pipeline.log.logs import (
     BATCH_ROWS,
     LABEL_NULL,
@@ -43,6 +43,8 @@ from pipeline.log.logs import (
     read_footers,
 )
 from pipeline.log.outcome_index import (
+    BYTES,
+    TEXT,
     KeyColumn,
     OutcomeIndex,
     OutcomeRows,
@@ -139,6 +141,7 @@ class Outcomes:
     ----------
     files : that may have outcomes of the log's predictions. kinds : of the columns of the key. types : of the columns
     spans : of each file the times of its first and its last outcome; None where they are not known
+    text_bytes : of all texts among the keys
     until : up to when outcomes are known: the time of the newest, or the end of the log's newest day
     chosen : whether the files and `until` are those of a window
     """
@@ -150,6 +153,7 @@ class Outcomes:
     types: dict[str, str] = field(default_factory=dict, hash=False)
     snapshots: tuple[dict[str, Any], ...] = field(default=(), hash=False)
     spans: tuple[tuple[int, int] | None, ...] = ()
+    text_bytes: int = 0
     until: int | None = None
     chosen: bool = False
 
@@ -204,8 +208,10 @@ class Outcomes:
                 "the log has a column '%s' itself, which is not read: log.labels.path says where labels are",
                 source.unread,
             )
-        outcomes = Outcomes(source, found.filesystem, files, kinds, types, found.snapshot_facts())
-        return outcomes.dated(log)
+        texts = [name for name, kind in zip(source.own_key, kinds, strict=True) if kind in (TEXT, BYTES)]
+        size = sum(_bytes_of(found.filesystem, file, texts) for file in files) if texts else 0
+        facts = (types, found.snapshot_facts())
+        return Outcomes(source, found.filesystem, files, kinds, *facts, text_bytes=size).dated(log)
 
     def dated(self, log: Log) -> Outcomes:
         """The same with what is known of times."""
@@ -272,9 +278,16 @@ class Outcomes:
             **({"snapshots": list(self.snapshots)} if self.snapshots else {}),
         }
 
-    def matching(self) -> Matching:
+    @property
+    def held_bytes(self) -> int:
+        """About as many bytes as their index takes at most."""
+        return (
+            self.rows * sum(100 if kind in (TEXT, BYTES) else 72 for kind in self.kinds) + 2 * self.text_bytes
+        )
+
+    def matching(self) -> OutcomeMatching:
         """What joins rows of one task with them."""
-        return Matching(self, held_index(self))
+        return OutcomeMatching(self, held_index(self))
 
     def read(self, files: Sequence[LogFile]) -> Iterator[OutcomeRows]:
         """Outcomes of some files with a key and a label, batch by batch."""
@@ -282,10 +295,9 @@ class Outcomes:
         wanted = [*source.own_key, *(name for name in (source.label, source.time) if name is not None)]
         for file in files:
             with open_parquet(self.filesystem, file.path, file.seen) as parquet:
-                names = [name for name in dict.fromkeys(wanted) if name in parquet.schema_arrow.names]
+                there = parquet.schema_arrow.names
+                names = [name for name in dict.fromkeys(wanted) if name in there] or there[:1]
                 groups = range(len(file.row_groups))
-                if not names and source.own_key:
-                    names = parquet.schema_arrow.names[:1]
                 for batch in read_batches(parquet, file.path, names, groups, BATCH_ROWS):
                     yield self._rows(hive.with_values(batch, file.path, source.own_key), file.path)
 
@@ -316,11 +328,19 @@ class Outcomes:
         keys = [key[there] if isinstance(key, np.ndarray) else key.filter(chosen) for key in keys]
         return OutcomeRows(keys, code[there], None if time is None else time[there], value)
 
+    def keys_of(self, batch: pa.RecordBatch) -> tuple[list[KeyColumn], Instants | None, Instants | None]:
+        """Keys of rows of the log, and their times, see `prediction_times`; None where these do not matter."""
+        source = self.source
+        keys = self._keys(batch, source.key)
+        if source.predicted is None or not (source.timed or source.wait is not None):
+            return keys, None, None
+        return keys, *prediction_times(batch.column(source.predicted), source.wait)
+
     def _keys(self, batch: pa.RecordBatch, names: Sequence[str]) -> list[KeyColumn]:
         return [key_column(batch.column(name), kind) for name, kind in zip(names, self.kinds, strict=True)]
 
 
-class Matching:
+class OutcomeMatching:
     """Joins the rows of one task with outcomes.
 
     index : the outcomes, which all tasks of a process share
@@ -338,20 +358,12 @@ class Matching:
 
     def join(self, batch: pa.RecordBatch) -> Joined:
         """The labels of a batch's rows."""
-        source, rows = self.outcomes.source, batch.num_rows
-        begin = end = start = None
-        if source.predicted is not None and (source.timed or source.wait is not None):
-            start, end = prediction_times(batch.column(source.predicted), source.wait)
-            begin = start - DAY
-        keys = self.outcomes._keys(batch, source.key)
-        return self.labels(keys, start, begin, end) if rows else Joined(np.zeros(0, np.uint8))
+        return self.labels(*self.outcomes.keys_of(batch))
 
-    def labels(
-        self, keys: Sequence[KeyColumn], start: Instants | None, begin: Instants | None, end: Instants | None
-    ) -> Joined:
-        """The labels of rows with some keys. start : of the predictions. begin, end : when outcomes count."""
+    def labels(self, keys: Sequence[KeyColumn], start: Instants | None, end: Instants | None) -> Joined:
+        """The labels of rows with some keys. start, end : see `prediction_times`; None where it does not matter."""
         source, index = self.outcomes.source, self.index
-        found = index.choose(keys, begin, end)
+        found = index.choose(keys, None if start is None else start - DAY, end)
         self._seen[found.number] = True
         rows = len(keys[0].values)
         status = np.full(rows, MISSING | (LABEL_NULL if source.missing == DROP else 0), np.uint8)
@@ -373,6 +385,17 @@ class Matching:
             values = np.zeros(rows)
             values[there] = index.value[found.place[found.there]]
         return Joined(status, delay, values)
+
+
+def read_keys(
+    outcomes: Outcomes, filesystem: Any, piece: Piece
+) -> Iterator[tuple[list[KeyColumn], Instants | None, Instants | None]]:
+    """Keys and times of a piece of the log, batch by batch; see `Outcomes.keys_of`."""
+    with open_parquet(filesystem, piece.path, piece.seen) as parquet:
+        there = parquet.schema_arrow.names
+        names = [name for name in outcomes.columns if name in there] or there[:1]
+        for batch in read_batches(parquet, piece.path, names, piece.row_groups, BATCH_ROWS):
+            yield outcomes.keys_of(hive.with_values(batch, piece.path, outcomes.columns))
 
 
 _lock = threading.Lock()
@@ -422,6 +445,14 @@ def prediction_times(column: pa.Array, wait: int | None) -> tuple[Instants, Inst
     if unknown is not None:
         start, end = np.where(unknown, 0, start), np.where(unknown, _FOREVER, end)
     return start, end
+
+
+def _bytes_of(filesystem: Any, file: LogFile, names: Sequence[str]) -> int:
+    """How many bytes columns of a file have, before they were compressed."""
+    with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
+        footer = CheckedFooter(parquet.metadata, file.path)
+        chunks = [chunk for name in names if footer.has(name) for chunk in footer.chunks(name)]
+        return sum(chunk.total_uncompressed_size for chunk in chunks)
 
 
 def _span(filesystem: Any, file: LogFile, column: str) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from calibrators.arithmetic.passes import Array, Points
 from pipeline.log import quarantine, score_grid
-from pipeline.log.label_counts import Joined, LabelCounts, add_labels
+from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import Columns, Rows, read_rows
 from pipeline.log.quarantine import BadRows
@@ -33,6 +33,7 @@ class Reading(NamedTuple):
     lookup : path of a lookup table without segments applied after it: the score is then a calibrated probability; or
         None.
     grid : what scores are rounded to last; see `pipeline.log.score_grid`.
+    spilled : labels that were joined before; None: they are in the log, or its tasks join them.
     """
 
     filesystem: Any
@@ -40,6 +41,7 @@ class Reading(NamedTuple):
     transform: str = "none"
     lookup: str | None = None
     grid: str = score_grid.NONE
+    spilled: Any = None
 
 
 @dataclass
@@ -69,7 +71,7 @@ class RunReceipt:
             own = LabelCounts()
             own.add(joined)
             self.rows -= own.dropped
-            self.labels = add_labels([self.labels, own])
+            self.labels = sum_labels([self.labels, own])
 
     @property
     def waiting(self) -> int:
@@ -135,7 +137,8 @@ class Intake:
         self.reading = reading
         columns = reading.columns
         self.encoder = Encoder(columns.segments) if columns.segments else None
-        self.matching = None if columns.labels is None else columns.labels.matching()
+        labels = reading.spilled or columns.labels
+        self.matching = None if labels is None else labels.matching()
 
     def read(self, piece: Piece) -> Iterator[tuple[Rows, Rows]]:
         """Batches of a piece: rows as they are; and the same with the scores that they are sorted by, but for the

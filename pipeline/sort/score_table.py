@@ -23,13 +23,14 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine, score_grid
-from pipeline.log.label_counts import LabelCounts, add_labels, all_counted
+from pipeline.log.label_counts import LabelCounts, all_counted, sum_labels
 from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import BadRows, RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import Places
 from pipeline.sort.effective_size import add_sums, scaled
 from pipeline.sort.exchange import Exchanged
+from pipeline.sort.label_join import add_labels
 from pipeline.sort.parts import Part, merge, merge_points, run_part, run_parts
 from pipeline.sort.regrouping import add_regrouping
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
@@ -41,6 +42,9 @@ RUN_ROWS = 1 << 21
 
 BUCKET_BYTES = 24 << 20
 """Of run data a bucket: with its points and a calibrator's work, some 150 MB in a worker."""
+
+LABEL_BYTES = 256 << 20
+"""Of outcomes that labels are joined with; more are joined part by part."""
 
 _WORKER_BYTES = 160 << 20
 """Of a worker before it does anything."""
@@ -64,7 +68,7 @@ class SortPlan:
     transform, lookup, grid : see `pipeline.sort.runs.Reading`
     rules : what to do with unusable rows
     write : folder to write the table's parts to, or None where the first pass is all that is wanted
-    run_rows, bucket_bytes : sizes of the work; they change no result
+    run_rows, bucket_bytes, label_bytes : sizes of the work, and of outcomes that a process holds; they change no result
     """
 
     scratch: str
@@ -75,6 +79,7 @@ class SortPlan:
     write: str | None = None
     run_rows: int = RUN_ROWS
     bucket_bytes: int = BUCKET_BYTES
+    label_bytes: int = LABEL_BYTES
 
     def within(self, memory: int, rows: int = 0) -> SortPlan:
         """The plan with tasks small enough for workers with `memory` bytes. No result changes.
@@ -85,7 +90,8 @@ class SortPlan:
         growth = max(1.0, rows / (MOST_RUNS * self.run_rows))
         bucket = min(int(self.bucket_bytes * growth), fits)
         run_rows = min(int(self.run_rows * growth), bucket * RUN_ROWS // BUCKET_BYTES, MOST_ROWS)
-        return replace(self, bucket_bytes=bucket, run_rows=run_rows)
+        labels = min(self.label_bytes, memory // 4)
+        return replace(self, bucket_bytes=bucket, run_rows=run_rows, label_bytes=labels)
 
 
 @dataclass(frozen=True)
@@ -246,9 +252,11 @@ def add_sort(graph: Graph, log: Log, plan: SortPlan) -> Any:
     lost, or a sort after a crash, reads that.
     """
     reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
+    pieces = cut(log, plan.run_rows)
+    readings = add_labels(graph, log, reading, pieces, plan.scratch, plan.label_bytes)
     tasks = [
-        (pieces, reading, plan.scratch, i, plan.run_rows, plan.rules.keep)
-        for i, pieces in enumerate(cut(log, plan.run_rows))
+        (own, how, plan.scratch, i, plan.run_rows, plan.rules.keep)
+        for i, (own, how) in enumerate(zip(pieces, readings, strict=True))
     ]
     receipts = graph.layer("sort", runs.write_runs, tasks, receipts=receipts_in(plan.scratch))
     total = graph.task("check", _checked, receipts, plan.rules, log.columns.outcomes)
@@ -309,7 +317,7 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
         total.largest_move = max(total.largest_move, receipt.largest_move)
         total.bad.merge(receipt.bad)
     total.sums = add_sums([receipt.sums for receipt in receipts])
-    total.labels = add_labels([receipt.labels for receipt in receipts])
+    total.labels = sum_labels([receipt.labels for receipt in receipts])
     return total
 
 

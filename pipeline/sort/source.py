@@ -10,7 +10,7 @@ from logcal.errors import InputRejectedError, LabelsWaitingError, examples
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
-from pipeline.log.label_counts import add_labels, all_counted
+from pipeline.log.label_counts import all_counted, sum_labels
 from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
 from pipeline.log.score_grid import steps_per_unit
@@ -204,7 +204,7 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
 
 def _labels(tables: Sequence[DayTable]) -> dict[str, Any]:
     """What a manifest says of a day's labels, where they were joined."""
-    counts = add_labels([table.receipt.labels for table in tables])
+    counts = sum_labels([table.receipt.labels for table in tables])
     return {} if counts is None else {"labels": counts.facts()}
 
 

@@ -20,6 +20,7 @@ from pipeline.log.logs import DAY_INVALID, Rows
 from pipeline.log.windows import Window, days_of, shown
 from pipeline.sort.day_files import FileId
 from pipeline.sort.effective_size import add_sums
+from pipeline.sort.label_join import add_labels
 from pipeline.sort.runs import Intake, Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up
 
@@ -40,15 +41,19 @@ def add_days(
     references of each day to what tasks left, of this day and of others: receipts by day, see `add_up_day`
     """
     log = window.log
+    if files:
+        log = replace(log, columns=log.columns.of_days(min(files), max(files)))
     reading = Reading(log.filesystem, log.columns, plan.transform, plan.lookup, plan.grid)
     whole, mixed = _divide(window, files)
-    tasks: list[tuple[Any, ...]] = []
-    reach: list[frozenset[int]] = []
-    for own_days, pieces in (*whole.items(), *sorted(mixed.items(), key=lambda item: sorted(item[0]))):
-        places = {day: folders[day] for day in sorted(own_days)}
-        for some in _pack(pieces, plan.run_rows):
-            tasks.append((some, reading, places, len(tasks), plan.run_rows, plan.rules.keep))
-            reach.append(own_days)
+    every = (*whole.items(), *sorted(mixed.items(), key=lambda item: sorted(item[0])))
+    packed = [(own_days, some) for own_days, pieces in every for some in _pack(pieces, plan.run_rows)]
+    reach = [own_days for own_days, _ in packed]
+    read = [[dated.piece for dated in some] for _, some in packed]
+    readings = add_labels(graph, log, reading, read, plan.scratch, plan.label_bytes)
+    tasks = [
+        (some, how, {day: folders[day] for day in sorted(own_days)}, i, plan.run_rows, plan.rules.keep)
+        for i, ((own_days, some), how) in enumerate(zip(packed, readings, strict=True))
+    ]
     found = graph.layer("sort", _write_days, tasks, receipts=receipts_in(plan.scratch))
     return {
         day: [result for days, result in zip(reach, found, strict=True) if day in days] for day in folders
