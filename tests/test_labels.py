@@ -436,6 +436,7 @@ def test_a_day_is_sorted_anew_where_its_outcomes_changed(days):
     (days.root / "log" / "day-9").rename(later)
     arrive(days, range(9))
     result, _, manifest = joined(days, *DAILY)
+    result.expect(0)
     assert sorted_days(manifest) == list(range(9))
     # Outcomes of day 8 are known until its end: the rows of days 7 and 8 wait, and a part of day 6.
     waiting = {day["day"][-2:]: day["labels"]["rows_waiting"] for day in manifest["window"]["days"]}

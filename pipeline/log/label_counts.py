@@ -121,12 +121,12 @@ class LabelCounts:
 
     def kept(self) -> dict[str, Any]:
         """For JSON; see `of`."""
-        return asdict(self)
+        return {**asdict(self), "delays": sorted(self.delays.items())}
 
     @classmethod
     def of(cls, kept: dict[str, Any]) -> LabelCounts:
         """What `kept` gave."""
-        return cls(**{**kept, "delays": {int(cell): count for cell, count in kept["delays"].items()}})
+        return cls(**{**kept, "delays": dict(kept["delays"])})
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says."""
