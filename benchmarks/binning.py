@@ -77,14 +77,8 @@ class PreparedBBQ:
 
     def mark_edges(self) -> None:
         family = self.family
-        kernel.mark_edges(
-            self.points.weight,
-            np.empty(0),
-            family.bins,
-            family.numerator,
-            family.denominator,
-            self.layout.weight,
-        )
+        models = (family.bins, family.numerator, family.denominator, self.layout.weight)
+        kernel.mark_edges(self.points.weight, np.empty(0), models)
 
     def fit(self) -> None:
         """Find where the edges fall, score the models, select, average."""

@@ -236,7 +236,7 @@ class SegmentedLookup:
             from calibrators._kernels import lookup
 
             out, scores = np.empty(scores.size), np.ascontiguousarray(scores)
-            lookup.apply_each(scores, scores.view(np.uint64), place, *self._index, out)
+            lookup.apply_each(scores, scores.view(np.uint64), place, self._index, out)
             return out
         row = self._rows_at(scores, place)
         return line(scores, *(self.maps[name][row] for name in ("prob_lo", "slope", "anchor")))

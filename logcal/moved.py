@@ -80,7 +80,7 @@ class Moves(NamedTuple):
             from calibrators._kernels.log_odds import move_each
 
             out = np.empty(p.size)
-            move_each(p, entry, *numbers, out)
+            move_each(p, entry, numbers, out)
             return out
         shift, slope, low, high = (column[entry] for column in numbers)
         moving = np.flatnonzero(((shift != 0.0) | (slope != 1.0)) & ~np.isnan(p))

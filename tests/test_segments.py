@@ -858,7 +858,7 @@ def test_scores_of_many_maps_at_once(seed, sizes):
     maps = {"score_hi": score_hi, **dict(zip(("prob_lo", "slope", "anchor"), columns, strict=True))}
     table = SegmentedLookup(None, maps, starts, [], np.empty(0), None, None)
     found = np.empty(score.size)
-    lookup.apply_each(score, score.view(np.uint64), place, *table._index, found)
+    lookup.apply_each(score, score.view(np.uint64), place, table._index, found)
     row = table._rows_at(score, place)
     for s, k, p, r in zip(score.tolist(), place.tolist(), found.tolist(), row.tolist(), strict=True):
         if np.isnan(s):

@@ -71,11 +71,13 @@ def _search(sums, start, target, density):
 
 
 @kernel
-def _mark_one(sums, density, j, target, bins, numerator, denominator, total, marked):
+def _mark_one(sums, density, j, target, model, marked):
     """Mark those of some points that one binning has an edge after, from its j-th target on.
 
-    Returns the number of its next target, and that target.
+    model : bins, numerator, denominator, and the sum from which on no edge may lie. Returns the number of its next
+    target, and that target.
     """
+    bins, numerator, denominator, total = model
     end = sums[sums.size - 1]
     i = 0
     while j < bins and target <= end:
@@ -93,7 +95,7 @@ def _mark_one(sums, density, j, target, bins, numerator, denominator, total, mar
 
 
 @kernel
-def mark_edges(weight, carry, bins, numerators, denominators, total):
+def mark_edges(weight, carry, models):
     """Which points of a part some binning has an edge after.
 
     The points are taken in blocks that fit in the processor's cache, each with all the binnings.
@@ -101,9 +103,9 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
     Parameters
     ----------
     weight : float64 array, shape (m,). carry : expansion of the weight before the part.
-    bins, numerators, denominators : one entry a binning.
-    total : where no edge may lie any more.
+    models : bins, numerators, denominators: arrays with an entry a binning; and total: where no edge may lie any more
     """
+    bins, numerators, denominators, total = models
     m = weight.size
     marked = np.zeros(m, np.bool_)
     components = np.zeros(MAX_COMPONENTS)
@@ -126,10 +128,8 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
         for model in range(bins.size):
             if target[model] > end:
                 continue
-            j, t = _mark_one(
-                sums, density, number[model], target[model], bins[model], numerators[model], denominators[model], total,
-                marked[start:stop],
-            )  # fmt: skip
+            own = (bins[model], numerators[model], denominators[model], total)
+            j, t = _mark_one(sums, density, number[model], target[model], own, marked[start:stop])
             number[model] = j
             target[model] = t if j < bins[model] else np.inf
         before = end
@@ -138,15 +138,16 @@ def mark_edges(weight, carry, bins, numerators, denominators, total):
 
 
 @kernel
-def mark_reached(sums, before, bins, numerators, denominators, total):
+def mark_reached(sums, before, models):
     """`mark_edges` where what the targets are compared with is known at each point: ascending, and before the first."""
+    bins, numerators, denominators, total = models
     marked = np.zeros(sums.size, np.bool_)
     end = sums[sums.size - 1]
     density = sums.size / max(end - before, 5e-324)
     for model in range(bins.size):
         j = first_target_beyond(before, numerators[model], denominators[model])
         t = numerators[model] * j / denominators[model]
-        _mark_one(sums, density, j, t, bins[model], numerators[model], denominators[model], total, marked)
+        _mark_one(sums, density, j, t, (bins[model], numerators[model], denominators[model], total), marked)
     return marked
 
 
@@ -165,8 +166,12 @@ def bucket_index(sums, total):
 
 
 @kernel
-def edges_of(sums, starts, total, bins, numerator, denominator, out):
-    """Write the indices into sums (of the cuts) of one binning's edges to out; return how many there are."""
+def edges_of(sums, starts, model, out):
+    """Write the indices into sums (of the cuts) of one binning's edges to out; return how many there are.
+
+    model : bins, numerator, denominator, total
+    """
+    bins, numerator, denominator, total = model
     n = sums.size
     count = 0
     j = 1
@@ -238,12 +243,13 @@ def _difference(high_1, low_1, high_0, low_0):
 
 
 @kernel
-def fill_bins(cuts, ends, chosen, count, bin_edges, weight, positives):
+def fill_bins(cuts, ends, chosen, count, out):
     """Interval, weight and positives of the bins between chosen cuts.
 
     cuts : float64 array, shape (cuts, 3 or 5): edge, cumulative weight and positives, and the two's low parts.
-    ends : shape (5,): the same of the end of the data.
+    ends : shape (5,): the same of the end of the data. out : bin edges, weight, positives: arrays that are filled
     """
+    bin_edges, weight, positives = out
     has_low = cuts.shape[1] == 5
     w0 = k0 = w0_low = k0_low = 0.0
     bin_edges[0] = 0.0
@@ -267,15 +273,17 @@ def prior_mean(low, high):
 
 
 @kernel
-def log_marginal_likelihoods(
-    cuts, ends, sums, starts, bins, numerators, denominators, strengths, scores, sizes
-):
+def log_marginal_likelihoods(cuts, ends, index, models, strengths, out):
     """The log marginal likelihood of each binning, and how many bins it ends with.
 
-    sums : of each cut what targets are compared with, ascending: the cumulative weight, as a rule.
+    index : sums: of each cut what targets are compared with, ascending, the cumulative weight, as a rule; and their
+    `bucket_index`. models : bins, numerators, denominators. out : likelihoods, and int64 numbers of bins: filled.
     strengths : float64 array, one a binning: alpha + beta of a bin, as (value, 0) or, to be shared out among the
     bins that there are, (0, value), in two columns.
     """
+    sums, starts = index
+    bins, numerators, denominators = models
+    scores, sizes = out
     largest = 1
     for model in range(bins.size):
         largest = max(largest, min(bins[model], sums.size + 1))
@@ -284,8 +292,9 @@ def log_marginal_likelihoods(
     weight = np.empty(largest)
     positives = np.empty(largest)
     for model in range(bins.size):
-        count = edges_of(sums, starts, ends[1], bins[model], numerators[model], denominators[model], chosen)
-        fill_bins(cuts, ends, chosen, count, bin_edges, weight, positives)
+        own = (bins[model], numerators[model], denominators[model], ends[1])
+        count = edges_of(sums, starts, own, chosen)
+        fill_bins(cuts, ends, chosen, count, (bin_edges, weight, positives))
         strength = strengths[model, 0] + strengths[model, 1] / (count + 1)
         constant = math.lgamma(strength)
         score = 0.0

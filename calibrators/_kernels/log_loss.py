@@ -128,7 +128,7 @@ SUMS = 4
 
 
 @kernel
-def add_moments(x, weight, positives, bins, first, unit, sums):
+def add_moments(points, bins, first, unit, sums):
     """Add points to the sums of their bins: bins equally wide parts of [-1, 1], of which `sums` holds some.
 
     Each term is rounded to a multiple of 1 / unit; from there on sums are whole numbers, so they are the same for any
@@ -136,13 +136,14 @@ def add_moments(x, weight, positives, bins, first, unit, sums):
 
     Parameters
     ----------
-    x, weight, positives : float64 arrays, shape (m,); x in [-1, 1]
+    points : float64 arrays x, weight and positives, shape (m,); x in [-1, 1]
     bins, first : int: how many there are, and the index of the first in `sums`
     unit : power of 2 with unit * (sum of all weights) < 2**62
     sums : int64 array, shape (bins from `first` to that of the last point, 4), changed
         Of the points with label 0, then of those with label 1: the weight, and the weight times the distance from the
         bin's middle, in halves of a bin.
     """
+    x, weight, positives = points
     for i in range(x.size):
         place = (x[i] + 1.0) * (bins / 2)
         j = min(max(np.int64(place), 0), bins - 1)

@@ -43,12 +43,14 @@ def logits(p, q, out):
 
 
 @kernel
-def move_each(p, place, shift, slope, low, high, out):
+def move_each(p, place, numbers, out):
     """Move probabilities in place of their log-odds: sigma(shift + slope * logit(p held in [low, high])).
 
-    p : float64 array, shape (n,), in [0, 1]; NaN stays NaN. place : int32 array, shape (n,): of each the entry of
-    shift, slope, low, high : float64 arrays; with a shift of 0 and a slope of 1 p stays as it is. out : may be p.
+    p : float64 array, shape (n,), in [0, 1]; NaN stays NaN. place : int32 array, shape (n,): of each the entry of the
+    numbers : float64 arrays shift, slope, low, high; with a shift of 0 and a slope of 1 p stays as it is
+    out : may be p
     """
+    shift, slope, low, high = numbers
     for i in range(p.size):
         k = place[i]
         a, b = shift[k], slope[k]

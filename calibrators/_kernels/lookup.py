@@ -10,15 +10,17 @@ _TOP = np.uint64(0x8000000000000000)
 
 
 @kernel
-def apply(scores, bits, rows, starts, low, shift, out):
+def apply(scores, bits, index, out):
     """Evaluate the map at scores into out; NaN stays NaN.
 
     scores : float64 array, shape (n,); bits : the same memory as uint64.
-    rows : float64 array, shape (rows, 4): of each row the upper (exclusive) edge, prob_lo, slope and anchor, which a
-        score needs together; the last edge is NaN, which no score reaches.
-    starts, low, shift : of each bucket of the scores' ordinals, less `low` and shifted, how many edges are below it;
-        starts is uint32
+    index : four arrays and numbers:
+        rows : float64 array, shape (rows, 4): of each row the upper (exclusive) edge, prob_lo, slope and anchor, which
+            a score needs together; the last edge is NaN, which no score reaches.
+        starts, low, shift : of each bucket of the scores' ordinals, less `low` and shifted, how many edges are below
+            it; starts is uint32
     """
+    rows, starts, low, shift = index
     last = np.uint64(starts.size - 2)
     one = np.uint64(1)
     for i in range(scores.size):
@@ -45,15 +47,17 @@ def apply(scores, bits, rows, starts, low, shift, out):
 
 
 @kernel
-def apply_each(scores, bits, place, rows, heads, buckets, out):
+def apply_each(scores, bits, place, index, out):
     """Evaluate at scores[i] the map place[i]; NaN stays NaN. O(1) each, as `apply`.
 
     scores : float64 array, shape (n,); bits : the same memory as uint64. place : int32 array, shape (n,)
-    rows : float64 array, shape (rows, 4): as in `apply`, of all maps; the last edge of each is NaN
-    heads : uint64 array, shape (maps, 4): the ordinal of the first edge, by how many bits scores are shifted, the place
-        of the first bucket among those of all maps, and the number of the last bucket
-    buckets : uint32 array: of each bucket of each map the first row with an edge in it or beyond
+    index : three arrays:
+        rows : float64 array, shape (rows, 4): as in `apply`, of all maps; the last edge of each is NaN
+        heads : uint64 array, shape (maps, 4): the ordinal of the first edge, by how many bits scores are shifted, the
+            place of the first bucket among those of all maps, and the number of the last bucket
+        buckets : uint32 array: of each bucket of each map the first row with an edge in it or beyond
     """
+    rows, heads, buckets = index
     row, left = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
     one = np.uint32(1)
     for first in range(0, scores.size, _BLOCK):

@@ -47,30 +47,32 @@ BINNED = 4
 
 
 @kernel
-def accumulate(points, squares, losses, starts, state, edges, limits, scale, exact, rate):
+def accumulate(points, losses, columns, state, borders, rate):
     """Add the points of columns to the columns' sums.
 
     Parameters
     ----------
-    points : float64 arrays, shape (m,): prediction, strictly ascending in a column; weight; positives; and the
-        probability that is measured, which is the prediction but where rows were sampled
-    squares : float64 array, shape (m,): see `SQUARES`; or (0,): the squares of the weights
+    points : float64 arrays, shape (m,): prediction, strictly ascending in a column; weight; positives; the probability
+        that is measured, which is the prediction but where rows were sampled; and `SQUARES`, or of shape (0,): then
+        they are the squares of the weights
     losses : float64 arrays, shape (m,): -log(p) and -log(1 - p) of the probability p
-    starts : int64 array, shape (columns + 1,): where each column begins, and the end
+    columns : arrays starts, scale and exact
+        int64, shape (columns + 1,): where each column begins, and the end. float64, shape (columns,): factors of
+        weights in the ranking's sums, which have their third power. bool, shape (columns,): whether the products of
+        weights in the ranking's sums are whole numbers that doubles hold
     state : what was added before, changed. sums : shape (columns, 2, SUMS), high and low parts. passed : int64
         array, shape (columns, 2): edges and limits behind. upto : shape (columns, edges, 2, BINNED): sums below each
         edge. below : shape (columns, limits, 2, BINNED): sums before the point whose weight reaches the limit. ties :
         shape (columns, limits, 4): that point.
-    edges : float64 array, ascending. limits : float64 array, shape (columns, limits), ascending
-    scale : float64 array, shape (columns,): factors of weights in the ranking's sums, which have their third power
-    exact : bool array, shape (columns,): whether the products of weights in the ranking's sums are whole numbers
-        that doubles hold
+    borders : float64 arrays edges, ascending, and limits, shape (columns, limits), ascending
     rate : float > 0: where rows were sampled, of negatives, whose weights stand for 1 / rate rows each
 
     Of columns with predictions outside [0, 1], which are no probabilities, only the sums that need none are right.
     """
     sums, passed, upto, below, ties = state
-    p, weight, positives, chance = points
+    p, weight, positives, chance, squares = points
+    starts, scale, exact = columns
+    edges, limits = borders
     of_hits, of_misses = losses
     high, low, x = np.empty(SUMS), np.empty(SUMS), np.zeros(SUMS)
     for c in range(starts.size - 1):

@@ -426,10 +426,8 @@ def falling(weight, positives):
     r = weight.size
     falls = np.zeros(r, np.bool_)
     for i in range(r - 1):
-        falls[i] = (
-            level_difference(positives[i], 0.0, weight[i], 0.0, positives[i + 1], 0.0, weight[i + 1], 0.0)
-            > 0.0
-        )
+        one, other = (positives[i], 0.0, weight[i], 0.0), (positives[i + 1], 0.0, weight[i + 1], 0.0)
+        falls[i] = level_difference(one, other) > 0.0
     return falls
 
 

@@ -56,9 +56,8 @@ def pool_within(
             if at + 1 < end and edges[at + 1] <= a:
                 at = _edge_below(edges, at, end, a)
                 start = m
-            m = add_block(
-                out, start, m, pooled[g], a, last[i], weight[i], weight_low[i], positives[i], positives_low[i]
-            )
+            block = (a, last[i], weight[i], weight_low[i], positives[i], positives_low[i])
+            m = add_block(out, start, m, pooled[g], block)
             stretch[m - 1] = at
         sizes[g] = m - base
     return out[:, :m], stretch[:m], sizes
@@ -116,7 +115,7 @@ def cells_within(items, starts, parent, edges, edge_starts, pooled):
                 if of_pools:
                     while m > start:
                         j = m - 1
-                        if level_difference(pools[3, j], 0.0, pools[2, j], 0.0, k, 0.0, w, 0.0) < 0.0:
+                        if level_difference((pools[3, j], 0.0, pools[2, j], 0.0), (k, 0.0, w, 0.0)) < 0.0:
                             break
                         m = j
                         a = pools[0, j]
@@ -227,7 +226,7 @@ def pool_leaning(weight, positives, prior, starts, share):
         for i in range(starts[g], starts[g + 1]):
             w = weight[i] * (1.0 + c)
             y = min(positives[i] + c * weight[i] * prior[i], w)
-            m = add_block(out, base, m, True, float(i), float(i), w, 0.0, y, 0.0)
+            m = add_block(out, base, m, True, (float(i), float(i), w, 0.0, y, 0.0))
         sizes[g] = m - base
     return out[:, :m].copy(), sizes
 

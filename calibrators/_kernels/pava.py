@@ -16,8 +16,10 @@ _EQUAL = 2.0**-98  # relative difference below which levels count as equal
 
 
 @kernel(inline=True)
-def level_difference(k1, k1_low, w1, w1_low, k2, k2_low, w2, w2_low):
-    """The sign of k1/w1 - k2/w2 as -1.0, 0.0 or 1.0, for double-double sums."""
+def level_difference(one, other):
+    """The sign of k1/w1 - k2/w2 as -1.0, 0.0 or 1.0. one, other : k and w, each with its low part (double-doubles)."""
+    k1, k1_low, w1, w1_low = one
+    k2, k2_low, w2, w2_low = other
     a = k1 * w2
     b = k2 * w1
     if abs(a - b) > _CLEAR * (a + b):
@@ -42,7 +44,7 @@ def _sum(ah, al, bh, bl):
 
 
 @kernel
-def pool_groups(first, last, weight, weight_low, positives, positives_low, starts):
+def pool_groups(columns, starts):
     """Isotonic blocks of neighbouring blocks (Ayer et al. 1955; Barlow et al. 1972), of many groups, each for itself.
 
     The input blocks stand in ascending score order and need not be pooled themselves; a point is a block whose
@@ -51,9 +53,8 @@ def pool_groups(first, last, weight, weight_low, positives, positives_low, start
 
     Parameters
     ----------
-    first, last : float64 arrays, shape (m,)
-    weight, weight_low, positives, positives_low : float64 arrays, shape (m,) or, the low parts, (0,) for zeros
-        Sums as double-doubles.
+    columns : six float64 arrays, shape (m,): first, last, weight, weight_low, positives, positives_low
+        Sums as double-doubles. The low parts may be of shape (0,), for zeros.
     starts : int64 array, shape (groups + 1,): group g has the blocks from starts[g] to starts[g + 1], possibly none.
 
     Returns
@@ -62,6 +63,7 @@ def pool_groups(first, last, weight, weight_low, positives, positives_low, start
         increase in each
     sizes : int64 array, shape (groups,): blocks of each. O(m) time.
     """
+    first, last, weight, weight_low, positives, positives_low = columns
     groups = starts.size - 1
     sizes = np.zeros(groups, np.int64)
     has_low = weight_low.size > 0
@@ -82,7 +84,7 @@ def pool_groups(first, last, weight, weight_low, positives, positives_low, start
             wi, ki = weight[i], positives[i]
             if has_low:
                 wil, kil = weight_low[i], positives_low[i]
-            if level_difference(k, kl, w, wl, ki, kil, wi, wil) < 0.0:
+            if level_difference((k, kl, w, wl), (ki, kil, wi, wil)) < 0.0:
                 stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3], stack[n, 4], stack[n, 5] = (
                     a,
                     b,
@@ -102,7 +104,7 @@ def pool_groups(first, last, weight, weight_low, positives, positives_low, start
                 if n == base:
                     break
                 t = stack[n - 1]
-                if level_difference(t[4], t[5], t[2], t[3], k, kl, w, wl) < 0.0:
+                if level_difference((t[4], t[5], t[2], t[3]), (k, kl, w, wl)) < 0.0:
                     break
                 n -= 1
                 a, wi, wil, ki, kil = t[0], w, wl, k, kl
@@ -115,8 +117,8 @@ def pool_groups(first, last, weight, weight_low, positives, positives_low, start
 
 
 def pool(*columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The blocks of `pool_groups` of one group: its arguments but for `starts`."""
-    blocks: npt.NDArray[np.float64] = pool_groups(*columns, np.array([0, columns[0].size]))[0]
+    """The blocks of `pool_groups` of one group. columns : as there."""
+    blocks: npt.NDArray[np.float64] = pool_groups(columns, np.array([0, columns[0].size]))[0]
     return blocks
 
 
@@ -183,15 +185,17 @@ def pool_ranked(rows, starts, distinct):
 
 
 @kernel(inline=True)
-def add_block(out, base, m, pooled, first, last, w, w_low, k, k_low):
+def add_block(out, base, m, pooled, block):
     """Put a block behind those from base to m, joined with those before it that do not stand lower.
 
     out : float64 array, shape (6, n): the columns of `pool`. pooled : otherwise it is joined with all of them.
-    Returns how many blocks there are then.
+    block : of the same columns. Returns how many blocks there are then.
     """
+    first, last, w, w_low, k, k_low = block
     while m > base:
         j = m - 1
-        if pooled and level_difference(out[4, j], out[5, j], out[2, j], out[3, j], k, k_low, w, w_low) < 0.0:
+        before = (out[4, j], out[5, j], out[2, j], out[3, j])
+        if pooled and level_difference(before, (k, k_low, w, w_low)) < 0.0:
             break
         m = j
         first = out[0, j]

@@ -38,13 +38,14 @@ def merge_classes(negatives, positives, score, weight, hits):
 
 
 @kernel
-def add_ties(score, code, weight, positives, rounding, out, codes):
+def add_ties(entries, rounding, out, codes):
     """Add up entries, sorted by score and code, that share both: exactly, then rounded, or not rounded at all.
 
     Parameters
     ----------
-    score, weight, positives : float64 arrays, shape (n,). Entries of a score may be components of an expansion.
-    code : int64 array, shape (n,), or empty: then the score alone tells entries apart
+    entries : four arrays:
+        score, code, weight, positives : shape (n,). Entries of a score may be components of an expansion. The codes are
+        int64, or there are none: then the score alone tells entries apart
     rounding : whether a tie becomes one entry, its sums rounded once; otherwise the components of its exact sums, as
         many as the longer of its two expansions has (one for whole numbers), padded with zeros; where these are more
         than its entries, the entries stay
@@ -54,6 +55,7 @@ def add_ties(score, code, weight, positives, rounding, out, codes):
     -------
     how many entries are left
     """
+    score, code, weight, positives = entries
     n = score.size
     w = np.empty(MAX_COMPONENTS)
     k = np.empty(MAX_COMPONENTS)

@@ -162,7 +162,7 @@ class CalibrationMap:
 
         flat = np.ascontiguousarray(array).reshape(-1)
         out = np.empty(flat.size)
-        lookup.apply(flat, flat.view(np.uint64), *self._index, out)
+        lookup.apply(flat, flat.view(np.uint64), self._index, out)
         return out.reshape(array.shape)
 
     @cached_property

@@ -84,7 +84,7 @@ def _added(entries: Coded, *, rounding: bool) -> Coded:
         sums = (np.add.reduceat(column, starts) for column in (weight, positives))
         return Coded(score[starts], code[starts] if code.size else code, *sums)
     out, codes = np.empty((3, score.size)), np.empty(code.size, np.int64)
-    n = kernels.add_ties(score, code, weight, positives, rounding, out, codes)
+    n = kernels.add_ties((score, code, weight, positives), rounding, out, codes)
     score, weight, positives = _filled(out, n)
     return Coded(score, codes[:n], weight, positives)
 

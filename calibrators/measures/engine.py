@@ -223,15 +223,11 @@ def _sums(joined: _Joined, wanted: Wanted, targets: Array, limits: Array) -> Sum
             chance = p[own] if wanted.odds == 1.0 else odds_divided(p[own], 1 / wanted.odds)
             losses = (-np.log(chance), -np.log1p(-chance))
         kernels.accumulate(
-            (p[own], w[own], k[own], chance),
-            np.empty(0) if squares is None else squares[own],
+            (p[own], w[own], k[own], chance, np.empty(0) if squares is None else squares[own]),
             losses,
-            np.array([0, chance.size]) if columns == 1 else starts,
+            (np.array([0, chance.size]) if columns == 1 else starts, scale, exact),
             state,
-            edges,
-            limits,
-            scale,
-            exact,
+            (edges, limits),
             wanted.rate,
         )
     return Sums(
@@ -682,5 +678,5 @@ def groups_of(sums: Sums) -> Groups:
 def pooled_columns(points: Points, starts: Integers) -> tuple[Blocks, Integers]:
     """Isotonic blocks of columns, from and to numbers of points; and where each column's begin, and the end."""
     number, none = np.arange(points.score.size, dtype=np.float64), np.empty(0)
-    columns, sizes = pava.pool_groups(number, number, points.weight, none, points.positives, none, starts)
+    columns, sizes = pava.pool_groups((number, number, points.weight, none, points.positives, none), starts)
     return Blocks(*columns), np.append(0, np.cumsum(sizes))

@@ -148,9 +148,9 @@ def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, p
     models = (family.bins, family.numerator, family.denominator, layout.weight)
     if family.balanced:
         start, share = shares_in_part(layout, points)
-        marked = kernel.mark_reached(share * layout.weight, start * layout.weight, *models)
+        marked = kernel.mark_reached(share * layout.weight, start * layout.weight, models)
     else:
-        marked = kernel.mark_edges(points.weight, layout.weight_before[part], *models)
+        marked = kernel.mark_edges(points.weight, layout.weight_before[part], models)
     index = np.flatnonzero(marked)
     cuts = cuts_after(layout, points, index)
     index = index[: cuts.below.size]  # only the last point of all can have been left out
@@ -206,14 +206,10 @@ def log_marginal_likelihoods(layout: Layout, family: Family, edges: Edges) -> tu
         kernel.log_marginal_likelihoods(
             edges.cuts,
             end,
-            places,
-            starts,
-            family.bins[models],
-            family.numerator[models],
-            family.denominator[models],
+            (places, starts),
+            (family.bins[models], family.numerator[models], family.denominator[models]),
             family.strength[models],
-            scores[models],
-            sizes[models],
+            (scores[models], sizes[models]),
         )
 
     shares = _shares(family.bins, min(processors(), _MOST_THREADS))
@@ -262,17 +258,11 @@ def _model_levels(
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)
     chosen = np.empty(most, np.int64)
-    count = kernel.edges_of(
-        *index,
-        layout.weight,
-        family.bins[model],
-        family.numerator[model],
-        family.denominator[model],
-        chosen,
-    )
+    own = (family.bins[model], family.numerator[model], family.denominator[model], layout.weight)
+    count = kernel.edges_of(*index, own, chosen)
     chosen = chosen[:count]
     bin_edges, k, w = np.empty(count + 2), np.empty(count + 1), np.empty(count + 1)
-    kernel.fill_bins(edges.cuts, end, chosen, count, bin_edges, w, k)
+    kernel.fill_bins(edges.cuts, end, chosen, count, (bin_edges, w, k))
     middle = (bin_edges[:-1] + bin_edges[1:]) / 2
     if family.smoothed:
         score_sums = edges.score_sums[np.append(chosen, len(edges.cuts))]

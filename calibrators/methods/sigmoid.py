@@ -226,7 +226,7 @@ def _moments(scale: Scale, unit: float, points: Points) -> _Moments:
     first, last = np.clip(ends.astype(np.int64), 0, _BINS - 1).tolist()
     sums = np.zeros((last - first + 1, kernel.SUMS), np.int64)
     for some in blocks_of(points):
-        kernel.add_moments(scale.x(some.score), some.weight, some.positives, _BINS, first, unit, sums)
+        kernel.add_moments((scale.x(some.score), some.weight, some.positives), _BINS, first, unit, sums)
     return _Moments(first, sums)
 
 

@@ -47,7 +47,7 @@ def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) ->
         first, last, weight, positives = columns
         zero = np.zeros(first.size)
         columns = (first, last, weight, zero, positives, zero)
-    pooled, sizes = pava.pool_groups(*columns, starts)
+    pooled, sizes = pava.pool_groups(tuple(columns), starts)
     # One block from a score to the same.
     alone = (sizes == 1) & (pooled[0] == pooled[1])[np.cumsum(sizes) - 1]
     pairs, left = np.ascontiguousarray(pooled.T[~np.repeat(alone, sizes)]), sizes[~alone]

@@ -264,6 +264,6 @@ def _cut_entries(
     if not cut.pooled:
         return list(points), starts
     zero = np.zeros(starts[-1])
-    blocks, sizes = pava.pool_groups(points[0], points[0], points[1], zero, points[2], zero, starts)
+    blocks, sizes = pava.pool_groups((points[0], points[0], points[1], zero, points[2], zero), starts)
     kept = blocks if weighted else [blocks[i] for i in (0, 1, 2, 4)]
     return list(kept), _starts(sizes)
