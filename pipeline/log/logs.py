@@ -465,6 +465,10 @@ def label_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
         return as_numpy(column).view(np.uint8)
     plain = column.null_count == 0 and not pa.types.is_boolean(column.type)
     values = as_numpy(column) if plain else numbers(column)
+    if values.dtype.itemsize == 1:
+        own = values.astype(np.uint8)
+        if own.max(initial=0) <= 1:
+            return own
     codes = (values == 1).astype(np.uint8)
     other = (values != 0) & (values != 1)
     if other.any():

@@ -67,7 +67,7 @@ class Buffer:
     def add(self, rows: Rows) -> int:
         """Take the usable rows; return how many there were."""
         rows = self._wanted(rows)
-        rest = self.counted.rest(rows) if self._countable else rows
+        rest = self.counted.rest(rows) if rows.weight is None else rows
         used = rows.score.size - rest.score.size
         for start in range(0, rest.score.size, self.capacity):
             part = rest.some(slice(start, start + self.capacity))
@@ -81,14 +81,10 @@ class Buffer:
     def flush(self) -> None:
         """Write what is held as a run."""
         if self.held or self.counted.rows:
-            self.used_positive += self.counted.positive
-            self._write_rows(self.counted.take())
+            counted = self.counted.take()
+            self.used_positive += int(counted.positives.sum())
+            self._write_rows(counted)
         self.held = self.n = self.p = 0
-
-    @property
-    def _countable(self) -> bool:
-        # What sampling weights' squares add up to is asked of each row.
-        return not self.sampling
 
     def _wanted(self, rows: Rows) -> Rows:
         # Unusable rows are passed over where the others are copied.
@@ -223,8 +219,8 @@ class WeightedBuffer(Buffer):
         self.used_positive += int(np.count_nonzero(signed > 0))
         self._add_weights(np.abs(signed))
         kept, ties = fold_coded(CodedRows.of(score, signed))
-        score, _, *sums = together(ties, counted)
-        self._write(Sections(rows=SignedRows(kept.score, kept.signed), entries=Points(score, *sums)))
+        entries = Points(ties.score, ties.weight, ties.positives)
+        self._write(Sections(rows=SignedRows(kept.score, kept.signed), entries=entries))
 
 
 class CodedBuffer(Buffer):
@@ -244,11 +240,6 @@ class CodedBuffer(Buffer):
         self.score, self.slot = np.empty(self.capacity), np.empty(self.capacity, np.int32)
         self.weight = np.empty(self.capacity if self.weighted else 0)
         self.counts = np.zeros(0, np.int64)
-
-    @property
-    def _countable(self) -> bool:
-        # Weights say nothing of how many rows a segment has.
-        return not self.weighted
 
     def _wanted(self, rows: Rows) -> Rows:
         return _usable(rows)

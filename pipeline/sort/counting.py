@@ -9,29 +9,35 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ties import Coded, without_codes
+from calibrators.arithmetic.ties import Coded
 from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
 
-_SLOTS = 1 << 18
-"""Of the table: 8 MB. It takes half as many scores."""
+_SLOTS = 1 << 17
+"""Of the table: 2 MB. It takes half as many scores."""
+
+_MOST_ROWS = 1 << 31
+"""Counts are numbers of 32 bits."""
 
 _SAMPLE = 2048
 _MANY = 16
-"""Scores of a sample that repeat where many do: of less than some hundred thousand scores, as many as the table takes;
+"""Scores of a sample that repeat where many do: of less than some hundred thousand scores;
 one score that a tenth of the rows has is less work to sort."""
 
 _TRIAL = 1 << 17
 """Rows after which it is asked whether most of them had scores that were there."""
 
 _NO_CODES = np.empty(0, np.int32)
-_NO_WEIGHTS = np.empty(0)
 
 
 class Counted:
-    """Rows added up by score, on their way into a run.
+    """Rows of weight 1, added up by score, on their way into a run.
 
     coded : whether by their segments' codes, too
+
+    Attributes
+    ----------
+    rows : how many are held
     """
 
     def __init__(self, coded: bool) -> None:
@@ -39,47 +45,39 @@ class Counted:
         self._clear()
 
     def _clear(self) -> None:
-        self._table: npt.NDArray[np.uint64] = np.zeros((1, 4), np.uint64)
+        self.rows = 0
+        self._table: npt.NDArray[np.uint64] = np.zeros((1, 2), np.uint64)
+        self._codes = _NO_CODES
         self._stopped = False
 
     def rest(self, rows: Rows) -> Rows:
         """Count rows where that is less work than sorting them; return those that are left, in their order.
 
-        These are all rows of a batch whose scores mostly differ; unusable ones; scores that the table has no room for;
-        and weights that are no whole numbers.
+        These are all rows of a batch whose scores mostly differ; unusable ones; and scores that the table has no room
+        for.
         """
-        if self._stopped or not _repeat(rows):
+        if self._stopped or self.rows + rows.score.size > _MOST_ROWS or not _repeat(rows):
             return rows
         if self._table.shape[0] == 1:
-            self._table = np.zeros((_SLOTS + 1, 4), np.uint64)
+            self._table = np.zeros((_SLOTS + 1, 2), np.uint64)
+            self._codes = np.empty(_SLOTS if self.coded else 0, np.int32)
         left = np.empty(rows.score.size, np.int64)
         code = _NO_CODES if rows.code is None else rows.code
-        weight = _NO_WEIGHTS if rows.weight is None else rows.weight
-        count = kernels.count_rows(rows.score, rows.label, code, weight, self._table, left)
+        count = kernels.count_rows(rows.score, rows.label, code, self._table, self._codes, left)
+        self.rows += rows.score.size - count
         seen = self.rows + count
         self._stopped = seen >= _TRIAL and 2 * (self.rows - int(self._table[-1, 0])) < seen
         return rows if count == rows.score.size else rows.some(left[:count])
 
-    @property
-    def rows(self) -> int:
-        """How many are held."""
-        return int(self._table[-1, 1])
-
-    @property
-    def positive(self) -> int:
-        """How many of them have label 1."""
-        return int(self._table[-1, 2])
-
     def take(self) -> Coded:
         """What is held, in any order; nothing is held then, and counting begins anew."""
-        table = self._table[:-1]
-        table = table[np.flatnonzero(table[:, 0])]
+        there = np.flatnonzero(self._table[:-1, 0])
+        key, counts = self._table[there].T
+        code = self._codes[there].astype(np.int64) if self.coded and there.size else np.empty(0, np.int64)
         self._clear()
-        score = (table[:, 0] - np.uint64(1)).view(np.float64)
-        _, code, negatives, positives = table.T.astype(np.int64)
-        weight = (negatives + positives).astype(np.float64)
-        found = without_codes(score, weight, positives.astype(np.float64))
-        return found._replace(code=code) if self.coded else found
+        positives = (counts >> np.uint64(32)).astype(np.float64)
+        weight = (counts & np.uint64(0xFFFFFFFF)).astype(np.float64) + positives
+        return Coded((key - np.uint64(1)).view(np.float64), code, weight, positives)
 
 
 def _repeat(rows: Rows) -> bool:
