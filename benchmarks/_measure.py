@@ -141,17 +141,18 @@ def measure_interleaved(contenders: Sequence[Contender], runs: int) -> dict[str,
 
 
 def print_table(results: dict[str, list[Measurement]], against: str) -> None:
-    """Medians, ranges, peak memory, and the median of the turns' ratios to one contender."""
+    """Medians, ranges, processor time, peak memory, and the median of the turns' ratios to one contender."""
     base = [m.seconds for m in results[against]]
     width = max(map(len, results))
-    print(f"\n{'':{width}}  median s  (min to max)     ratio  peak MB")
+    print(f"\n{'':{width}}  median s  (min to max)     ratio  CPU s  peak MB")
     for name, runs in results.items():
         seconds = sorted(m.seconds for m in runs)
         middle = statistics.median(seconds)
         spread = f"({seconds[0]:.2f} to {seconds[-1]:.2f})"
         peak = max(m.peak_bytes for m in runs) / 1e6
         ratio = statistics.median(m.seconds / other for m, other in zip(runs, base, strict=True))
-        print(f"{name:{width}}  {middle:8.2f}  {spread:15}  {ratio:5.2f}  {peak:7,.0f}")
+        spent = statistics.median(m.cpu_seconds for m in runs)
+        print(f"{name:{width}}  {middle:8.2f}  {spread:15}  {ratio:5.2f}  {spent:5.1f}  {peak:7,.0f}")
 
 
 def print_machine() -> None:

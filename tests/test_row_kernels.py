@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sort.buffers import SHORTEST_FOLDED_TIE, fold
+from pipeline.sort.folding import SHORTEST_FOLDED_TIE, fold
 
 LENGTHS = st.one_of(st.integers(1, 4), st.integers(1, 40))
 

@@ -14,7 +14,7 @@ from calibrators.arithmetic.ties import Coded
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buffers, counting, run_files
-from pipeline.sort.buffers import fold_coded
+from pipeline.sort.folding import fold_coded
 from pipeline.sort.run_files import (
     COLUMNS,
     CodedRows,

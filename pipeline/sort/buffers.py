@@ -7,36 +7,28 @@ segments have the code of theirs beside the score. Longer ties become sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ordering import ascending, sort_pairs, sort_scores
+from calibrators.arithmetic.ordering import sort_pairs, sort_scores
 from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT, Array, Points
-from calibrators.arithmetic.ties import Coded, expand_coded, sum_coded, tie_starts, without_codes
+from calibrators.arithmetic.ties import Coded, without_codes
 from pipeline._kernels import rows as row_kernels
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.counting import Counted
 from pipeline.sort.effective_size import WeightSums, add_sums, sums_of
+from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together, without_short
 from pipeline.sort.run_files import (
     CodedRows,
-    Integers,
     Run,
     RunSegments,
     Sections,
     SignedRows,
-    Tagged,
     write_run,
 )
-from pipeline.sort.tagged import bits_of_tags, order_tagged, sort_tagged
-
-SHORTEST_FOLDED_TIE = 4
-"""Rows from which a tie is smaller as an entry (24 bytes) than as rows (8 or 16 bytes each)."""
-
-_EMPTY = np.empty(0)
 
 
 class Buffer:
@@ -98,7 +90,7 @@ class Buffer:
     def _write_rows(self, counted: Coded) -> None:
         negatives, positives = self.negatives[: self.n], self.positives[: self.p]
         self.used_positive += self.p
-        few, counted = _short(counted)
+        few, counted = without_short(counted)
         if few.score.size:
             of_both = (few.weight - few.positives, few.positives)
             more = [np.repeat(few.score, count.astype(np.int64)) for count in of_both]
@@ -120,73 +112,6 @@ class Buffer:
         self.runs.append(write_run(path, sections, segments))
         lowest, highest = sections.ends
         self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
-
-
-def together(*parts: Coded) -> Coded:
-    """Entries of several, sorted by score and code."""
-    score, code, weight, positives = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = order_tagged(score, code) if code.size else ascending(score)
-    return Coded(score[order], code[order] if code.size else code, weight[order], positives[order])
-
-
-def _short(counted: Coded) -> tuple[Coded, Coded]:
-    """Ties of rows of weight 1 that are smaller as rows, and the others."""
-    short = counted.weight < SHORTEST_FOLDED_TIE
-    return Coded(*_those(counted, short)), Coded(*_those(counted, ~short))
-
-
-def _those(columns: Iterable[npt.NDArray[Any]], which: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Some of the numbers of each column; a column may be empty for being absent."""
-    return (column[which] if column.size else column for column in columns)
-
-
-def _longer_ties(score: Array, code: Integers | None = None) -> npt.NDArray[np.bool_] | None:
-    """Which of some sorted rows are in ties of at least `SHORTEST_FOLDED_TIE`; None where none are."""
-    reach = SHORTEST_FOLDED_TIE - 1
-    same = score[reach:] == score[:-reach]
-    if not same.any():
-        return None
-    if code is not None:
-        same &= code[reach:] == code[:-reach]
-    found = np.zeros(score.size, np.bool_)
-    for i in range(SHORTEST_FOLDED_TIE):
-        found[i : i + same.size] |= same
-    return found
-
-
-def fold(values: Array, label: int) -> tuple[Array, Array]:
-    """Sorted scores of a class without their longer ties, and the ties as entries, shape (3, ties)."""
-    tied = _longer_ties(values)
-    if tied is None:
-        return values, np.empty((3, 0))
-    some = values[tied]
-    starts = tie_starts(some)
-    count = np.diff(starts, append=some.size).astype(np.float64)
-    return values[~tied], np.stack([some[starts], count, label * count])
-
-
-def fold_coded(rows: CodedRows) -> tuple[CodedRows, Coded]:
-    """Weighted rows sorted by score and code, or by score, without their longer ties, and these ties' exact sums.
-
-    Ties whose sums would take more memory than their rows stay.
-    """
-    width = 8 * (3 if rows.code.size else 2)
-    tied = _longer_ties(rows.score, rows.code if rows.code.size else None)
-    if tied is None:
-        return rows, _entries_of(CodedRows.of(_EMPTY, _EMPTY))
-    places = np.flatnonzero(tied)
-    before = _entries_of(CodedRows(*_those(rows, places)))
-    after = expand_coded(before)
-    rows_of = np.diff(tie_starts(*before[:2]), append=before.score.size)
-    entries_of = np.diff(tie_starts(*after[:2]), append=after.score.size)
-    shorter = (width + 8) * entries_of < width * rows_of
-    tied[places] = np.repeat(shorter, rows_of)
-    there = np.repeat(shorter, entries_of)
-    return CodedRows(*_those(rows, ~tied)), Coded(*_those(after, there))
-
-
-def _entries_of(rows: CodedRows) -> Coded:
-    return Coded(rows.score, rows.code, np.abs(rows.signed), np.maximum(rows.signed, 0.0))
 
 
 def _usable(rows: Rows) -> Rows:
@@ -283,30 +208,9 @@ class CodedBuffer(Buffer):
             signed = np.where(slot & 1, self.weight[: self.held], -self.weight[: self.held])
             sections = coded_sections(self.score[: self.held], slot >> 1, signed)
         else:
-            few, counted = _short(counted)
+            few, counted = without_short(counted)
             own_rows = [(few.weight - few.positives).astype(np.int64), few.positives.astype(np.int64)]
             score = np.concatenate([self.score[: self.held], *(np.repeat(few.score, n) for n in own_rows)])
             tags = [np.repeat(2 * few.code + label, n).astype(np.int32) for label, n in enumerate(own_rows)]
             sections = tagged_sections(score, np.concatenate([slot, *tags]), present.size)
         self._write(sections._replace(coded_entries=together(sections.coded_entries, counted)), segments)
-
-
-def tagged_sections(score: Array, tag: npt.NDArray[np.signedinteger], codes: int) -> Sections:
-    """Rows of weight 1 with tags of so many codes, in any order, as a run holds them."""
-    if not score.size:
-        return Sections()
-    score, tags = sort_tagged(score, tag, bits_of_tags(codes))
-    code = tags >> 1
-    tied = _longer_ties(score, code)
-    if tied is None or not tied.any():
-        return Sections(tagged=Tagged(score, tags))
-    label = (tags[tied] & 1).astype(np.float64)
-    entries = sum_coded(Coded(score[tied], code[tied], np.ones(label.size), label))
-    return Sections(tagged=Tagged(score[~tied], tags[~tied]), coded_entries=entries)
-
-
-def coded_sections(score: Array, code: npt.NDArray[np.signedinteger], signed: Array) -> Sections:
-    """Weighted rows with codes, in any order, as a run holds them."""
-    order = order_tagged(score, code)
-    rows, entries = fold_coded(CodedRows(score[order], code[order].astype(np.int64), signed[order]))
-    return Sections(coded_rows=rows, coded_entries=entries)

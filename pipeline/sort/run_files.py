@@ -11,6 +11,7 @@ read alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -122,8 +123,8 @@ class Sections(NamedTuple):
         """The lowest and the highest score."""
         scores = [self.columns[columns[0]] for columns in COLUMNS]
         return (
-            min(float(score[0]) for score in scores if score.size),
-            max(float(score[-1]) for score in scores if score.size),
+            min((float(score[0]) for score in scores if score.size), default=math.inf),
+            max((float(score[-1]) for score in scores if score.size), default=-math.inf),
         )
 
 
@@ -182,7 +183,6 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
     # One of them is empty.
     weight = max(sections.entries.weight, sections.coded_entries.weight, key=len)
-    highest = max((float(score[-1]) for score in scores if score.size), default=-np.inf)
     counted = sections.negatives.size + sections.positives.size + sections.tagged.score.size
     return Run(
         path,
@@ -192,7 +192,7 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
         tuple(ends),
         _weight_before(weight),
         segments,
-        below=float(np.nextafter(highest, np.inf)),
+        below=math.nextafter(sections.ends[1], math.inf),
         weight=counted + float(weight.sum()),
     )
 

@@ -15,7 +15,7 @@ from calibrators.arithmetic.passes import Points
 from calibrators.arithmetic.ties import Coded, without_codes
 from pipeline.log.segment_values import Encoder
 from pipeline.sort import buckets
-from pipeline.sort.buffers import coded_sections, fold, fold_coded, tagged_sections, together
+from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together
 from pipeline.sort.run_files import CodedRows, Run, RunSegments, Sections, SignedRows, write_run
 
 _EVERYWHERE = np.array([-np.inf, np.inf])

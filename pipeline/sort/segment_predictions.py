@@ -21,8 +21,8 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
-from pipeline.sort.buffers import coded_sections, tagged_sections
 from pipeline.sort.exchange import Slices
+from pipeline.sort.folding import coded_sections, tagged_sections
 from pipeline.sort.run_files import Integers, Run, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
