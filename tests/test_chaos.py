@@ -14,6 +14,7 @@ from chaos.__main__ import table
 from chaos.damaged_stores import DAMAGES, stores
 from chaos.inputs import files
 from chaos.scenarios import SCENARIOS, Stage
+from chaos.together import together
 from chaos.tracing import Fail, Kill, possible, traced
 from chaos.trials import AT_RANDOM, AT_WRITES, Trial
 
@@ -77,6 +78,10 @@ def test_a_byte_of_a_store_is_another(stage, tmp_path, name):
     found = list(stores(8, 5, tmp_path, (name,)))
     assert len(found) == 8
     assert [(trial.moment, trial.problems) for trial in found if trial.problems] == []
+
+
+def test_commands_at_the_same_time(stage, tmp_path):
+    assert [(t.scenario, t.problems) for t in together(2, 4, tmp_path) if t.problems] == []
 
 
 def test_files_in_a_process_of_their_own(tmp_path):

@@ -15,18 +15,19 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chaos import damaged_stores, inputs, services
+from chaos import damaged_stores, inputs, services, together
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.tracing import possible, traced
 from chaos.trials import AT_RANDOM, AT_WRITES, Trial
@@ -44,7 +45,6 @@ _IMPORTED = (
     "tables",
 )
 _KINDS = (*AT_WRITES, *AT_RANDOM)
-_PARTS = ("writes", "files", "configurations", "bytes", "store", "cluster")
 
 
 def disturbed(name: str, trials: int, kinds: Iterable[str], seed: int, folder: Path) -> Iterator[Trial]:
@@ -71,6 +71,22 @@ def disturbed(name: str, trials: int, kinds: Iterable[str], seed: int, folder: P
                 yield AT_RANDOM[kind](stage, random, 1.1 * seconds)
 
 
+_OTHERS: dict[str, Callable[[argparse.Namespace, int, int, Path], Iterator[Trial]]] = {
+    "files": lambda options, trials, seed, folder: chain(
+        inputs.files(300 if options.seconds else options.files, seed, folder),
+        inputs.commands(100 if options.seconds else options.files // 4, seed, folder),
+    ),
+    "configurations": lambda options, trials, seed, folder: inputs.configurations(
+        300 if options.seconds else options.files, seed, folder
+    ),
+    "bytes": lambda options, trials, seed, folder: damaged_stores.stores(4 * trials, seed, folder),
+    "together": lambda options, trials, seed, folder: together.together(trials, seed, folder),
+    "store": lambda options, trials, seed, folder: services.object_store(trials, seed, folder),
+    "cluster": lambda options, trials, seed, folder: services.clusters(max(1, trials // 4), seed, folder),
+}
+"""Parts of the campaign beside disturbed writes."""
+
+
 def campaign(options: argparse.Namespace, folder: Path) -> Iterator[Trial]:
     """All that is asked for."""
     end = None if options.seconds is None else time.monotonic() + options.seconds
@@ -84,17 +100,8 @@ def campaign(options: argparse.Namespace, folder: Path) -> Iterator[Trial]:
                     if end is not None and time.monotonic() > end:
                         return
                     yield from disturbed(name, trials, options.kinds, seed, folder)
-            elif part == "files":
-                yield from inputs.files(options.files if end is None else 300, seed, folder)
-                yield from inputs.commands(options.files // 4 if end is None else 100, seed, folder)
-            elif part == "configurations":
-                yield from inputs.configurations(options.files if end is None else 300, seed, folder)
-            elif part == "bytes":
-                yield from damaged_stores.stores(10 if end else 4 * trials, seed, folder)
-            elif part == "store":
-                yield from services.object_store(trials, seed, folder)
             else:
-                yield from services.clusters(max(1, trials // 4), seed, folder)
+                yield from _OTHERS[part](options, trials, seed, folder)
             if end is not None and time.monotonic() > end:
                 return
         if end is None:
@@ -154,7 +161,7 @@ def main() -> int:
     parser.add_argument(
         "--kinds", nargs="*", choices=_KINDS, default=_KINDS, metavar="KIND", help="only these ways"
     )
-    parser.add_argument("--parts", nargs="*", choices=_PARTS, default=_PARTS)
+    parser.add_argument("--parts", nargs="*", choices=("writes", *_OTHERS), default=("writes", *_OTHERS))
     parser.add_argument("--results", type=Path, help="a line of JSON a trial is added to this file")
     parser.add_argument("--table", type=Path, help="only print the table of such a file")
     options = parser.parse_args()

@@ -129,13 +129,14 @@ def _begun(random: np.random.Generator, base: dict[str, str], folder: Path) -> t
     from jobs.cli import main
     from jobs.config.jobs import FitConfig
 
-    settings = ["--log", base["log.path"] if random.random() < 0.7 else TEXTS[random.integers(len(TEXTS))]]
+    settings = ["--daily"] * int(random.integers(2))
     for key in random.choice(keys_of(FitConfig), random.integers(0, 3)):
         settings += ["--set", f"{key}={json.dumps(any_value(random))}"]
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
-            main(["init", str(folder), *settings], prog_name="logcal")
+            log = base["log.path"] if random.random() < 0.7 else TEXTS[random.integers(len(TEXTS))]
+            main(["init", *settings, "--", log, str(folder)], prog_name="logcal")
         except SystemExit as ending:
             return int(ending.code or 0), said.getvalue(), ["init", *settings]
     raise AssertionError("a command ends the process")

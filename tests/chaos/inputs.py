@@ -83,7 +83,7 @@ def commands(count: int, seed: int, folder: Path) -> Iterator[Trial]:
         "score": job("score", log="mutated"),
         "follow": (*job("follow", "output.path=followed", log="mutated"), "--once"),
         "evaluate": job("evaluate", "evaluate.allow_in_sample=true", log="mutated"),
-        "init": ("init", "begun", "--log", "mutated"),
+        "init": ("init", "mutated", "begun"),
     }
 
     def chosen(i: int) -> tuple[str, str, Callable[[bytes, int], bytes]]:
