@@ -285,3 +285,20 @@ def test_an_infinite_loss_of_held_out_rows_is_listed(place, call):
     path.write_text(json.dumps(manifest))
     listed = place.run("tables", "list", "--store", str(place.store), "--table", place.table)
     assert "log loss inf held out" in listed.expect(0).stdout
+
+
+@pytest.mark.parametrize("unit", [1e-100, 1e100])
+def test_every_command_takes_the_weights_that_are_documented(place, call, unit):
+    columns = place.predictions(900)
+    day = np.repeat(np.array(["2026-01-01", "2026-01-02", "2026-01-03"], "datetime64[D]"), 300)
+    place.write_log({**columns, "w": np.full(900, unit), "date": day})
+    window = ("window.column=date", "window.last=3d")
+    call("fit", "log.weight=w").expect(0)
+    call("fit", "log.weight=w", *window, "calibrator.method=platt").expect(0)
+    call("evaluate", "log.weight=w", "evaluate.allow_in_sample=true").expect(0)
+    # 900 rows that weigh nothing make no folds; histograms have no number of bins for those that weigh so much.
+    call("compare", "log.weight=w", report__path=place.root / "compared").expect(3, "does not suit")
+
+
+def test_a_number_as_holdout_says_what_is_expected(place, call):
+    call("fit", "gate.holdout=20").expect(2, "such as 0.2 or 20%", "write 20% or 20d")

@@ -169,6 +169,9 @@ def _log(k: Array, w: Array) -> Array:
     return np.asarray(-one - zero)
 
 
+_MOST_DRAWN = 2.0**62
+
+
 class _Null(NamedTuple):
     """What chance alone does. chance : mean and 95 % point of MCB (Brier score, log loss) and of ICI; and the band."""
 
@@ -192,11 +195,12 @@ def _null(drawn: Array) -> _Null | None:
     shown = np.unique(np.searchsorted(np.cumsum(n), np.linspace(0, n.sum(), SHOWN)).clip(max=n.size - 1))
     random = np.random.default_rng(0)
     none, found, curves = np.empty(0), np.empty((DRAWS, 3)), np.empty((DRAWS, shown.size))
-    counts, of_hits, of_misses = n.astype(np.int64), (1 - p) ** 2, p**2
+    counts, of_hits, of_misses = np.minimum(n, _MOST_DRAWN).astype(np.int64), (1 - p) ** 2, p**2
     with np.errstate(divide="ignore"):
         log_p, log_q = np.log(p), np.log1p(-p)
     for draw in range(DRAWS):
-        k = random.binomial(counts, p).astype(np.float64)
+        # Of more rows chance moves less than a billionth.
+        k = np.where(n > _MOST_DRAWN, n * p, random.binomial(counts, p).astype(np.float64))
         pooled = pava.pool(score, score, n, none, k, none)
         given = k * of_hits + (n - k) * of_misses
         with np.errstate(invalid="ignore"):

@@ -445,8 +445,8 @@ class ScoreTableConfig(Section):
 
 
 def _share_as_text(value: Any) -> Any:
-    # YAML reads 0.1 as a number.
-    return str(value) if isinstance(value, float) else value
+    # YAML reads 0.1 and 20 as numbers.
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
 AUTO_HOLDOUT, NO_HOLDOUT = "auto", "none"
