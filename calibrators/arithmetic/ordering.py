@@ -6,7 +6,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -109,7 +108,7 @@ def ascending(values: Array | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     int64 array, shape (n,)
     """
     if radix_for(values.size):
-        return _by_radix(values, np.arange(values.size, dtype=np.uint64))[:, 1].astype(np.int64)
+        return _by_radix(values)
     order = np.argsort(values)
     in_order = values[order]
     new = in_order[1:] != in_order[:-1]
@@ -123,8 +122,7 @@ def ascending(values: Array | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return keys & 0xFFFFFFFF
 
 
-def _by_radix(values: Array | npt.NDArray[np.int64], other: npt.NDArray[Any]) -> Words:
-    """Rows of the bits of numbers and another number, in the order of the former."""
+def _by_radix(values: Array | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     from calibrators._kernels import radix
 
     rows = np.empty((values.size, 2), np.uint64)
@@ -133,9 +131,9 @@ def _by_radix(values: Array | npt.NDArray[np.int64], other: npt.NDArray[Any]) ->
         np.add(values, 0.0, out=rows.view(np.float64)[:, 0])  # -0.0 is 0.0
     else:
         rows[:, 0] = values
-    rows[:, 1] = other.view(np.uint64)
+    rows[:, 1] = np.arange(values.size)
     radix.sort_numbers(rows, np.empty_like(rows), doubles)
-    return rows
+    return rows[:, 1].astype(np.int64)
 
 
 def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
@@ -156,19 +154,24 @@ def sort_entries(score: Array, pairs: Array) -> tuple[Array, Array, Array]:
 
 
 def sort_pairs(pairs: Array) -> tuple[Array, Array]:
-    """Pairs in ascending order of the first number, equal ones as they came; zeros become positive.
+    """Pairs in ascending order of the first number, equal ones as they came; a first number of zero becomes positive.
 
     Parameters
     ----------
-    pairs : float64 array, shape (n, 2), contiguous, the first column finite
+    pairs : float64 array, shape (n, 2), contiguous, the first column finite; is used up
 
     Returns
     -------
     both columns : float64 arrays, shape (n,)
     """
+    pairs[:, 0] += 0.0  # -0.0 is 0.0
+    rows = pairs
     if radix_for(pairs.shape[0]):
-        rows = _by_radix(pairs[:, 0], np.ascontiguousarray(pairs[:, 1])).view(np.float64)
+        from calibrators._kernels import radix
+
+        # In place: pairs are the most that a task holds.
+        radix.sort_numbers(pairs.view(np.uint64), np.empty(pairs.shape, np.uint64), True)
     else:
-        rows = np.take(pairs, ascending(pairs[:, 0]), axis=0) + 0.0
+        rows = np.take(pairs, ascending(pairs[:, 0]), axis=0)
     first, second = np.ascontiguousarray(rows.T)
     return first, second

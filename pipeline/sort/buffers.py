@@ -103,9 +103,9 @@ class Buffer:
         score, _, *sums = together(*ties, counted)
         self._write(Sections(negatives, positives, entries=Points(score, *sums)))
 
-    def _add_weights(self, weight: Array) -> None:
+    def _add_weights(self, signed: Array) -> None:
         if self.sampling:
-            self.sums = add_sums([self.sums, sums_of(weight)])
+            self.sums = add_sums([self.sums, sums_of(np.abs(signed))])
 
     def _write(self, sections: Sections, segments: RunSegments | None = None) -> None:
         path = f"{self.folder}/run-{self.index:06d}-{len(self.runs):04d}"
@@ -142,7 +142,7 @@ class WeightedBuffer(Buffer):
     def _write_rows(self, counted: Coded) -> None:
         score, signed = sort_pairs(self.rows[: self.held])
         self.used_positive += int(np.count_nonzero(signed > 0))
-        self._add_weights(np.abs(signed))
+        self._add_weights(signed)
         kept, ties = fold_coded(CodedRows.of(score, signed))
         entries = Points(ties.score, ties.weight, ties.positives)
         self._write(Sections(rows=SignedRows(kept.score, kept.signed), entries=entries))
