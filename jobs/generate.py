@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -14,6 +14,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
 from jobs.config.jobs import GenerateConfig
 from jobs.outcome import Outcome, Plan
+from jobs.rows import outcomes_of
 from logcal.errors import InputRejectedError
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
@@ -55,8 +56,11 @@ def prepare(config: GenerateConfig) -> Prepared:
     section = config.estimator.model_dump()
     recipe = Recipe(section.pop("class"), **section)
     check_recipe(recipe, config.generate.training)
-    roles = Roles(**config.data.model_dump(exclude={"path"}))
-    table = open_features(config.data.path, roles)
+    labels = outcomes_of(config.data, "data")
+    roles = Roles(**config.data.model_dump(exclude={"path": True, "key": True, "labels": True}))
+    if labels is not None:
+        roles = replace(roles, label=config.data.labels.label or "label")
+    table = open_features(config.data.path, roles, labels=labels)
     log_schema(table)
     check_columns(recipe, table.features, ())
     settings = config.model_dump(mode="json", exclude={"output", "scratch", "cluster", "record"})

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jobs.config.jobs import DataConfig
 from jobs.config.sections import LogConfig, WindowConfig
 from logcal.errors import ConfigError
 from pipeline.files.output import Output
@@ -41,14 +42,33 @@ def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfi
         Rows wait for their outcomes, and have no time.
     """
     columns = Columns(config.score, config.label, config.weight, segments, sampling=config.sampling)
+    labels = outcomes_of(config, "log", None if window is None else window.column)
+    if labels is None:
+        return columns
+    # What labels are called in messages; no column of the log that is read may have the name.
+    name = config.labels.label or "label"
+    taken = {config.score, config.weight, *segments, *labels.columns}
+    return replace(columns, label=f"log.labels.{name}" if name in taken else name, labels=labels)
+
+
+def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None = None) -> Outcomes | None:
+    """Where a section's labels are, if not in its own files.
+
+    dated : a column that dates the rows, where the section names none
+
+    Raises
+    ------
+    ConfigError
+        Rows wait for their outcomes, and have no time.
+    """
     own = config.labels
     if own.path is None:
-        return columns
-    predicted = config.time or (None if window is None else window.column)
+        return None
+    predicted = config.time or dated
     if own.wait is not None and predicted is None:
         raise ConfigError(
-            f"log.labels.wait: expected log.time or window.column, which say when predictions were made, found "
-            f"neither with wait={own.wait}"
+            f"{section}.labels.wait: expected {section}.time or window.column, which say when predictions were made, "
+            f"found neither with wait={own.wait}"
         )
     source = LabelSource(
         own.path,
@@ -61,11 +81,9 @@ def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfi
         own.missing,
         own.duplicates,
         config.label,
+        section,
     )
-    # What labels are called in messages; no column of the log that is read may have the name.
-    name = own.label or "label"
-    taken = {config.score, config.weight, *segments, *source.columns}
-    return replace(columns, label=f"log.labels.{name}" if name in taken else name, labels=Outcomes(source))
+    return Outcomes(source)
 
 
 def row_settings(config: LogConfig) -> dict[str, Any]:

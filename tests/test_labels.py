@@ -286,14 +286,14 @@ BAD = {
     "a wait without times": (("log.labels.wait=3d",), {}, 2, "expected log.time or window.column"),
     "a wait without a unit": (("log.labels.wait=3",), {}, 2, "write 3d"),
     "an order without times": (("log.labels.duplicates=last",), {}, 2, "expected log.labels.time with last"),
-    "two labels": (("log.label=clicked",), {}, 2, "set log.labels.label"),
+    "two labels": (("log.label=clicked",), {}, 2, "set labels.label"),
     "no key": (
         ("log.key=[]",),
         {},
         2,
-        "expected columns such as request_id with log.labels.path, found none",
+        "expected columns such as request_id with labels.path, found none",
     ),
-    "two keys for one": (("log.labels.key=[id, came]",), {}, 2, "expected as many columns as log.key has"),
+    "two keys for one": (("log.labels.key=[id, came]",), {}, 2, "expected as many columns as key has"),
     "a mistyped key": (("log.labels.mising=drop",), {}, 2, "missing"),
     "nowhere": (("log.labels.path=nowhere",), {}, 3, "log.labels.path names no log that can be used"),
     "another key": (
@@ -533,3 +533,29 @@ def test_monitor_waits_for_labels(days):
     run = days.job("monitor", *settings, **labels).expect(0)
     assert "2026-03-07 has 1" in run.stdout or "2026-03-08 has" in run.stdout
     assert "without a label yet: looked at until the day before" in run.stdout
+
+
+def test_generate_takes_labels_of_other_files(place):
+    """The same log as of data that was joined beforehand, and keys are no features."""
+    random = np.random.default_rng(8)
+    size, label = random.random(400), random.random(400) < 0.4
+    data = pa.table({"size": size, "noise": random.random(400), "id": np.arange(400)})
+    write(place.root / "data", data.append_column("label", pa.nulls(400, pa.int8())), files=2)
+    write(place.root / "beforehand", data.append_column("label", pa.array(label)), files=2)
+    labels = write(place.root / "outcomes", pa.table({"key": np.flatnonzero(label)}))
+    settings = {"log__path": None, "store__path": None, "store__table": None}
+    more = ("generate.target_rows=500", "data.row_id=id")
+    joined = {
+        "data__path": place.root / "data",
+        "data__labels__path": labels,
+        "output__path": place.root / "joined",
+    }
+    place.job("generate", *more, "data.key=id", "data.labels.key=key", **settings, **joined).expect(0)
+    before = {"data__path": place.root / "beforehand", "output__path": place.root / "before"}
+    place.job("generate", *more, "data.exclude=id", **settings, **before).expect(0)
+    found = [
+        pa.concat_tables(map(pq.read_table, sorted((place.root / name / "log").glob("*.parquet"))))
+        for name in ("joined", "before")
+    ]
+    assert found[0].num_rows >= 500
+    assert found[0].equals(found[1])

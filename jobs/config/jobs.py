@@ -16,6 +16,7 @@ from jobs.config.sections import (
     Duration,
     EvaluateSection,
     GateConfig,
+    LabelsConfig,
     LogConfig,
     MeasuredLogConfig,
     PageConfig,
@@ -31,6 +32,7 @@ from jobs.config.sections import (
     StoreConfig,
     WindowConfig,
     check_days,
+    label_conflicts,
     parse_duration,
 )
 
@@ -500,6 +502,13 @@ class DataConfig(Section):
         "or a list of these. One row an example; numbers, booleans and text, nulls where values are missing."
     )
     label: Text = Field("label", description="Column of the label: booleans, or the numbers 0 and 1.")
+    key: Names = Field(
+        (), description="With data.labels: columns that tell examples apart; they are no features."
+    )
+    labels: LabelsConfig = Field(
+        LabelsConfig(),
+        description="Where labels are that lie in other files; data.time is when the examples were made.",
+    )
     features: Names | None = Field(
         None, description="Columns to learn from. null: all but those that are named here for something else."
     )
@@ -530,6 +539,7 @@ class DataConfig(Section):
                     "features",
                     f"expected no column of another meaning, found '{name}', which is data.{role}",
                 )
+        yield from label_conflicts(self.key, self.label, self.labels)
         if self.time == self.label:
             yield "time", f"expected another column than data.label, found '{self.time}' for both"
         for role in ("row_id", "group"):

@@ -102,6 +102,21 @@ class LabelsConfig(Section):
         return None if self.wait is None else round(parse_duration(self.wait) * 1e6)
 
 
+def label_conflicts(key: tuple[str, ...], label: str, labels: LabelsConfig) -> Iterator[tuple[str, str]]:
+    """A join needs a key on both sides, and labels come from one place."""
+    if labels.path is None:
+        return
+    if not key:
+        yield "key", "expected columns such as request_id with labels.path, found none"
+    elif labels.key and len(labels.key) != len(key):
+        yield (
+            "labels.key",
+            f"expected as many columns as key has, found {len(labels.key)} columns for {len(key)}",
+        )
+    if label != "label":
+        yield "label", f"expected no column of its own with labels.path, found '{label}': set labels.label"
+
+
 class LogConfig(Section):
     """A log with labels."""
 
@@ -189,28 +204,13 @@ class LogConfig(Section):
                 yield role, f"expected another column than log.{seen[column]}, found '{column}' for both"
             elif column is not None:
                 seen[column] = role
-        yield from self._label_conflicts()
+        yield from label_conflicts(self.key, self.label, self.labels)
         if self.sampling and self.weight is None:
             yield "weights", "expected log.weight with log.weights=sampling, found log.weight=null"
         if self.quarantine_path is not None and self.on_bad_rows != "quarantine":
             yield (
                 "quarantine_path",
                 "is only written with log.on_bad_rows=quarantine, found log.on_bad_rows=fail",
-            )
-
-    def _label_conflicts(self) -> Iterator[tuple[str, str]]:
-        """A join needs a key on both sides, and labels come from one place."""
-        if self.labels.path is None:
-            return
-        if not self.key:
-            yield "key", "expected columns such as request_id with log.labels.path, found none"
-        elif self.labels.key and len(self.labels.key) != len(self.key):
-            found = f"{len(self.labels.key)} columns for {len(self.key)} of log.key"
-            yield "labels.key", f"expected as many columns as log.key has, found {found}"
-        if self.label != "label":
-            yield (
-                "label",
-                f"expected no column of the log with log.labels.path, found '{self.label}': set log.labels.label",
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 from logcal.errors import InputRejectedError, examples, listing
 from pipeline.log import log_files
 from pipeline.log.log_files import LogFile, find_files, open_parquet
-from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, read_footers
+from pipeline.log.logs import BATCH_ROWS, Columns, Labels, Log, numbers, read_footers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +88,10 @@ class FeatureTable:
     @property
     def names(self) -> list[str]:
         """The columns to read."""
-        roles = self.roles
+        roles, labels = self.roles, self.log.columns.labels
         others = [roles.label, roles.row_id, roles.group, roles.time, *roles.keep]
+        if labels is not None:
+            others = [*others[1:], *labels.columns]
         return list(dict.fromkeys([*(f.name for f in self.features), *(n for n in others if n is not None)]))
 
     @property
@@ -104,7 +106,12 @@ class FeatureTable:
 
 
 def open_features(
-    paths: str | Sequence[str], roles: Roles, *, setting: str = "data", known: Sequence[Feature] | None = None
+    paths: str | Sequence[str],
+    roles: Roles,
+    *,
+    setting: str = "data",
+    known: Sequence[Feature] | None = None,
+    labels: Labels | None = None,
 ) -> FeatureTable:
     """Find a data set's files, read their footers, and check everything that footers can tell.
 
@@ -114,6 +121,7 @@ def open_features(
     roles : of the columns
     setting : section of the configuration that names them, for messages
     known : the features that a classifier was trained with; theirs are the kinds then
+    labels : where labels are, if not in the data: `roles.label` is what they are called
 
     Raises
     ------
@@ -123,6 +131,11 @@ def open_features(
     """
     found = find_files(paths, f"{setting}.path")
     good, unreadable = read_footers(found.filesystem, found.files)
+    name = str(roles.label)
+    if labels is not None:  # neither a key nor a label of the data's own is a feature
+        there = {column for _, schema in good for column in schema.names}
+        others = [column for column in (*labels.columns, name) if column in there]
+        roles = replace(roles, label=None, exclude=tuple(dict.fromkeys([*roles.exclude, *others])))
     problems = [str(error) for error in unreadable]
     table = None
     if good:
@@ -135,6 +148,10 @@ def open_features(
         columns = Columns(roles.label or (features[0].name if features else ""), roles.label)
         types = {f.name: str(f.type) for f in schema}
         log = Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
+        if labels is not None and not problems:
+            log = replace(log, columns=replace(columns, label=name, labels=labels.opened(log, schemas)))
+            roles = replace(roles, label=name)
+            schema = schema.append(pa.field(name, pa.float64()))
         table = FeatureTable(log, roles, tuple(features), schema, _starts(files))
     if problems or table is None:
         shown = paths if isinstance(paths, str) else examples(list(paths), 3)
@@ -298,7 +315,13 @@ def read_batches(
     with open_parquet(log.filesystem, path, seen) as parquet:
         groups = range(parquet.num_row_groups) if row_groups is None else row_groups
         columns = table.names if names is None else names
-        yield from log_files.read_batches(parquet, path, columns, groups, BATCH_ROWS)
+        batches = log_files.read_batches(parquet, path, columns, groups, BATCH_ROWS)
+        if names is not None or log.columns.labels is None:
+            yield from batches
+            return
+        matching = log.columns.labels.matching()
+        for batch in batches:
+            yield batch.append_column(str(log.columns.label), matching.join(batch).column)
 
 
 def as_frame(table: pa.Table | pa.RecordBatch, features: Sequence[Feature]) -> pd.DataFrame:

@@ -85,6 +85,7 @@ class LabelSource:
     missing : 'negative' (label 0) or 'drop': what a row without an outcome is
     duplicates : which of several outcomes of a prediction counts, see `OutcomeIndex`
     unread : the column that labels would be read from, were they in the log
+    section : of the configuration that says all this, for messages
     """
 
     paths: tuple[str, ...]
@@ -97,6 +98,7 @@ class LabelSource:
     missing: str = NEGATIVE
     duplicates: str = "any"
     unread: str | None = None
+    section: str = "log"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -118,8 +120,8 @@ def _compared(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple
         kinds.append(kind or "")
         if kind is None:
             problems.append(
-                f"expected keys of one type, found '{name}' of the log (log.key) with {one} and '{own_name}' of the "
-                f"outcomes (log.labels.key) with {other}: convert one of them"
+                f"expected keys of one type, found '{name}' of the log ({source.section}.key) with {one} "
+                f"and '{own_name}' of the outcomes ({source.section}.labels.key) with {other}: convert one of them"
             )
     if source.timed and source.predicted in log.names:
         one, other = log.field(source.predicted).type, outcomes.field(source.time).type
@@ -127,8 +129,8 @@ def _compared(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple
         if len(set(zoned)) > 1:
             problems.append(
                 f"expected times of predictions and outcomes that are both with a time zone or both without, found "
-                f"'{source.predicted}' of the log with {one} and '{source.time}' of the outcomes (log.labels.time) "
-                f"with {other}: convert one of them"
+                f"'{source.predicted}' of the log with {one} and '{source.time}' of the outcomes "
+                f"({source.section}.labels.time) with {other}: convert one of them"
             )
     return tuple(kinds), problems
 
@@ -186,12 +188,12 @@ class Outcomes:
         if self.files:
             return self
         source = self.source
-        found = find_files(source.paths, "log.labels.path")
+        found = find_files(source.paths, f"{source.section}.labels.path")
         good, unreadable = read_footers(found.filesystem, found.files)
         own = [(file.relative, hive.with_keys(schema, file.path, source.own_key)) for file, schema in good]
         roles = [("key", name) for name in source.own_key]
         roles += [(role, name) for role, name in (("label", source.label), ("time", source.time)) if name]
-        types, problems = check_roles(own, roles, "log.labels")
+        types, problems = check_roles(own, roles, f"{source.section}.labels")
         problems = [*map(str, unreadable), *problems]
         files = tuple(file for file, _ in good)
         if not problems and not sum(file.rows for file in files):
@@ -205,8 +207,9 @@ class Outcomes:
             raise InputRejectedError(f"the outcomes at {shown} cannot be used.\n{listing(problems)}")
         if source.unread in schemas[0][1].names:
             _logger.warning(
-                "the log has a column '%s' itself, which is not read: log.labels.path says where labels are",
+                "the log has a column '%s' itself, which is not read: %s.labels.path says where labels are",
                 source.unread,
+                source.section,
             )
         texts = [name for name, kind in zip(source.own_key, kinds, strict=True) if kind in (TEXT, BYTES)]
         size = sum(_bytes_of(found.filesystem, file, texts) for file in files) if texts else 0
@@ -224,8 +227,8 @@ class Outcomes:
             if source.wait is not None and unknown:
                 raise InputRejectedError(
                     f"{unknown[0].path}: expected the smallest and the largest value of '{source.time}' "
-                    "(log.labels.time) in the footer, found none (as with Spark's INT96 timestamps): log.labels.wait "
-                    "needs to know up to when there are outcomes; write the file with statistics"
+                    f"({source.section}.labels.time) in the footer, found none (as with Spark's INT96 timestamps): the "
+                    "wait needs to know up to when there are outcomes; write the file with statistics"
                 )
             newest = max((span[1] for span in spans if span is not None), default=None)
             return replace(self, spans=spans, until=newest)
@@ -314,8 +317,8 @@ class Outcomes:
             column = batch.column(source.time)
             if column.null_count:
                 raise InputRejectedError(
-                    f"{path}: expected times in column '{source.time}' (log.labels.time), found {column.null_count:,} "
-                    "nulls: write the times, or set log.labels.time=null"
+                    f"{path}: expected times in column '{source.time}' ({source.section}.labels.time), found "
+                    f"{column.null_count:,} nulls: write the times, or set {source.section}.labels.time=null"
                 )
             time = instants(column)
         value = None
