@@ -1,16 +1,19 @@
 """Labels from outcomes in other files: the same tables as of logs that DuckDB joined, and what a join refuses."""
 
 import datetime as dt
+import errno
 import json
 import os
 
 import duckdb
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.log.outcomes import Outcomes
+from pipeline.sort import label_join, runs
 from pipeline.sort.score_table import LABEL_BYTES
 
 ISOTONIC = "calibrator.method=isotonic"
@@ -559,3 +562,89 @@ def test_generate_takes_labels_of_other_files(place):
     ]
     assert found[0].num_rows >= 500
     assert found[0].equals(found[1])
+
+
+def test_refits_of_a_stream_join_too(days, call):
+    """A refit takes outcomes that have come since, and publishes what a fit would."""
+    arrive(days, range(5))
+    settings = (
+        "--once",
+        "--json",
+        "refit.every=1s",
+        "log.key=id",
+        f"log.labels.path={days.labels}",
+        ISOTONIC,
+    )
+    settings += (
+        "window={column: made, last: 4d, until: 2026-03-04}",
+        "log.labels.time=came",
+        "log.labels.wait=2d",
+    )
+    done = call("follow", *settings, output__path=days.output).expect(0).json
+    assert (done["refits"], done["version"]) == (1, days.current)
+    first = json.loads((days.store / days.table / "versions" / days.current / "manifest.json").read_text())
+    assert first["labels"]["rows_waiting"] == 1500
+    arrive(days, range(5, 9))
+    before = days.log / "day-9" / "again.parquet"
+    pq.write_table(days.frames[9].slice(0, 10), before)
+    days.root.joinpath("output.logcal").exists()
+    done = call("follow", *settings, output__path=days.output).expect(0).json
+    second = json.loads((days.store / days.table / "versions" / days.current / "manifest.json").read_text())
+    assert second["labels"]["rows_waiting"] == 0
+    assert sorted_days(second) == [2, 3]
+    expected = joined(days, *settings[5:], f"log.path={days.log}", store="fit")[2]
+    assert second["fingerprint"] == expected["fingerprint"]
+
+
+@pytest.mark.parametrize("where", ["delta", "memory"])
+def test_outcomes_may_be_a_table_or_in_a_store(clicks, call, where):
+    expected = fitted(clicks, "files", *KEYED, job=call, log__labels__path=clicks.labels)[1]
+    if where == "delta":
+        deltalake = pytest.importorskip("deltalake")
+        path = str(clicks.root / "delta")
+        deltalake.write_deltalake(path, clicks.clicks.slice(0, 5))
+        deltalake.write_deltalake(path, clicks.clicks, mode="overwrite")
+    else:
+        path = "memory://outcomes"
+        with fsspec.open(f"{path}/part.parquet", "wb") as file:
+            pq.write_table(clicks.clicks, file)
+    _, found, manifest = fitted(clicks, where, *KEYED, job=call, log__labels__path=path)
+    assert found == expected
+    assert manifest["log"]["labels"]["rows"] == clicks.clicks.num_rows
+    assert ("snapshots" in manifest["log"]["labels"]) == (where == "delta")
+
+
+def test_a_rerun_knows_its_result_and_changed_outcomes_are_another_run(clicks):
+    _, _, first = joined(clicks)
+    assert joined(clicks)[0].code == 99
+    write(clicks.root / "elsewhere", clicks.clicks)
+    write(clicks.labels, clicks.clicks.slice(1))
+    result, _, second = joined(clicks)
+    result.expect(0)
+    assert second["run_id"] != first["run_id"]
+    assert second["labels"]["rows_matched"] == first["labels"]["rows_matched"] - 1
+    assert second["labels"] == {
+        **first["labels"],
+        **{key: second["labels"][key] for key in ("rows_matched", "rows_missing")},
+    }
+
+
+@pytest.mark.parametrize("stage", ["outcomes", "keys", "join", "sort"])
+def test_a_killed_join_is_finished_by_the_next_run(clicks, call, split, monkeypatch, stage):
+    """A task that fails leaves the others' results, and running again publishes what an undisturbed run does."""
+    split()
+    expected = fitted(clicks, "undisturbed", *KEYED, job=call, log__labels__path=clicks.labels)[1]
+    function = {"outcomes": "_split_outcomes", "keys": "_split_keys", "join": "_join"}.get(stage)
+    module = label_join if function else runs
+    name = function or "write_runs"
+    own = getattr(module, name)
+
+    def fails(*arguments):
+        if stage != "join" or arguments[3] == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return own(*arguments)
+
+    with monkeypatch.context() as context:
+        context.setattr(module, name, fails)
+        fitted(clicks, "again", *KEYED, job=call, log__labels__path=clicks.labels)[0].expect(75)
+    assert fitted(clicks, "again", *KEYED, job=call, log__labels__path=clicks.labels)[1] == expected
