@@ -570,7 +570,7 @@ def test_refits_of_a_stream_join_too(days, call):
     settings = (
         "--once",
         "--json",
-        "refit.every=1s",
+        "refit.rows=1",
         "log.key=id",
         f"log.labels.path={days.labels}",
         ISOTONIC,
@@ -587,7 +587,6 @@ def test_refits_of_a_stream_join_too(days, call):
     arrive(days, range(5, 9))
     before = days.log / "day-9" / "again.parquet"
     pq.write_table(days.frames[9].slice(0, 10), before)
-    days.root.joinpath("output.logcal").exists()
     done = call("follow", *settings, output__path=days.output).expect(0).json
     second = json.loads((days.store / days.table / "versions" / days.current / "manifest.json").read_text())
     assert second["labels"]["rows_waiting"] == 0
@@ -623,10 +622,6 @@ def test_a_rerun_knows_its_result_and_changed_outcomes_are_another_run(clicks):
     result.expect(0)
     assert second["run_id"] != first["run_id"]
     assert second["labels"]["rows_matched"] == first["labels"]["rows_matched"] - 1
-    assert second["labels"] == {
-        **first["labels"],
-        **{key: second["labels"][key] for key in ("rows_matched", "rows_missing")},
-    }
 
 
 @pytest.mark.parametrize("stage", ["outcomes", "keys", "join", "sort"])
