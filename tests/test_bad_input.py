@@ -372,3 +372,14 @@ def test_json_of_an_error_is_one_object(place):
     assert result.json["exit_code"] == 3
     assert result.json["error"] in result.stderr
     assert list(json.loads(result.stdout)) == ["error", "exit_code"]
+
+
+def test_a_segment_of_megabytes_is_refused(place, call):
+    names = pa.array(["a" * 65_536, "b" * 65_537, "c" * 1_000_000])
+    for count, code in ((1, 0), (2, 3), (3, 3)):
+        codes = pa.array(np.arange(3000) % count, pa.int32())
+        shutil.rmtree(place.log, ignore_errors=True)
+        columns = {**place.predictions(), "s": pa.DictionaryArray.from_arrays(codes, names[:count])}
+        place.write_log(columns, files=1)
+        said = ("expected text of at most 65,536 bytes", "names groups of rows") if code else ()
+        call("fit", "log.segment=s").expect(code, *said)

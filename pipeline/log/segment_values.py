@@ -56,6 +56,8 @@ class Keys(Sequence[Key]):
 
 
 MAX_SEGMENTS = 1_000_000
+MOST_BYTES = 1 << 16
+"""Of a segment's text: each stands in tables, pages and the memory of every task."""
 
 
 def usable(kind: pa.DataType) -> bool:
@@ -93,7 +95,7 @@ class Encoder:
         Raises
         ------
         InputRejectedError
-            More than `MAX_SEGMENTS` segments, or text that is not UTF-8.
+            More than `MAX_SEGMENTS` segments, or text that is not UTF-8 or longer than `MOST_BYTES`.
         """
         columns = [batch.column(name) for name in self.columns]
         codes = self._coders[0].encode(columns[0])
@@ -229,12 +231,23 @@ class _Coder:
             codes[~missing] = self._texts.encode(values.drop_null())
         if self._texts.count > before:
             self._array = None
+            new = self._texts.values(before, self._texts.count)
             try:
-                self._texts.values(before, self._texts.count).validate(full=True)
+                new.validate(full=True)
             except pa.ArrowInvalid:
                 self._refuse_text()
                 raise
+            self._check_length(new)
         return codes
+
+    def _check_length(self, texts: pa.Array) -> None:
+        ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+        longest = int(np.diff(ends).max())
+        if longest > MOST_BYTES:
+            raise InputRejectedError(
+                f"column '{self.name}' (log.segment): expected text of at most {MOST_BYTES:,} bytes, found "
+                f"{longest:,}: use a column that names groups of rows"
+            )
 
     def _encode_numbers(self, column: pa.Array) -> npt.NDArray[np.int32]:
         kind = pa.int32() if pa.types.is_date32(column.type) else column.type
