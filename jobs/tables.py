@@ -7,8 +7,9 @@ from typing import Any
 
 from jobs.outcome import Outcome
 from jobs.records import RUNS
-from logcal.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.storage import open_filesystem
+from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
 from pipeline.files.records import read_records
 from pipeline.follow.ledger import needed_versions
@@ -235,6 +236,9 @@ def _write_page(output: str, page: str) -> None:
     try:
         Folder.at(parent or ("/" if output.startswith("/") else ".")).replace(name, page.encode())
     except OSError as error:
+        fault = as_fault(error, f"--report: {output}")
+        if isinstance(fault, TemporaryError):
+            raise fault from None
         raise ConfigError(
             f"--report: cannot write {output} ({error.strerror or error}): choose another place"
         ) from None

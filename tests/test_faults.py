@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from jobs import tables
 from jobs.cluster import process_memory
 from logcal.errors import ConfigError, FileChangedError, TemporaryError
 from pipeline.files.faults import as_fault
@@ -302,3 +303,19 @@ def test_every_command_takes_the_weights_that_are_documented(place, call, unit):
 
 def test_a_number_as_holdout_says_what_is_expected(place, call):
     call("fit", "gate.holdout=20").expect(2, "such as 0.2 or 20%", "write 20% or 20d")
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 75), (errno.EIO, 75), (errno.EROFS, 2)])
+def test_a_full_disk_is_temporary_wherever_something_is_made(place, call, monkeypatch, number, code):
+    def fails(*given, **options):
+        raise OSError(number, "made to fail")
+
+    place.write_log(files=1)
+    call("fit").expect(0)
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.files.scratch._new", fails)
+        call("fit", "calibrator.method=platt").expect(code, "scratch: ")
+    call("fit", "calibrator.method=platt").expect(0)
+    monkeypatch.setattr("pipeline.files.folders.write_whole", fails)
+    with pytest.raises(TemporaryError if code == 75 else ConfigError, match="--report"):
+        tables.diff(str(place.store), place.table, "000001", "000002", str(place.root / "page.html"))

@@ -88,6 +88,8 @@ def _local_folder(base: Path, resume: str | None) -> Iterator[Path]:
                 remove_dead(left)
         path, lock = _take_over(own) or _new(base, own)
     except OSError as error:
+        if error.errno in (*_FULL, errno.EIO):
+            raise _as_logcal_error(error, base / _NAME) from error
         raise ConfigError(
             f"scratch: expected a folder that can be written to, cannot make one in {base} ({error.strerror}): "
             "choose another place"
