@@ -68,7 +68,7 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+_NO_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 _NO_MEMORY = ("can't start new thread", "failed to map segment", "annot allocate memory", "bad_alloc")
 _OURS = ("calibrators", "jobs", "logcal", "pipeline")
 _CGROUP = "/sys/fs/cgroup/memory.max"
