@@ -188,6 +188,11 @@ class Place:
             self.store / self.table / "versions" / (version or self.current) / "lookup.parquet"
         ).read_bytes()
 
+    def manifest(self, version: str | None = None) -> dict[str, Any]:
+        """What a version says of itself; of the current one, if none is named."""
+        path = self.store / self.table / "versions" / (version or self.current) / "manifest.json"
+        return dict(json.loads(path.read_text()))
+
     @property
     def versions(self) -> list[str]:
         """The names in versions/, unfinished ones included."""

@@ -317,9 +317,7 @@ def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place, call):
         assert found == pytest.approx(method.estimates["brier"].mean, rel=1e-9)
     candidates = "calibrator.params={candidates: [platt, isotonic]}"
     call("fit", *settings, "calibrator.method=auto", candidates, log__path=log).expect(0)
-    manifest = json.loads(
-        (place.store / place.table / "versions" / place.current / "manifest.json").read_text()
-    )
+    manifest = place.manifest()
     auto = Auto(["platt", "isotonic"])
     auto.heaviest = heaviest
     losses = auto.fit_points(points).cross_validated_log_loss_

@@ -193,8 +193,7 @@ def test_a_day_of_countries_goes_through_the_gate(place, day):
         return [day(job, *COUNTRIES) for job in ("evaluate", "fit", "score")]
 
     def gate():
-        current = (place.store / "ads" / "CURRENT").read_text().strip()
-        return json.loads((place.store / "ads" / "versions" / current / "manifest.json").read_text())["gate"]
+        return place.manifest()["gate"]
 
     write_countries(place, 1)
     assert [day(job, *COUNTRIES) for job in ("fit", "score")] == [0, 0]
@@ -217,8 +216,7 @@ def test_a_day_of_countries_goes_through_the_gate(place, day):
     # One country's labels are lost: the report names it, and no table of such a day goes live; rows are scored.
     write_countries(place, 4, de=-2.0)
     assert whole_day() == [4, 0, 0]
-    current = (place.store / "ads" / "CURRENT").read_text().strip()
-    manifest = json.loads((place.store / "ads" / "versions" / current / "manifest.json").read_text())
+    manifest = place.manifest()
     assert [own["day"] for own in manifest["window"]["days_set_aside"]] == ["2026-01-04"]
     # Where strange days are used, the gate refuses the table.
     before = (place.store / "ads" / "CURRENT").read_text()
@@ -244,8 +242,7 @@ def test_a_missing_day_is_said_and_folders_are_dates_and_segments(place, day):
             rows[number, country] = int(label.sum())
     settings = (*COUNTRIES[:1], "segments.min_rows=300", "window.last=4d", "evaluate.allow_in_sample=true")
     assert day("fit", *settings) == 0
-    version = place.store / "ads" / "versions" / (place.store / "ads" / "CURRENT").read_text().strip()
-    manifest = json.loads((version / "manifest.json").read_text())
+    manifest = place.manifest()
     window, data = manifest["window"], manifest["data"]
     assert (window["first"], window["last"]) == ("2026-01-01", "2026-01-04")
     assert window["days_missing"] == ["2026-01-03"]

@@ -1,6 +1,5 @@
 """Rows held out of a fit: how they are drawn, and what a gate makes of them."""
 
-import json
 import math
 from itertools import pairwise
 
@@ -162,7 +161,7 @@ def gated(call):
 
 
 def manifest(place):
-    return json.loads((place.store / "ads" / "versions" / place.versions[-1] / "manifest.json").read_text())
+    return place.manifest(place.versions[-1])
 
 
 def test_what_passes_is_fitted_to_all_rows(place, call, gated):

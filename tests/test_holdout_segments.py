@@ -1,6 +1,5 @@
 """Rows held out of a fit with segments: a row's probability is the one that `score` gives it, fallbacks included."""
 
-import json
 import math
 import shutil
 
@@ -60,7 +59,7 @@ def probabilities(place, call, version, columns, name="asked"):
 
 
 def manifest(place):
-    return json.loads((place.store / "ads" / "versions" / place.versions[-1] / "manifest.json").read_text())
+    return place.manifest(place.versions[-1])
 
 
 @pytest.mark.parametrize("method", ["isotonic", "platt"])
@@ -265,10 +264,7 @@ def test_the_change_is_that_of_the_maps_that_rows_go_through(place, call):
     change = manifest(place)["gate"]["change"]
     p = probabilities(place, call, plain, swapped)
     assert change["mean"] == pytest.approx(np.abs(p - q).mean(), rel=0.02)
-    assert (
-        manifest(place)["fingerprint"]
-        == json.loads((place.store / "ads" / "versions" / new / "manifest.json").read_text())["fingerprint"]
-    )
+    assert manifest(place)["fingerprint"] == place.manifest(new)["fingerprint"]
 
 
 def test_tables_of_other_segments_change_by_an_unknown_amount(place, call):

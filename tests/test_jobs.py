@@ -1,6 +1,5 @@
 """The jobs as a whole: one answer wherever they run; reruns, versions, places and dry runs."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -91,7 +90,7 @@ def test_a_rerun_with_another_store_publishes_although_the_quarantine_is_there(p
     kept = pq.read_table(folder, columns=["file", "row", "reason"]).to_pylist()
     names = [(Path(row["file"]).name, row["row"], row["reason"]) for row in kept]
     assert names == [("part-0.parquet", 3, "score_nan"), ("part-2.parquet", 0, "score_nan")]
-    manifest = json.loads((place.store / "ads" / "versions" / place.current / "manifest.json").read_text())
+    manifest = place.manifest()
     assert manifest["quarantine"] == str(folder)
     before = place.lookup()
     assert run("fit", *settings, store__path=place.root / "other").code == 0

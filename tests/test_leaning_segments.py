@@ -32,17 +32,10 @@ from pipeline.fit.calibration import Recipe
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import packed, run_files, segment_visits
-from pipeline.sort.score_table import SortedRows, SortPlan
-from pipeline.sort.source import Source
+from pipeline.sort.score_table import SortPlan
 from pipeline.table.lookup_table import segmented_files
 from pipeline.table.segment_maps import SegmentRules
-from tests.test_segments import FACTS, Shuffled, write_log
-
-
-def rows_of(log, plan, executor):
-    """A log's rows, sorted."""
-    return SortedRows(log, plan, Source(log).sort(plan, executor).total)
-
+from tests.test_segments import FACTS, Shuffled, sorted_rows, write_log
 
 RULES = SegmentRules(1, 60, lean=True)
 
@@ -84,7 +77,7 @@ def fit(
     (folder / "scratch").mkdir()
     plan = SortPlan(folder / "scratch", **sizes)
     recipe = Recipe(method, params or {}, sampling_rate=rate, columns=columns, rules=RULES)
-    return fit_segments(recipe, rows_of(log, plan, Shuffled()), Shuffled())[0]
+    return fit_segments(recipe, sorted_rows(log, plan, Shuffled()), Shuffled())[0]
 
 
 def published(folder, found, columns=("a", "b")):

@@ -15,19 +15,12 @@ from logcal.moved import Moves
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort.score_table import SortedRows, SortPlan
-from pipeline.sort.source import Source
+from pipeline.sort.score_table import SortPlan
 from pipeline.table import map_change as map_pairs
 from pipeline.table.lookup_table import cached_segmented_lookup, segmented_files
 from pipeline.table.map_change import TableMaps, TwoTables, change_of_tables
 from pipeline.table.segment_maps import SegmentRules
-from tests.test_segments import FACTS, Shuffled, write_log
-
-
-def rows_of(log, plan, executor):
-    """A log's rows, sorted."""
-    return SortedRows(log, plan, Source(log).sort(plan, executor).total)
-
+from tests.test_segments import FACTS, Shuffled, sorted_rows, write_log
 
 TINY = 5e-324
 
@@ -170,7 +163,7 @@ def table_of(folder, seed, columns, method, *, lean):
     (folder / "scratch").mkdir(parents=True)
     opened = open_log(write_log(folder / "log", log, 1, 1 << 20), Columns("score", "label", None, columns))
     recipe = Recipe(method, columns=columns, rules=SegmentRules(50, 5, lean=lean))
-    rows = rows_of(opened, SortPlan(folder / "scratch"), Shuffled())
+    rows = sorted_rows(opened, SortPlan(folder / "scratch"), Shuffled())
     fit = fit_segments(recipe, rows, Shuffled())[0]
     files = segmented_files(fit, columns, FACTS)
     (folder / "lookup.parquet").write_bytes(files.lookup_bytes("000001-x"))

@@ -1,6 +1,5 @@
 """A run whose data end earlier than those of the current version does not take its place unasked."""
 
-import json
 import os
 
 import pytest
@@ -71,7 +70,7 @@ def test_a_slow_run_does_not_move_current_back(place, days):
     with pytest.raises(CheckFailedError, match=r"its data end on 2026-01-02.*which was published meanwhile"):
         slow.execute(InlineExecutor())
     assert place.current == newest
-    kept = json.loads((place.store / "ads" / "versions" / place.versions[1] / "manifest.json").read_text())
+    kept = place.manifest(place.versions[1])
     assert kept["publish"] == "candidate"
     # Run again it is refused again, and --force finds what it made.
     with pytest.raises(CheckFailedError, match="kept as a candidate"):

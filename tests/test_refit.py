@@ -66,9 +66,7 @@ def test_the_first_table_comes_from_the_stream_and_later_ones_when_it_is_time(pl
         .expect(0)
         .stdout
     )
-    manifest = json.loads(
-        (place.store / place.table / "versions" / place.current / "manifest.json").read_text()
-    )
+    manifest = place.manifest()
     assert manifest["fingerprint"] == fitted["fingerprint"]
 
 
@@ -179,8 +177,7 @@ def refit(place, arriving):
 
 
 def rows_of_current(place):
-    folder = place.store / place.table / "versions" / place.current
-    return json.loads((folder / "manifest.json").read_text())["data"]["rows_used"]
+    return place.manifest()["data"]["rows_used"]
 
 
 @pytest.mark.parametrize(
@@ -414,9 +411,7 @@ def test_days_whose_labels_are_not_known_yet_are_left_out(place):
         pq.write_table(pa.table({"score": score, "label": known}), folder / "rows.parquet")
     found = place.job("fit", "window.column=date", "window.min_labelled=0.95", "--json").expect(0).json
     assert found["rows_used"] == 790
-    manifest = json.loads(
-        (place.store / place.table / "versions" / place.current / "manifest.json").read_text()
-    )
+    manifest = place.manifest()
     assert manifest["window"]["days_unlabelled"] == [{"day": "2026-11-03", "rows": 400, "rows_waiting": 200}]
     whole = place.job("fit", "window.column=date", "window.suspect_days=use", "--json").expect(0).json
     assert whole["rows_used"] == 990

@@ -27,18 +27,9 @@ from pipeline.log.score_grid import round_scores
 from pipeline.sort import day_tables
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.store import TableStore
+from tests.test_segments import Shuffled
 
 FIRST = dt.date(2026, 1, 1)
-
-
-class Shuffled(InlineExecutor):
-    """Runs tasks in another order, as several workers do."""
-
-    def run(self, stage, function, tasks):
-        results = [None] * len(tasks)
-        for i in np.random.default_rng(len(tasks)).permutation(len(tasks)):
-            results[i] = function(*tasks[i])
-        return results
 
 
 def day_rows(day: int, rows: int = 400, ties: bool = True) -> pa.Table:
