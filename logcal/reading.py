@@ -6,6 +6,7 @@ import errno
 import functools
 import hashlib
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,11 +110,17 @@ def read_facts(path: str) -> LookupFacts:
 def cached_table(path: str) -> LookupTable | SegmentedLookup:
     """A lookup table, read once by each process while the file stays as it is. Errors: as `read_table`."""
     try:
-        stamp = storage.stamp(path)
+        stamp = _stamp_of_second(path, int(time.monotonic())) if storage.is_url(path) else storage.stamp(path)
     except OSError:
         return read_table(path)  # which says what is wrong
     with _READING:
         return _read_cached(path, stamp)
+
+
+@functools.lru_cache(maxsize=_CACHED_TABLES)
+def _stamp_of_second(path: str, second: int) -> str:
+    """Ask a store for a file's stamp, once a second at most: each file that is scored needs the table."""
+    return storage.stamp(path)
 
 
 _READING = threading.Lock()

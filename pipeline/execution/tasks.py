@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from logcal.errors import LogcalError
 
@@ -29,6 +29,9 @@ _PERMANENT = {
 
 GUARD = "LOGCAL_GUARD_ARGUMENTS"
 """With this in the environment, a task on a thread that changes what it shares with others is an error."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _running = threading.local()
 _stopped: set[str] = set()
@@ -185,6 +188,17 @@ def check() -> None:
     """
     if _stopped and getattr(_running, "run", None) in _stopped:
         raise StoppedError
+
+
+def carried(function: Callable[[T], R]) -> Callable[[T], R]:
+    """Return the function for other threads, where it is still a part of the running task: see `check`."""
+    run = getattr(_running, "run", None)
+
+    def carry(item: T) -> R:
+        _running.run = run
+        return function(item)
+
+    return carry
 
 
 def stop(run: str) -> int:

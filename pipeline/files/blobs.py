@@ -11,7 +11,6 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,7 @@ from logcal.errors import TemporaryError
 from logcal.storage import open_filesystem
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import beside, is_url
-
-_TOGETHER = 16
-"""Requests to a store at a time, for one task."""
+from pipeline.files.requests import together
 
 _DIGEST = hashlib.sha256
 
@@ -157,10 +154,7 @@ def fetch(ranges: Sequence[tuple[str, int, int]]) -> dict[str, dict[int, bytes]]
 
 def each(function: Callable[[T], R], items: Sequence[T], path: str) -> list[R]:
     """The results of a function that reads files like the one at `path`: of a store, several at a time."""
-    if not is_url(path) or len(items) < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(_TOGETHER) as pool:
-        return list(pool.map(function, items))
+    return list(together(function, items, remote=is_url(path)))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import InputRejectedError
 from pipeline.files.folders import sync_files, sync_folder
+from pipeline.files.requests import together
 from pipeline.follow.ledger import Known, Source
 from pipeline.log.log_files import LogFile, Seen, open_parquet, stamp_of
 from pipeline.score.scored import groups_of
@@ -63,7 +64,10 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
     What is wrong with one file is said of it and stops nothing; what is wrong with a file system is raised.
     """
     made: set[str] = set()
-    found = [_score(file, places, scoring, made) for file in files]
+    local = isinstance(places.filesystem, LocalFileSystem) and isinstance(
+        places.target_filesystem, LocalFileSystem
+    )
+    found = list(together(lambda file: _score(file, places, scoring, made), files, remote=not local))
     if isinstance(places.target_filesystem, LocalFileSystem):
         # Here, so that other tasks go on while this one waits for the disk.
         written = [places.target(outcome.source.name) for outcome in found if outcome.kind == SCORED]

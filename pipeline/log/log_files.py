@@ -31,6 +31,7 @@ from logcal.errors import (
 from logcal.storage import open_filesystem
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault, out_of_memory
+from pipeline.files.requests import StoreFile
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
 from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above, table_in
@@ -310,8 +311,8 @@ def open_parquet(
     seen : as it must still be, now and when the block ends; None: as it may be
     coded : columns whose strings are read as dictionaries, once a row group and not once a row, where the file has them
         so
-    footer : whether no more than the footer is read: of a store's file, which is opened again for its rows, nobody
-        looks once more whether it has changed
+    footer : whether no more than the footer is read: a store's file is opened again for its rows, and whether it has
+        changed is asked then
 
     Raises
     ------
@@ -322,10 +323,12 @@ def open_parquet(
     """
     with ExitStack() as stack:
         with reading(path):
-            source = stack.enter_context(_source(filesystem, path))
-            last = not footer or isinstance(filesystem, LocalFileSystem)
+            once = footer and seen is not None and not isinstance(filesystem, LocalFileSystem)
+            source = stack.enter_context(
+                StoreFile(filesystem, path, seen.size) if once and seen else _source(filesystem, path)
+            )
             number = _with_number(stack, path, source)
-            stack.enter_context(watched(filesystem, path, number, seen, last=last))
+            stack.enter_context(watched(filesystem, path, number, seen, first=not once, last=not once))
             parquet = _parquet(stack, source, path, coded, _READ_BYTES)
         yield parquet
 

@@ -15,9 +15,19 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, examples, listing
+from pipeline.files.requests import TOGETHER, together
 from pipeline.log import hive, segment_values
 from pipeline.log.label_counts import Joined
-from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches, row_groups_of
+from pipeline.log.log_files import (
+    LogFile,
+    Piece,
+    find_files,
+    open_parquet,
+    open_small,
+    parquet_of,
+    read_batches,
+    row_groups_of,
+)
 from pipeline.log.outcome_index import kind_of
 from pipeline.log.snapshots import own_columns
 
@@ -228,7 +238,8 @@ def read_footers(
     def read(files: Sequence[LogFile]) -> list[tuple[LogFile, pa.Schema] | InputRejectedError]:
         return [_read_footer(filesystem, file) for file in files]
 
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+    threads = _FOOTER_THREADS if isinstance(filesystem, LocalFileSystem) else TOGETHER
+    with ThreadPoolExecutor(threads) as pool:
         footers = [footer for some in pool.map(read, shares) for footer in some]
     problems = [footer for footer in footers if isinstance(footer, InputRejectedError)]
     return _with_shared_schemas([footer for footer in footers if isinstance(footer, tuple)]), problems
@@ -412,12 +423,33 @@ DAY_NULL = -(1 << 31)
 DAY_INVALID = DAY_NULL + 1
 
 
+_WHOLE_BYTES = 1 << 20
+"""Size up to which a store's file is fetched whole: a request takes as long as about a megabyte."""
+
+
+def pieces_ahead(filesystem: Any, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, bytes | None]]:
+    """Yield pieces with the contents of a store's small files, several of which are fetched at a time; else None."""
+
+    def fetched(piece: Piece) -> bytes | None:
+        if isinstance(filesystem, LocalFileSystem) or piece.seen.size > _WHOLE_BYTES:
+            return None
+        with open_small(filesystem, piece.path, piece.seen) as content:
+            return content
+
+    remote = not isinstance(filesystem, LocalFileSystem)
+    return zip(pieces, together(fetched, pieces, remote=remote), strict=True)
+
+
 def read_rows(
-    filesystem: Any, piece: Piece, columns: Columns, matching: Matching | None = None
+    filesystem: Any,
+    piece: Piece,
+    columns: Columns,
+    matching: Matching | None = None,
+    content: bytes | None = None,
 ) -> Iterator[Rows]:
     """The rows of a piece, batch by batch, with only the used columns read.
 
-    matching : finds labels that lie in other files
+    matching : finds labels that lie in other files. content : of the file, where `pieces_ahead` has fetched it
 
     Raises
     ------
@@ -426,7 +458,12 @@ def read_rows(
     """
     row = piece.first_row
     coded = [name for name in columns.segments if hive.hive_value(piece.path, name) is None]
-    with open_parquet(filesystem, piece.path, piece.seen, coded) as parquet:
+    opened = (
+        open_parquet(filesystem, piece.path, piece.seen, coded)
+        if content is None
+        else parquet_of(content, piece.path, coded)
+    )
+    with opened as parquet:
         there = parquet.schema_arrow.names
         names = [name for name in columns.names if name in there or name not in columns.folders]
         for batch in read_batches(parquet, piece.path, names, piece.row_groups, BATCH_ROWS):

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from fsspec.implementations.local import LocalFileSystem
+
 from logcal.errors import ConfigError, examples
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output, Staging
+from pipeline.files.requests import together
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import MOST_NAMED, Log
 from pipeline.score.ranges import CalibrationRange, RangeCount, range_of
@@ -250,7 +253,9 @@ def score_files(
     scoring: Scoring,
 ) -> list[FileCounts]:
     """As `score_file`, for each of some files and its target. May run again."""
-    return [
-        score_file(filesystem, file, target_filesystem, target, scoring)
-        for file, target in zip(files, targets, strict=True)
-    ]
+
+    def score(pair: tuple[LogFile, str]) -> FileCounts:
+        return score_file(filesystem, pair[0], target_filesystem, pair[1], scoring)
+
+    remote = not isinstance(filesystem, LocalFileSystem) or not isinstance(target_filesystem, LocalFileSystem)
+    return list(together(score, list(zip(files, targets, strict=True)), remote=remote))

@@ -16,7 +16,7 @@ from calibrators.arithmetic.passes import Array, Points
 from pipeline.log import quarantine, score_grid
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
 from pipeline.log.log_files import Piece
-from pipeline.log.logs import Columns, Rows, read_rows
+from pipeline.log.logs import Columns, Rows, pieces_ahead, read_rows
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.buffers import Buffer, CodedBuffer, WeightedBuffer
@@ -106,8 +106,8 @@ def write_runs(
     buffer = intake.buffer(run_rows, folder, index)
     receipt = RunReceipt()
     bad_tables: list[pa.Table] = []
-    for piece in pieces:
-        for rows, ready in intake.read(piece):
+    for piece, content in pieces_ahead(reading.filesystem, pieces):
+        for rows, ready in intake.read(piece, content):
             receipt.rows += rows.score.size
             ready, move = intake.rounded(ready)
             receipt.largest_move = max(receipt.largest_move, move)
@@ -140,11 +140,12 @@ class Intake:
         labels = reading.spilled or columns.labels
         self.matching = None if labels is None else labels.matching()
 
-    def read(self, piece: Piece) -> Iterator[tuple[Rows, Rows]]:
+    def read(self, piece: Piece, content: bytes | None = None) -> Iterator[tuple[Rows, Rows]]:
         """Batches of a piece: rows as they are; and the same with the scores that they are sorted by, but for the
         grid, and with the codes of their segments.
         """
-        for rows in read_rows(self.reading.filesystem, piece, self.reading.columns, self.matching):
+        columns = self.reading.columns
+        for rows in read_rows(self.reading.filesystem, piece, columns, self.matching, content):
             code = None if self.encoder is None else self.encoder.encode(rows.batch)
             yield rows, rows._replace(score=calibration_scores(rows.score, self.reading), code=code)
 

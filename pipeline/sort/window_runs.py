@@ -16,7 +16,7 @@ from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import quarantine
 from pipeline.log.log_files import Piece
-from pipeline.log.logs import DAY_INVALID, Rows
+from pipeline.log.logs import DAY_INVALID, Rows, pieces_ahead
 from pipeline.log.windows import Window, days_of, shown
 from pipeline.sort.day_files import FileId
 from pipeline.sort.effective_size import add_sums
@@ -146,8 +146,9 @@ def _write_days(
         own = tuple(dated.piece for dated in pieces)
         return {day: write_runs(own, plain, folder, index, run_rows, keep_bad)}
     divided = _Divided(reading, folders, index, run_rows, keep_bad)
-    for dated in pieces:
-        for rows, ready in divided.intake.read(dated.piece):
+    ahead = pieces_ahead(reading.filesystem, [dated.piece for dated in pieces])
+    for dated, (piece, content) in zip(pieces, ahead, strict=True):
+        for rows, ready in divided.intake.read(piece, content):
             divided.add(rows, ready, dated)
     return divided.finish()
 

@@ -1,0 +1,74 @@
+"""Requests to object stores: several at a time, and files that are asked for nothing but what is read."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from pipeline.execution import tasks
+
+TOGETHER = 32
+"""Requests at a time: they wait for the store and need no processor."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def together(function: Callable[[_T], _R], items: Sequence[_T], *, remote: bool) -> Iterator[_R]:
+    """Yield a function's results for items in order; for those of a store, with `TOGETHER` calls under way.
+
+    function : waits for requests, and is safe on threads
+    """
+    if not remote or len(items) < 2:
+        yield from map(function, items)
+        return
+    rest, function = iter(items), tasks.carried(function)
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        waiting: deque[Future[_R]] = deque(
+            pool.submit(function, item) for item in itertools.islice(rest, TOGETHER)
+        )
+        try:
+            while waiting:
+                first = waiting.popleft()
+                waiting.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))
+                yield first.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class StoreFile(io.RawIOBase):
+    """A file of a store whose size is known: each read is one request, and nothing is asked before the first."""
+
+    def __init__(self, filesystem: Any, path: str, size: int) -> None:
+        super().__init__()
+        self._filesystem, self._path, self._size, self._at = filesystem, path, size, 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """The position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read a range."""
+        stop = self._size if size is None or size < 0 else min(self._size, self._at + size)
+        if stop <= self._at:
+            return b""
+        data: bytes = self._filesystem.cat_file(self._path, start=self._at, end=stop)
+        self._at += len(data)
+        return data
