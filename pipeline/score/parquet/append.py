@@ -194,6 +194,7 @@ def open_target(filesystem: Any, path: str, *, gathered: bool = False) -> Iterat
             yield file
         except BaseException:
             getattr(file, "discard", file.close)()
+            file.closed = True  # else the collector would write what was discarded
             raise
         file.close()
         return
