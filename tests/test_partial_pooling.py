@@ -9,13 +9,14 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators._kernels import partial_pooling as kernel
-from calibrators.arithmetic.passes import Points
 from calibrators.segments import moving
-from calibrators.segments.moving import VARIANCES, Cells, curve_of, move
+from calibrators.segments.curves import curve_of
+from calibrators.segments.moving import VARIANCES, Cells, move
 from calibrators.segments.partial_pooling import (
+    LEAN,
     Stretches,
     cells_within,
-    own_blocks,
+    own_maps,
     pool_ranks_within,
     pool_within,
 )
@@ -182,13 +183,19 @@ def test_truth_is_recovered():
     assert moved.variances[1] in (2.0**-5, 2.0**-4, 2.0**-3)
 
 
+def own_map(score, w, y, prior, lean=LEAN):
+    """Of one group."""
+    return own_maps(score, score, w, y, np.array([0, score.size]), prior, lean)
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.sampled_from([0.0, 1.0, 300.0]))
 def test_own_maps(seed, m, lean):
     rng = np.random.default_rng(seed)
     w = rng.integers(1, 20, m).astype(float)
     y = rng.binomial(w.astype(int), rng.random()).astype(float)
     prior = np.sort(rng.uniform(0.01, 0.99, m))
-    blocks, level = own_blocks(Points(np.arange(m, dtype=float), w, y), prior, lean)
+    blocks = own_map(np.arange(m, dtype=float), w, y, prior, lean)
+    level = blocks.level
     c = lean / (w * prior * (1 - prior)).sum()
     target = (y + c * w * prior) / (w * (1 + c))
     expected = IsotonicRegression().fit_transform(np.arange(m), target, sample_weight=w)
@@ -210,24 +217,21 @@ def test_cells_are_all_that_an_own_map_needs():
     y = rng.binomial(w.astype(int), np.linspace(0.1, 0.6, m)).astype(float)
     edges = np.arange(0, m, 40)
     prior = np.repeat(np.linspace(0.1, 0.5, edges.size), 40)
-    whole, level = own_blocks(Points(np.arange(m, dtype=float), w, y), prior)
+    whole = own_map(np.arange(m, dtype=float), w, y, prior)
     first, weight, positives, priors = [], [], [], []
     for start in edges:
         rows = slice(start, start + 40)
-        part, _ = own_blocks(
-            Points(np.arange(start, start + 40, dtype=float), w[rows], y[rows]), prior[rows], 0.0
-        )
+        part = own_map(np.arange(start, start + 40, dtype=float), w[rows], y[rows], prior[rows], 0.0)
         first += list(part.first)
         weight += list(part.weight)
         positives += list(part.positives)
         priors += [prior[start]] * part.first.size
     assert len(first) < m / 4
-    cells = Points(np.array(first), np.array(weight), np.array(positives))
-    blocks, found = own_blocks(cells, np.array(priors))
+    blocks = own_map(np.array(first), np.array(weight), np.array(positives), np.array(priors))
     at = np.arange(m)
     np.testing.assert_allclose(
-        found[np.searchsorted(blocks.first, at, "right") - 1],
-        level[np.searchsorted(whole.first, at, "right") - 1],
+        blocks.level[np.searchsorted(blocks.first, at, "right") - 1],
+        whole.level[np.searchsorted(whole.first, at, "right") - 1],
         rtol=1e-13,
     )
 

@@ -12,7 +12,8 @@ from calibrators.arithmetic.curve import cosines
 from calibrators.arithmetic.log_odds import exp_of_negative, log_of, logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.processors import processors
-from calibrators.segments.moving import LEAST, CellParts, Integers, Moved
+from calibrators.segments.curves import LEAST
+from calibrators.segments.moving import CellParts, Integers, Moved
 
 TERMS = 8
 SIGMAS = (0.05, 0.1, 0.2, 0.4, 0.8)

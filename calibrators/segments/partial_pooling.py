@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import partial_pooling as kernel
-from calibrators.arithmetic.passes import Array, Blocks, Points
+from calibrators.arithmetic.passes import Array
 
 Integers = npt.NDArray[np.int64]
 
@@ -213,11 +213,3 @@ def own_maps(
         np.minimum(blocks[4] / blocks[2], 1.0),
         left,
     )
-
-
-def own_blocks(points: Points, prior: Array, lean: float = LEAN) -> tuple[Blocks, Array]:
-    """One group's own map: see `own_maps`. Returns its blocks, with the group's own sums, and their levels."""
-    score, w, y = points
-    found = own_maps(score, score, w, y, np.array([0, score.size]), prior, lean)
-    zero = np.zeros(found.first.size)
-    return Blocks(found.first, found.last, found.weight, zero, found.positives, zero), found.level

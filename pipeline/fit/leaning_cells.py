@@ -17,8 +17,9 @@ from calibrators._kernels.log_odds import logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.segments.bends import bent
+from calibrators.segments.curves import LEAST, MOST, logit_of
 from calibrators.segments.isotonic_groups import maps_of_blocks
-from calibrators.segments.moving import LEAST, MOST, CellParts, Cells, Moved, logit_of
+from calibrators.segments.moving import CellParts, Cells, Moved
 from calibrators.segments.partial_pooling import (
     CountedCells,
     OwnMaps,
@@ -89,11 +90,6 @@ class Joined(NamedTuple):
     def segments(self) -> int:
         """How many there are."""
         return self.file.sizes[0]
-
-    @property
-    def cells(self) -> int:
-        """Of all segments."""
-        return self.file.sizes[1]
 
     def sizes(self) -> Integers:
         """Of each segment the cells."""

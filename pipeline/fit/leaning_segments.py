@@ -21,7 +21,8 @@ from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
 from calibrators.segments.bends import bend
-from calibrators.segments.moving import LEAST, MOST, CellParts, Moved, cross, curve_of, logit_of, move
+from calibrators.segments.curves import LEAST, MOST, curve_of, logit_of
+from calibrators.segments.moving import CellParts, Moved, cross, move
 from calibrators.segments.partial_pooling import LEAN, Stretches
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in, write_blob
