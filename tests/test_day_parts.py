@@ -56,7 +56,7 @@ def test_files_that_come_change_and_go_in_any_order(tmp_path, kind, monkeypatch)
     log = tmp_path / "log"
     for day in range(4):
         put(log, day, "first", rows_of(day))
-    for step in range(7):
+    for step in range(5):
         day = int(rng.integers(0, 4))
         there = sorted((log / f"date={date_of(day)}").glob("*.parquet"))
         action = rng.choice(["new", "new", "change", "remove"])
