@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from calibrators.methods.intervals import NONE, VENN_ABERS
+from calibrators.methods.intervals import NONE, POSTERIOR, VENN_ABERS
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import AUTO_HOLDOUT, GateConfig
 from jobs.gate.requirements import (
@@ -192,7 +192,8 @@ def recipe_of(config: FitConfig) -> Recipe:
     leaning = plain.can_lean and config.segments.shrinkage == "auto"
     enough = config.segments.positives(leaning)
     rules = SegmentRules(config.segments.min_rows, enough, leaning)
-    return replace(plain, rules=rules, settings={**config.segments.model_dump(), "min_positives": enough})
+    settings = {**config.segments.model_dump(), "min_positives": enough}
+    return replace(plain, rules=rules, settings=settings).settled()
 
 
 def _day_tables(config: FitConfig, store: TableStore, window: Window) -> DayTables:
@@ -227,6 +228,12 @@ def _check_interval(recipe: Recipe) -> None:
             "probabilities of a segment are then made of other segments' rows, too, which no interval of its own rows "
             "describes, and most segments have no rows in the table; set segments.shrinkage=none for an interval of "
             "each map, made of the rows that it is fitted to"
+        )
+    if recipe.interval == POSTERIOR and not recipe.has_posterior:
+        raise ConfigError(
+            f"calibrator.interval: expected method auto (without candidates and segments) or smooth with posterior, "
+            f"found {recipe.method}{' with segments' if recipe.columns else ''}: other methods have no posterior; band "
+            "goes with any, and auto takes what there is"
         )
     if recipe.interval == VENN_ABERS and not recipe.isotonic:
         raise ConfigError(
@@ -432,6 +439,17 @@ def _free_runs(scratch: str) -> None:
             place.remove(name)
 
 
+def _choice_line(data: dict[str, Any]) -> str:
+    """What auto chose, and by how much."""
+    share = f"{1 - data['leaning']:.0%} of the rows on the smooth curve, the others on steps that lean on it"
+    losses = data["cross_validated_log_loss"]
+    if len(losses) < 2:
+        return f"{share}: too few rows to compare them"
+    gain = losses["leaning"] - losses["smooth"]
+    better = "lower" if gain >= 0 else "higher"
+    return f"{share}; the curve's held-out log loss is {losses['smooth']:.6g}, {better} by {abs(gain):.2g} than theirs"
+
+
 def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     summary = {
         "table": version.manifest["table"],
@@ -468,6 +486,8 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     if segments is not None:
         sources = ", ".join(f"{count:,} on {name}" for name, count in segments["fitted_on"].items())
         lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
+    if "leaning" in (data := version.manifest["data"]):
+        lines.insert(2, f"  {_choice_line(data)}")
     held_out = held_out_line(version.manifest.get("gate") or {})
     if held_out is not None:
         lines.insert(-1, f"  {held_out}")

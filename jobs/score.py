@@ -86,7 +86,7 @@ def check_interval(wanted: bool, version: Version) -> None:
         raise ConfigError(
             f"output.interval: expected a table with intervals, found version {version.name} with "
             f"{'none' if found == 'none' else 'none, since its observations refute a monotone truth'}: fit with "
-            "calibrator.interval=band or venn_abers, or leave output.interval out"
+            "calibrator.interval=auto, or leave output.interval out"
         )
 
 

@@ -48,7 +48,7 @@ class LookupFacts:
     rows : of all maps.
     segments : names of the segment columns.
     format_version : of the file.
-    interval : what the intervals of its rows are, 'band' or 'venn_abers'; None where it has none.
+    interval : what the intervals of its rows are, 'posterior', 'band' or 'venn_abers'; None where it has none.
     """
 
     version: str

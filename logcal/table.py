@@ -298,9 +298,10 @@ class Table:
         -------
         lower, upper : float64 arrays of the scores' shape, in [0, 1]; NaN for NaN
             What they are says `facts.interval`: 'band', the ends of a band that holds the true probabilities of all
-            scores at once with 95 % confidence, if these never decrease with the score; or 'venn_abers', a
-            multiprobability of Venn-Abers prediction, which is no confidence interval. With segments it is that of
-            the rows that the map was fitted to: of a parent's, where a segment has no map of its own.
+            scores at once with 95 % confidence, if these never decrease with the score; 'posterior', where that of
+            each score by itself is with 95 %; or 'venn_abers', a multiprobability of Venn-Abers prediction, which is
+            no confidence interval. With segments it is that of the rows that the map was fitted to: of a parent's,
+            where a segment has no map of its own.
 
         Raises
         ------
@@ -310,7 +311,7 @@ class Table:
         table = self._lookup
         if table.interval is None:
             raise ConfigError(
-                "expected a table with intervals, found one without: fit it with calibrator.interval=band or venn_abers"
+                "expected a table with intervals, found one without: fit it with calibrator.interval=auto"
             )
         array = np.asarray(self._transformed(scores), dtype=np.float64)
         if isinstance(table, LookupTable):

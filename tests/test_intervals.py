@@ -17,12 +17,15 @@ from sklearn.isotonic import IsotonicRegression
 
 import logcal
 from calibrators import ABB, Isotonic
+from calibrators.arithmetic import pointwise
+from calibrators.arithmetic.curve import _PRIORS
 from calibrators.arithmetic.passes import Place, Points, collapse, run_in_memory, run_passes
-from calibrators.arithmetic.sampling import odds_divided, sampling_weights
+from calibrators.arithmetic.sampling import sampling_weights
 from calibrators.methods.intervals import (
     band,
     cell_bounds,
     cell_passes,
+    divided,
     interval_passes,
     lightened,
     ranks,
@@ -31,6 +34,7 @@ from calibrators.methods.intervals import (
 )
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
+from pipeline.fit.calibration import make_calibrator
 from pipeline.log.log_files import read_batches
 from pipeline.score import scored_file
 from tests.test_leaning_segments import run
@@ -252,7 +256,59 @@ def test_bands_of_weights_hold_the_truth(kind):
     assert held >= 38
 
 
+@pytest.mark.parametrize("method", ["auto", "smooth"])
+def test_the_posterior_holds_the_truth_at_each_score(method):
+    """95 % of scores; fewer where the truth is what the curve believes least: steps."""
+    held = {"smooth": [], "steps": []}
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        z = 2 * rng.standard_normal(2000)
+        for name, f in (("smooth", 0.6 * z - 0.5), ("steps", 1.5 * np.floor(0.5 * z))):
+            truth = 1 / (1 + np.exp(-f))
+            score = 1 / (1 + np.exp(-z))
+            made = make_calibrator(method, {}).fit(score, rng.random(z.size) < truth)
+            one = made.calibration_map_
+            lower, upper = made.posterior_.interval(one).at(one.score_hi, score)
+            p = made.predict(score)
+            assert np.all((lower <= p) & (p <= upper))
+            assert np.all(np.diff(lower[np.argsort(score)]) >= -1e-15)
+            held[name].append(np.mean((lower <= truth) & (truth <= upper)))
+            assert np.mean(upper - lower) < 0.15
+    assert np.mean(held["smooth"]) > 0.93
+    assert np.mean(held["steps"]) > 0.75
+
+
+def test_draws_vary_as_the_posterior_does():
+    """Of each prior the variance at a place is a quadratic form of an inverse that numpy makes."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal(300)
+    curve = (
+        make_calibrator("smooth", {}).fit(1 / (1 + np.exp(-z)), rng.random(300) < 1 / (1 + np.exp(-z))).curve_
+    )
+    cells = curve.cells
+    x = curve.table(cells.held, cells.rank)[:, : curve.thetas.shape[1]]
+    total, mean = 0.0, cells.held + x @ (curve.share @ curve.thetas)
+    for share, theta, prior in zip(curve.share, curve.thetas, _PRIORS, strict=True):
+        own = x[:, : prior.variance.size]
+        f = cells.held + own @ theta[: prior.variance.size]
+        p = 1 / (1 + np.exp(-f))
+        inverse = np.linalg.inv((own.T * (cells.weight * p * (1 - p))) @ own + np.diag(1 / prior.variance))
+        total += share * (np.einsum("ij,jk,ik->i", own, inverse, own) + (f - mean) ** 2)
+    normal = pointwise._normal(0, (1000, curve.thetas.shape[1]))
+    assert abs(normal.mean()) < 0.01
+    assert normal.var() == pytest.approx(1, abs=0.02)
+    place, draws = curve.draws(normal)
+    spread = draws[:, np.searchsorted(place, cells.place)].std(axis=0)
+    middle = slice(60, -60)  # draws are made to rise, which changes little here
+    assert np.median(spread[middle] / np.sqrt(total[middle])) == pytest.approx(1, abs=0.15)
+
+
 # From a log to a scored one
+
+
+def posterior(method, points, one, rate=1.0):
+    made = make_calibrator(method, {}, rate).fit_points(points)
+    return made.posterior_.interval(one)
 
 
 def a_log(root, n=6000):
@@ -265,7 +321,14 @@ def a_log(root, n=6000):
 
 
 @pytest.mark.parametrize(
-    ("kind", "method"), [("band", "isotonic"), ("band", "abb"), ("venn_abers", "isotonic")]
+    ("kind", "method"),
+    [
+        ("band", "isotonic"),
+        ("band", "abb"),
+        ("venn_abers", "isotonic"),
+        ("posterior", "auto"),
+        ("posterior", "smooth"),
+    ],
 )
 def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     from jobs import evaluate, fit, score, tables
@@ -273,15 +336,18 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
 
     points = a_log(tmp_path)
     plain = {"segment": []}
-    calibrator = {"method": method, "interval": kind}
-    rate = 0.5 if method == "abb" else 1.0
+    calibrator = {"method": method, "interval": "auto" if method == "auto" else kind}
+    rate = 0.5 if method in ("abb", "smooth") else 1.0
     made = run(fit, FitConfig, tmp_path, calibrator=calibrator, log={**plain, "negative_sampling_rate": rate})
     loaded = read_table(made["lookup_path"])
     assert loaded.facts.interval == kind
     assert loaded.facts.format_version == "2"
-    expected = run_in_memory(interval_passes(kind, loaded.map), points)
+    if kind == "posterior":
+        expected = posterior(method, points, loaded.map, rate)
+    else:
+        expected = divided(run_in_memory(interval_passes(kind, loaded.map), points), rate)
     for found, own in zip(loaded.interval, expected, strict=True):
-        np.testing.assert_allclose(found, rate * own / (rate * own + 1 - own), rtol=1e-12)
+        np.testing.assert_allclose(found, own, rtol=1e-12)
     decoded = []
     monkeypatch.setattr(
         scored_file, "read_batches", lambda *given: decoded.append(given[3]) or read_batches(*given)
@@ -299,7 +365,8 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
     report = {"path": str(tmp_path / "report")}
     run(evaluate, EvaluateConfig, tmp_path, log=plain, evaluate={"allow_in_sample": True}, report=report)
     page = (tmp_path / "report" / "report.html").read_text()
-    assert ("The band holds" in page, "multiprobabilities" in page) == (kind == "band", kind != "band")
+    said = ("The band holds" in page, "multiprobabilities" in page, "the posterior" in page)
+    assert said == (kind == "band", kind == "venn_abers", kind == "posterior")
     if method == "isotonic":
         assert ((lower <= p) & (p <= upper)).all()
     duckdb = pytest.importorskip("duckdb")
@@ -318,7 +385,14 @@ def test_from_a_log_to_scored_rows(tmp_path, monkeypatch, kind, method):
 
 
 @pytest.mark.parametrize(
-    ("kind", "weights"), [("band", "sampling"), ("band", "half_life"), ("venn_abers", "counts")]
+    ("kind", "weights"),
+    [
+        ("band", "sampling"),
+        ("band", "half_life"),
+        ("venn_abers", "counts"),
+        ("posterior", "sampling"),
+        ("posterior", "half_life"),
+    ],
 )
 def test_rows_with_weights(tmp_path, kind, weights):
     from jobs import fit
@@ -332,14 +406,12 @@ def test_rows_with_weights(tmp_path, kind, weights):
     dates = pa.array(np.datetime64("2025-03-01") + day.astype("timedelta64[D]"))
     table = pa.table({"score": score, "label": label, "w": weight, "date": dates})
     write_log(tmp_path / "log", table, 3)
-    more = {
-        "log": {"segment": [], "weight": "w", "weights": weights},
-        "calibrator": {"method": "isotonic", "interval": kind},
-    }
+    calibrator = {"method": "auto" if kind == "posterior" else "isotonic", "interval": kind}
+    more = {"log": {"segment": [], "weight": "w", "weights": weights}, "calibrator": calibrator}
     if weights == "half_life":
         more = {
             "log": {"segment": []},
-            "calibrator": {"method": "isotonic", "interval": kind},
+            "calibrator": calibrator,
             "window": {"column": "date", "last": "4d", "half_life": "1d"},
         }
         weight = 0.5 ** (3 - day)
@@ -349,7 +421,10 @@ def test_rows_with_weights(tmp_path, kind, weights):
     points = collapse(score, label, own)
     np.testing.assert_allclose(loaded.map.weight.sum(), own.sum())
     heaviest = own.max() if weights == "sampling" else 1.0
-    expected = run_in_memory(interval_passes(kind, loaded.map, heaviest), points)
+    if kind == "posterior":
+        expected = posterior("auto", points, loaded.map)
+    else:
+        expected = run_in_memory(interval_passes(kind, loaded.map, heaviest), points)
     for found, values in zip(loaded.interval, expected, strict=True):
         np.testing.assert_allclose(found, values, rtol=1e-9)
 
@@ -379,6 +454,7 @@ def a_log_of_segments(root, weights=None):
         ("band", "isotonic", "sampling", 1.0),
         ("band", "platt", "counts", 0.5),
         ("venn_abers", "isotonic", None, 0.5),
+        ("posterior", "smooth", "counts", 0.5),
     ],
 )
 def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, kind, method, weights, rate):
@@ -403,10 +479,14 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, ki
         own = rows["a"] == name
         points = collapse(rows["score"][own], rows["label"][own], weight[own])
         one = found.own_map((name,))
-        expected = run_in_memory(interval_passes(kind, one, heaviest), points)
+        if kind == "posterior":
+            expected = posterior(method, points, one, rate)
+        else:
+            expected = run_in_memory(interval_passes(kind, one, heaviest), points)
+            expected = None if expected is None else divided(expected, rate)
         start, stop = found.rows_of((name,))
         assert (expected is None) == (kind == "band" and name == "d")
-        ends = (np.zeros(1), np.ones(1)) if expected is None else (odds_divided(e, rate) for e in expected)
+        ends = (np.zeros(1), np.ones(1)) if expected is None else expected
         for column, values in zip(found.interval, ends, strict=True):
             np.testing.assert_allclose(column[start:stop], np.broadcast_to(values, stop - start), rtol=1e-9)
     run(score, ScoreConfig, tmp_path, log=log, output={"path": str(tmp_path / "out"), "interval": True})
@@ -426,10 +506,11 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, ki
     report = {"path": str(tmp_path / "report")}
     run(evaluate, EvaluateConfig, tmp_path, log=log, evaluate={"allow_in_sample": True}, report=report)
     page = (tmp_path / "report" / "report.html").read_text()
-    assert ("The band holds" in page, "multiprobabilities" in page) == (kind == "band", kind != "band")
+    said = ("The band holds" in page, "multiprobabilities" in page, "the posterior" in page)
+    assert said == (kind == "band", kind == "venn_abers", kind == "posterior")
     duckdb = pytest.importorskip("duckdb")
     asked = scored.select(["score", "a"]).append_column("row", pa.array(np.arange(len(lower))))
-    for inline in (False, True)[: 1 if method == "platt" else 2]:
+    for inline in (False, True)[: 2 if method == "isotonic" else 1]:
         query = tables.sql(str(tmp_path / "store"), "t", None, "duckdb", inline, "scored", "score").lines[0]
         one = duckdb.connect()
         one.register("scored", asked)
@@ -476,6 +557,7 @@ def test_what_does_not_go_with_intervals(tmp_path):
     for log, calibrator, said in (
         ({"segment": ["a"]}, {"interval": "band"}, "borrow no strength, found segments.shrinkage=auto"),
         ({"segment": []}, {"interval": "venn_abers", "method": "platt"}, "expected method isotonic"),
+        ({"segment": []}, {"interval": "posterior", "method": "platt"}, "expected method auto"),
     ):
         with pytest.raises(ConfigError, match=said):
             run(fit, FitConfig, tmp_path, log=log, calibrator=calibrator)

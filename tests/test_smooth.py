@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from calibrators import Beta, Isotonic, Smooth
 from calibrators._kernels import curve as kernel
@@ -208,21 +208,6 @@ def test_rising_is_isotonic_regression():
         assert kernel.rising(values, weights) == pytest.approx(expected, abs=1e-9)
 
 
-def test_posterior_spread_is_that_of_an_inverse():
-    """Of each prior the spread at a place is a quadratic form of an inverse that numpy makes."""
-    cells, made, x = three_terms()
-    total, mean = 0.0, cells.held + x @ (made.share @ made.thetas)
-    for share, theta, prior in zip(made.share, made.thetas, curve._PRIORS, strict=True):
-        size = prior.variance.size
-        own = x[:, :size]
-        f = cells.held + own @ theta[:size]
-        p = special.expit(f)
-        inverse = np.linalg.inv((own.T * (cells.weight * p * (1 - p))) @ own + np.diag(1 / prior.variance))
-        total += share * (np.einsum("ij,jk,ik->i", own, inverse, own) + (f - mean) ** 2)
-    at = np.searchsorted(made.knots[0], cells.place)
-    assert made.spread()[at] == pytest.approx(np.sqrt(total), rel=1e-3)
-
-
 # The map
 
 
@@ -298,19 +283,6 @@ def test_it_is_better_than_isotonic_regression_where_the_truth_is_smooth():
         smooth += excess(Smooth().fit(s, y).predict(at))
         isotonic += excess(Isotonic().fit(s, y).predict(at))
     assert smooth < 0.5 * isotonic
-
-
-def test_posterior_covers_the_truth_of_a_smooth_curve():
-    covered = []
-    for seed in range(15):
-        s, y = observations(2000, seed)
-        made = Smooth(max_error=1e-6).fit(s, y)
-        place = made.curve_.knots[0]
-        middle, spread = made.curve_.at(place), made.curve_.spread()
-        inner = (place > -4) & (place < 4)
-        truth = 0.6 * place - 0.5
-        covered.append(np.mean(np.abs(middle - truth)[inner] <= stats.norm.ppf(0.975) * spread[inner]))
-    assert np.mean(covered) > 0.88
 
 
 def test_facts_say_how_far_the_curve_may_go():

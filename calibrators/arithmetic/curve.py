@@ -37,7 +37,6 @@ LEAST = 1e-12
 _CERTAIN = 1e-3
 _LIGHT = 1e-9
 _STEP = 0.25
-_UNLIKELY = 1e-4
 _ROUNDS, _SHORTEST, _CLOSE = 50, 1e-6, 1e-4
 _FARTHEST = 1e15
 _QUARTILES = 1.3489795003921634  # of a normal distribution, from the lower to the upper one
@@ -356,13 +355,19 @@ class Curve:
     @cached_property
     def knots(self) -> tuple[Array, Array]:
         """Places, strictly ascending, and the curve's log-odds there."""
-        place, held, basis, inner = self._knots
+        place, held, basis, _ = self._knots
         f = held + _times(basis, _averaged(self.share, self.thetas))
-        p = expit(f[inner])
-        weight = np.full(f.size, _LIGHT)
-        weight[inner] += self.cells.weight * p * (1 - p)
         distinct = np.append(True, np.diff(place) > 0)
-        return place[distinct], kernel.rising(f, weight)[distinct]
+        return place[distinct], kernel.rising(f, self._weights)[distinct]
+
+    @cached_property
+    def _weights(self) -> Array:
+        """Of the knots, where they are made to rise: information."""
+        place, held, basis, inner = self._knots
+        p = expit((held + _times(basis, _averaged(self.share, self.thetas)))[inner])
+        weight = np.full(place.size, _LIGHT)
+        weight[inner] += self.cells.weight * p * (1 - p)
+        return weight
 
     def at(self, place: Array) -> Array:
         """The curve's log-odds at places."""
@@ -374,28 +379,29 @@ class Curve:
         tau, order, sigma = (float(x) for x in (self.share[:, np.newaxis] * settings).sum(axis=0))
         return {"tau": tau, "order": order, "sigma": sigma}
 
-    def spread(self) -> Array:
-        """The posterior standard deviation of the curve's log-odds at its knots."""
+    def draws(self, normal: Array) -> tuple[Array, Array]:
+        """Draws from the posterior: places of the knots, and log-odds there, shape (draws, knots), non-decreasing.
+
+        normal : float64 array, shape (draws, terms): numbers drawn from the standard normal distribution
+        """
         place, held, basis, _ = self._knots
-        posterior = _posterior(self)
-        mean = held + _times(basis, _averaged(self.share, self.thetas))
-        total = np.zeros(place.size)
-        likely = np.flatnonzero(self.share > _UNLIKELY)
-        for g in likely:
-            variance = _PRIORS[g].variance
-            theta = self.thetas[g, : variance.size]
-            own = _quadratic(posterior.factor(variance, theta), basis[:, : variance.size])
-            total += self.share[g] * (own + (held + _times(basis[:, : variance.size], theta) - mean) ** 2)
+        posterior, count = _posterior(self), len(normal)
+        of = np.searchsorted(np.cumsum(self.share), (np.arange(count) + 0.5) / count)
+        of = np.minimum(of, self.share.size - 1)
+        found = np.empty((count, place.size))
+        for g in np.unique(of):
+            own, variance = np.flatnonzero(of == g), _PRIORS[g].variance
+            size = variance.size
+            factor = posterior.factor(variance, self.thetas[g, :size])
+            step = np.empty((size, own.size))
+            for j in range(size - 1, -1, -1):
+                rest = normal[own, j] - (factor[j + 1 :, j, np.newaxis] * step[j + 1 :]).sum(axis=0)
+                step[j] = rest / factor[j, j]
+            terms = self.thetas[g, :size, np.newaxis] + step
+            for draw, theta in zip(own, terms.T, strict=True):
+                found[draw] = kernel.rising(held + _times(basis[:, :size], theta), self._weights)
         distinct = np.append(True, np.diff(place) > 0)
-        return np.asarray(np.sqrt(total / self.share[likely].sum())[distinct])
-
-
-def _quadratic(factor: Array, at: Array) -> Array:
-    """Of each row the squared length of the solution of factor x = row, factor a lower triangle."""
-    half = np.empty((at.shape[1], at.shape[0]))
-    for k in range(at.shape[1]):
-        half[k] = (at[:, k] - (factor[k, :k, np.newaxis] * half[:k]).sum(axis=0)) / factor[k, k]
-    return np.asarray((half * half).sum(axis=0))
+        return place[distinct], found[:, distinct]
 
 
 def _posterior(curve: Curve) -> Posterior:

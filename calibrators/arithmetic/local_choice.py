@@ -99,16 +99,20 @@ def _rarer(weight: Array, positives: Array) -> float:
 
 def _both(curve: Curve, cells: Cells, at: Array) -> Array:
     """Probabilities at places by a curve, and by isotonic regression of its cells that leans on it."""
-    p = np.clip(expit(curve.at(cells.place)), LEAST, 1 - LEAST)
-    information = float((cells.weight * p * (1 - p)).sum())
-    c = STRENGTH / information if information > 0 else math.inf
-    level = p
-    if math.isfinite(c):
-        level = kernel.rising(
-            (cells.positives + c * cells.weight * p) / (cells.weight * (1 + c)), cells.weight
-        )
+    level = leaning(cells, expit(curve.at(cells.place)))
     smooth = np.clip(expit(curve.at(at)), LEAST, 1 - LEAST)
     return np.stack([smooth, np.interp(at, cells.place, level)])
+
+
+def leaning(cells: Cells, probability: Array, strength: float = STRENGTH) -> Array:
+    """Isotonic regression of cells that leans on probabilities there: as on observations of so much information."""
+    p = np.clip(probability, LEAST, 1 - LEAST)
+    information = float((cells.weight * p * (1 - p)).sum())
+    c = strength / information if information > 0 else math.inf
+    if not math.isfinite(c):
+        return p
+    positives = cells.positives + c * cells.weight * p
+    return np.asarray(kernel.rising(positives / (cells.weight * (1 + c)), cells.weight))
 
 
 def shares(gains: Array, priors: Sequence[float] = PRIORS, rates: Sequence[float] = RATES) -> Array:

@@ -19,6 +19,7 @@ from calibrators.arithmetic.curve import cells_on, places_of
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.local_choice import Choice, chosen
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, together
+from calibrators.arithmetic.pointwise import Pointwise
 from calibrators.arithmetic.pooling import check_ends, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.arithmetic.tabulate import check_max_error
@@ -148,6 +149,11 @@ class Auto(Calibrator):
         return self.candidates is None
 
     @property
+    def has_posterior(self) -> bool:  # type: ignore[override]
+        """Whether there is a posterior: without candidates."""
+        return self.candidates is None
+
+    @property
     def fitted_for_segments(self) -> bool:  # type: ignore[override]
         """Whether what segments have is known only once all rows are fitted: with candidates."""
         return self.candidates is not None
@@ -239,18 +245,17 @@ class Auto(Calibrator):
             self._fine = fine
         else:
             fine = yield fine_cells_pass()
-        places = places_of(fine, self.sampling_rate)
+        places, shift = places_of(fine, self.sampling_rate), math.log(self.sampling_rate)
         cells = cells_on(places, fine)
         self.choice_ = chosen(cells, _halves(fine, int(self.seed)))
+        self.posterior_ = Pointwise(places, self.choice_.curve, cells, self.choice_.share, shift)
         self.leaning_ = self.choice_.leaning
         self.chosen_ = (
             "smooth" if self.leaning_ <= _ALL else "leaning" if self.leaning_ >= 1 - _ALL else "both"
         )
         found = dict(zip(("smooth", "leaning"), self.choice_.held_out.tolist(), strict=True))
         self.cross_validated_log_loss_ = {name: loss for name, loss in found.items() if math.isfinite(loss)}
-        return tabulated_curve(
-            fine, places, self.choice_.knots(), math.log(self.sampling_rate), float(self.max_error)
-        )
+        return tabulated_curve(fine, places, self.choice_.knots(), shift, float(self.max_error))
 
     def _best(self) -> Passes:
         layout: Layout = yield layout_pass()

@@ -11,12 +11,15 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy.typing as npt
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Array, Pass, Passes, Points, collapse, in_memory, run_passes
+
+if TYPE_CHECKING:
+    from calibrators.arithmetic.pointwise import Pointwise
 
 _PART_BYTES = 8192
 """Of what each part says besides: sums as expansions, its ends."""
@@ -148,6 +151,11 @@ class Calibrator(Parameters, ABC):
 
     line_: Line | None = None
     """Instead of `calibration_map_`, where `in_lines` asked for it, and log-odds are a line."""
+
+    has_posterior: bool = False
+    """Whether `posterior_` says where probabilities likely are."""
+
+    posterior_: Pointwise
 
     calibration_map_: CalibrationMap
 

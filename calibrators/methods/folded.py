@@ -15,15 +15,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 from calibrators.arithmetic.cumulative import Layout
+from calibrators.arithmetic.hashing import mixed
 from calibrators.arithmetic.passes import Array, Pass, Points
 
 _OUTSIDE, _INSIDE = 0, 1
 
 _MANY = 2.0**40
 """Places in what `FoldedPoints.split` returns."""
+
+_SEVERAL = 2.0**20
 
 _ROUNDING = 2.0**-40
 """Of a weight: what is less is left by rounding, and nothing that could be dealt."""
@@ -72,7 +75,7 @@ class FoldedPoints:
         count = left = np.floor(weight / self.heaviest)
         rest = weight - left * self.heaviest
         rest[rest < _ROUNDING * weight] = 0.0
-        key = _mixed(score.view(np.uint64) ^ _mixed(np.array([2 * self.seed + label], np.uint64)))
+        key = mixed(score.view(np.uint64) ^ mixed(np.array([2 * self.seed + label], np.uint64)))
         for i in range(fold + 1):
             drawn = _binomial(left, 1 / (self.folds - i), _uniform(key, i))
             left = left - drawn
@@ -124,7 +127,7 @@ def _combine(combine: Any, states: list[Any]) -> Any:
 def _uniform(key: npt.NDArray[np.uint64], number: int) -> Array:
     """A random number in [0, 1) for each key."""
     with np.errstate(over="ignore"):
-        bits = _mixed(key + np.uint64(number + 1) * _GOLDEN)
+        bits = mixed(key + np.uint64(number + 1) * _GOLDEN)
     return np.asarray((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
@@ -136,8 +139,20 @@ def _binomial(count: Array, probability: float, uniform: Array) -> Array:
     spread = np.sqrt(count[many] * probability * (1 - probability))
     drawn[many] = np.rint(count[many] * probability + spread * special.ndtri(uniform[many]))
     several = (count > 1) & (probability < 1) & ~many
-    drawn[several] = stats.binom.ppf(uniform[several], count[several], probability)
+    drawn[several] = _quantile(uniform[several], count[several], probability)
     return np.clip(drawn, 0.0, count)
+
+
+def _quantile(share: Array, count: Array, probability: float) -> Array:
+    """As `scipy.stats.binom.ppf`, whose import takes half a second: the least k with P(X <= k) >= share."""
+    if count.size and count.max() > _SEVERAL:  # beyond which the other's last bits would differ
+        from scipy import stats
+
+        return np.asarray(stats.binom.ppf(share, count, probability))
+    found = np.ceil(special.bdtrik(share, count, probability))
+    found = np.clip(found, 0.0, count)
+    less = np.maximum(found - 1, 0.0)
+    return np.where(special.bdtr(less, count, probability) >= share, less, found)
 
 
 def _some(score: Array, weight: Array, positives: Array) -> Points | None:
@@ -145,14 +160,3 @@ def _some(score: Array, weight: Array, positives: Array) -> Points | None:
     if not some.any():
         return None
     return Points(score[some], weight[some], np.minimum(positives, weight)[some])
-
-
-def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Scramble 64-bit numbers: the finaliser of splitmix64 (Steele, Lea & Flood 2014)."""
-    with np.errstate(over="ignore"):
-        x = values ^ (values >> np.uint64(30))
-        x = x * np.uint64(0xBF58476D1CE4E5B9)
-        x ^= x >> np.uint64(27)
-        x = x * np.uint64(0x94D049BB133111EB)
-        x ^= x >> np.uint64(31)
-        return x

@@ -1,8 +1,8 @@
 """An interval for each row of a calibration map: a band around the true probabilities, or Venn-Abers predictions.
 
-Both count observations, which are independent: one of weight 2 is the observation twice. Weights that are no whole
-numbers are counts all the same: sampling weights add up to Kish's effective size by then
-(`calibrators.arithmetic.sampling`).
+A third, of a posterior, is in `calibrators.arithmetic.pointwise`. All count observations, which are independent: one of
+weight 2 is the observation twice. Weights that are no whole numbers are counts all the same: sampling weights add up to
+Kish's effective size by then (`calibrators.arithmetic.sampling`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from calibrators.arithmetic.passes import Array, Pass, Place, Points
 from calibrators.arithmetic.pooling import pool_points
 from calibrators.arithmetic.sampling import odds_divided
 
-NONE, BAND, VENN_ABERS = "none", "band", "venn_abers"
-KINDS = (NONE, BAND, VENN_ABERS)
+NONE, AUTO, POSTERIOR, BAND, VENN_ABERS = "none", "auto", "posterior", "band", "venn_abers"
+KINDS = (NONE, POSTERIOR, BAND, VENN_ABERS)
 
 ALPHA = 0.05
 """The chance that the true probability is outside the band at any score."""

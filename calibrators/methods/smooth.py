@@ -10,6 +10,7 @@ import numpy as np
 from calibrators.arithmetic.curve import LEAST, Curve, cells_on, fitted, log_odds, places_of
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.passes import Array, Passes
+from calibrators.arithmetic.pointwise import Pointwise
 from calibrators.arithmetic.tabulate import check_max_error
 from calibrators.arithmetic.tabulated_curve import tabulated_curve
 from calibrators.methods.base import Calibrator
@@ -60,6 +61,7 @@ class Smooth(Calibrator):
     """
 
     single_pass = True
+    has_posterior = True
 
     curve_: Curve
 
@@ -85,11 +87,11 @@ class Smooth(Calibrator):
     def _passes(self) -> Passes:
         fine: FineCells = yield fine_cells_pass()
         places = places_of(fine, self.sampling_rate)
-        self.curve_ = fitted(cells_on(places, fine))
+        cells, shift = cells_on(places, fine), math.log(self.sampling_rate)
+        self.curve_ = fitted(cells)
+        self.posterior_ = Pointwise(places, self.curve_, cells, None, shift)
         place, f = self.curve_.knots
-        return tabulated_curve(
-            fine, places, (place, held_log_odds(f)), math.log(self.sampling_rate), float(self.max_error)
-        )
+        return tabulated_curve(fine, places, (place, held_log_odds(f)), shift, float(self.max_error))
 
 
 def held_log_odds(f: Array) -> Array:

@@ -382,12 +382,14 @@ class CalibratorConfig(Section):
         description="What to do when the fitted map decreases somewhere, as enir, near_isotonic, bbq, sbb, abb and "
         "histogram may. allow: publish it. repair: publish its isotonic projection. require: publish nothing.",
     )
-    interval: Literal["none", "band", "venn_abers"] = Field(
+    interval: Literal["none", "auto", "posterior", "band", "venn_abers"] = Field(
         "none",
-        description="An interval for each row of the table, in prob_lower and prob_upper. band: the true probability "
-        "lies within it, at all scores at once with 95 % confidence, if it never decreases with the score. venn_abers: "
-        "the multiprobabilities of Venn-Abers prediction, of isotonic alone; no confidence interval. With segments "
-        "those of each map are of the rows that it is fitted to (segments.shrinkage: none).",
+        description="An interval for each row of the table, in prob_lower and prob_upper. posterior: where the true "
+        "probability likely is, 95 % at each score by itself, of auto and smooth. band: the true probability "
+        "lies within it, at all scores at once with 95 % confidence, if it never decreases with the score. "
+        "venn_abers: the multiprobabilities of Venn-Abers prediction, of isotonic alone; no confidence "
+        "interval. auto: posterior, or band where there is none. With segments those of each map are of the "
+        "rows that it is fitted to (segments.shrinkage: none).",
     )
 
 

@@ -14,8 +14,10 @@ from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.passes import Pass, run_passes
 from calibrators.methods.base import Calibrator
 from calibrators.methods.intervals import (
+    AUTO,
     BAND,
     NONE,
+    POSTERIOR,
     VENN_ABERS,
     Cells,
     band,
@@ -66,7 +68,8 @@ class Recipe:
     monotone : see `keep_monotone`
     columns, rules : the segment columns, if there are any, and which segments have maps of their own
     settings : of segments, for the manifest
-    interval : of each row of a table, one of `calibrators.methods.intervals.KINDS`; of segments that borrow no strength
+    interval : of each row of a table, one of `calibrators.methods.intervals.KINDS`; of segments that borrow no
+        strength; or 'auto', see `settled`
     """
 
     method: str
@@ -83,6 +86,18 @@ class Recipe:
         """A new one. Errors: as `make_calibrator`."""
         made = make_calibrator(self.method, self.parameters, self.sampling_rate)
         return made.under_segments() if self.columns and self.leans else made
+
+    def settled(self) -> Recipe:
+        """With the interval that 'auto' stands for: the posterior where there is one, otherwise the band."""
+        if self.interval != AUTO:
+            return self
+        return replace(self, interval=POSTERIOR if self.has_posterior else BAND)
+
+    @property
+    def has_posterior(self) -> bool:
+        """Whether all maps are a posterior's."""
+        calibrator = self.calibrator()
+        return calibrator.has_posterior and (not self.columns or calibrator.for_segments().has_posterior)
 
     @property
     def can_lean(self) -> bool:
@@ -173,7 +188,7 @@ def _nearest(name: str, known: Any) -> str:
 class Fit:
     """A fitted calibrator, and the score table that it was fitted to.
 
-    cells, venn_abers : of the observations, for an interval of each row of a map, where it was asked for
+    cells, venn_abers, posterior : of the observations, for an interval of each row of a map, where it was asked for
     gathered : bytes that all parts left of a pass, of the one that left the most
     """
 
@@ -182,6 +197,7 @@ class Fit:
     cells: Cells | None = None
     venn_abers: Interval | None = None
     gathered: int = 0
+    posterior: bool = False
 
 
 def needs_table(calibrator: Calibrator, weighted: bool, interval: str = NONE) -> bool:
@@ -273,11 +289,13 @@ def fit_log(
     if interval == BAND and cells is None:  # rows have weights
         cells = run_passes(cell_passes(), run)
     assert table is not None
-    return Fit(calibrator, table, cells, venn_abers, gathered)
+    return Fit(calibrator, table, cells, venn_abers, gathered, interval == POSTERIOR)
 
 
 def interval_of(fit: Fit, one: CalibrationMap) -> Interval | None:
     """Of the rows of a map that is made of the fit's, for all rows; None where there is none: see `band`."""
+    if fit.posterior:
+        return fit.calibrator.posterior_.interval(one)
     found = fit.venn_abers if fit.cells is None else band(one, lightened(fit.cells, fit.table.heaviest))
     return None if found is None else divided(found, fit.calibrator.sampling_rate)
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.passes import Pass, in_memory, run_passes
 from calibrators.methods.base import Calibrator, Line
-from calibrators.methods.intervals import NONE, divided, interval_passes
+from calibrators.methods.intervals import NONE, POSTERIOR, divided, interval_passes
 from calibrators.methods.isotonic import Isotonic
 from calibrators.segments.isotonic_groups import fit_groups
 from logcal.errors import InputRejectedError
@@ -376,5 +376,7 @@ def _fit_one(way: _Way, heaviest: float, points: int, run: Callable[[Pass], Any]
     one, repair = keep_monotone(calibrator.calibration_map_, way.monotone)
     if way.interval == NONE:
         return _One(one, repair)
+    if way.interval == POSTERIOR:
+        return _One(one, repair, calibrator.posterior_.interval(one))
     found = run_passes(interval_passes(way.interval, one, heaviest), run)
     return _One(one, repair, None if found is None else divided(found, calibrator.sampling_rate))
