@@ -299,8 +299,8 @@ def test_draws_vary_as_the_posterior_does():
     assert normal.var() == pytest.approx(1, abs=0.02)
     place, draws = curve.draws(normal)
     spread = draws[:, np.searchsorted(place, cells.place)].std(axis=0)
-    middle = slice(60, -60)  # draws are made to rise, which changes little here
-    assert np.median(spread[middle] / np.sqrt(total[middle])) == pytest.approx(1, abs=0.15)
+    # Draws are made to rise, which makes them vary a little less.
+    assert np.median(spread / np.sqrt(total)) == pytest.approx(0.95, abs=0.08)
 
 
 # From a log to a scored one
