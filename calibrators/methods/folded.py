@@ -152,7 +152,7 @@ def _quantile(share: Array, count: Array, probability: float) -> Array:
     found = np.ceil(special.bdtrik(share, count, probability))
     found = np.clip(found, 0.0, count)
     less = np.maximum(found - 1, 0.0)
-    return np.where(special.bdtr(less, count, probability) >= share, less, found)
+    return np.asarray(np.where(special.bdtr(less, count, probability) >= share, less, found))
 
 
 def _some(score: Array, weight: Array, positives: Array) -> Points | None:
