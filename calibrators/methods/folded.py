@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import special, stats
 
 from calibrators.arithmetic.cumulative import Layout
 from calibrators.arithmetic.hashing import mixed
@@ -25,8 +25,6 @@ _OUTSIDE, _INSIDE = 0, 1
 
 _MANY = 2.0**40
 """Places in what `FoldedPoints.split` returns."""
-
-_SEVERAL = 2.0**20
 
 _ROUNDING = 2.0**-40
 """Of a weight: what is less is left by rounding, and nothing that could be dealt."""
@@ -139,20 +137,8 @@ def _binomial(count: Array, probability: float, uniform: Array) -> Array:
     spread = np.sqrt(count[many] * probability * (1 - probability))
     drawn[many] = np.rint(count[many] * probability + spread * special.ndtri(uniform[many]))
     several = (count > 1) & (probability < 1) & ~many
-    drawn[several] = _quantile(uniform[several], count[several], probability)
+    drawn[several] = stats.binom.ppf(uniform[several], count[several], probability)
     return np.clip(drawn, 0.0, count)
-
-
-def _quantile(share: Array, count: Array, probability: float) -> Array:
-    """As `scipy.stats.binom.ppf`, whose import takes half a second: the least k with P(X <= k) >= share."""
-    if count.size and count.max() > _SEVERAL:  # beyond which the other's last bits would differ
-        from scipy import stats
-
-        return np.asarray(stats.binom.ppf(share, count, probability))
-    found = np.ceil(special.bdtrik(share, count, probability))
-    found = np.clip(found, 0.0, count)
-    less = np.maximum(found - 1, 0.0)
-    return np.asarray(np.where(special.bdtr(less, count, probability) >= share, less, found))
 
 
 def _some(score: Array, weight: Array, positives: Array) -> Points | None:
