@@ -47,6 +47,17 @@ __all__ = [
     "project_isotonic",
 ]
 
+COMPARED = {
+    "auto": "Auto",
+    "isotonic": "Isotonic",
+    "platt": "Platt",
+    "histogram": "HistogramBinning",
+    "enir": "ENIR",
+    "bbq": "BBQ",
+    "abb": "ABB",
+}
+"""Methods that comparisons compare unless others are named, and their classes."""
+
 _MODULES = {
     "ABB": "calibrators.methods.bayesian_binning",
     "ACP": "calibrators.methods.acp",

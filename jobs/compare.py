@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,13 +14,9 @@ from calibrators.methods.cross_validation import CrossValidation, cross_validati
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import Outcome, Plan
 from jobs.rows import Sorting, columns_of, label_lines, page_folder, scratch_line, warn_of_labels
+from logcal.comparison import comparison_headline, comparison_lines, suitable
 from logcal.errors import ConfigError, InputRejectedError
-from pipeline.evaluate.comparison_page import (
-    SHOWN,
-    comparison_document,
-    comparison_headline,
-    render_comparison,
-)
+from pipeline.evaluate.comparison_page import comparison_document, render_comparison
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
@@ -39,7 +34,6 @@ from pipeline.sort.score_table import (
 from pipeline.table.identity import run_id, software
 
 REPORT, RUN = "report.html", "run.json"
-_NEEDS_PROBABILITIES = ("bbq", "beta")
 _OF_GENERATED_LOGS = ("dg", "dgg")
 
 
@@ -200,15 +194,9 @@ class Prepared:
 
     def _suitable(self, table: ScoreTable) -> tuple[dict[str, Calibrator], list[str]]:
         """The methods that scores of this range can have."""
-        calibrators, notes = dict(self.calibrators), []
+        calibrators, notes = suitable(self.calibrators, table.lowest, table.highest)
         if self.config.log.segment:
-            notes.append("segments are not told apart: log.segment was passed over")
-        if not 0 <= table.lowest <= table.highest <= 1:
-            left_out = [name for name in _NEEDS_PROBABILITIES if calibrators.pop(name, None) is not None]
-            notes += [
-                f"{name} was left out: it needs scores in [0, 1], found {table.lowest:g} to {table.highest:g}"
-                for name in left_out
-            ]
+            notes.insert(0, "segments are not told apart: log.segment was passed over")
         if not calibrators:
             raise ConfigError(f"compare.methods: no method is left; {notes[-1]}")
         return calibrators, notes
@@ -231,24 +219,3 @@ class Prepared:
                 **software(),
             },
         }
-
-
-def comparison_lines(found: CrossValidation) -> list[str]:
-    """A row a method, with standard errors; the best of each measure has a star."""
-    width = max(len(method.name) for method in found.methods)
-    best = {measure: found.best(measure) for measure in SHOWN}
-    lines = [f"{'':{width}}" + "".join(f"{label:>20}" for label in SHOWN.values())]
-    for method in found.methods:
-        cells = []
-        for measure in SHOWN:
-            estimate = method.estimates[measure]
-            star = "*" if best[measure] == method.name else ""
-            if estimate.mean is None:
-                cells.append("–")
-            elif math.isinf(estimate.mean):
-                cells.append("infinite")
-            else:
-                error = "" if estimate.error is None else f" ±{estimate.error:.4f}"
-                cells.append(f"{star}{estimate.mean:.4f}{error}")
-        lines.append(f"{method.name:{width}}" + "".join(f"{cell:>20}" for cell in cells))
-    return lines

@@ -31,28 +31,7 @@ _UNPUBLISHED = "unpublished"
 
 
 def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
-    """A job as a `dask.delayed.Delayed`, to be computed inside another Dask program with any scheduler.
-
-    Parameters
-    ----------
-    job : 'fit'; the other jobs' results are files
-    config : the job's configuration: a mapping of sections, or the path of a YAML file. `store` is not needed, and
-        `cluster.memory` alone is used of `cluster`.
-
-    Returns
-    -------
-    Delayed
-        Of a `logcal.lookup_table.LookupTable`, or with log.segment of a `SegmentedLookup`: the maps, and the facts of
-        their making. Nothing is published, and of a window no day is kept. All workers must see `scratch`, where the
-        sorted rows go; the folder there is this process's and goes with it. What depends on the rows runs in the last
-        task, one after the other: passes after the first, which some methods need, and segments larger than a task or
-        that borrow strength.
-
-    Raises
-    ------
-    ConfigError, InputRejectedError
-        As the job: now for what footers tell, otherwise when it is computed.
-    """
+    """A job as a `dask.delayed.Delayed`: see `logcal.graph`."""
     if job != "fit":
         raise ConfigError(f"expected the job fit, found {job!r}: the result of other jobs is what they write")
     values = read_values([config], []) if isinstance(config, (str, Path)) else Values(_copied(config))

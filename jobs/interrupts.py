@@ -39,6 +39,9 @@ class _State:
 @contextmanager
 def catching() -> Iterator[None]:
     """Catch signals meanwhile. What is raised is raised once: nothing interrupts the cleaning up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's, whose program this is
+        return
     _State.catching, _State.received, _State.raised = True, None, False
     previous = {number: signal.signal(number, _receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs import interrupts
 from jobs.outcome import Outcome, Plan, Prepared
@@ -22,6 +22,9 @@ from logcal.errors import ConfigError, LogcalError, NothingToDoError, TemporaryE
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import remember_urls, without_secrets
 from pipeline.files.storage import use
+
+if TYPE_CHECKING:
+    from jobs.config.jobs import JobConfig
 
 log = logging.getLogger("logcal")
 
@@ -69,7 +72,7 @@ class _Asked(NamedTuple):
 def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
     files, settings, dry_run, as_json, graph = asked
     with _no_garbage():
-        from jobs.cluster.starting import check_class, process_memory, starting_executor
+        from jobs.cluster.starting import process_memory
         from jobs.config.loading import load_values, read_values
         from jobs.logging_setup import announce_compiling
 
@@ -85,9 +88,7 @@ def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
         if not dry_run and "record" in job.config_class().model_fields:
             attempt.misread(given)
         raise
-    use(config.storage.options)
-    remember_urls(config.model_dump(mode="json"))
-    check_class(config.cluster)
+    _reach(config)
     if dry_run:
         would_run = job.load_module().prepare(config)
         plan = would_run.plan
@@ -97,9 +98,34 @@ def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
             draw(would_run, graph)
         show(asdict(plan), plan.lines(), as_json)
         return
+    if not sys.stderr.isatty():  # there a bar shows it
+        announce_compiling()
+    outcome = carry_out(job, config, attempt)
+    show(outcome.summary, outcome.lines, as_json)
+
+
+def _reach(config: JobConfig) -> None:
+    """Storage and clusters as a configuration has them."""
+    from jobs.cluster.starting import check_class
+
+    use(config.storage.options)
+    remember_urls(config.model_dump(mode="json"))
+    check_class(config.cluster)
+
+
+def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None) -> Outcome:
+    """Prepare a job and execute it, on the configuration's cluster or on that of a client."""
+    from jobs.cluster.starting import given_executor, starting_executor
+
+    _reach(config)
     attempt.begin(config)
     # A cluster that is wanted in any case starts while the job is being prepared.
-    with starting_executor(config.cluster, job.workers_import) as executor:
+    starting = (
+        starting_executor(config.cluster, job.workers_import)
+        if client is None
+        else given_executor(client, config.cluster)
+    )
+    with starting as executor:
         try:
             with _no_garbage():
                 prepared: Prepared = job.load_module().prepare(config)
@@ -107,12 +133,10 @@ def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
             nothing.tidy()
             raise
         attempt.prepared(prepared.plan)
-        if not sys.stderr.isatty():  # there a bar shows it
-            announce_compiling()
         outcome = prepared.execute(executor(threads=prepared.threads))
         attempt.outcome = outcome
         interrupts.ignore()
-    show(outcome.summary, outcome.lines, as_json)
+    return outcome
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What applications import: `load`, to apply published tables to scores; the calibrators and the measures.
+"""What applications import: published tables, jobs, the calibrators and the measures.
 
     >>> import logcal
     >>> table = logcal.load("store", "ads")                      # doctest: +SKIP
@@ -6,7 +6,7 @@
     >>> table.predict([0.9, 0.2], segments={"country": "de"})    # doctest: +SKIP
 
 A table needs numpy and pyarrow; what is compiled is imported with the first million scores, and the calibrators when
-they are first named.
+they are first named. `run` runs a job, `compare` compares methods on a data frame.
 """
 
 import importlib
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
         near_isotonic_path,
         project_isotonic,
     )
+    from logcal.comparison import MethodComparison, compare
     from logcal.displays import HistogramDisplay, MapDisplay, ReliabilityDisplay
+    from logcal.runs import Outcome, graph, run
     from logcal.table import Table, Threshold, load
 
 __all__ = [
@@ -57,7 +59,9 @@ __all__ = [
     "HistogramDisplay",
     "Isotonic",
     "MapDisplay",
+    "MethodComparison",
     "NearIsotonic",
+    "Outcome",
     "Platt",
     "Points",
     "ReliabilityDisplay",
@@ -65,22 +69,29 @@ __all__ = [
     "Table",
     "Threshold",
     "collapse",
+    "compare",
+    "graph",
     "load",
     "measures",
     "near_isotonic_path",
     "project_isotonic",
+    "run",
 ]
 
 
+_MODULES = {
+    **dict.fromkeys(("Table", "Threshold", "load"), "logcal.table"),
+    **dict.fromkeys(("HistogramDisplay", "MapDisplay", "ReliabilityDisplay"), "logcal.displays"),
+    **dict.fromkeys(("MethodComparison", "compare"), "logcal.comparison"),
+    **dict.fromkeys(("Outcome", "graph", "run"), "logcal.runs"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("Table", "Threshold", "load"):
-        return getattr(importlib.import_module("logcal.table"), name)
-    if name.endswith("Display") and name in __all__:
-        return getattr(importlib.import_module("logcal.displays"), name)
     if name == "measures":
         return importlib.import_module("calibrators.measures.predictions")
     if name in __all__:
-        return getattr(importlib.import_module("calibrators"), name)
+        return getattr(importlib.import_module(_MODULES.get(name, "calibrators")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

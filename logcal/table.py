@@ -83,7 +83,7 @@ def load(store: str, table: str, version: str | None = None) -> Table:
     except OSError as error:
         raise not_given(f"{folder}/{MANIFEST_FILE}", "manifest", error) from None
     read_manifest(f"{folder}/{MANIFEST_FILE}", content)
-    return Table(cached_table(f"{folder}/lookup.parquet"))
+    return Table(cached_table(f"{folder}/lookup.parquet"), table)
 
 
 def _current(root: str) -> str:
@@ -119,11 +119,13 @@ class Table:
 
     Attributes
     ----------
+    name : name of the table; None of one that was not loaded from a store.
     facts : what the table says of itself: version, method, data and so on.
     segments : names of its segment columns; empty without segments.
     """
 
-    def __init__(self, lookup: LookupTable | SegmentedLookup) -> None:
+    def __init__(self, lookup: LookupTable | SegmentedLookup, name: str | None = None) -> None:
+        self.name = name
         self.facts: LookupFacts = lookup.facts
         self.segments: tuple[str, ...] = lookup.facts.segments
         self._names = frozenset(self.segments)
@@ -267,7 +269,8 @@ class Table:
 
     def __repr__(self) -> str:
         facts = self.facts
-        said = f"version {facts.version!r}, method {facts.method!r}, {facts.rows:,} rows"
+        said = "" if self.name is None else f"{self.name!r}, "
+        said += f"version {facts.version!r}, method {facts.method!r}, {facts.rows:,} rows"
         if isinstance(self._lookup, SegmentedLookup):
             said += f", {self._lookup.own_segments.num_rows:,} segments of {', '.join(self.segments)}"
         return f"<Table {said}>"

@@ -6,9 +6,13 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
+import calibrators
+import logcal
 from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
 from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.passes import Points, collapse
@@ -16,7 +20,9 @@ from calibrators.measures.predictions import measure, run_passes
 from calibrators.methods.auto import Auto
 from calibrators.methods.cross_validation import BY_FOLD, RAW, cross_validate, cross_validation_passes
 from calibrators.methods.folded import FoldedPoints
-from pipeline.evaluate.comparison_page import comparison_headline, render_comparison
+from logcal.comparison import comparison_headline
+from logcal.errors import ConfigError, InputRejectedError
+from pipeline.evaluate.comparison_page import render_comparison
 
 METHODS = {"isotonic": Isotonic(), "bbq": BBQ(), "platt": Platt(), "histogram": HistogramBinning(smoothing=1)}
 
@@ -322,3 +328,45 @@ def test_rows_of_logs_with_sampling_weights_are_held_out_whole(place, call):
     auto.heaviest = heaviest
     losses = auto.fit_points(points).cross_validated_log_loss_
     assert manifest["data"]["cross_validated_log_loss"] == pytest.approx(losses, rel=1e-9)
+
+
+# In memory
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame, pa.table])
+def test_frames_of_all_makes_are_compared(place, kind):
+    random = np.random.default_rng(0)
+    score, drawn = random.random(3000), random.random(3000)
+    label = [bool(d < s**2) if i > 30 else None for i, (d, s) in enumerate(zip(drawn, score, strict=True))]
+    country = random.choice(["at", "de", "fr"], 3000, p=[0.5, 0.497, 0.003]).tolist()
+    columns = {"s": score, "y": label, "country": country}
+    with pytest.warns(UserWarning, match="31 rows without a label were left out"):
+        found = logcal.compare(kind(columns), score="s", label="y", segments="country")
+    place.write_log({"score": score, "label": label})
+    job = place.job("compare", "--json").expect(0).json
+    for method in found.all_rows.methods:
+        for name, estimate in method.estimates.items():
+            of_job = job["methods"][method.name]["estimates"][name]["mean"]
+            assert estimate.mean == pytest.approx(of_job, rel=1e-12)
+    assert found.best == job["best"]
+    own = [i for i in range(31, 3000) if country[i] == "de"]
+    alone = {name: [values[i] for i in own] for name, values in columns.items()}
+    assert logcal.compare(alone, score="s", label="y").all_rows == found.segments["de",]
+    assert (list(found.segments), found.too_few) == ([("at",), ("de",)], (("fr",),))
+    assert found.table().num_rows == 3 * (len(calibrators.COMPARED) + 1)
+    assert repr(found).startswith(job["headline"])
+
+
+def test_what_cannot_be_compared_is_said():
+    frame = {"score": [2.0, 0.1] * 20, "label": [0, 1] * 20}
+    assert "bbq was left out" in repr(logcal.compare(frame))
+    with pytest.raises(ConfigError, match="expected a frame with the column 'p', found none"):
+        logcal.compare(frame, score="p")
+    with pytest.raises(ConfigError, match="methods: no method is left"):
+        logcal.compare(frame, methods={"beta": logcal.Beta()})
+    with pytest.raises(
+        InputRejectedError, match="expected at least twice as many observations of each label"
+    ):
+        logcal.compare({name: values[:10] for name, values in frame.items()})
+    with pytest.raises(InputRejectedError, match="the rows do not suit the comparison"):
+        logcal.compare(frame | {"label": ["a", "b"] * 20})

@@ -1,6 +1,7 @@
 """Graphs: built by stage, the same result with any of Dask's schedulers, drawn, and as parts of other programs."""
 
 import errno
+import json
 import operator
 import os
 import pickle
@@ -9,19 +10,22 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import dask
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, LocalCluster
 
-import jobs
+import logcal
 from jobs import graphs
-from logcal.errors import ConfigError, InputRejectedError
+from logcal import runs
+from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from logcal.reading import read_table
 from pipeline.execution import DaskExecutor, Graph, InlineExecutor, ThreadExecutor, tasks
 from pipeline.execution.drawing import drawing
@@ -264,7 +268,7 @@ def test_the_fit_as_a_part_of_another_program(place, call, client):
         "calibrator": {"method": "isotonic"},
         "scratch": str(place.scratch),
     }
-    table = jobs.graph("fit", sections)
+    table = logcal.graph("fit", sections)
     assert isinstance(table, Delayed)
     grid = np.linspace(-1, 2, 1001)
     half = dask.delayed(operator.methodcaller("predict", grid))(
@@ -277,6 +281,56 @@ def test_the_fit_as_a_part_of_another_program(place, call, client):
         assert np.array_equal(values, expected.map.predict(grid), equal_nan=True)
     assert not list(place.scratch.glob("*/run-*"))
     assert len(list((place.store / place.table / "versions").iterdir())) == 1
+
+
+@pytest.mark.parametrize("given", ["a client", "its address"])
+def test_a_job_of_another_program_runs_on_its_cluster(place, given, monkeypatch):
+    """In a process of its own where the program has a package of our name: then by the scheduler's address."""
+    place.write_log()
+    place.job("fit").expect(0)
+    expected = place.lookup()
+    config = {
+        "log": {"path": str(place.log)},
+        "store": {"path": str(place.root / "other"), "table": "ads"},
+        "report": {"path": str(place.root / "{job}")},
+        "output": {"path": str(place.output)},
+        "evaluate": {"bins": 7},
+        "gate": {"min_rows": 0},
+        "cluster": {"memory": "512MiB"},
+    }
+    if given == "its address":
+        monkeypatch.setattr(runs, "_foreign", lambda: "jobs at /elsewhere/jobs")
+        with pytest.raises(ConfigError, match="expected logcal's own packages"):
+            logcal.graph("fit", config)
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="tcp://"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        fitted = logcal.run("fit", config, client)
+        assert Path(fitted.path).read_bytes() == expected
+        assert (fitted.version, fitted.facts["rows_used"]) == (fitted.facts["version"], 3000)
+        assert logcal.load(config["store"]["path"], "ads").version == fitted.version
+        measured = logcal.run("evaluate", config, client=client)
+        assert (measured.path, measured.version) == (f"{place.root}/evaluate/report.html", fitted.version)
+        scored = logcal.run("score", config, client=client)
+        assert pq.read_table(scored.path).column("probability").null_count == 0
+        with pytest.raises(NothingToDoError, match="nothing to do"):
+            logcal.run("fit", config, client)
+        with pytest.raises(InputRejectedError, match="no such file or directory"):
+            logcal.run("fit", config | {"log": {"path": str(place.root / "nowhere")}}, client)
+        assert client.status == "running"
+    with pytest.raises(ConfigError, match="job: expected one of generate, fit"):
+        logcal.run("fitt", config)
+    records = [json.loads(path.read_text()) for path in (place.root / "other/ads/runs").iterdir()]
+    assert sorted((one["job"], one["exit_code"]) for one in records) == [
+        ("evaluate", 0),
+        ("fit", 0),
+        ("fit", 3),
+        ("fit", 99),
+        ("score", 0),
+    ]
 
 
 @pytest.fixture
@@ -316,7 +370,7 @@ def test_every_fit_as_a_part_of_another_program(dated, call, client, settings):
         key, _, value = setting.partition("=")
         section, _, name = key.partition(".")
         sections.setdefault(section, {})[name] = yaml.safe_load(value)
-    table = jobs.graph("fit", sections)
+    table = logcal.graph("fit", sections)
     for scheduler in ("synchronous", client.get):
         found = table.compute(scheduler=scheduler)
         assert found.facts == replace(expected.facts, version="unpublished")
@@ -400,7 +454,7 @@ def test_a_graph_is_refused_what_the_job_is_refused(place, call):
         2, "expected names that the lookup table does not use itself"
     )
     with pytest.raises(ConfigError, match="expected names that the lookup table does not use itself"):
-        jobs.graph("fit", sections)
+        logcal.graph("fit", sections)
 
 
 @pytest.mark.parametrize("settings", [SEGMENTS, (*WINDOW, "window.half_life=2d")])
@@ -408,12 +462,12 @@ def test_a_graph_needs_as_much_space_as_a_fit_that_keeps_no_days(dated, monkeypa
     sections = {"log": {"path": str(dated.log)}, "scratch": str(dated.scratch)}
     asked = []
     monkeypatch.setattr(graphs, "check_space", lambda scratch, needed: asked.append(needed))
-    jobs.graph("fit", sections)
+    logcal.graph("fit", sections)
     for setting in settings:
         key, _, value = setting.partition("=")
         section, _, name = key.partition(".")
         sections.setdefault(section, {})[name] = yaml.safe_load(value)
-    jobs.graph("fit", sections)
+    logcal.graph("fit", sections)
     assert asked[1] >= asked[0] + 16 * 800
 
 
@@ -421,12 +475,12 @@ def test_what_cannot_be_a_graph_says_why(place, tmp_path):
     place.write_log()
     sections = {"log": {"path": str(place.log)}}
     with pytest.raises(ConfigError, match="expected the job fit, found 'score'"):
-        jobs.graph("score", sections)
+        logcal.graph("score", sections)
     with pytest.raises(ConfigError, match=r"log\.path"):
-        jobs.graph("fit", {"log": {}})
+        logcal.graph("fit", {"log": {}})
     file = tmp_path / "fit.yaml"
     file.write_text(f"log:\n  path: {place.log}\n")
-    assert jobs.graph("fit", file).compute(scheduler="synchronous").facts.method == "auto"
+    assert logcal.graph("fit", file).compute(scheduler="synchronous").facts.method == "auto"
 
 
 def test_results_of_tasks_are_pickles_of_what_was_returned(tmp_path):

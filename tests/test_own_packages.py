@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -75,6 +76,17 @@ def test_other_packages_on_the_path_are_the_users(place, command):
     )
     done = run(place, [sys.executable, "-c"], code, PYTHONPATH=str(place.root))
     assert done.stdout.split() == ["True", str(ROOT / "jobs/__init__.py"), str(ROOT / "pipeline/__init__.py")]
+
+
+def test_a_program_with_such_packages_runs_jobs_and_keeps_its_own(place, command):
+    place.write_log()
+    shutil.rmtree(place.root / "calibrators")
+    (place.root / "jobs/__init__.py").write_text("MINE = True")
+    store = {"path": str(place.store), "table": "ads"}
+    config = {"log": {"path": str(place.log)}, "store": store, "gate": {"min_rows": 0}}
+    code = f"import logcal; print(logcal.run('fit', {config}).version); import jobs; print(jobs.MINE)"
+    done = run(place, [sys.executable, "-c"], code, PYTHONPATH=str(place.root))
+    assert done.stdout.split() == [(place.store / "ads/CURRENT").read_text().strip(), "True"]
 
 
 def test_a_changed_added_or_renamed_source_has_another_digest(tmp_path, monkeypatch):

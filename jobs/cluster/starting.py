@@ -24,13 +24,13 @@ from jobs.cluster.kinds import (
 )
 from jobs.cluster.managers import ClusterJobs
 from jobs.cluster.watching import ClusterWatch, check_workers, no_worker
-from jobs.config.cluster import AUTO, INLINE, THREADS, ClusterConfig
+from jobs.config.cluster import ADDRESS, AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.execution import DaskExecutor, Executor, InlineExecutor, ThreadExecutor
 from pipeline.execution.cluster import look
 
-__all__ = ["StartExecutor", "check_class", "starting_executor"]
+__all__ = ["StartExecutor", "check_class", "given_executor", "starting_executor"]
 
 log = logging.getLogger("logcal")
 
@@ -90,6 +90,35 @@ def starting_executor(config: ClusterConfig, workers_import: str = "") -> Iterat
             up = begun or start()
             client, watch = up.result()
             log.info("dashboard: %s%s", client.dashboard_link, _without_bokeh(config))
+            return DaskExecutor(client, len(watch.checked), stack.enter_context(reporting()), watch)
+
+        yield executor
+
+
+@contextmanager
+def given_executor(client: Any, config: ClusterConfig) -> Iterator[StartExecutor]:
+    """The same of a client that a program has: its cluster is neither started nor stopped here.
+
+    Raises
+    ------
+    ConfigError
+        Its workers do not suit.
+    TemporaryError
+        It has none.
+    """
+    with ExitStack() as stack:
+
+        def executor(*, threads: bool = False) -> Executor:
+            from distributed import TimeoutError as DaskTimeoutError
+
+            try:
+                client.wait_for_workers(1, timeout=config.timeout)
+            except (DaskTimeoutError, TimeoutError):
+                raise no_worker(config, "") from None
+            workers = client.run_on_scheduler(look, sizes={}).workers
+            there = config.model_copy(update={"kind": ADDRESS})
+            check_workers(client, workers, there)
+            watch = ClusterWatch(client, there, set(workers))
             return DaskExecutor(client, len(watch.checked), stack.enter_context(reporting()), watch)
 
         yield executor

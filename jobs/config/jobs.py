@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
+from calibrators import COMPARED
 from jobs.config.base import Names, Packages, Paths, Section, Text, as_tuple
 from jobs.config.cluster import ClusterConfig, parse_bytes
 from jobs.config.sections import (
@@ -236,7 +237,7 @@ class MonitorConfig(JobConfig):
             )
 
 
-METHODS = ("auto", "isotonic", "platt", "histogram", "enir", "bbq", "abb")
+METHODS = tuple(COMPARED)
 
 Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 

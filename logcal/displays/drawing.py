@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.table import Table
@@ -113,8 +114,10 @@ def labelled(labels: npt.ArrayLike, *columns: Any) -> tuple[Any, ...]:
     labels and columns without these rows
     """
     array = np.asarray(labels)
-    known = np.array([value is not None and value == value for value in array.ravel().tolist()], np.bool_)
-    if known.all() or array.ndim != 1:
+    if array.ndim != 1:
+        return labels, *columns
+    known = np.asarray(pa.array(array, from_pandas=True).is_valid())
+    if known.all():
         return labels, *columns
     warnings.warn(f"{int((~known).sum()):,} rows without a label were left out", stacklevel=3)
     left = array[known]

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from calibrators.methods.cross_validation import RAW, CrossValidation, Estimate, MethodResult
+from calibrators.methods.cross_validation import RAW, CrossValidation, Estimate
+from logcal.comparison import SHOWN, comparison_headline, label_of
 from logcal.displays.drawing import MUTED
 from pipeline.evaluate.figures import AFTER, BEFORE, grid, render
 from pipeline.evaluate.page import MISSING, fact_groups, render_page
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEMPLATE = "comparison.html.j2"
-
-SHOWN = {
-    "log_loss": "Log loss",
-    "brier": "Brier score",
-    "ece_frequency": "ECE",
-    "auc": "AUC",
-}
-"""The measures of the table, and what they are called."""
 
 _HEIGHT = 0.32
 """Of a method's line in the figure, in inches."""
@@ -41,7 +34,7 @@ def render_comparison(
     best = {measure: found.best(measure) for measure in SHOWN}
     rows = [
         {
-            "label": _label(method.name),
+            "label": label_of(method.name),
             "cells": [
                 {"best": best[measure] == method.name, **_cell(method.estimates[measure])}
                 for measure in SHOWN
@@ -59,32 +52,10 @@ def render_comparison(
         measures=list(SHOWN.values()),
         rows=rows,
         folds=found.folds,
-        infinite=[(_label(m.name), f"{m.infinite:,.10g}") for m in found.methods if m.infinite],
+        infinite=[(label_of(m.name), f"{m.infinite:,.10g}") for m in found.methods if m.infinite],
         figures=[_dots(found, measure) for measure in ("log_loss", "ece_frequency")],
         facts=fact_groups(facts),
     )
-
-
-def comparison_headline(found: CrossValidation) -> str:
-    """Name the method with the lowest log loss and those that are not measurably different, in one sentence."""
-    best = found.best("log_loss")
-    if best is None:
-        return "No method has a finite log loss: each gave probability 0 to a label that occurred."
-    near = [method.name for method in found.methods if method.name != best and _is_near(method)]
-    loss = next(m for m in found.methods if m.name == best).estimates["log_loss"].mean
-    said = f"{_label(best)} has the lowest held-out log loss ({loss:.4f})"
-    if not near:
-        return f"{said}; every other method is measurably worse."
-    names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"
-    return f"{said}; {names} not measurably different."
-
-
-def _is_near(method: MethodResult) -> bool:
-    """Whether the excess is within two of its standard errors."""
-    estimate = method.estimates["log_loss"]
-    if estimate.excess is None or estimate.excess_error is None or method.name == RAW:
-        return False
-    return estimate.excess <= 2 * estimate.excess_error
 
 
 def comparison_document(found: CrossValidation) -> dict[str, Any]:
@@ -106,10 +77,6 @@ def comparison_document(found: CrossValidation) -> dict[str, Any]:
         "methods": methods,
     }
     return dict(jsonable(document))
-
-
-def _label(name: str) -> str:
-    return "no calibration" if name == RAW else name
 
 
 def _size(found: CrossValidation) -> str:
@@ -163,7 +130,7 @@ def _dots(found: CrossValidation, measure: str) -> str:
                 continue
             axes.hlines(y, max(0.0, value - error), min(limit, value + error), color=color, lw=1.6)
             axes.scatter([value], [y], s=42, color=color, zorder=3, clip_on=False)
-        axes.set_yticks(range(len(rows)), [_label(name) for name, _, _ in rows])
+        axes.set_yticks(range(len(rows)), [label_of(name) for name, _, _ in rows])
         axes.set(xlim=(-0.03 * limit, limit), ylim=(len(rows) - 0.4, -0.6), ylabel=label)
         axes.locator_params(axis="x", nbins=5)
         axes.spines["left"].set_visible(False)

@@ -1,0 +1,236 @@
+"""Methods compared by cross-validation, in memory and in words: `compare`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import calibrators
+from calibrators.arithmetic.passes import collapse
+from calibrators.methods.base import Calibrator
+from calibrators.methods.cross_validation import RAW, CrossValidation, MethodResult, cross_validate
+from logcal.displays.drawing import labelled
+from logcal.errors import ConfigError, InputRejectedError
+
+_FOLDS = 5
+NEEDS_PROBABILITIES = ("bbq", "beta")
+"""Methods that scores outside [0, 1] cannot have."""
+
+SHOWN = {
+    "log_loss": "Log loss",
+    "brier": "Brier score",
+    "ece_frequency": "ECE",
+    "auc": "AUC",
+}
+"""The measures of the table, and what they are called."""
+
+
+@dataclass(frozen=True)
+class MethodComparison:
+    """Comparison of calibration methods; printed, it is a table with standard errors.
+
+    Attributes
+    ----------
+    all_rows : CrossValidation
+        Of all rows together.
+    segments : dict of CrossValidation
+        By the values of the segment columns, a tuple; of segments with enough rows of either label.
+    too_few : tuple
+        Segments without.
+    notes : tuple of str
+        Methods and rows that were left out, and why.
+    """
+
+    all_rows: CrossValidation
+    segments: dict[tuple[Any, ...], CrossValidation]
+    too_few: tuple[tuple[Any, ...], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> str | None:
+        """The method with the lowest held-out log loss of all rows; None where all are infinite."""
+        return self.all_rows.best("log_loss")
+
+    def table(self) -> pa.Table:
+        """A row a method, and a segment: segment, method, rows, and each measure with its standard error."""
+        rows = []
+        for key, found in [((), self.all_rows), *self.segments.items()]:
+            for method in found.methods:
+                row = {
+                    "segment": ", ".join(map(str, key)) or None,
+                    "method": method.name,
+                    "rows": found.weight,
+                }
+                for name, estimate in method.estimates.items():
+                    row |= {name: estimate.mean, f"{name}_error": estimate.error}
+                loss = method.estimates["log_loss"]
+                rows.append(row | {"excess": loss.excess, "excess_error": loss.excess_error})
+        return pa.Table.from_pylist(rows)
+
+    def __repr__(self) -> str:
+        lines = [comparison_headline(self.all_rows), "", *comparison_lines(self.all_rows)]
+        for key, found in self.segments.items():
+            lines.append(f"{', '.join(map(str, key))}: {comparison_headline(found)}")
+        if self.too_few:
+            lines.append(f"segments with too few rows of a label: {len(self.too_few):,}")
+        return "\n".join([*lines, *self.notes])
+
+
+def compare(
+    frame: Any,
+    *,
+    score: str = "score",
+    label: str = "label",
+    weight: str | None = None,
+    segments: str | Sequence[str] = (),
+    methods: Mapping[str, Calibrator] | None = None,
+) -> MethodComparison:
+    """Compare calibration methods by cross-validation, as the command `logcal compare` does a log.
+
+    Parameters
+    ----------
+    frame : data frame of pandas or Polars, Arrow table, or mapping from names to array-likes, of n rows
+    score : name of the column of scores: numbers, finite
+    label : name of the column of labels: booleans, or numbers in {0, 1}; rows whose label is null are left out
+    weight : name of the column of weights: numbers > 0 that count rows; None: every row counts once
+    segments : names of columns whose values tell segments apart: each is compared by itself, too
+    methods : calibrators by name; None: auto, isotonic, platt, histogram, enir, bbq and abb, with their defaults
+
+    Returns
+    -------
+    MethodComparison
+        By five folds. The scores as they are come first, as "before", if they are probabilities. O(n log n) time,
+        O(n) memory.
+
+    Raises
+    ------
+    ConfigError
+        The frame has no such column.
+    InputRejectedError
+        Columns of other values; fewer than ten rows of a label.
+
+    Examples
+    --------
+    >>> import logcal
+    >>> frame = {"score": [0.1, 0.2, 0.8, 0.9] * 50, "label": [0, 0, 1, 1] * 49 + [1, 1, 0, 0]}
+    >>> logcal.compare(frame, methods={"platt": logcal.Platt()}).best
+    'platt'
+    """
+    names = (segments,) if isinstance(segments, str) else tuple(segments)
+    columns = {name: _column(frame, name) for name in (score, label, weight, *names) if name is not None}
+    chosen = _defaults() if methods is None else methods
+    values = [None if weight is None else columns[weight], *(columns[name] for name in names)]
+    try:
+        labels, scores, weights, *keys = labelled(columns[label], columns[score], *values)
+        suited, notes = suitable(chosen, float(np.min(scores)), float(np.max(scores)))
+        if not suited:
+            raise ConfigError(f"methods: no method is left; {notes[-1]}")
+        found = cross_validate(collapse(scores, labels, weights), suited, folds=_FOLDS)
+    except (TypeError, ValueError) as error:
+        raise InputRejectedError(f"the rows do not suit the comparison: {error}") from None
+    own: dict[tuple[Any, ...], CrossValidation] = {}
+    too_few = []
+    for key, rows in _groups(keys):
+        in_segment = [
+            None if column is None else np.asarray(column)[rows] for column in (scores, labels, weights)
+        ]
+        part = collapse(*in_segment)
+        positives, total = part.positives.sum(), part.weight.sum()
+        if min(positives, total - positives) < 2 * _FOLDS:
+            too_few.append(key)
+        else:
+            own[key] = cross_validate(part, suited, folds=_FOLDS)
+    return MethodComparison(found, own, tuple(too_few), tuple(notes))
+
+
+def _defaults() -> dict[str, Calibrator]:
+    return {name: getattr(calibrators, cls)() for name, cls in calibrators.COMPARED.items()}
+
+
+def _column(frame: Any, name: str) -> Any:
+    try:
+        return np.asarray(frame[name])
+    except (KeyError, pa.ArrowInvalid):
+        raise ConfigError(f"expected a frame with the column '{name}', found none: name another") from None
+
+
+def _groups(columns: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
+    """The rows of each combination of values, in order of the values."""
+    if not columns:
+        return []
+    encoded = [pa.array(column, from_pandas=True).dictionary_encode("encode") for column in columns]
+    codes = np.stack([column.indices.to_numpy(zero_copy_only=False) for column in encoded])
+    kinds, owner = np.unique(codes, axis=1, return_inverse=True)
+    order = np.argsort(owner, kind="stable")
+    bounds = np.searchsorted(owner[order], np.arange(kinds.shape[1] + 1))
+    values = [column.dictionary.to_pylist() for column in encoded]
+    keys = [tuple(value[code] for value, code in zip(values, kind, strict=True)) for kind in kinds.T]
+    found = [(key, order[bounds[i] : bounds[i + 1]]) for i, key in enumerate(keys)]
+    return sorted(found, key=lambda pair: [(value is None, str(value)) for value in pair[0]])
+
+
+def suitable(
+    chosen: Mapping[str, Calibrator], lowest: float, highest: float
+) -> tuple[dict[str, Calibrator], list[str]]:
+    """The methods that scores of this range can have, and a note of each that they cannot."""
+    if 0 <= lowest <= highest <= 1:
+        return dict(chosen), []
+    notes = [
+        f"{name} was left out: it needs scores in [0, 1], found {lowest:g} to {highest:g}"
+        for name in NEEDS_PROBABILITIES
+        if name in chosen
+    ]
+    return {name: one for name, one in chosen.items() if name not in NEEDS_PROBABILITIES}, notes
+
+
+def label_of(name: str) -> str:
+    """A method's name for people."""
+    return "no calibration" if name == RAW else name
+
+
+def comparison_headline(found: CrossValidation) -> str:
+    """Name the method with the lowest log loss and those that are not measurably different, in one sentence."""
+    best = found.best("log_loss")
+    if best is None:
+        return "No method has a finite log loss: each gave probability 0 to a label that occurred."
+    near = [method.name for method in found.methods if method.name != best and _is_near(method)]
+    loss = next(m for m in found.methods if m.name == best).estimates["log_loss"].mean
+    said = f"{label_of(best)} has the lowest held-out log loss ({loss:.4f})"
+    if not near:
+        return f"{said}; every other method is measurably worse."
+    names = f"{', '.join(near[:-1])} and {near[-1]} are" if len(near) > 1 else f"{near[0]} is"
+    return f"{said}; {names} not measurably different."
+
+
+def _is_near(method: MethodResult) -> bool:
+    """Whether the excess is within two of its standard errors."""
+    estimate = method.estimates["log_loss"]
+    if estimate.excess is None or estimate.excess_error is None or method.name == RAW:
+        return False
+    return estimate.excess <= 2 * estimate.excess_error
+
+
+def comparison_lines(found: CrossValidation) -> list[str]:
+    """A row a method, with standard errors; the best of each measure has a star."""
+    width = max(len(method.name) for method in found.methods)
+    best = {measure: found.best(measure) for measure in SHOWN}
+    lines = [f"{'':{width}}" + "".join(f"{label:>20}" for label in SHOWN.values())]
+    for method in found.methods:
+        cells = []
+        for measure in SHOWN:
+            estimate = method.estimates[measure]
+            star = "*" if best[measure] == method.name else ""
+            if estimate.mean is None:
+                cells.append("–")
+            elif math.isinf(estimate.mean):
+                cells.append("infinite")
+            else:
+                error = "" if estimate.error is None else f" ±{estimate.error:.4f}"
+                cells.append(f"{star}{estimate.mean:.4f}{error}")
+        lines.append(f"{method.name:{width}}" + "".join(f"{cell:>20}" for cell in cells))
+    return lines

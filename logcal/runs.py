@@ -1,0 +1,184 @@
+"""Jobs from Python: `run` and `graph`.
+
+They stand in this package since no other name of ours is safe from a user's, who may well have a `jobs`. What they call
+is in `jobs`, above: an arrow upward, which the contracts in pyproject.toml name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logcal import errors, own_packages
+from logcal.errors import ConfigError, LogcalError
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from distributed import Client
+
+_PLACES = ("path", "report", "lookup_path", "history", "log")
+"""Facts that say where a job's result is, the first of which counts."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of a job.
+
+    Attributes
+    ----------
+    job : name of the job
+    path : path or URL of what it wrote: a lookup table, a scored log, a report, a generated log
+    version : name of the table's version, made or used; None without a table
+    facts : all that the command prints with --json
+    """
+
+    job: str
+    path: str | None
+    version: str | None
+    facts: dict[str, Any] = field(repr=False)
+
+
+def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None = None) -> Outcome:
+    """Run a job, as the command `logcal` does.
+
+    Parameters
+    ----------
+    job : 'fit', 'score', 'evaluate', 'compare', 'monitor', 'generate', 'follow' or 'demo'
+    config : its configuration: a mapping of sections, or the path of a YAML file. What only other jobs know is passed
+        over, so that one serves all.
+    client : `distributed.Client`, optional
+        Its cluster does the work, in place of the section `cluster`, of which `memory` still says what a task may take.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    ConfigError, InputRejectedError, CheckFailedError, TemporaryError
+        As the command ends with 2, 3, 4 and 75.
+    NothingToDoError
+        The same inputs and configuration were published before.
+
+    Notes
+    -----
+    Where a program has its own package called `jobs`, `pipeline` or `calibrators`, the job runs in a process of its
+    own, which meets only ours.
+
+    Examples
+    --------
+    >>> import logcal
+    >>> log, store = {"path": "log/"}, {"path": "store", "table": "ads"}
+    >>> logcal.run("fit", {"log": log, "store": store}).version                     # doctest: +SKIP
+    '000001-5c1d9f0a7b32'
+    """
+    if _foreign() is not None:
+        return _elsewhere(job, config, client)
+    from jobs import interface
+
+    return _outcome(job, interface.run(job, config, client).summary)
+
+
+def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
+    """Make a job a `dask.delayed.Delayed`, to be computed inside another Dask program with any scheduler.
+
+    Parameters
+    ----------
+    job : 'fit'; the other jobs' results are files
+    config : as in `run`. `store` is not needed, and `cluster.memory` alone is used of `cluster`.
+
+    Returns
+    -------
+    Delayed
+        Of a `logcal.lookup_table.LookupTable`, or with log.segment of a `SegmentedLookup`: the maps, and the facts of
+        their making. Nothing is published, and of a window no day is kept. All workers must see `scratch`, where the
+        sorted rows go; the folder there is this process's and goes with it. What depends on the rows runs in the last
+        task, one after the other: passes after the first, which some methods need, and segments larger than a task or
+        that borrow strength.
+
+    Raises
+    ------
+    ConfigError, InputRejectedError
+        As the job: now for what footers tell, otherwise when it is computed. Also where the program has a package
+        called `jobs`, `pipeline` or `calibrators`.
+    """
+    if (other := _foreign()) is not None:
+        raise ConfigError(
+            f"expected logcal's own packages in a program that computes its graphs, found {other}: rename that, or use "
+            "logcal.run"
+        )
+    from jobs import interface
+
+    return interface.graph(job, config)
+
+
+def _foreign() -> str | None:
+    """Another package under a name of ours that this process has imported, or would; None where there is none."""
+    root = Path(__file__).parents[1]
+    for name in own_packages.NAMES:
+        spec = importlib.util.find_spec(name)
+        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+        if not any(place and Path(place).is_relative_to(root) for place in places):
+            return f"{name} at {places[0] if places else 'no place'}"
+    return None
+
+
+def _outcome(job: str, facts: dict[str, Any]) -> Outcome:
+    path = next((facts[key] for key in _PLACES if facts.get(key)), None)
+    return Outcome(job, path, facts.get("version"), facts)
+
+
+def _elsewhere(job: str, config: Mapping[str, Any] | str | Path, client: Client | None) -> Outcome:
+    """Run a job in a process of its own."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        if not isinstance(config, (str, Path)):
+            json.dump(config, file, default=str)
+            file.flush()
+            config = file.name
+        command = [sys.executable, "-m", "logcal", job, "--config", str(config), "--json"]
+        command += [] if client is None else _settings(client)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    found = json.loads(done.stdout or "{}")
+    if done.returncode == 0:
+        return _outcome(job, found)
+    raise _KINDS.get(done.returncode, LogcalError)(
+        found.get("error", f"`logcal {job}` ended with {done.returncode}")
+    )
+
+
+_KINDS = {
+    kind.exit_code: kind
+    for kind in (
+        errors.ConfigError,
+        errors.InputRejectedError,
+        errors.CheckFailedError,
+        errors.TemporaryError,
+        errors.NothingToDoError,
+    )
+}
+"""By exit code."""
+
+
+def _settings(client: Client) -> list[str]:
+    """The section `cluster` of a client's scheduler."""
+    address, security = client.scheduler.address, client.security
+    if address.startswith("inproc:"):
+        raise ConfigError(
+            f"client: expected one of a scheduler that other processes reach, found {address}: start it with "
+            "processes=True"
+        )
+    cluster = {"kind": "address", "address": address, "arguments": {}}
+    if security is not None and security.tls_ca_file:
+        cluster["security"] = {
+            "ca_file": security.tls_ca_file,
+            "cert_file": security.tls_client_cert,
+            "key_file": security.tls_client_key,
+        }
+    return ["--set", f"cluster={json.dumps(cluster)}"]
