@@ -29,8 +29,9 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
     """Run a job as its command does, record included: see `logcal.run`."""
     if job not in JOBS:
         raise ConfigError(f"job: expected one of {', '.join(JOBS)}, found {job!r}")
-    given = isinstance(config, (str, Path))
-    values = read_values([config], []) if given else Values(copy.deepcopy(dict(config)))
+    values = (
+        read_values([config], []) if isinstance(config, (str, Path)) else Values(copy.deepcopy(dict(config)))
+    )
     loaded = load_values(JOBS[job].config_class(), values)
     attempt, code = Attempt(job), BUG
     try:
