@@ -136,10 +136,8 @@ def compare(
     own: dict[tuple[Any, ...], CrossValidation] = {}
     too_few = []
     for key, rows in _groups(keys):
-        in_segment = [
-            None if column is None else np.asarray(column)[rows] for column in (scores, labels, weights)
-        ]
-        part = collapse(*in_segment)
+        own_weights = None if weights is None else np.asarray(weights)[rows]
+        part = collapse(np.asarray(scores)[rows], np.asarray(labels)[rows], own_weights)
         positives, total = part.positives.sum(), part.weight.sum()
         if min(positives, total - positives) < 2 * _FOLDS:
             too_few.append(key)
