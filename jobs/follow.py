@@ -28,6 +28,7 @@ from logcal.errors import (
 from pipeline.execution import Executor
 from pipeline.files.folders import check_writable
 from pipeline.files.output import Output
+from pipeline.files.secrets import without_secrets
 from pipeline.follow.arrivals import Limits, compare, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
@@ -139,6 +140,7 @@ class Prepared:
         totals = Totals(config.store.table, self.places.target_root)
         told = Telling(config, self.places, self.ledger, self.store, totals, refits)
         totals.add(follower.start())
+        self._say()
         if config.follow.retry is not None:
             follower.retry(config.follow.retry)
         if self._current() is None and refits.due():
@@ -148,9 +150,30 @@ class Prepared:
                 self._once(follower, totals, refits, told)
             else:
                 self._until_stopped(follower, totals, refits, told)
+        except KeyboardInterrupt:
+            left = (
+                f"{follower.pending:,} pending: the next run scores them"
+                if follower.pending
+                else "nothing pending"
+            )
+            raise KeyboardInterrupt(f"stopped after {totals.files:,} files; {left}") from None
         finally:
             told.tell(last=True)
         return totals.outcome(refits.count)
+
+    def _say(self) -> None:
+        """What is watched, with which table, and how it ends."""
+        follow = self.config.follow
+        until = "once" if follow.once else f"every {follow.poll}, for {follow.lifetime} or until Ctrl-C"
+        log.info(
+            "following %s %s: scored with table '%s', version %s, into %s; %s files are scored already",
+            without_secrets(self.places.root),
+            until,
+            self.config.store.table,
+            self._current() or "none yet",
+            without_secrets(self.places.target_root),
+            f"{len(self.ledger.files):,}",
+        )
 
     def _announce(self) -> None:
         """So that the table's versions are not removed that this stream has begun batches with."""

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from pipeline.execution import Executor
 
+SCRATCH = "scratch ("
+"""How a line begins that says what is written to scratch space."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -23,6 +26,11 @@ class Plan:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def places(self) -> list[str]:
+        """What is written and stays."""
+        return [line for line in self.writes if not line.startswith(SCRATCH)]
 
     def lines(self) -> list[str]:
         """For people."""

@@ -182,7 +182,7 @@ class Attempt:
                 "path": list(_paths(log_section)),
                 **{key: facts[key] for key in ("files", "rows", "bytes") if key in facts},
             },
-            "outputs": [] if self.plan is None or code else list(self.plan.writes),
+            "outputs": [] if self.plan is None or code else self.plan.places,
             "rows": {key: known[key] for key in _ROWS if isinstance(known.get(key), int)},
             "measures": _measures(summary),
             "result": summary,

@@ -9,6 +9,7 @@ from typing import Any
 
 from jobs.config.jobs import DataConfig
 from jobs.config.sections import LogConfig, WindowConfig
+from jobs.outcome import SCRATCH
 from logcal.errors import ConfigError
 from pipeline.files.output import Output
 from pipeline.log.logs import Columns, Log, open_log
@@ -258,4 +259,4 @@ def facts_of(log: Log) -> dict[str, Any]:
 
 def scratch_line(config: Any, needed: int) -> str:
     """What a plan says of the scratch space that is written to."""
-    return f"scratch ({config.scratch or 'temporary folder'}): up to {needed:,} bytes, removed after"
+    return f"{SCRATCH}{config.scratch or 'temporary folder'}): up to {needed:,} bytes, removed after"

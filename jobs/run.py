@@ -188,8 +188,9 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
             action()
     except LogcalError as error:
         return _fail(name, str(error), error.exit_code, as_json, attempt)
-    except KeyboardInterrupt:
-        return _fail(name, "interrupted; nothing was published", interrupts.exit_code(), as_json, attempt)
+    except KeyboardInterrupt as stop:
+        said = str(stop) or "interrupted; nothing was published"
+        return _fail(name, said, interrupts.exit_code(), as_json, attempt)
     except BrokenPipeError:
         # Whoever read stdout has gone: the job itself is done.
         _silence_stdout()

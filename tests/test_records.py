@@ -3,11 +3,12 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from jobs import prometheus
+from jobs import lineage, prometheus
 
 
 @pytest.fixture
@@ -212,7 +213,9 @@ def events(path):
 
 
 def test_events_in_a_file(fitted, call):
-    pytest.importorskip("openlineage.client")
+    event_v2 = pytest.importorskip("openlineage.client.event_v2")
+    from openlineage.client.serde import Serde
+
     path = fitted.root / "events.jsonl"
     call("evaluate", f"record.openlineage={path}").expect(0)
     call("evaluate", f"record.openlineage={path}").expect(99)
@@ -230,8 +233,42 @@ def test_events_in_a_file(fitted, call):
     ]
     assert found[0]["run"]["runId"] == found[1]["run"]["runId"] != found[2]["run"]["runId"]
     assert found[1]["job"]["name"] == "evaluate.ads"
-    assert [data["name"] for data in found[1]["inputs"]] == [str(fitted.log)]
-    assert str(fitted.output) in [data["name"] for data in found[1]["outputs"]]
+    own = str(fitted.store / "ads")
+    assert [data["name"] for data in found[1]["inputs"]] == [str(fitted.log), own]
+    assert [data["name"] for data in found[1]["outputs"]] == [str(fitted.output)]
+    path.unlink()
+    call("fit", "calibrator.method=platt", f"record.openlineage={path}").expect(0)
+    [_, done] = events(path)
+    assert [data["name"] for data in done["inputs"] + done["outputs"]] == [str(fitted.log), own]
+    # Its own classes take them as they are written, and check identifiers, instants and URLs.
+    for event in [*found, done]:
+        sides = {
+            key: [kind(**data) for data in event[key]]
+            for key, kind in (("inputs", event_v2.InputDataset), ("outputs", event_v2.OutputDataset))
+        }
+        again = event_v2.RunEvent(
+            eventTime=event["eventTime"],
+            producer=event["producer"],
+            run=event_v2.Run(**event["run"]),
+            job=event_v2.Job(**event["job"]),
+            eventType=event_v2.RunState(event["eventType"]),
+            **sides,
+        )
+        assert json.loads(Serde.to_json(again)) == event
+        assert {data["namespace"] for data in event["inputs"] + event["outputs"]} <= {"file"}
+
+
+def test_datasets_have_the_names_that_openlineage_gives_them():
+    naming = pytest.importorskip("openlineage.client.naming.dataset")
+    for path, name in {
+        "s3://ads/log/date=*/": naming.S3("ads", "log"),
+        "s3a://ads/a/b.parquet": naming.S3("ads", "a/b.parquet"),
+        "gcs://ads/log/": naming.GCS("ads", "log"),
+        "/data/log/*.parquet": naming.LocalFileSystem("/data/log"),
+        "file:///data/log": naming.LocalFileSystem("/data/log"),
+        "log/": naming.LocalFileSystem(str(Path("log").absolute())),
+    }.items():
+        assert lineage._dataset(path) == (name.get_namespace(), name.get_name())
 
 
 class Receiver(BaseHTTPRequestHandler):

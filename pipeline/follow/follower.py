@@ -103,6 +103,10 @@ class Follower:
     current : the name of the table's current version; None where there is none yet
     executor : where tasks run
     holder : the right to write
+
+    Attributes
+    ----------
+    pending : files that have been found and not been scored
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class Follower:
         self.current = current
         self.executor = executor
         self.holder = holder
+        self.pending = 0
         self._listed_whole: float | None = None
         self._retry: dict[str, tuple[Source, float, float]] = {}
 
@@ -214,6 +219,7 @@ class Follower:
         return self._carry_out(batch, started, len(change.new) - len(files))
 
     def _carry_out(self, batch: Batch, started: float, left: int) -> Report:
+        self.pending = len(batch.files) + left
         scoring = self.scoring(batch.version)
         outcomes: list[Outcome] = []
         if batch.files:
@@ -240,6 +246,7 @@ class Follower:
             raise TemporaryError(
                 f"{self.ledger.root}: another follower ended batch {batch.number}: it goes on, this one ends"
             )
+        self.pending = left
         if self.ledger.due:
             self.ledger.compact()
             self._forget_old()
