@@ -1,12 +1,13 @@
 """Weeks of an ordinary log with bad days in it: what goes live, when the cure of a drift does, and what is refused.
 
-    python benchmarks/operation.py judged --rows 20000 --repeats 40     # days compared with one another, no commands
-    python benchmarks/operation.py live --rows 20000                    # `logcal fit` every day, as shipped
+    python benchmarks/operation.py bad --rows 20000            # each kind of bad day, and the next day
+    python benchmarks/operation.py drift --rows 20000          # a lasting drift of 0.7 log-odds
+    python benchmarks/operation.py people --rows 20000         # three bad days, a bad first day, an announced model
+    python benchmarks/operation.py ordinary --days 500 --sd 0.1    # fits refused, and days set aside wrongly
 
 The days are those of tests/simulated_days.py: about 11 % positives, scores that are no probabilities, rows that vary by
-5 %. `judged` counts days that are set aside wrongly, by the size of day effects, bad days that are caught, and when a
-lasting drift of 0.7 log-odds comes in. `live` runs the command day by day on hive folders with a window of 7 days and
-otherwise default settings, and reads the published manifests.
+5 %. Every fit is the job `fit` with a window of 7 days and otherwise default settings, on hive folders; what is counted
+is read from the published manifests.
 """
 
 from __future__ import annotations
@@ -14,139 +15,196 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
-import subprocess
+import logging
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _measure import logcal, print_machine
+from _measure import print_machine
+
+import logcal
+from jobs import days
+from logcal.errors import LogcalError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from simulated_days import KINDS, simulated_day
 
-from pipeline.sort.day_profiles import Profile
-from pipeline.sort.suspect_days import DayFacts, suspect_days
-
-WINDOW, BAD, DRIFT = 7, 9, 0.7
+WINDOW, BAD, DRIFT, WEEK_SD = 7, 9, 0.7, 0.2
 FIRST = dt.date(2026, 3, 2)
 
 
-def facts(number, kind=None, **more):
-    """A day as it is compared."""
-    score, label, known = simulated_day(number, kind, **more)
-    profile = Profile.of(score[known], np.ones(int(known.sum())), label[known].astype(float))
-    return DayFacts(number, score.size, int((~known).sum()), 0, profile)
+def date(number: int) -> str:
+    """A day's date."""
+    return str(FIRST + dt.timedelta(number))
 
 
-def aside(days, last):
-    """Days of the window that ends with one, that are set aside."""
-    return [finding.day for finding in suspect_days(days[max(0, last - WINDOW + 1) : last + 1])]
+class Operation:
+    """A log, its store, and a fit a day."""
+
+    def __init__(self, root: Path, rows: int, seed: int, sd: float = 0.0, week_sd: float = 0.0) -> None:
+        self.log, self.store = root / "log", root / "store"
+        self.spread = {"rows": rows, "seed": seed, "day_sd": sd, "week_sd": week_sd}
+
+    def write(self, number: int, kind: str | None = None, drift: float = 0.0) -> None:
+        """A day's file."""
+        score, label, known = simulated_day(number, kind, drift=drift, **self.spread)
+        folder = self.log / f"date={date(number)}"
+        folder.mkdir(parents=True)
+        table = pa.table({"score": score, "label": pa.array(label.astype(np.int8), mask=~known)})
+        pq.write_table(table, folder / "a.parquet")
+
+    def fit(self, number: int, kind: str | None = None, drift: float = 0.0) -> int:
+        """Write a day and run its fit; the exit code that the command would have."""
+        self.write(number, kind, drift)
+        return self.run()
+
+    def run(self) -> int:
+        """Run the fit."""
+        try:
+            logcal.run(
+                "fit",
+                {
+                    "log": {"path": str(self.log)},
+                    "store": {"path": str(self.store), "table": "t"},
+                    "window": {"column": "date", "last": f"{WINDOW}d"},
+                    "retention": {"versions": 2},
+                    "record": {"path": "none"},
+                },
+            )
+        except LogcalError as error:
+            return error.exit_code
+        return 0
+
+    def window(self) -> dict:
+        """The window of the live version, as its manifest has it."""
+        current = (self.store / "t" / "CURRENT").read_text().strip()
+        return json.loads((self.store / "t" / "versions" / current / "manifest.json").read_text())["window"]
+
+    def used(self) -> set[str]:
+        """Days that the live version was fitted to."""
+        if not (self.store / "t" / "CURRENT").exists():
+            return set()
+        window = self.window()
+        out = {day["day"] for day in [*window.get("days_set_aside", ()), *window.get("days_excluded", ())]}
+        return {day["day"] for day in window["days"] if day["rows_used"]} - out
+
+    def forget(self, number: int) -> None:
+        """Remove a day's file."""
+        shutil.rmtree(self.log / f"date={date(number)}", ignore_errors=True)
 
 
-def judged(rows: int, repeats: int) -> None:
-    """Days compared with one another."""
-    for day_sd, week_sd in ((0.0, 0.0), (0.1, 0.2), (0.3, 0.2)):
-        wrong = count = 0
-        for seed in range(repeats):
-            days = [facts(n, rows=rows, day_sd=day_sd, week_sd=week_sd, seed=seed) for n in range(24)]
-            for last in range(4, 24):
-                wrong += last in aside(days, last)
-                count += 1
-        print(f"day effects {day_sd}, weekdays {week_sd}: {wrong} of {count} new days set aside wrongly")
-    for day_sd, week_sd in ((0.0, 0.0), (0.1, 0.2)):
-        print(f"day effects {day_sd}, weekdays {week_sd}, of {repeats}:")
-        for kind in KINDS:
-            caught = next_day = 0
-            for seed in range(repeats):
-                more = {"rows": rows, "day_sd": day_sd, "week_sd": week_sd, "seed": seed}
-                days = [facts(n, kind if n == BAD else None, **more) for n in range(BAD + 2)]
-                caught += BAD in aside(days, BAD)
-                next_day += aside(days, BAD + 1) == [BAD]
-            print(f"  {kind:18s} caught {caught:3d}, the next day used without it {next_day:3d}")
-        late = []
-        for seed in range(repeats):
-            more = {"rows": rows, "day_sd": day_sd, "week_sd": week_sd, "seed": seed}
-            days = [facts(n, drift=DRIFT * (n >= 10), **more) for n in range(16)]
-            late.append(next(last for last in range(10, 16) if not {10, last} & set(aside(days, last))))
-        print(
-            f"  drift of {DRIFT} from day 10 is used on day {sorted(late)[len(late) // 2]} (median), {max(late)} (last)"
-        )
+@contextmanager
+def begun(rows: int, seed: int, until: int) -> Iterator[Path]:
+    """A folder with an operation of ordinary days before one."""
+    with tempfile.TemporaryDirectory() as place:
+        operation = Operation(Path(place, "begun"), rows, seed)
+        for number in range(max(0, until - WINDOW - 1), until - 2):
+            operation.write(number)
+        for number in range(until - 2, until):
+            operation.fit(number)
+        yield Path(place)
 
 
-def write_day(log: Path, number: int, kind: str | None, rows: int, drift: float = 0.0) -> None:
-    """A day's file."""
-    score, label, known = simulated_day(number, kind, rows=rows, day_sd=0.0, drift=drift)
-    folder = log / f"date={FIRST + dt.timedelta(number)}"
-    folder.mkdir(parents=True)
-    pq.write_table(
-        pa.table({"score": score, "label": pa.array(label.astype(np.int8), mask=~known)}),
-        folder / "a.parquet",
-    )
+def branch(place: Path, rows: int, seed: int) -> Operation:
+    """A copy of it, to go on from."""
+    shutil.rmtree(place / "branch", ignore_errors=True)
+    shutil.copytree(place / "begun" / "store", place / "branch" / "store")
+    shutil.copytree(place / "begun" / "log", place / "branch" / "log", copy_function=hard_link)
+    return Operation(place / "branch", rows, seed)
 
 
-def fit(log: Path, store: Path) -> tuple[int, dict]:
-    """Run the day's fit; its exit code, and the manifest of the version that is live."""
-    command = logcal(
-        "fit",
-        f"log.path={log}",
-        f"store.path={store}",
-        "store.table=t",
-        "window.column=date",
-        f"window.last={WINDOW}d",
-    )
-    code = subprocess.run(command, check=False, capture_output=True, text=True).returncode
-    current = (store / "t" / "CURRENT").read_text().strip()
-    return code, json.loads((store / "t" / "versions" / current / "manifest.json").read_text())
+def hard_link(source: str, target: str) -> None:
+    """Files of the log are the same, so that days stay sorted."""
+    Path(target).hardlink_to(source)
 
 
-def fitted_days(manifest: dict) -> set[str]:
-    """Days that the live version was fitted to."""
-    window = manifest["window"]
-    out = {day["day"] for day in [*window.get("days_set_aside", ()), *window.get("days_excluded", ())]}
-    return {day["day"] for day in window["days"]} - out
-
-
-def live(rows: int) -> None:
-    """Fits day by day."""
+def bad(rows: int, seed: int) -> None:
+    """Each kind of bad day after nine ordinary ones, and the ordinary day after it."""
     kept_out = healthy = 0
-    bad_day = str(FIRST + dt.timedelta(BAD))
+    with begun(rows, seed, BAD) as place:
+        for kind in KINDS:
+            operation = branch(place, rows, seed)
+            code = operation.fit(BAD, kind)
+            out = date(BAD) not in operation.used()
+            after = operation.fit(BAD + 1)
+            used = operation.used()
+            sound = date(BAD + 1) in used and date(BAD) not in used
+            kept_out, healthy = kept_out + out, healthy + sound
+            print(f"{kind:18s} exit {code} kept out {out!s:5s} next day exit {after} live without it {sound}")
+    print(f"kept out {kept_out} of {len(KINDS)}; next healthy day live without it {healthy} of {len(KINDS)}")
+
+
+def drift(rows: int, seed: int) -> None:
+    """A lasting drift from day 10."""
+    with begun(rows, seed, 10) as place:
+        operation = branch(place, rows, seed)
+        for number in range(10, 17):
+            code = operation.fit(number, drift=DRIFT)
+            live = max(operation.used())
+            print(f"drift of {DRIFT} from day 10: day {number} exit {code}, live until {live}")
+            if live == date(number):
+                break
+
+
+def people(rows: int, seed: int) -> None:
+    """What a person would do: three bad days in a row, a bad first day, a new model that is announced."""
+    with begun(rows, seed, BAD) as place:
+        for kind in KINDS:
+            operation = branch(place, rows, seed)
+            codes = [operation.fit(BAD + i, kind) for i in range(3)]
+            among = sorted({date(BAD + i) for i in range(3)} & operation.used())
+            codes.append(operation.fit(BAD + 3))
+            later = sorted({date(BAD + i) for i in range(3)} & operation.used())
+            new = date(BAD + 3) in operation.used()
+            print(
+                f"three days of {kind:18s} exits {codes} used {len(among)}, then {len(later)}; next live {new}"
+            )
+        operation = branch(place, rows, seed)
+        new = [date(number) for number in range(BAD, BAD + 5)]
+        for number in range(BAD, BAD + 5):
+            code = operation.fit(number, "another model")
+            if number == BAD:
+                days.change(str(operation.store), "t", date(BAD), "include", "the new model, as announced")
+                code = operation.run()
+            live = len(operation.used() & set(new))
+            print(f"announced model, day {number} exit {code}, live with {live} of its days")
     for kind in KINDS:
         with tempfile.TemporaryDirectory() as place:
-            log, store = Path(place, "log"), Path(place, "store")
-            for number in range(BAD - 1):
-                write_day(log, number, None, rows)
-            fit(log, store)
-            write_day(log, BAD - 1, None, rows)
-            fit(log, store)
-            write_day(log, BAD, kind, rows)
-            code, manifest = fit(log, store)
-            out = bad_day not in fitted_days(manifest)
-            write_day(log, BAD + 1, None, rows)
-            after, manifest = fit(log, store)
-            used = fitted_days(manifest)
-            sound = str(FIRST + dt.timedelta(BAD + 1)) in used and bad_day not in used
-            kept_out += out
-            healthy += sound
-            print(
-                f"{kind:18s} exit {code:2d} kept out {out!s:5s} next day exit {after} live without it {sound}"
-            )
-    print(
-        f"kept out of the live table: {kept_out} of {len(KINDS)}; the next healthy day goes live: {healthy}"
-    )
+            operation = Operation(Path(place), rows, seed)
+            codes, free = [operation.fit(0, kind)], None
+            for number in range(1, 6):
+                codes.append(operation.fit(number))
+                used = operation.used()
+                if free is None and date(number) in used and date(0) not in used:
+                    free = number
+            print(f"first day of {kind:18s} exits {codes}, live without it from day {free}")
+
+
+def ordinary(rows: int, seed: int, count: int, sd: float) -> None:
+    """Ordinary days that vary: fits refused, and new days set aside."""
+    refused = aside = fits = 0
     with tempfile.TemporaryDirectory() as place:
-        log, store = Path(place, "log"), Path(place, "store")
-        for number in range(9):
-            write_day(log, number, None, rows)
-        for number in range(9, 16):
-            write_day(log, number, None, rows, drift=DRIFT * (number >= 10))
-            code, manifest = fit(log, store)
-            used = sorted(fitted_days(manifest))
-            print(f"drift of {DRIFT} from day 10: day {number} exit {code} live until {used[-1]}")
-            if number > 10 and used[-1] == str(FIRST + dt.timedelta(number)):
-                break
+        operation = Operation(Path(place), rows, seed, sd, WEEK_SD)
+        for number in range(4):
+            operation.write(number)
+        for number in range(4, 4 + count):
+            code = operation.fit(number)
+            fits += 1
+            refused += code != 0
+            if code == 0:
+                aside += date(number) in {day["day"] for day in operation.window().get("days_set_aside", ())}
+            elif code != 4:
+                print(f"day {number}: exit {code}")
+            operation.forget(number - WINDOW)
+    print(
+        f"sd {sd}, weekdays {WEEK_SD}, seed {seed}: of {fits} fits {refused} refused, {aside} new days set aside"
+    )
 
 
 def main() -> None:
@@ -154,15 +212,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["judged", "live"])
+    parser.add_argument("what", choices=["bad", "drift", "people", "ordinary"])
     parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--days", type=int, default=100)
+    parser.add_argument("--sd", type=float, default=0.1)
     options = parser.parse_args()
+    logging.getLogger("logcal").setLevel(logging.ERROR)
     print_machine()
-    if options.what == "judged":
-        judged(options.rows, options.repeats)
+    if options.what == "ordinary":
+        ordinary(options.rows, options.seed, options.days, options.sd)
     else:
-        live(options.rows)
+        {"bad": bad, "drift": drift, "people": people}[options.what](options.rows, options.seed)
 
 
 if __name__ == "__main__":

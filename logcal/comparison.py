@@ -34,7 +34,7 @@ SHOWN = {
 class MethodComparison:
     """Comparison of calibration methods; printed, it is a table with standard errors.
 
-    Attributes
+    Parameters
     ----------
     all_rows : CrossValidation
         Of all rows together.
@@ -57,7 +57,14 @@ class MethodComparison:
         return self.all_rows.best("log_loss")
 
     def table(self) -> pa.Table:
-        """A row a method, and a segment: segment, method, rows, and each measure with its standard error."""
+        """Arrow table of the estimates.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row a method and a segment: segment (null for all rows), method, rows, and each measure with its standard
+            error.
+        """
         rows = []
         for key, found in [((), self.all_rows), *self.segments.items()]:
             for method in found.methods:

@@ -31,7 +31,7 @@ _PLACES = ("path", "report", "lookup_path", "history", "log")
 class Outcome:
     """Outcome of a job.
 
-    Attributes
+    Parameters
     ----------
     job : name of the job
     path : path or URL of what it wrote: a lookup table, a scored log, a report, a generated log

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import GateConfig
 from logcal.errors import ConfigError, InputRejectedError
@@ -139,12 +140,13 @@ def judge_held_out(
         loss = against.log_loss
         if loss.difference is not None and loss.error is not None:
             allowed = WORSE * against.uncertainty
-            if loss.difference - ABOVE_CHANCE * loss.error > allowed:
+            error = math.hypot(loss.error, _by_days(against, spread))
+            if loss.difference - ABOVE_CHANCE * error > allowed:
                 said = f"the log loss on held-out rows goes from {loss.old:.5f} to {loss.new:.5f}"
                 failed.append(
                     (
                         "holdout",
-                        f"{said} (+{loss.difference:.2g} +- {loss.error:.2g}): worse than the current version",
+                        f"{said} (+{loss.difference:.2g} +- {error:.2g}): worse than the current version",
                     )
                 )
     elif held.current and asked:
@@ -159,6 +161,16 @@ def judge_held_out(
         )
     refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
     return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
+
+
+def _by_days(against: Comparison, spread: float) -> float:
+    """Standard error of the difference of the mean log losses that comes from how much days vary.
+
+    A day whose log-odds of positives are u above the usual moves the loss of a row with the log-odds a and b in the two
+    tables by u p (1 - p) (a - b): in all, by u times the difference of the expected positives, to first order.
+    """
+    rate = against.positives / against.weight
+    return spread / max(1 - rate, 0.1) * abs(against.expected_new - against.expected_old) / against.weight
 
 
 def _unexpected(held: HeldOut, fitted_positives: float, spread: float) -> str | None:
