@@ -119,6 +119,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
             fitting.source.rule,
             live=_live(config, current),
             decisions=read_decisions(store.folder),
+            remembered=_remembered(current),
             shares=_usual_shares(current),
         )
         fitting = replace(fitting, source=replace(fitting.source, kept=kept, rule=rule))
@@ -168,6 +169,18 @@ def _usual_shares(current: Version | None) -> dict[int, float]:
         (last - dt.date.fromisoformat(day["day"])).days: day["rows_used"] / day["rows_read"]
         for day in window["days"]
         if day["day"] not in strange and day["rows_read"]
+    }
+
+
+def _remembered(current: Version | None) -> dict[str, tuple[frozenset[str], list[str]]]:
+    """Days that the current version's fit set aside for what no drift explains: their tables, and the reasons."""
+    window = (None if current is None else current.manifest.get("window")) or {}
+    tables = {day["day"]: frozenset(day["tables"]) for day in window.get("days", ())}
+    aside = window.get("days_set_aside", ())
+    return {
+        own["day"]: (tables[own["day"]], own["reasons"])
+        for own in aside
+        if own.get("final") and own["day"] in tables
     }
 
 

@@ -117,7 +117,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """What a manifest says."""
-        return {"day": day_of(self.day).isoformat(), "reasons": self.reasons}
+        return {"day": day_of(self.day).isoformat(), "reasons": self.reasons, "final": self.never}
 
 
 Predict = Callable[[Array], Array]
@@ -166,7 +166,7 @@ def suspect_days(
         if worst is None:
             break
         found[worst] = _described(worst, reasons, [day for day in left if day != worst], numbers)
-    _readmit(found, [own.day for own in known], numbers)
+    _readmit(found, [own.day for own in known], numbers, included)
     return [found[day] for day in sorted(found)]
 
 
@@ -182,6 +182,8 @@ def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
     auc, error = _auc(profile)
     if auc is not None and auc + 4 * error < 0.5:
         reasons.append(f"an AUC of {auc:.3f}: are the labels or the scores the wrong way round?")
+    if (said := _one_label(profile, [other.profile for other in others])) is not None:
+        reasons.append(said)
     if profile.cell.size == 1 and any(other.profile.cell.size > 1 for other in others):
         reasons.append("all rows have one score")
     ends = [np.abs(other.profile.score).max() for other in others if other.profile.cell.size]
@@ -196,6 +198,19 @@ def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
                 f"scores up to {largest:.4g}, on other days up to {usual:.4g}: is it another scale, such as percent?"
             )
     return reasons
+
+
+def _one_label(profile: Profile, others: Sequence[Profile]) -> str | None:
+    """What is said of a day that has rows of one label alone, where chance does not explain it."""
+    n, k = float(profile.negatives.sum()), float(profile.positives.sum())
+    total, ones = (
+        sum(float(getattr(other, name).sum()) for other in others) for name in ("weight", "positives")
+    )
+    if n + k < _FEWEST or min(n, k) > 0 or not total:
+        return None
+    missing = ones / total if k == 0 else 1 - ones / total
+    # Of so many that are expected none comes once in 500 million days.
+    return f"no row has label {int(k == 0)}" if missing * (n + k) >= _RARER else None
 
 
 def _filled(own: DayFacts) -> Array:
@@ -333,9 +348,16 @@ def _described(
     return finding
 
 
-def _readmit(found: dict[int, Finding], days: Sequence[int], numbers: Mapping[int, Seen]) -> None:
-    """Two strange days in a row that are alike are drift: both come in."""
-    alike: set[int] = set()
+def _readmit(
+    found: dict[int, Finding], days: Sequence[int], numbers: Mapping[int, Seen], included: frozenset[int]
+) -> None:
+    """Two strange days in a row that are alike are drift: both come in. So do days like one that a person let in."""
+    let_in = [day for day in days if day in included]
+    alike = {
+        day
+        for day in found
+        if any(all(_like(number, day, one, numbers) for number in NUMBERS) for one in let_in)
+    }
     for one, two in pairwise(days):
         both = [found.get(one), found.get(two)]
         if any(finding is None or finding.never for finding in both):
@@ -363,6 +385,7 @@ class DayRule:
     suspect : what becomes of a strange day: 'set_aside', 'refuse' or 'use'
     live : the live table's probabilities of scores; None: there is none that fits the log
     decisions : of persons, by day such as 2026-01-31; they hold for a day as it was then
+    remembered : days that the live table's fit set aside for what no drift explains: their tables and the reasons
     shares : usual share of the rows with a label, by age: days before the last day; where an earlier fit tells it
     weighted : whether rows have weights
     by_age : whether rows wait for labels to come as long as they are young, whatever has come: that is no fault
@@ -372,6 +395,7 @@ class DayRule:
     suspect: str = USE
     live: Predictor | None = None
     decisions: Mapping[str, Decision] = field(default_factory=dict)
+    remembered: Mapping[str, tuple[frozenset[str], list[str]]] = field(default_factory=dict)
     shares: Mapping[int, float] = field(default_factory=dict)
     weighted: bool = False
     by_age: bool = False
@@ -434,7 +458,20 @@ def suspects(
         usual = rule.shares.get(max(own) - day, 1.0)
         days.append(DayFacts(day, rows, waiting, unusable, total, rule.weighted, usual))
     included = frozenset(rule.decided(tables, INCLUDE))
-    found = suspect_days(days, rule.live, included=included)
+    known = [
+        Finding(day, rule.remembered[name][1], never=True)
+        for day, parts in own.items()
+        if day not in included
+        and (name := day_of(day).isoformat()) in rule.remembered
+        and rule.remembered[name][0] == {table.content for table, _ in parts}
+    ]
+    aside = {finding.day for finding in known}
+    fresh = [one for one in days if one.day not in aside]
+    if not any(one.rows for one in fresh):
+        # What no drift explains has lasted for a whole window: then it is what days are like.
+        known, fresh = [], days
+    found = suspect_days(fresh, rule.live, included=included)
+    found = sorted([*known, *found], key=lambda finding: finding.day)
     if found and rule.suspect == REFUSE:
         raise InputRejectedError(
             f"window.suspect_days is refuse: {in_words(found)}; mend the day's files, or decide with `logcal days`"
