@@ -4,16 +4,19 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_days import KINDS, simulated_day
 
+import logcal
 from jobs.days import change, list_days
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.folders import Folder
 from pipeline.sort.day_profiles import Profile, cell_of, middle_of
-from pipeline.sort.suspect_days import DayFacts, suspect_days
+from pipeline.sort.suspect_days import DayFacts, Finding, suspect_days
 from pipeline.table.day_decisions import DECISIONS, read_decisions, standing_decisions
 
 
@@ -41,7 +44,10 @@ def test_a_bad_day_is_set_aside_and_the_next_one_is_used(kind):
     assert all(reason and reason[0] != " " for reason in finding.reasons)
 
 
-@pytest.mark.parametrize("kind", ["inverted labels", "percent", "leaked labels", "labels missing", "twice"])
+FINAL = ["inverted labels", "percent", "leaked labels", "labels missing", "twice", "no positives"]
+
+
+@pytest.mark.parametrize("kind", FINAL)
 def test_what_no_drift_explains_never_comes_in(kind):
     days = [day(number, kind if number in (8, 9) else None) for number in range(11)]
     assert found(days[4:11]) == [8, 9]
@@ -70,6 +76,47 @@ def test_persons_decide():
     days = [day(number, "half" if number == 5 else None) for number in range(7)]
     assert found(days, included=frozenset([5])) == []
     assert found([own for own in days if own.day != 5]) == []
+
+
+def test_days_that_a_fit_set_aside_for_good_stay_aside_until_nothing_else_is_left(tmp_path):
+    """Another model's scores, day after day, become what days are like only after a whole window, or by a person."""
+    log, store = tmp_path / "log", tmp_path / "store"
+
+    def write(number, kind=None):
+        score, label, _ = simulated_day(number, kind, rows=3000, day_sd=0.0)
+        folder = log / f"date=2026-01-{number + 1:02}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"score": score, "label": label}), folder / "a.parquet")
+
+    def fit():
+        logcal.run(
+            "fit",
+            {
+                "log": {"path": str(log)},
+                "store": {"path": str(store), "table": "ads"},
+                "window": {"column": "date", "last": "5d"},
+                "gate": {"holdout": "none"},
+            },
+        )
+        version = (store / "ads/CURRENT").read_text().strip()
+        manifest = json.loads((store / f"ads/versions/{version}/manifest.json").read_text())
+        aside = manifest["window"].get("days_set_aside", [])
+        assert all(own["final"] for own in aside)
+        return [int(own["day"][-2:]) - 1 for own in aside]
+
+    for number in range(5):
+        write(number)
+    assert fit() == []
+    for number in range(5, 8):
+        write(number, "another model")
+        assert fit() == list(range(5, number + 1))
+    days = [day(number, "another model", rows=3000, day_sd=0.0) for number in range(5, 8)]
+    before = suspect_days([day(4, rows=3000), *days], remembered=[Finding(5), Finding(6), Finding(7)])
+    assert [finding.day for finding in before] == [5, 6, 7]
+    assert suspect_days(days, remembered=before) == []
+    # A person lets one in, and those like it come in with it.
+    change(str(store), "ads", "2026-01-07", "include", "the new model")
+    assert fit() == []
 
 
 def test_the_order_of_days_does_not_matter():

@@ -128,6 +128,7 @@ def suspect_days(
     predict: Predict | None = None,
     *,
     included: frozenset[int] = frozenset(),
+    remembered: Sequence[Finding] = (),
 ) -> list[Finding]:
     """Days that differ from the others more than days do, or more than chance explains.
 
@@ -136,6 +137,7 @@ def suspect_days(
     days : of a window, in any order
     predict : the live table's probabilities of scores; None: the rows' own rates stand in
     included : days that a person has let in: they are never findings
+    remembered : findings of an earlier fit that stay, unless there is no other day: then they are what days are like
 
     Returns
     -------
@@ -147,9 +149,12 @@ def suspect_days(
     another. O(days^2 x cells).
     """
     known = sorted((own for own in days if own.rows), key=lambda own: own.day)
-    found: dict[int, Finding] = {}
-    for own in known:
-        wrong = _alone(own, [other for other in known if other is not own])
+    found = {finding.day: finding for finding in remembered}
+    if all(own.day in found for own in known):
+        found = {}
+    new = [own for own in known if own.day not in found]
+    for own in new:
+        wrong = _alone(own, [other for other in new if other is not own])
         if wrong and own.day not in included:
             found[own.day] = Finding(own.day, wrong, never=True)
     numbers = _numbers(known, predict, [own for own in known if own.day not in found])
@@ -251,7 +256,7 @@ def _numbers(
     """The numbers of each day."""
     total = Profile.total([own.profile for own in sound])
     expected = _expectation(total, predict)
-    return {own.day: _seen(own, known, expected) for own in known}
+    return {own.day: _seen(own, sound, expected) for own in known}
 
 
 def _expectation(total: Profile, predict: Predict | None) -> Predict:
@@ -267,7 +272,7 @@ def _expectation(total: Profile, predict: Predict | None) -> Predict:
     return lambda score: np.asarray(np.interp(score, total.score[order], level))
 
 
-def _seen(own: DayFacts, known: Sequence[DayFacts], expected: Predict) -> Seen:
+def _seen(own: DayFacts, sound: Sequence[DayFacts], expected: Predict) -> Seen:
     profile = own.profile
     seen: Seen = {"rows": (math.log(own.rows), 1 / math.sqrt(own.rows), float(own.rows))}
     share = 1 - own.waiting / own.rows
@@ -286,7 +291,7 @@ def _seen(own: DayFacts, known: Sequence[DayFacts], expected: Predict) -> Seen:
     auc, error = _auc(profile)
     if auc is not None:
         seen["ranking"] = (_logit(auc), error / max(auc * (1 - auc), 1e-6), auc)
-    others = Profile.total([other.profile for other in known if other is not own])
+    others = Profile.total([other.profile for other in sound if other is not own])
     if others.cell.size and others.weight.sum() >= _FEWEST:
         distance = _distance(profile, others)
         seen["scores"] = (distance, 0.6 / math.sqrt(n + k), distance)
@@ -465,13 +470,7 @@ def suspects(
         and (name := day_of(day).isoformat()) in rule.remembered
         and rule.remembered[name][0] == {table.content for table, _ in parts}
     ]
-    aside = {finding.day for finding in known}
-    fresh = [one for one in days if one.day not in aside]
-    if not any(one.rows for one in fresh):
-        # What no drift explains has lasted for a whole window: then it is what days are like.
-        known, fresh = [], days
-    found = suspect_days(fresh, rule.live, included=included)
-    found = sorted([*known, *found], key=lambda finding: finding.day)
+    found = suspect_days(days, rule.live, included=included, remembered=known)
     if found and rule.suspect == REFUSE:
         raise InputRejectedError(
             f"window.suspect_days is refuse: {in_words(found)}; mend the day's files, or decide with `logcal days`"
