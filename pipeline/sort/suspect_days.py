@@ -171,7 +171,7 @@ def suspect_days(
         if worst is None:
             break
         found[worst] = _described(worst, reasons, [day for day in left if day != worst], numbers)
-    _readmit(found, [own.day for own in known], numbers, included)
+    _readmit(found, known, numbers, included)
     return [found[day] for day in sorted(found)]
 
 
@@ -354,30 +354,40 @@ def _described(
 
 
 def _readmit(
-    found: dict[int, Finding], days: Sequence[int], numbers: Mapping[int, Seen], included: frozenset[int]
+    found: dict[int, Finding],
+    known: Sequence[DayFacts],
+    numbers: Mapping[int, Seen],
+    included: frozenset[int],
 ) -> None:
     """Two strange days in a row that are alike are drift: both come in. So do days like one that a person let in."""
-    let_in = [day for day in days if day in included]
+    let_in = [own for own in known if own.day in included]
     alike = {
-        day
-        for day in found
-        if any(all(_like(number, day, one, numbers) for number in NUMBERS) for one in let_in)
+        own.day for own in known if own.day in found and any(_alike(own, one, numbers) for one in let_in)
     }
-    for one, two in pairwise(days):
-        both = [found.get(one), found.get(two)]
+    for one, two in pairwise(known):
+        both = [found.get(one.day), found.get(two.day)]
         if any(finding is None or finding.never for finding in both):
             continue
-        if all(_like(number, one, two, numbers) for number in NUMBERS):
-            alike |= {one, two}
+        if _alike(one, two, numbers):
+            alike |= {one.day, two.day}
     for day in alike:
         del found[day]
 
 
-def _like(number: Number, one: int, two: int, numbers: Mapping[int, Seen]) -> bool:
-    a, b = numbers[one].get(number.name), numbers[two].get(number.name)
-    if a is None or b is None:
-        return a is b
-    return abs(a[0] - b[0]) <= LIMIT * math.hypot(number.floor * math.sqrt(2), a[1], b[1])
+def _alike(one: DayFacts, two: DayFacts, numbers: Mapping[int, Seen]) -> bool:
+    """Whether two days differ by no more than days do."""
+    for number in NUMBERS:
+        a, b = (numbers[own.day].get(number.name) for own in (one, two))
+        if a is None or b is None:
+            if a is not b:
+                return False
+            continue
+        apart = abs(a[0] - b[0])
+        if number.name == "scores":  # which are distances, and not places
+            apart = _distance(one.profile, two.profile)
+        if apart > LIMIT * math.hypot(number.floor * math.sqrt(2), a[1], b[1]):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
