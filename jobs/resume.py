@@ -75,8 +75,8 @@ def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
     if refusals:
         reasons = "; ".join(refusal["message"] for refusal in refusals)
         raise CheckFailedError(
-            f"version {version.name} is kept as a candidate, and CURRENT is where it was: {reasons}; `logcal tables "
-            "promote` makes it current all the same"
+            f"version {version.name} is kept as a candidate, and the live version is unchanged: {reasons}; `logcal "
+            "tables promote` makes it current all the same"
         )
 
 

@@ -5,8 +5,11 @@ import pytest
 
 from calibrators import Isotonic
 from calibrators.arithmetic.calibration_map import CalibrationMap
+from calibrators.arithmetic.passes import collapse, run_in_memory
+from calibrators.measures.comparison import comparison_passes
 from jobs.config.sections import GateConfig
-from jobs.gate.requirements import judge
+from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
+from pipeline.fit.holdout import HeldOut, Rows
 from pipeline.table.map_change import map_change, one_level, ranking
 
 
@@ -69,7 +72,7 @@ def test_what_fails_is_kept_as_a_candidate(place, gated, columns, settings, rule
     # A label of each class in any case.
     columns["label"][:2] = columns["label"][:2] if len(set(columns["label"][:])) > 1 else (0, 1)
     place.write_log(columns)
-    refused = gated(*settings).expect(4, f"gate.{rule}: ", said, "is kept as a candidate")
+    refused = gated(*settings).expect(4, f"gate.{rule}: ", said, "is kept as a candidate", WHAT_TO_DO[rule])
     assert refused.json["exit_code"] == 4
     assert not (place.store / "ads" / "CURRENT").exists()
     (version,) = place.versions
@@ -233,3 +236,22 @@ def test_nothing_is_measured_of_a_map_that_is_not_there():
     verdict = judge(GateConfig(), data, None, None, None)
     assert verdict.refusals == verdict.warnings == []
     assert set(verdict.facts) == {"rows", "rows_positive"}
+
+
+def test_days_that_vary_refuse_no_table():
+    """Simulated: a day's level is a draw; the table nearer to it by chance is not the better one."""
+    random = np.random.default_rng(0)
+    refused = {0.0: 0, 0.3: 0}
+    for _ in range(200):
+        x = random.normal(-2.5, 1.3, 20_000)
+        live, new = (1 / (1 + np.exp(-x - level)) for level in random.normal(0, 0.3 / np.sqrt(7), 2))
+        label = random.random(x.size) < 1 / (1 + np.exp(-x - random.normal(0, 0.3)))
+        places = np.arange(x.size, dtype=float)
+        by_place = [lambda s, p=p: p[s.astype(int)] for p in (live, new)]
+        found = run_in_memory(comparison_passes(*by_place), collapse(places, label))
+        rows = Rows(float(x.size), float(label.sum()))
+        held = HeldOut(rows, expected=float(label.sum()), against=found, fresh=rows, current=True)
+        for spread in refused:
+            refused[spread] += bool(judge_held_out(GateConfig(), held, 1e5, spread).refusals)
+    assert refused[0.0] > 40
+    assert refused[0.3] <= 2

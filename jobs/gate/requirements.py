@@ -94,6 +94,16 @@ PERCENT = 4.0
 """From which on scores are not probabilities that rounding put above 1."""
 DAYS_VARY = 0.12
 """Standard deviation between days of the logarithm of observed over expected positives, where it is not known."""
+WHAT_TO_DO = {
+    "min_rows": "use more of the log (window.last), or lower gate.min_rows",
+    "min_positives": "use more of the log (window.last), or lower gate.min_positives",
+    "max_rows_drop": "are files missing? Otherwise raise gate.max_rows_drop",
+    "scale": "mend the log, or give scores of another kind a table of their own",
+    "ranking": "mend the log, or leave its days out with `logcal days exclude`",
+    "max_change": "look at `logcal tables diff`, or raise gate.max_change",
+    "holdout": "are its labels complete and right? If so, the next fit, with these rows in it, is compared anew",
+}
+"""By the rule that refuses; what is refused for passing data ends with them."""
 OFF = 3.3
 """Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
 
@@ -132,7 +142,10 @@ def judge_held_out(
         failed += [("ranking", said)] if bars.auc + ABOVE_CHANCE * bars.auc_error < 0.5 else []
     if held.loss is not None and math.isinf(held.loss):
         failed.append(
-            ("holdout", "found an infinite log loss on held-out rows: something impossible happened")
+            (
+                "holdout",
+                "found an infinite log loss on held-out rows, of a label that the table gives probability 0",
+            )
         )
     against = held.against
     compared = against is not None and held.fresh.rarer >= RARE
@@ -159,8 +172,15 @@ def judge_held_out(
             f"in {len(held.worse)} segments the log loss on held-out rows is worse than the current version's beyond "
             f"chance: {in_words(held.worse)}"
         )
-    refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
+    refusals = [_refusal(rule, said) for rule, said in failed]
     return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)
+
+
+def _refusal(rule: str, said: str) -> dict[str, Any]:
+    return {
+        "rule": rule,
+        "message": f"gate.{rule}: {said}{'' if said[-1] == '?' else ';'} {WHAT_TO_DO[rule]}",
+    }
 
 
 def _by_days(against: Comparison, spread: float) -> float:
@@ -240,7 +260,7 @@ def judge(
             failed.append(("max_change", f"expected {config.max_change:g} at most, found that {text}"))
         elif change.relative >= LARGE_CHANGE:
             warnings.append(f"{text}, against the current version's")
-    refusals = [{"rule": rule, "message": f"gate.{rule}: {said}"} for rule, said in failed]
+    refusals = [_refusal(rule, said) for rule, said in failed]
     if held_out is not None:
         facts["holdout"] = held_out.facts
         refusals += held_out.refusals
