@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from calibrators.measures.assessment import Measures
 from logcal.lookup_table import LookupFacts
-from pipeline.evaluate.evaluation import changes, headline
+from pipeline.evaluate.evaluation import Evaluation, changes, headline
 from pipeline.evaluate.in_sample import InSample
 from pipeline.evaluate.judgement import compared
 from pipeline.evaluate.measurement import Measured
@@ -65,7 +64,7 @@ def summary_of(measured: Measured, seen: InSample) -> dict[str, Any]:
         "beyond_chance": found["after"]["judgement"]["beyond_chance"],
         "in_sample": bool(seen),
         "in_sample_share": seen.share,
-        "headline": headline(before, after),
+        "headline": headline(evaluation),
         "before": before.as_dict(),
         "after": after.as_dict(),
         **measured.table.facts(),
@@ -89,14 +88,13 @@ def comparison_facts(measured: Measured) -> dict[str, Any]:
 def lines_of(measured: Measured, seen: InSample, version: Version) -> list[str]:
     """What the terminal shows."""
     evaluation = measured.evaluation
-    before, after = evaluation.before.measures, evaluation.after.measures
     lines = [
         *([seen.sentence(version.name)] if seen else []),
         evaluation.as_dict()["verdict"],
         *comparison_lines(measured, f"version {version.name}"),
-        headline(before, after),
+        headline(evaluation),
         "",
-        *measures_table(before, after),
+        *measures_table(evaluation),
         "",
     ]
     if measured.segments is not None:
@@ -118,9 +116,9 @@ def comparison_lines(measured: Measured, name: str) -> list[str]:
     return lines
 
 
-def measures_table(before: Measures, after: Measures) -> list[str]:
+def measures_table(evaluation: Evaluation) -> list[str]:
     """The measures side by side, as lines of text."""
-    rows = changes(before, after)
+    rows = changes(evaluation)
     width = max(len(change.facts.label) for change in rows)
     lines = [f"{'':{width}}  {'before':>8}  {'after':>8}"]
     for change in rows:

@@ -114,6 +114,8 @@ def test_the_cronjob_runs_the_same_script(machine):
     assert (code, of(asked)) == (4, SCRIPTED["day.sh"])
     codes = spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]
     assert codes == [1, 2, 3, 4]  # 75 is tried again
+    # Kubernetes before 1.34 refuses a condition without its status.
+    assert spec["podFailurePolicy"]["rules"][1]["onPodConditions"][0]["status"] == "True"
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
 
 
@@ -123,6 +125,11 @@ def test_the_image_asks_for_commands_that_are_there(machine):
     text = (machine.folder / "Dockerfile").read_text()
     assert re.findall(r"logcal (\w+)", text) == ["warm"]
     assert "warm" in main.commands
+    # It is built from what `make wheel` leaves, and sent nothing else.
+    root = EXAMPLES.parents[1]
+    assert "--wheel-dir dist " in (root / "Makefile").read_text()
+    assert re.findall(r"^COPY (\S+)/", text, re.MULTILINE) == ["dist"]
+    assert (root / ".dockerignore").read_text().split() == ["*", "!dist"]
     assert "LOGCAL_CACHE" in text
 
 

@@ -13,10 +13,12 @@ import pytest
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
-from calibrators.measures.predictions import Measures, assess
+from calibrators.measures.predictions import Assessment, Measures, assess
 from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,
+    Evaluation,
+    change_errors,
     changes,
     evaluate,
     headline,
@@ -136,19 +138,59 @@ def test_scores_that_are_not_probabilities_become_some(data):
     assert not found.before.probabilities
     assert found.before.measures.brier is None
     assert found.after == assess(fitted.predict(margin), None, label)
-    assert headline(found.before.measures, found.after.measures).startswith(
-        "The scores are not probabilities;"
-    )
+    assert headline(found).startswith("The scores are not probabilities;")
 
 
 def measured(**values):
     return replace(Measures(*[0.5] * len(MEASURE_FACTS)), **values)
 
 
+def beside(before, after):
+    """An evaluation that knows measures and nothing else."""
+    sides = [
+        Assessment(1.0, 0.5, False, 0.0, 1.0, 0.5, measures, (), (), None) for measures in (before, after)
+    ]
+    return Evaluation(None, *sides)
+
+
+def test_a_change_is_better_or_worse_beyond_its_error():
+    """Beside the paired differences of the rows."""
+    random = np.random.default_rng(0)
+    x = random.normal(-1, 1.2, 20_000)
+    label = random.random(x.size) < 1 / (1 + np.exp(-x))
+    score = 1 / (1 + np.exp(-1.3 * x - 0.2))
+    points = collapse(score, label)
+    found = evaluate(
+        lambda request: request.combine([request.chunk(points)]),
+        lambda p: 1 / (1 + np.exp(-(np.log(p / (1 - p)) - 0.2) / 1.3)),
+        rows=x.size,
+    )
+    errors = change_errors(found)
+    a = 1 / (1 + np.exp(-x))
+    losses = [[(p - label) ** 2, -np.log(np.where(label, p, 1 - p))] for p in (score, a)]
+    for name, before, after in zip(("brier", "log_loss"), *losses, strict=True):
+        expected = np.std(after - before) / np.sqrt(x.size)
+        assert errors[name] == pytest.approx(expected, rel=0.15)
+    verdicts = {change.name: change.verdict for change in changes(found)}
+    assert verdicts["log_loss"] == verdicts["ece_frequency"] == "better"
+    assert verdicts["auc"] == "unchanged"
+    # A map that is a little off on few rows is not measurably worse.
+    few = collapse(a[:500], label[:500])
+    found = evaluate(
+        lambda request: request.combine([request.chunk(few)]), lambda p: np.clip(p * 1.02, 0, 1), rows=500
+    )
+    verdicts = {change.name: change.verdict for change in changes(found)}
+    assert {verdicts[name] for name in ("brier", "log_loss", "ece_frequency")} <= {
+        "within chance",
+        "unchanged",
+    }
+    assert headline(found).startswith("Calibration changed little")
+
+
 def test_changes_know_which_direction_is_better():
     before = measured(log_loss=math.inf, auc=0.8, brier=0.2, rmse=None)
     after = measured(log_loss=0.3, auc=0.7, brier=0.1, accuracy=0.50004)
-    found = {change.name: change for change in changes(before, after)}
+    found = {change.name: change for change in changes(beside(before, after))}
     assert list(found) == list(MEASURE_FACTS)
     verdicts = {name: change.verdict for name, change in found.items()}
     assert {name: verdict for name, verdict in verdicts.items() if verdict != "unchanged"} == {
@@ -159,7 +201,7 @@ def test_changes_know_which_direction_is_better():
     }
     assert found["log_loss"].difference is None
     assert found["auc"].difference == pytest.approx(-0.1)
-    both = changes(measured(log_loss=math.inf), measured(log_loss=math.inf))
+    both = changes(beside(measured(log_loss=math.inf), measured(log_loss=math.inf)))
     assert [c.verdict for c in both if c.name == "log_loss"] == ["unchanged"]
 
 
@@ -174,7 +216,7 @@ def test_changes_know_which_direction_is_better():
     ],
 )
 def test_the_headline_says_what_changed(before, after, said):
-    assert said in headline(measured(ece_frequency=before), measured(ece_frequency=after))
+    assert said in headline(beside(measured(ece_frequency=before), measured(ece_frequency=after)))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +229,7 @@ def test_the_headline_says_what_changed(before, after, said):
     ],
 )
 def test_the_ranking_is_spoken_of(before, after, said):
-    found = ranking(measured(auc=before), measured(auc=after))
+    found = ranking(beside(measured(auc=before), measured(auc=after)))
     assert said in found
     assert bool(said) == bool(found)
 

@@ -7,19 +7,21 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Array, Pass
 from calibrators.measures.certainty import Certainty, certain_passes
 from calibrators.measures.comparison import Comparison
+from calibrators.measures.decomposition import chance_error
 from calibrators.measures.error_bars import ErrorBars
 from calibrators.measures.predictions import (
     Assessment,
-    Measures,
     Predict,
     run_passes,
     side_by_side,
 )
-from pipeline.evaluate.judgement import judgement_facts, points
+from pipeline.evaluate.judgement import UNSURE, judgement_facts, points
 from pipeline.files.records import jsonable
 
 Run = Callable[[Pass], Any]
@@ -78,7 +80,7 @@ class Evaluation:
             "weight": self.weight,
             "positives": self.positives,
             "verdict": after["verdict"],
-            "headline": headline(self.before.measures, self.after.measures),
+            "headline": headline(self),
             "before": self.before.as_dict()
             | _certainly(self.before, self.bars_before, self.certainty_before),
             "after": self.after.as_dict() | _certainly(self.after, self.bars_after, self.certainty_after),
@@ -255,7 +257,7 @@ class Change:
     name : attribute of Measures. facts : what it is called, and how to read it.
     before, after : float or None (infinite for some log losses)
     difference : float or None: after - before, where both are finite
-    verdict : "better", "worse", "unchanged", or "" where it cannot be said
+    verdict : "better" or "worse" beyond its error, "within chance", "unchanged", or "" where it cannot be said
     """
 
     name: str
@@ -266,12 +268,51 @@ class Change:
     verdict: str
 
 
-def changes(before: Measures, after: Measures) -> list[Change]:
+def changes(evaluation: Evaluation) -> list[Change]:
     """Every measure's change, in the order of `MEASURE_FACTS`."""
-    return [_change(name, getattr(before, name), getattr(after, name)) for name in MEASURE_FACTS]
+    before, after, errors = evaluation.before.measures, evaluation.after.measures, change_errors(evaluation)
+    return [
+        _change(name, getattr(before, name), getattr(after, name), errors.get(name, 0.0))
+        for name in MEASURE_FACTS
+    ]
 
 
-def _change(name: str, before: float | None, after: float | None) -> Change:
+def change_errors(evaluation: Evaluation) -> dict[str, float]:
+    """Standard errors of changes, by measure.
+
+    Both sides are of the same rows. The errors of the paired differences of the losses come from the groups of equally
+    many rows: a row of a group with the mean predictions b and a and the frequency f of label 1 adds
+    4 (a - b)**2 f (1 - f) to the variance of N times the Brier score's change, and the square of the difference of
+    the log-odds times f (1 - f) to that of the log loss. The AUC's is DeLong's of one side, which is larger than that
+    of the change; those of calibration errors are half of what chance alone would show, or a group's.
+    """
+    before, after = evaluation.before, evaluation.after
+    rows = [
+        (b.mean_prediction, a.mean_prediction, a.frequency, a.weight, a.weight / a.effective_size)
+        for b, a in zip(before.by_frequency, after.by_frequency, strict=False)
+        if b.mean_prediction is not None and a.mean_prediction is not None and a.frequency is not None
+    ]
+    bars = [side for side in (evaluation.bars_before, evaluation.bars_after) if side is not None]
+    errors = {"auc": max((side.auc_error or 0.0 for side in bars), default=0.0)}
+    if not rows or not after.weight:
+        return errors
+    b, a, f, weight, row = np.array(rows).T
+    odds = [np.log(p / (1 - p)) for p in (np.clip(side, 1e-9, 1 - 1e-9) for side in (a, b))]
+    noise = weight * row * f * (1 - f)
+    errors["brier"] = 2 * math.sqrt((noise * (a - b) ** 2).sum()) / after.weight
+    errors["log_loss"] = math.sqrt((noise * (odds[0] - odds[1]) ** 2).sum()) / after.weight
+    if after.measures.rmse:
+        errors["rmse"] = errors["brier"] / (2 * after.measures.rmse)
+    if after.measures.accuracy is not None:
+        share = after.measures.accuracy
+        errors["accuracy"] = math.sqrt(share * (1 - share) * row.max() / after.weight)
+    chance = max(chance_error(side.by_frequency) for side in (before, after) if side.by_frequency)
+    errors |= dict.fromkeys(("ece_frequency", "ece_width"), chance / 2)
+    errors |= dict.fromkeys(("mce_frequency", "mce_width"), float(np.sqrt(f * (1 - f) * row / weight).max()))
+    return errors
+
+
+def _change(name: str, before: float | None, after: float | None, error: float = 0.0) -> Change:
     facts = MEASURE_FACTS[name]
     if before is None or after is None:
         return Change(name, facts, before, after, None, "")
@@ -279,13 +320,16 @@ def _change(name: str, before: float | None, after: float | None) -> Change:
     difference = after - before
     if before == after or abs(difference) < UNCHANGED:
         verdict = "unchanged"
+    elif abs(difference) <= UNSURE * error:
+        verdict = "within chance"
     else:
         verdict = "better" if (difference > 0) == facts.higher_is_better else "worse"
     return Change(name, facts, before, after, difference if math.isfinite(difference) else None, verdict)
 
 
-def headline(before: Measures, after: Measures) -> str:
+def headline(evaluation: Evaluation) -> str:
     """What calibration changed, in one plain sentence."""
+    before, after = evaluation.before.measures, evaluation.after.measures
     if after.ece_frequency is None:
         return "The calibrated predictions are not probabilities."
     now = f"{points(after.ece_frequency)} percentage points"
@@ -295,9 +339,10 @@ def headline(before: Measures, after: Measures) -> str:
             f"{now} from the observed frequencies on average."
         )
     was = f"{points(before.ece_frequency)} percentage points"
-    if _change("ece_frequency", before.ece_frequency, after.ece_frequency).verdict == "unchanged":
+    verdict = next(change.verdict for change in changes(evaluation) if change.name == "ece_frequency")
+    if verdict in ("unchanged", "within chance"):
         return f"Calibration changed little: the probabilities lie {now} from the observed frequencies on average."
-    if after.ece_frequency > before.ece_frequency:
+    if verdict == "worse":
         return (
             "Calibration made the probabilities worse: they lie "
             f"{now} from the observed frequencies on average, {was} before."
@@ -308,12 +353,13 @@ def headline(before: Measures, after: Measures) -> str:
     )
 
 
-def ranking(before: Measures, after: Measures) -> str:
+def ranking(evaluation: Evaluation) -> str:
     """What calibration did to the ranking, in one plain sentence; empty where there is none."""
+    before, after = evaluation.before.measures, evaluation.after.measures
     if before.auc is None or after.auc is None:
         return ""
-    verdict = _change("auc", before.auc, after.auc).verdict
-    if verdict == "unchanged":
+    verdict = next(change.verdict for change in changes(evaluation) if change.name == "auc")
+    if verdict in ("unchanged", "within chance"):
         return f"How well the rows are ranked did not change (AUC {after.auc:.3f})."
     way = "rose" if verdict == "better" else "fell"
     digits = 3 if f"{before.auc:.3f}" != f"{after.auc:.3f}" else 4

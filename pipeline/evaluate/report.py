@@ -100,11 +100,11 @@ def render_report(
         comparison_sentence=None
         if evaluation.comparison is None
         else compared(evaluation.comparison, evaluation.against or "", "this version"),
-        headline=headline(before.measures, after.measures),
+        headline=headline(evaluation),
         notes=list(notes),
-        size=f"{ranking(before.measures, after.measures)} {report_tables.size_sentence(evaluation)}".strip(),
+        size=f"{ranking(evaluation)} {report_tables.size_sentence(evaluation)}".strip(),
         tiles=report_tables.tiles(evaluation),
-        changes=[report_tables.change_row(change) for change in changes(before.measures, after.measures)],
+        changes=[report_tables.change_row(change) for change in changes(evaluation)],
         reasons=report_tables.reasons(before.measures, after.measures),
         figures=report_figures(
             evaluation, {method: calibration_map, **(curves or {})}, None if interval is None else interval[1]
