@@ -216,7 +216,11 @@ def diff(store: str, table: str, old: str, new: str, output: str | None) -> Outc
 
     found = PublishedTable(store, table)
     difference = version_difference(found.version(old), found.version(new))
-    lines = [f"{table}: {difference.old.name} and {difference.new.name}", difference.headline]
+    lines = [
+        f"{table}: {difference.old.name} and {difference.new.name}",
+        difference.headline,
+        *difference.better,
+    ]
     lines += [f"  {name}: {fact_text(a)} -> {fact_text(b)}" for name, (a, b) in difference.facts.items()]
     for key, rows, change in difference.segments:
         segment = ", ".join(f"{column}={value}" for column, value in key.items())

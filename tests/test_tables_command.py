@@ -119,8 +119,11 @@ def test_what_lies_between_two_versions(store, place):
     assert 0 < summary["change"]["mean"] < summary["change"]["largest"] < 1
     assert "the probability changes by" in found.lines[1]
     assert "  method: isotonic -> histogram" in found.lines
+    assert found.lines[2].startswith("Their log losses were not compared on the same rows")
+    assert "Each on its own rows, the AUC is " in found.lines[3]
+    assert "within chance" in found.lines[3]
     text = page.read_text()
-    assert text.count("<svg") == 1
+    assert text.count("<svg") == 2  # both maps, and what lies between them
     assert "isotonic</td><td>histogram" in text
     assert "http" not in text.replace("http://www.w3.org/", "")
     assert tables.diff(store, "ads", "000001", "000003", str(page)).summary == summary
@@ -131,6 +134,23 @@ def test_what_lies_between_two_versions(store, place):
     (place.root / "file").write_text("")
     with pytest.raises(ConfigError, match="--report: cannot write"):
         tables.diff(store, "ads", "000001", "000003", str(place.root / "file" / "page.html"))
+
+
+def test_which_of_two_versions_is_better_is_said_beyond_its_error(place, call):
+    place.write_log()
+    call("fit", "gate={}", "calibrator={method: histogram, params: {bins: 1}}", "gate.ranking=false").expect(
+        0
+    )
+    place.write_log(place.predictions(6000, seed=1), name="new")
+    call("fit", "gate={}", log__path=place.root / "new").expect(0)
+    gate = json.loads((place.store / "ads" / "versions" / place.versions[1] / "manifest.json").read_text())[
+        "gate"
+    ]
+    loss = gate["holdout"]["against_current"]["log_loss"]
+    for pair in (("000001", "000002"), ("000002", "000001")):
+        said = tables.diff(str(place.store), "ads", *pair, None).lines[2]
+        assert f"its log loss was {-loss['difference']:.5f} lower than that of {place.versions[0]}" in said
+        assert said.endswith(": beyond chance.")
 
 
 def test_versions_whose_scores_differ_are_not_compared(place, call):
@@ -160,9 +180,9 @@ def test_segments_that_changed_most(place, call):
     assert first["mean"] > 0.1 > second["mean"]
     assert (found.summary["segments_only_old"], found.summary["segments_only_new"]) == (1, 1)
     text = page.read_text()
-    # A figure of all rows, and one of each segment that both versions know.
+    # Two figures of all rows, and one of each segment that both versions know.
     shown = re.findall(r"<figcaption>(.*?)</figcaption>", text)
-    assert shown == ["all rows", "country = be", "country = at"]
+    assert shown == ["all rows", "all rows, the difference", "country = be", "country = at"]
     assert text.count("000002 (new)") >= 3
     assert found.summary["change"]["mean"] > second["mean"]
 

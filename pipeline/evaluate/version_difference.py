@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from logcal.displays.view import View
-from pipeline.evaluate.figures import map_figure
+from logcal.displays.drawing import MUTED
+from logcal.displays.view import EXACT_ROWS, View
+from pipeline.evaluate.figures import AFTER, grid, map_figure, render
+from pipeline.evaluate.judgement import UNSURE
 from pipeline.evaluate.page import fact_text, render_page
 from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
 from pipeline.table.published import Version, segments_of
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIZE = (4.8, 3.6)
 TEMPLATE = "version_difference.html.j2"
 PICTURED = 3
 """Segments whose maps are shown."""
@@ -40,12 +49,18 @@ class VersionDifference:
     only_old: int
     only_new: int
 
+    @property
+    def better(self) -> list[str]:
+        """Sentences: which of them is better on what, as far as their fits measured it."""
+        return [*_by_loss(self.old, self.new), *_by_ranking(self.old, self.new)]
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "old": self.old.name,
             "new": self.new.name,
             "facts": {name: {"old": old, "new": new} for name, (old, new) in self.facts.items()},
+            "better": self.better,
             "change": None if self.change is None else self.change.as_dict(),
             "segments": [
                 {"segment": key, "rows": rows, **change.as_dict()} for key, rows, change in self.segments
@@ -70,6 +85,41 @@ class VersionDifference:
             f"and by {percentage(change.largest)} at most, at score {change.at:.6g}; its mean goes from "
             f"{percentage(change.mean_old)} % to {percentage(change.mean_new)} %."
         )
+
+
+def _by_loss(old: Version, new: Version) -> list[str]:
+    """The log loss on rows that neither was fitted to, where the later fit held some out beside the earlier version."""
+    for one, two in ((old, new), (new, old)):
+        held = (two.manifest.get("gate") or {}).get("holdout") or {}
+        if two.manifest.get("previous_version") != one.name or not held.get("compared"):
+            continue
+        loss = held["against_current"]["log_loss"]
+        if loss["difference"] is None or loss["error"] is None:
+            continue
+        way = "lower" if loss["difference"] < 0 else "higher"
+        sure = abs(loss["difference"]) > UNSURE * loss["error"]
+        said = "beyond chance" if sure else "chance may explain it"
+        size = f"{abs(loss['difference']):.5f} {way} than that of {one.name} (standard error {loss['error']:.5f})"
+        rows = f"On {held['rows_compared']:,.10g} rows held out of the fit of {two.name}"
+        return [f"{rows} its log loss was {size}: {said}."]
+    return [
+        "Their log losses were not compared on the same rows; `logcal evaluate` does, with evaluate.against."
+    ]
+
+
+def _by_ranking(old: Version, new: Version) -> list[str]:
+    """The AUC of each on the rows that it was fitted to."""
+    gates = [version.manifest.get("gate") or {} for version in (old, new)]
+    if any(gate.get("auc") is None or gate.get("auc_error") is None for gate in gates):
+        return []
+    (a, b), errors = (gate["auc"] for gate in gates), [gate["auc_error"] for gate in gates]
+    error = math.hypot(*errors)
+    said = (
+        "within chance" if abs(b - a) <= UNSURE * error else f"{'higher' if b > a else 'lower'} beyond chance"
+    )
+    return [
+        f"Each on its own rows, the AUC is {a:.4f} and {b:.4f} (standard error of the change {error:.4f}): {said}."
+    ]
 
 
 def percentage(value: float) -> str:
@@ -141,11 +191,13 @@ def render_difference(found: VersionDifference, table: str) -> str:
         alt = f"Calibrated probability against score: {found.headline}"
         view = View(low, high)
         figures.append(("all rows", map_figure(maps, view, name="maps", alt=alt)))
+        figures.append(("all rows, the difference", _difference_figure(*maps.values(), view, alt)))
         figures += _segment_figures(found, view)
     return render_page(
         TEMPLATE,
         title=f"{table}: {found.old.name} and {found.new.name}",
         headline=found.headline,
+        better=found.better,
         figures=figures,
         old=found.old.name,
         new=found.new.name,
@@ -164,6 +216,22 @@ def render_difference(found: VersionDifference, table: str) -> str:
         only_old=found.only_old,
         only_new=found.only_new,
     )
+
+
+def _difference_figure(new: CalibrationMap, old: CalibrationMap, view: View, alt: str) -> str:
+    """The new probability less the old one, in points, against the score."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        grid(axes, "y")
+        score = view.between(EXACT_ROWS)
+        change = 100 * (np.asarray(new.predict(score)) - np.asarray(old.predict(score)))
+        axes.axhline(0.0, color=MUTED, lw=0.8)
+        axes.fill_between(view.place(score), change, color=AFTER, alpha=0.2, lw=0)
+        axes.plot(view.place(score), change, color=AFTER, lw=1.2)
+        axes.set(xlabel="score", ylabel="change in points")
+
+    return render(draw, _SIZE, "difference", f"New less old probability. {alt}")
 
 
 def _segment_figures(found: VersionDifference, view: View) -> list[tuple[str, str]]:
