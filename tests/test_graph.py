@@ -294,6 +294,7 @@ def test_a_job_of_another_program_runs_on_its_cluster(place, given, monkeypatch)
         "store": {"path": str(place.root / "other"), "table": "ads"},
         "report": {"path": str(place.root / "{job}")},
         "output": {"path": str(place.output)},
+        "calibrator": {"method": place.method},
         "evaluate": {"bins": 7},
         "gate": {"min_rows": 0},
         "cluster": {"memory": "512MiB"},
