@@ -187,11 +187,12 @@ def render_difference(found: VersionDifference, table: str) -> str:
     figures: list[tuple[str, str]] = []
     if found.change is not None:
         low, high = _range(found.new)
-        maps = _named(found, map_of(found.new), map_of(found.old))
+        new, old = map_of(found.new), map_of(found.old)
+        maps = _named(found, new, old)
         alt = f"Calibrated probability against score: {found.headline}"
         view = View(low, high)
         figures.append(("all rows", map_figure(maps, view, name="maps", alt=alt)))
-        figures.append(("all rows, the difference", _difference_figure(*maps.values(), view, alt)))
+        figures.append(("all rows, the difference", _difference_figure(new, old, view, alt)))
         figures += _segment_figures(found, view)
     return render_page(
         TEMPLATE,
