@@ -284,9 +284,8 @@ class Outcomes:
     @property
     def held_bytes(self) -> int:
         """About as many bytes as their index takes at most."""
-        return (
-            self.rows * sum(100 if kind in (TEXT, BYTES) else 72 for kind in self.kinds) + 2 * self.text_bytes
-        )
+        each = sum(100 if kind in (TEXT, BYTES) else 72 for kind in self.kinds)
+        return self.rows * each + 3 * self.text_bytes // 2
 
     def matching(self) -> OutcomeMatching:
         """What joins rows of one task with them."""

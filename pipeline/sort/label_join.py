@@ -40,7 +40,9 @@ from pipeline.sort.runs import Reading
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TASK_ROWS = 1 << 21
-MOST_PARTS = 1 << 12
+_MOST_PARTS = 1 << 12
+_SHARE = 4
+"""How many parts fit into what outcomes may take: threads have one each, and the rows of both sides beside it."""
 
 
 class Spilled(NamedTuple):
@@ -107,7 +109,7 @@ def add_labels(
     outcomes = log.columns.labels
     if not isinstance(outcomes, Outcomes) or not pieces or outcomes.held_bytes <= most_bytes:
         return [reader for _ in pieces]
-    parts = min(MOST_PARTS, -(-2 * outcomes.held_bytes // most_bytes))
+    parts = min(_MOST_PARTS, -(-_SHARE * outcomes.held_bytes // most_bytes))
     receipts = receipts_in(scratch)
     files = [
         (outcomes, own, parts, f"{scratch}/outcomes-{j:06d}") for j, own in enumerate(_shares(outcomes.files))

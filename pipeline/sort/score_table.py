@@ -90,7 +90,7 @@ class SortPlan:
         growth = max(1.0, rows / (MOST_RUNS * self.run_rows))
         bucket = min(int(self.bucket_bytes * growth), fits)
         run_rows = min(int(self.run_rows * growth), bucket * RUN_ROWS // BUCKET_BYTES, MOST_ROWS)
-        labels = min(self.label_bytes, memory // 4)
+        labels = memory * 3 // 8
         return replace(self, bucket_bytes=bucket, run_rows=run_rows, label_bytes=labels)
 
 
