@@ -285,6 +285,8 @@ BAD = {
         3,
         "(log.labels.time): expected timestamps or dates",
     ),
+    "a log without times": (("log.time=absent",), {}, 3, "column 'absent' (log.time) is not in the log"),
+    "times of a log that are none": (("log.time=score",), {}, 3, "(log.time): expected timestamps, dates"),
     "a wait without times": (("log.labels.wait=3d",), {}, 2, "expected log.time or window.column"),
     "a wait without a unit": (("log.labels.wait=3",), {}, 2, "write 3d"),
     "an order without times": (("log.labels.duplicates=last",), {}, 2, "expected log.labels.time with last"),

@@ -161,6 +161,8 @@ class Log:
         text = f"{len(self.files)} files, {self.rows:,} rows, {self.size:,} bytes"
         if self.skipped:
             text += f"; {len(self.skipped)} others are skipped ({examples(self.skipped, 3)})"
+        if self.columns.labels is not None:
+            text += f"; labels of {self.columns.outcomes:,} outcomes in other files"
         return text
 
     def sources(self) -> dict[str, Any]:

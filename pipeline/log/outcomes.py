@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logcal.arrow_columns import as_numpy, null_mask
-from logcal.errors import InputRejectedError, listing
+from logcal.errors import InputRejectedError, examples, listing
 from pipeline.log import hive
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.label_counts import (
@@ -53,7 +53,7 @@ from pipeline.log.outcome_index import (
     key_column,
     kind_of,
 )
-from pipeline.log.windows import DAY_INVALID, days_of, newest_day
+from pipeline.log.windows import DAY_INVALID, days_of, newest_day, usable
 
 _logger = logging.getLogger("logcal")
 
@@ -123,6 +123,8 @@ def _compared(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple
                 f"expected keys of one type, found '{name}' of the log ({source.section}.key) with {one} "
                 f"and '{own_name}' of the outcomes ({source.section}.labels.key) with {other}: convert one of them"
             )
+    if source.predicted is not None:
+        problems += _undated(source, log)
     if source.timed and source.predicted in log.names:
         one, other = log.field(source.predicted).type, outcomes.field(source.time).type
         zoned = [kind.tz is not None for kind in (one, other) if pa.types.is_timestamp(kind)]
@@ -133,6 +135,21 @@ def _compared(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple
                 f"({source.section}.labels.time) with {other}: convert one of them"
             )
     return tuple(kinds), problems
+
+
+def _undated(source: LabelSource, log: pa.Schema) -> list[str]:
+    """What is wrong with the column that says when predictions were made."""
+    name = source.predicted
+    if name not in log.names:
+        return [
+            f"column '{name}' ({source.section}.time) is not in the log, which has {examples(log.names, 12)}"
+        ]
+    kind = log.field(name).type
+    if usable(kind):
+        return []
+    return [
+        f"column '{name}' ({source.section}.time): expected timestamps, dates, or days as numbers or text, found {kind}"
+    ]
 
 
 @dataclass(frozen=True)
