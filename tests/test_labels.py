@@ -3,7 +3,6 @@
 import datetime as dt
 import errno
 import json
-import os
 
 import duckdb
 import fsspec
@@ -19,7 +18,7 @@ ISOTONIC = "calibrator.method=isotonic"
 KEYED = (ISOTONIC, "log.key=id")
 DAY = dt.datetime(2026, 3, 1)  # noqa: DTZ001 - a zone is put on it, or none
 ZONES = (None, "UTC", "America/New_York", "Asia/Kolkata")
-LOGS = int(os.environ.get("LOGCAL_TEST_LOGS", "12"))
+SEEDS = [seed if seed < 8 else pytest.param(seed, marks=pytest.mark.system) for seed in range(200)]
 
 
 def write(folder, table, files=1, **options):
@@ -197,7 +196,7 @@ def split(monkeypatch):
     return lambda: monkeypatch.setattr(Outcomes, "held_bytes", property(lambda _: 1 << 30))
 
 
-@pytest.mark.parametrize("seed", range(LOGS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_log_is_joined_as_duckdb_joins_it(place, call, split, seed):
     """Also where outcomes are too many for a task."""
     case = RandomLog(seed)
