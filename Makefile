@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo test system wheel chaos matrix soak recipes slurm boundscheck lint types setup docs figures lowest \
-    reproduce reproduce-quick clean
+    reproduce reproduce-quick first-minutes clean
 
 demo: $(VENV)/.run
 	$(BIN)/logcal demo --output demo-output
@@ -66,6 +66,10 @@ recipes: $(VENV)/.dev
 slurm: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,slurm]'
 	tests/slurm/run_slurm.sh $(BIN)/python
+
+# What somebody new waits for: a fresh clone and environment, nothing compiled. Its numbers stand in README and docs/start.md.
+first-minutes: $(VENV)/.dev
+	$(BIN)/python benchmarks/first_minutes.py
 
 # The experiments of the methods' papers, and their tables beside ours, into reproduction/: docs/reproduction.md. What is
 # there is not computed again. The quick form takes some minutes, the whole some hours.
