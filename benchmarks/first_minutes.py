@@ -1,6 +1,6 @@
 """What somebody new waits for: a fresh clone, a fresh environment, nothing compiled: make first-minutes.
 
-Prints wall and processor seconds of the set-up and of the first and second runs, as README and docs/start.md state them.
+Prints wall and processor seconds of the set-up and of the first and second runs, which README and docs/start.md state.
 """
 
 from __future__ import annotations
