@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import statistics_figures
 
 import logcal
-from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
+from calibrators import BBQ, Auto, Beta, Isotonic, Platt, Smooth
 from calibrators.arithmetic.passes import collapse
 from calibrators.methods.cross_validation import CrossValidation, cross_validate
 from jobs.demo import write_logs
@@ -62,7 +62,7 @@ def _reliability(axes: Any, colors: dict[str, str], fitted: Log, held_out: Log) 
     scores, labels = held_out
     display = logcal.ReliabilityDisplay
     display.from_predictions(labels, scores, name="before calibration", ax=axes, color=colors["before"])
-    calibrated = Isotonic().fit(*fitted).predict(scores)
+    calibrated = Auto().fit(*fitted).predict(scores)
     display.from_predictions(labels, calibrated, name="after calibration", ax=axes, color=colors["after"])
 
 
@@ -70,7 +70,7 @@ def displays(figure: Any, colors: dict[str, str], fitted: Log, held_out: Log) ->
     """The reliability diagram and the map."""
     left, right = figure.subplots(1, 2)
     _reliability(left, colors, fitted, held_out)
-    map_ = Isotonic().fit(*fitted)
+    map_ = Auto().fit(*fitted)
     logcal.MapDisplay.from_calibrator(map_, ax=right, color=colors["after"], name="calibration map")
 
 
@@ -101,8 +101,7 @@ def main() -> None:
     draw("reliability", (5.6, 5.2), lambda f, c: reliability(f, c, fitted, held_out))
     draw("displays", (10.5, 5), lambda f, c: displays(f, c, fitted, held_out))
     methods = {
-        "isotonic": Isotonic(), "platt": Platt(), "histogram": HistogramBinning(), "enir": ENIR(), "bbq": BBQ(),
-        "abb": ABB(),
+        "auto": Auto(), "smooth": Smooth(), "beta": Beta(), "isotonic": Isotonic(), "platt": Platt(), "bbq": BBQ(),
     }  # fmt: skip
     found = cross_validate(collapse(*fitted), methods)
     draw("compare", (7, 3), lambda f, c: compare(f, c, found))

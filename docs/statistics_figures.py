@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,11 @@ import numpy as np
 from scipy.special import expit, logit
 
 from calibrators import Isotonic, collapse
-from calibrators.arithmetic.passes import Points
+from calibrators.arithmetic.passes import Points, run_in_memory
 from calibrators.measures.drift import DriftState, evidence_pass
-from calibrators.methods.intervals import band, cells_pass, venn_abers_pass
+from calibrators.methods.intervals import band, cell_passes, venn_abers_pass
 
 ALPHA = 0.01
-LABELS = ("logcal", "venn-abers", "probcal", "betacal", "model-diagnostics", "relplot", "scikit-learn")
 
 
 def interval(figure: Any, colors: dict[str, str]) -> None:
@@ -28,8 +28,8 @@ def interval(figure: Any, colors: dict[str, str]) -> None:
 
     points = collapse(score, rng.random(score.size) < truth(score))
     fitted = Isotonic().fit_points(points).calibration_map_
-    of_cells, of_venn = cells_pass(score.size), venn_abers_pass(fitted)
-    cells = of_cells.combine([of_cells.chunk(points)])
+    of_venn = venn_abers_pass(fitted)
+    cells = run_in_memory(cell_passes(), points)
     venn = of_venn.combine([of_venn.chunk(points)])
     banded = band(fitted, cells)
     at = np.linspace(-3, 3.2, 800)
@@ -80,16 +80,12 @@ def drift(figure: Any, colors: dict[str, str]) -> None:
 
 
 def peers(figure: Any, colors: dict[str, str]) -> None:
-    """Seconds of the tasks in docs/benchmarks.md by rows, read from its table."""
-    page = (Path(__file__).parent / "benchmarks.md").read_text(encoding="utf-8")
-    lines = page[page.index("## Statistics beside their peers") :].splitlines()
+    """Seconds of the tasks by rows, from docs/figures/peers.csv: as `benchmarks/statistics_peers.py` measured them."""
     table: dict[str, list[tuple[str, list[float]]]] = {}
-    for line in lines:
-        cells = [cell.strip().strip("*") for cell in line.strip().strip("|").split("|")]
-        if len(cells) == 8 and cells[1] in LABELS:
-            table.setdefault(cells[0], []).append((cells[1], [float(c) if c else np.nan for c in cells[2:6]]))
-        elif table and not line.startswith("|"):
-            break
+    with (Path(__file__).parent / "figures" / "peers.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            seconds = [float(row[str(rows)] or "nan") for rows in (10**4, 10**5, 10**6, 10**7)]
+            table.setdefault(row["task"], []).append((row["who"], seconds))
     others = [colors["before"], colors["muted"]]
     grid = figure.subplots(2, -(-len(table) // 2), sharex=True, sharey=True).ravel()
     for axes, (task, found) in zip(grid, table.items(), strict=False):
