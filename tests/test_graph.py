@@ -410,6 +410,7 @@ def test_drawings_show_the_stages_of_every_job(dated, call):
     assert drawn("fit", *SEGMENTS, each) == [*SORTS, *numbered, *JOINS, "fitted", "kept-runs", "found"]
     assert drawn("fit", *SEGMENTS)[9:] == [
         "whole",
+        "curve",
         "pack",
         "work",
         "join",
