@@ -12,7 +12,7 @@ from calibrators.measures.predictions import run_passes
 from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
 from jobs.config.jobs import CompareConfig
-from jobs.outcome import Outcome, Plan
+from jobs.outcome import Outcome, Plan, Startable
 from jobs.rows import Sorting, columns_of, label_lines, page_folder, scratch_line, warn_of_labels
 from logcal.comparison import comparison_headline, comparison_lines, suitable
 from logcal.errors import ConfigError, InputRejectedError
@@ -77,7 +77,7 @@ def _calibrators(config: CompareConfig) -> dict[str, Calibrator]:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Startable):
     """A comparison that can start."""
 
     config: CompareConfig
@@ -91,11 +91,6 @@ class Prepared:
     def identity(self) -> str:
         """The run's id."""
         return self.sorting.identity
-
-    @property
-    def threads(self) -> bool:
-        """Its tasks sort, merge, fit and measure in compiled code."""
-        return True
 
     @property
     def plan(self) -> Plan:

@@ -18,7 +18,7 @@ from jobs import evaluate, fit, score
 from jobs.config.jobs import DEMO_TABLE as TABLE
 from jobs.config.jobs import DemoConfig, EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config.loading import load
-from jobs.outcome import Outcome, Plan
+from jobs.outcome import Outcome, Plan, Startable
 from logcal.errors import CheckFailedError, ConfigError
 from pipeline.evaluate.evaluation import MEASURE_FACTS
 from pipeline.execution import Executor
@@ -61,16 +61,11 @@ def _clear(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Startable):
     """A demo that can start."""
 
     config: DemoConfig
     folder: Path
-
-    @property
-    def threads(self) -> bool:
-        """As the jobs that it runs; its classifier is trained before them."""
-        return True
 
     @property
     def plan(self) -> Plan:

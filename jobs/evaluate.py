@@ -20,7 +20,7 @@ from jobs.gate.limits import (
     find_against,
     unmet,
 )
-from jobs.outcome import Outcome, Plan
+from jobs.outcome import Outcome, Plan, Startable
 from jobs.present import (
     as_parquet,
     comparison_facts,
@@ -212,7 +212,7 @@ def _check_segments(config: EvaluateConfig, version: Version) -> None:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Startable):
     """An evaluation that can start."""
 
     config: EvaluateConfig
@@ -241,11 +241,6 @@ class Prepared:
     def window(self) -> Window | None:
         """Which days these are."""
         return self.measurement.window
-
-    @property
-    def threads(self) -> bool:
-        """Its tasks sort, merge and measure in compiled code."""
-        return True
 
     @property
     def plan(self) -> Plan:

@@ -25,7 +25,7 @@ from jobs.gate.requirements import (
     judge,
     judge_held_out,
 )
-from jobs.outcome import Outcome, Plan
+from jobs.outcome import Outcome, Plan, Startable
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.rows import (
     Sorting,
@@ -266,7 +266,7 @@ def _check_segments(config: FitConfig) -> None:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Startable):
     """A fit that can start.
 
     Attributes
@@ -287,11 +287,6 @@ class Prepared:
     def identity(self) -> str:
         """The run's id."""
         return self.sorting.identity
-
-    @property
-    def threads(self) -> bool:
-        """Its tasks sort, merge and fit in compiled code."""
-        return True
 
     @property
     def plan(self) -> Plan:

@@ -17,7 +17,7 @@ from logcal.errors import ConfigError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
 from pipeline.execution import Graph, InlineExecutor
-from pipeline.execution.drawing import KINDS, drawing
+from pipeline.execution.graph import KINDS, drawing
 from pipeline.files.folders import Folder
 from pipeline.files.scratch import check_space, scratch_folder
 from pipeline.files.turns import LOCKS

@@ -14,7 +14,7 @@ import numpy as np
 from calibrators.measures.drift import stability_index
 from jobs.config.jobs import MonitorConfig
 from jobs.gate.limits import check_transform
-from jobs.outcome import Outcome, Plan
+from jobs.outcome import Outcome, Plan, Startable
 from jobs.rows import columns_of, open_dated, own_page_folder, plan_of, row_settings, scratch_line
 from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, NothingToDoError
 from pipeline.evaluate.day_ratios import excess_sentence
@@ -124,7 +124,7 @@ def _alarms(history: History, alpha: float) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Startable):
     """A look at some days that can start."""
 
     config: MonitorConfig
@@ -138,11 +138,6 @@ class Prepared:
     transform: str
     needed: int
     page: str | None
-
-    @property
-    def threads(self) -> bool:
-        """Its tasks sort, merge and measure in compiled code."""
-        return True
 
     @property
     def plan(self) -> Plan:

@@ -54,16 +54,16 @@ class Outcome:
     lines: list[str]
 
 
-class Prepared(Protocol):
+class Startable(Protocol):
     """A job that has been checked and can start: what a job module's `prepare(config)` returns."""
+
+    threads: bool = True
+    """Whether threads of one process serve its tasks as well as processes of their own would: sorting, merging, fitting
+    and measuring are compiled code."""
 
     @property
     def plan(self) -> Plan:
         """What it would do."""
-
-    @property
-    def threads(self) -> bool:
-        """Whether threads of one process serve its tasks as well as processes of their own would."""
 
     def execute(self, executor: Executor) -> Outcome:
         """Do it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.outcome import Outcome, Plan
+from jobs.outcome import Outcome, Plan, Startable
 from logcal.errors import CheckFailedError, LogcalError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.follow.ledger import needed_versions
@@ -134,18 +134,13 @@ def _data_end(manifest: dict[str, Any]) -> tuple[str, Any]:
 
 
 @dataclass(frozen=True)
-class Finishing:
+class Finishing(Startable):
     """A fit that has been done before: all that is left is to make its version current."""
 
     store: TableStore
     version: Version
     outcome: Callable[[dict[str, Any], Version], Outcome]
     keep: int | None
-
-    @property
-    def threads(self) -> bool:
-        """It has no tasks."""
-        return True
 
     @property
     def plan(self) -> Plan:

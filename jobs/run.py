@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs import interrupts
-from jobs.outcome import Outcome, Plan, Prepared
+from jobs.outcome import Outcome, Plan, Startable
 from jobs.records import Attempt
 from jobs.registry import Job
 from logcal.errors import ConfigError, LogcalError, NothingToDoError, TemporaryError
@@ -128,7 +128,7 @@ def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None)
     with starting as executor:
         try:
             with _no_garbage():
-                prepared: Prepared = job.load_module().prepare(config)
+                prepared: Startable = job.load_module().prepare(config)
         except NothingToDoError as nothing:
             nothing.tidy()
             raise

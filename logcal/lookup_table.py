@@ -41,7 +41,7 @@ class LookupFacts:
     ----------
     version : the published version's name.
     method : the calibrator's name in configurations. parameters : what it was given.
-    score_transform : one of `logcal.transforms.TRANSFORMS`, to be applied to scores before the map.
+    score_transform : one of `logcal.schema.TRANSFORMS`, to be applied to scores before the map.
     monotone : whether the map never decreases.
     data : facts of the calibration data, as JSON values.
     fingerprint : see `fingerprint` and `segmented_fingerprint`.

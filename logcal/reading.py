@@ -23,9 +23,9 @@ from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup, one_array
 from logcal.manifest import read_manifest
 from logcal.moved import Moves
+from logcal.schema import TRANSFORMS
 from logcal.segment_index import SegmentIndex
 from logcal.storage import parse_json
-from logcal.transforms import TRANSFORMS
 
 Integers = npt.NDArray[np.int64]
 

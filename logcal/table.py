@@ -25,7 +25,7 @@ from logcal.errors import ConfigError, InputRejectedError
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
 from logcal.manifest import read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, not_given
-from logcal.transforms import apply_transform
+from logcal.schema import apply_transform
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LARGEST = 2**63 - 1

@@ -17,7 +17,7 @@ from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.folders import Folder
 from pipeline.sort.day_profiles import Profile, cell_of, middle_of
 from pipeline.sort.suspect_days import DayFacts, Finding, suspect_days
-from pipeline.table.day_decisions import DECISIONS, read_decisions, standing_decisions
+from pipeline.table.day_decisions import DECISIONS, read_decisions
 
 
 def day(number, kind=None, **more):
@@ -161,9 +161,9 @@ def test_decisions_are_kept_and_hold_until_the_day_changes(tmp_path):
         "2026-02-01": ("include", "the new model"),
     }
     now = {"2026-01-31": ["2026-01-31-0123456789abcdef"], "2026-02-01": ["2026-02-01-aaaaaaaaaaaaaaaa"]}
-    assert set(standing_decisions(decisions, now)) == set(now)
+    assert [day for day, own in decisions.items() if own.holds(now[day])] == list(now)
     changed = {"2026-01-31": ["2026-01-31-fedcba9876543210"]}
-    assert standing_decisions(decisions, changed) == {}
+    assert not any(own.holds(changed[day]) for day, own in decisions.items())
     assert "labels came late" in "\n".join(list_days(store, "ads").lines)
     change(store, "ads", "2026-01-31", None, "")
     assert set(read_decisions(Folder.at(table))) == {"2026-02-01"}

@@ -28,7 +28,7 @@ from logcal import runs
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from logcal.reading import read_table
 from pipeline.execution import DaskExecutor, Graph, InlineExecutor, ThreadExecutor, tasks
-from pipeline.execution.drawing import drawing
+from pipeline.execution.graph import drawing
 from pipeline.files.blobs import receipts_in
 from pipeline.log.logs import Columns
 

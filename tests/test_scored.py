@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
-from logcal.transforms import apply_transform
+from logcal.schema import apply_transform
 from pipeline.execution import DaskExecutor, InlineExecutor
 from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file

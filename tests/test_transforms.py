@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logcal.errors import ConfigError
-from logcal.transforms import apply_transform
+from logcal.schema import apply_transform
 
 GRID = np.arange(-800 * 64, 800 * 64 + 1) / 64
 

@@ -9,28 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import sums
+from calibrators._kernels import double_double, sums
 
 Array = npt.NDArray[np.float64]
 
-_SPLIT = 134217729.0  # 2**27 + 1 (Dekker's splitting constant)
-
-
-def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
-def _two_product(a: Any, b: Any) -> tuple[Any, Any]:
-    p = a * b
-    t = _SPLIT * a
-    ah = t - (t - a)
-    al = a - ah
-    t = _SPLIT * b
-    bh = t - (t - b)
-    bl = b - bh
-    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+# The bodies of the compiled functions, which numpy's arrays suit as well.
+_two_sum, _two_product = (
+    getattr(one, "py_func", one) for one in (double_double.two_sum, double_double.two_product)
+)
 
 
 @dataclass(frozen=True)

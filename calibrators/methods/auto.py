@@ -22,8 +22,7 @@ from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, t
 from calibrators.arithmetic.pointwise import Pointwise
 from calibrators.arithmetic.pooling import check_ends, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
-from calibrators.arithmetic.tabulate import check_max_error
-from calibrators.arithmetic.tabulated_curve import tabulated_curve
+from calibrators.arithmetic.tabulate import check_max_error, tabulated_curve
 from calibrators.measures.predictions import side_by_side
 from calibrators.methods.base import Calibrator, MapStretches
 from calibrators.methods.folded import FoldedPoints

@@ -11,8 +11,7 @@ from calibrators.arithmetic.curve import LEAST, Curve, cells_on, fitted, log_odd
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.passes import Array, Passes
 from calibrators.arithmetic.pointwise import Pointwise
-from calibrators.arithmetic.tabulate import check_max_error
-from calibrators.arithmetic.tabulated_curve import tabulated_curve
+from calibrators.arithmetic.tabulate import check_max_error, tabulated_curve
 from calibrators.methods.base import Calibrator
 
 

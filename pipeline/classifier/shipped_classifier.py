@@ -28,8 +28,8 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
 from calibrators.measures.threshold import Threshold, best_threshold
 from logcal.errors import ConfigError, InputRejectedError, examples
+from logcal.schema import apply_transform
 from logcal.storage import open_filesystem, parse_json
-from logcal.transforms import apply_transform
 from pipeline import schema
 from pipeline.classifier.estimators import one_thread, scores_of
 from pipeline.classifier.features import Feature, as_frame

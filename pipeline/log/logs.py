@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, examples, listing
 from pipeline.files.requests import TOGETHER, together
-from pipeline.log import hive, segment_values
+from pipeline.log import folder_tree, segment_values
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
     LogFile,
@@ -211,7 +211,9 @@ def open_log(
     found = find_files(paths)
     wanted = [file for file in found.files if file.relative not in without] if without else found.files
     good, unreadable = read_footers(found.filesystem, among(wanted))
-    schemas = [(file.relative, hive.with_keys(schema, file.path, columns.folders)) for file, schema in good]
+    schemas = [
+        (file.relative, folder_tree.with_keys(schema, file.path, columns.folders)) for file, schema in good
+    ]
     types, column_problems = check_columns(schemas, columns)
     problems = [*map(str, unreadable), *column_problems]
     files = tuple(file for file, _ in good)
@@ -281,7 +283,7 @@ def check_columns(
 ) -> tuple[dict[str, str], list[str]]:
     """The type of each used column, and what is wrong with them: whoever reads a log, or a file of one, asks this.
 
-    schemas : of files, each with its path, and with the columns that its folders have (`hive.with_keys`)
+    schemas : of files, each with its path, and with the columns that its folders have (`folder_tree.with_keys`)
     """
     roles = [("score", columns.score), ("weight", columns.weight)]
     if columns.labels is None:
@@ -459,7 +461,7 @@ def read_rows(
         If the file was changed, breaks off, or its pages do not decode.
     """
     row = piece.first_row
-    coded = [name for name in columns.segments if hive.hive_value(piece.path, name) is None]
+    coded = [name for name in columns.segments if folder_tree.hive_value(piece.path, name) is None]
     opened = (
         open_parquet(filesystem, piece.path, piece.seen, coded)
         if content is None
@@ -469,7 +471,7 @@ def read_rows(
         there = parquet.schema_arrow.names
         names = [name for name in columns.names if name in there or name not in columns.folders]
         for batch in read_batches(parquet, piece.path, names, piece.row_groups, BATCH_ROWS):
-            whole = hive.with_values(batch, piece.path, columns.folders)
+            whole = folder_tree.with_values(batch, piece.path, columns.folders)
             joined = None if matching is None else matching.join(whole)
             yield _as_arrays(whole, columns, row, joined)
             row += batch.num_rows

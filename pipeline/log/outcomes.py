@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples, listing
-from pipeline.log import hive
+from pipeline.log import folder_tree
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.label_counts import (
     CONFLICTING,
@@ -207,7 +207,9 @@ class Outcomes:
         source = self.source
         found = find_files(source.paths, f"{source.section}.labels.path")
         good, unreadable = read_footers(found.filesystem, found.files)
-        own = [(file.relative, hive.with_keys(schema, file.path, source.own_key)) for file, schema in good]
+        own = [
+            (file.relative, folder_tree.with_keys(schema, file.path, source.own_key)) for file, schema in good
+        ]
         roles = [("key", name) for name in source.own_key]
         roles += [(role, name) for role, name in (("label", source.label), ("time", source.time)) if name]
         types, problems = check_roles(own, roles, f"{source.section}.labels")
@@ -318,7 +320,7 @@ class Outcomes:
                 names = [name for name in dict.fromkeys(wanted) if name in there] or there[:1]
                 groups = range(len(file.row_groups))
                 for batch in read_batches(parquet, file.path, names, groups, BATCH_ROWS):
-                    yield self._rows(hive.with_values(batch, file.path, source.own_key), file.path)
+                    yield self._rows(folder_tree.with_values(batch, file.path, source.own_key), file.path)
 
     def _rows(self, batch: pa.RecordBatch, path: str) -> OutcomeRows:
         source = self.source

@@ -22,7 +22,7 @@ from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples, listing
 from logcal.storage import parse_json
 from pipeline.log.chunks import CheckedFooter, bounds_of
-from pipeline.log.hive import NO_VALUE, hive_value
+from pipeline.log.folder_tree import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, open_parquet
 from pipeline.log.logs import DAY_INVALID, DAY_NULL, Columns, Log, open_log
 

@@ -22,11 +22,11 @@ from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.lookup_table import LookupFacts, SegmentedLookup
-from logcal.transforms import apply_transform
+from logcal.schema import apply_transform
 from pipeline.classifier.features import Roles, check_features
 from pipeline.files.faults import out_of_memory
 from pipeline.log.chunks import CheckedFooter
-from pipeline.log.hive import with_keys, with_values
+from pipeline.log.folder_tree import with_keys, with_values
 from pipeline.log.log_files import (
     LogFile,
     Seen,

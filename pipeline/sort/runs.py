@@ -174,7 +174,7 @@ class Intake:
 def calibration_scores(score: Array, reading: Reading) -> Array:
     """The scores that rows are sorted by, before they are rounded to a grid."""
     if reading.transform != "none":
-        from logcal.transforms import apply_transform
+        from logcal.schema import apply_transform
 
         # An infinite margin is a fault of the log, also where its sigmoid would be 0 or 1.
         score = apply_transform(np.where(np.isfinite(score), score, np.nan), reading.transform)

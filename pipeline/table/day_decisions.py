@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -95,10 +95,3 @@ def _tables_of(folder: Folder, day: str) -> tuple[str, ...]:
     return tuple(
         sorted({match[1] for match in found if match is not None and match[1].startswith(f"{day}-")})
     )
-
-
-def standing_decisions(
-    decisions: Mapping[str, Decision], tables: Mapping[str, Collection[str]]
-) -> dict[str, Decision]:
-    """Decisions on days as they are now. tables : the day tables of each day, by day and digest."""
-    return {day: own for day, own in decisions.items() if day in tables and own.holds(tables[day])}
