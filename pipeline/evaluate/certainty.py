@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from calibrators.measures.certainty import Certainty
-from calibrators.measures.decomposition import LossParts
 from calibrators.measures.error_bars import ErrorBars
 from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.page import MISSING
@@ -38,16 +38,21 @@ def _number(value: float | None, form: str = ".4f") -> str | None:
     return text.replace("-", "−")
 
 
-def _ratio(bars: ErrorBars, _: Certainty | None) -> str | None:
-    if bars.ratio is None:
-        return None
-    return f"{bars.ratio:.3f} ({bars.ratio_low:.3f} to {bars.ratio_high:.3f})"
+def _at(found: Any, *names: str) -> Any:
+    """What stands at the end of a chain of attributes; None where one of them is None."""
+    for name in names:
+        found = None if found is None else getattr(found, name)
+    return found
 
 
-def _auc(bars: ErrorBars, _: Certainty | None) -> str | None:
-    if bars.auc is None or bars.auc_low is None:
+def _with_interval(value: float | None, low: float | None, high: float | None, form: str) -> str | None:
+    if value is None or low is None:
         return None
-    return f"{bars.auc:.4f} ({bars.auc_low:.4f} to {bars.auc_high:.4f})"
+    return f"{_number(value, form)} ({_number(low, form)} to {_number(high, form)})"
+
+
+def _with_chance(text: str | None, what: str, chance: float | None, form: str) -> str | None:
+    return text if text is None or chance is None else f"{text} ({what}: up to {_number(chance, form)})"
 
 
 def _score_test(bars: ErrorBars, _: Certainty | None) -> str | None:
@@ -55,60 +60,35 @@ def _score_test(bars: ErrorBars, _: Certainty | None) -> str | None:
     return None if p is None else (f"p = {p:.3f}" if p >= 1e-3 else f"p = {p:.1e}")
 
 
-def _log_loss(certainty: Certainty | None) -> LossParts | None:
-    found = None if certainty is None else certainty.decomposition
-    return None if found is None else found.log_loss
-
-
 def _miscalibration(_: ErrorBars, certainty: Certainty | None) -> str | None:
-    parts = _log_loss(certainty)
-    if parts is None or parts.miscalibration is None:
-        return None
-    text = _number(parts.miscalibration, ".5f") or ""
-    return text if parts.chance_95 is None else f"{text} (chance: up to {_number(parts.chance_95, '.5f')})"
-
-
-def _discrimination(_: ErrorBars, certainty: Certainty | None) -> str | None:
-    parts = _log_loss(certainty)
-    return None if parts is None else _number(parts.discrimination, ".5f")
-
-
-def _debiased(_: ErrorBars, certainty: Certainty | None) -> str | None:
-    return None if certainty is None else _number(certainty.debiased_squared_error, ".6f")
+    parts = _at(certainty, "decomposition", "log_loss")
+    text = _number(_at(parts, "miscalibration"), ".5f")
+    return _with_chance(text, "chance", _at(parts, "chance_95"), ".5f")
 
 
 def _line(name: str) -> _Text:
     def text(_: ErrorBars, certainty: Certainty | None) -> str | None:
-        found = None if certainty is None else certainty.agreement
+        found = _at(certainty, "agreement")
         interval = None if found is None else found.interval(name)
-        if found is None or interval is None:
-            return None
-        low, high = (_number(end, ".3f") for end in interval)
-        return f"{_number(getattr(found, name), '.3f')} ({low} to {high})"
+        low, high = interval or (None, None)
+        return _with_interval(_at(found, name), low, high, ".3f")
 
     return text
 
 
 def _distances(_: ErrorBars, certainty: Certainty | None) -> str | None:
-    found = None if certainty is None else certainty.agreement
+    found = _at(certainty, "agreement")
     if found is None or found.ici is None:
         return None
     text = ", ".join(str(_number(value)) for value in (found.ici, found.e50, found.e90))
-    parts = None if certainty is None else certainty.decomposition
-    chance = None if parts is None else parts.ici_chance_95
-    return text if chance is None else f"{text} (ICI by chance: up to {_number(chance)})"
-
-
-def _smooth(_: ErrorBars, certainty: Certainty | None) -> str | None:
-    found = None if certainty is None else certainty.agreement
-    return None if found is None else _number(found.smooth_ece)
+    return _with_chance(text, "ICI by chance", _at(certainty, "decomposition", "ici_chance_95"), ".4f")
 
 
 _ROWS: tuple[tuple[str, str, _Text], ...] = (
     (
         "Observed over expected",
         "Positives over the sum of the probabilities, with its 95 % interval; 1 is right on average",
-        _ratio,
+        lambda bars, _: _with_interval(bars.ratio, bars.ratio_low, bars.ratio_high, ".3f"),
     ),
     (
         "z of observed less expected",
@@ -143,13 +123,17 @@ _ROWS: tuple[tuple[str, str, _Text], ...] = (
     (
         "Smooth calibration error",
         "Residuals smoothed as wide as the error is large: no bins; says little of rare positives",
-        _smooth,
+        lambda _, certainty: _number(_at(certainty, "agreement", "smooth_ece")),
     ),
-    ("AUC with its 95 % interval", "By DeLong's standard error", _auc),
+    (
+        "AUC with its 95 % interval",
+        "By DeLong's standard error",
+        lambda bars, _: _with_interval(bars.auc, bars.auc_low, bars.auc_high, ".4f"),
+    ),
     (
         "Squared calibration error, debiased",
         "Over equal-count groups, less what chance adds on average; around 0, also below, it is none",
-        _debiased,
+        lambda _, certainty: _number(_at(certainty, "debiased_squared_error"), ".6f"),
     ),
     (
         "Miscalibration (part of the log loss)",
@@ -159,6 +143,6 @@ _ROWS: tuple[tuple[str, str, _Text], ...] = (
     (
         "Discrimination (part of the log loss)",
         "What the predictions, perfectly calibrated, gain over the base rate for every row",
-        _discrimination,
+        lambda _, certainty: _number(_at(certainty, "decomposition", "log_loss", "discrimination"), ".5f"),
     ),
 )
