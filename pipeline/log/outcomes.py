@@ -416,7 +416,7 @@ def read_keys(
         there = parquet.schema_arrow.names
         names = [name for name in outcomes.columns if name in there] or there[:1]
         for batch in read_batches(parquet, piece.path, names, piece.row_groups, BATCH_ROWS):
-            yield outcomes.keys_of(hive.with_values(batch, piece.path, outcomes.columns))
+            yield outcomes.keys_of(folder_tree.with_values(batch, piece.path, outcomes.columns))
 
 
 _lock = threading.Lock()
