@@ -163,7 +163,7 @@ def test_decisions_are_kept_and_hold_until_the_day_changes(tmp_path):
     now = {"2026-01-31": ["2026-01-31-0123456789abcdef"], "2026-02-01": ["2026-02-01-aaaaaaaaaaaaaaaa"]}
     assert [day for day, own in decisions.items() if own.holds(now[day])] == list(now)
     changed = {"2026-01-31": ["2026-01-31-fedcba9876543210"]}
-    assert not any(own.holds(changed[day]) for day, own in decisions.items())
+    assert not any(decisions[day].holds(tables) for day, tables in changed.items())
     assert "labels came late" in "\n".join(list_days(store, "ads").lines)
     change(store, "ads", "2026-01-31", None, "")
     assert set(read_decisions(Folder.at(table))) == {"2026-02-01"}

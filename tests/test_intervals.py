@@ -19,7 +19,7 @@ import logcal
 from calibrators import ABB, Isotonic
 from calibrators.arithmetic import pointwise
 from calibrators.arithmetic.curve import _PRIORS
-from calibrators.arithmetic.passes import Place, Points, collapse, run_in_memory, run_passes
+from calibrators.arithmetic.passes import Points, collapse, run_in_memory, run_passes
 from calibrators.arithmetic.sampling import sampling_weights
 from calibrators.methods.intervals import (
     band,
@@ -30,7 +30,6 @@ from calibrators.methods.intervals import (
     lightened,
     ranks,
     venn_abers_pass,
-    with_cells,
 )
 from logcal.errors import ConfigError, InputRejectedError
 from logcal.reading import read_table
@@ -101,17 +100,8 @@ def test_the_band_is_that_of_a_double_loop(seed):
     score, label = some_rows(rng, [40, 300, 900, 400][seed])
     points = collapse(score, label)
     one = (ABB() if seed == 3 else Isotonic()).fit_points(points).calibration_map_
-    request = with_cells(Isotonic().first_pass())
-    states, before = [], 0
-    for part in parts_of(points, rng):
-        states.append(request.placed(part, Place(before, score.size)))
-        before += int(part.weight.sum())
-    blocks, cells = request.combine(states)
     parts = parts_of(points, rng)
-    again = run_passes(cell_passes(), lambda own: own.combine([own.chunk(part) for part in parts]))
-    for found, expected in zip(cells, again, strict=True):
-        np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(blocks.weight, Isotonic().first_pass().chunk(points).weight)
+    cells = run_passes(cell_passes(), lambda own: own.combine([own.chunk(part) for part in parts]))
     found = band(one, cells)
     lower, upper = loop(score, label, one)
     np.testing.assert_allclose(found.lower, lower, rtol=1e-9)

@@ -145,7 +145,7 @@ def test_rows_and_entries_are_merged_in_the_order_of_score_and_code(seed, n, m):
     random = np.random.default_rng(seed)
     score, tag = random.integers(0, 9, n) / 4, random.integers(0, 12, n)
     own = random.integers(0, 9, m) / 4, random.integers(0, 6, m), random.integers(1, 9, m) * 1.0, np.ones(m)
-    bucket = CodedBucket(score, tag, (np.empty(0), np.empty(0, np.int64), np.empty(0)), own, 0.0)
+    bucket = CodedBucket(score, tag, (np.empty(0), np.empty(0, np.int64), np.empty(0)), own)
     found = np.stack([np.asarray(column, np.float64) for column in bucket.in_order()])
     rows = np.stack([score, tag >> 1, np.ones(n), tag & 1])
     whole = np.concatenate([rows, np.stack(own)], axis=1)

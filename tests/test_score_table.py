@@ -80,15 +80,12 @@ def check_equal_to_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_
     path = write_log(folder / "log", {"score": score, "label": label, "w": weight}, files, group)
     log = open_log(path, Columns("score", "label", "w" if weighted else None))
     plan = SortPlan(folder, write=folder / "table", run_rows=run_rows, bucket_bytes=bucket_bytes)
-    request = Pass(chunk=lambda points: None, combine=list, placed=lambda points, place: (points, place))
-    table, parts = build_score_table(log, plan, InlineExecutor(), request)
+    table, parts = build_score_table(
+        log, plan, InlineExecutor(), Pass(chunk=lambda points: points.score[0], combine=list)
+    )
     expected = collapse(score, label, weight if weighted else None)
     assert_same(points_of(table), expected)
-    if weighted:
-        assert set(parts) == {None}
-    else:
-        assert [place.before for _, place in parts] == [(score < part.score[0]).sum() for part, _ in parts]
-        assert {place.total for _, place in parts} == {len(rows)}
+    assert parts == [part.first for part in table.parts]
     assert (table.rows, table.used, table.points) == (len(rows), len(rows), expected.score.size)
     assert table.used_positive == label.sum()
     assert (table.lowest, table.highest) == (expected.score[0], expected.score[-1])

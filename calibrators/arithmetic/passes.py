@@ -51,17 +51,6 @@ def blocks_of(points: Points) -> Iterator[Points]:
         yield Points(*(column[start : start + _BLOCK] for column in points))
 
 
-class Place(NamedTuple):
-    """Where a part lies among observations that all have weight 1.
-
-    before : int: observations with scores below the part's first
-    total : int, below 2**53: observations of all parts
-    """
-
-    before: int
-    total: int
-
-
 Classes = Callable[[Array, Array], tuple[Any, int]]
 """See `Pass.classes`."""
 
@@ -80,9 +69,6 @@ class Pass:
     only : frozenset of float, optional
         The first scores of the parts that the pass needs; None for all. Whoever carries it out may leave the
         other parts unread: `combine` then sees fewer states.
-    placed : callable, optional
-        Points of a part and its `Place` to a state, for all parts instead of `chunk`: it does what `chunk` does,
-        and what otherwise a further pass would be needed for. Whoever knows the places beforehand may use it.
     classes : callable, optional
         The scores of the rows with label 0 and those with label 1, ascending float64 arrays, of a part of rows without
         weights, fewer than 2**26, to the state that `chunk` makes of their points, and the number of these. Whoever
@@ -92,7 +78,6 @@ class Pass:
     chunk: Callable[[Points], Any]
     combine: Callable[[list[Any]], Any]
     only: frozenset[float] | None = None
-    placed: Callable[[Points, Place], Any] | None = None
     classes: Classes | None = None
 
 

@@ -7,8 +7,7 @@ Kish's effective size by then (`calibrators.arithmetic.sampling`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import chain
@@ -18,7 +17,7 @@ import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.cumulative import bin_counts, cuts_pass, layout_pass
-from calibrators.arithmetic.passes import Array, Pass, Place, Points
+from calibrators.arithmetic.passes import Array, Pass, Points
 from calibrators.arithmetic.pooling import pool_points
 from calibrators.arithmetic.sampling import odds_divided
 
@@ -53,17 +52,6 @@ class Cells(NamedTuple):
     positives: Array
 
 
-class _CellsInPart(NamedTuple):
-    """Where cells end in a part, the ranks and positives up to there, and the part's own totals."""
-
-    last: Array
-    rank: Array
-    positives: Array
-    highest: float
-    total: float
-    total_positives: float
-
-
 def ranks(rows: float) -> Array:
     """Where cells end: j N / 256, and powers of two and what is left of N by them below N / 256; past ties."""
     inner = rows * np.arange(1, _GRID) / _GRID
@@ -72,78 +60,11 @@ def ranks(rows: float) -> Array:
     return np.unique(np.concatenate([powers, inner, rows - powers]))
 
 
-def with_cells(request: Pass) -> Pass:
-    """A pass that yields what `request` does and, where it is carried out `placed`, the band's `Cells`; else None."""
-    return replace(
-        request,
-        chunk=partial(_alone, request.chunk),
-        placed=partial(_with_cells, request),
-        combine=partial(_both, request.combine),
-        classes=None,
-    )
-
-
 def cell_passes() -> Generator[Pass, Any, Cells]:
-    """Yield the two passes over observations of any weights, in any parts, receive their results, return the cells.
-
-    What `with_cells` yields in one pass, where what lies before a part is known.
-    """
+    """Yield the two passes over observations of any weights, in any parts, receive their results, return the cells."""
     layout = yield layout_pass()
     cuts = yield cuts_pass(layout, ranks(layout.weight))
     return Cells(np.append(cuts.below, layout.last), *bin_counts(layout, cuts.counts))
-
-
-def _alone(chunk: Callable[[Points], Any], points: Points) -> tuple[Any, None]:
-    return chunk(points), None
-
-
-def _with_cells(request: Pass, points: Points, place: Place) -> tuple[Any, _CellsInPart]:
-    state = request.chunk(points) if request.placed is None else request.placed(points, place)
-    return state, _cells_in_part(points, place)
-
-
-def _both(combine: Callable[[list[Any]], Any], states: list[tuple[Any, Any]]) -> tuple[Any, Cells | None]:
-    cells = [own for _, own in states]
-    return combine([state for state, _ in states]), None if None in cells else _joined(cells)
-
-
-def _cells_in_part(points: Points, place: Place) -> _CellsInPart:
-    size, total = points.score.size, float(points.weight.sum())
-    targets = ranks(place.total) - place.before
-    targets = targets[(targets > 0) & (targets <= total)]
-    if total == size:  # no ties
-        at = np.unique(np.ceil(targets).astype(np.int64) - 1)
-        through: Array = at.astype(np.float64) + 1.0
-    else:
-        sums = np.cumsum(points.weight)
-        at = np.unique(np.searchsorted(sums, targets))
-        through = sums[at]
-    hits = np.empty(0)
-    if at.size:
-        hits = np.add.reduceat(points.positives[: at[-1] + 1], np.append(0, at[:-1] + 1))
-    return _CellsInPart(
-        points.score[at],
-        through + place.before,
-        np.cumsum(hits),
-        float(points.score[-1]),
-        total,
-        float(points.positives.sum()),
-    )
-
-
-def _joined(parts: list[_CellsInPart]) -> Cells:
-    before = np.cumsum([0.0, *(part.total_positives for part in parts)])
-    total = sum(part.total for part in parts)
-    last = np.concatenate([part.last for part in parts])
-    rank = np.concatenate([part.rank for part in parts])
-    hits = np.concatenate([part.positives + start for part, start in zip(parts, before[:-1], strict=True)])
-    if not rank.size or rank[-1] < total:
-        last, rank, hits = (
-            np.append(last, parts[-1].highest),
-            np.append(rank, total),
-            np.append(hits, before[-1]),
-        )
-    return Cells(last, np.diff(rank, prepend=0.0), np.diff(hits, prepend=0.0))
 
 
 def band(one: CalibrationMap, cells: Cells, alpha: float = ALPHA) -> Interval | None:

@@ -25,7 +25,6 @@ from calibrators.methods.intervals import (
     divided,
     lightened,
     venn_abers_pass,
-    with_cells,
 )
 from calibrators.methods.isotonic import Isotonic
 from calibrators.methods.monotone import largest_fall, project_isotonic
@@ -122,9 +121,10 @@ class Recipe:
         made = make_calibrator(self.method, self.parameters)
         return not made.fitted_for_segments and _in_blocks(made.for_segments())
 
-    def needs_table(self, *, weighted: bool) -> bool:
-        """Whether a fit to a log, with a weight column or without one, has passes after the first."""
-        return needs_table(self.calibrator(), weighted, self.interval)
+    @property
+    def needs_table(self) -> bool:
+        """Whether a fit to a log has passes after the first."""
+        return needs_table(self.calibrator(), self.interval)
 
 
 def _in_blocks(calibrator: Calibrator) -> bool:
@@ -200,27 +200,19 @@ class Fit:
     posterior: bool = False
 
 
-def needs_table(calibrator: Calibrator, weighted: bool, interval: str = NONE) -> bool:
-    """Whether a fit to a log, with a weight column or without one, has passes after the first.
+def needs_table(calibrator: Calibrator, interval: str = NONE) -> bool:
+    """Whether a fit to a log has passes after the first.
 
-    interval : see `fit_log`. Where rows have weights, what lies below a part is known once all have been added up.
+    interval : see `fit_log`. A band and Venn-Abers predictions take passes of their own.
     """
-    if interval == VENN_ABERS or (interval == BAND and weighted):
-        return True
-    return not calibrator.single_pass
+    return interval in (BAND, VENN_ABERS) or not calibrator.single_pass
 
 
 def placed(rows: SortedRows, calibrator: Calibrator, interval: str = NONE) -> SortedRows:
     """Rows whose score table goes where their plan says, or to scratch where there are passes after the first."""
-    if rows.plan.write is None and needs_table(calibrator, rows.weighted, interval):
+    if rows.plan.write is None and needs_table(calibrator, interval):
         return rows._replace(plan=replace(rows.plan, write=f"{rows.plan.scratch}/score_table"))
     return rows
-
-
-def first_request(calibrator: Calibrator, interval: str = NONE) -> Pass:
-    """The first pass of a fit, with what an interval needs of it. interval : see `fit_log`."""
-    request = calibrator.first_pass()
-    return with_cells(request) if interval == BAND else request
 
 
 def fit_log(
@@ -232,12 +224,11 @@ def fit_log(
 ) -> Fit:
     """Fit a calibrator to a log, out of core.
 
-    The first pass runs inside the sort, and `placed` where rows have no weights, so that they need only be counted.
+    The first pass runs inside the sort.
     The score table is written only where it is wanted: to `rows.plan.write`, or to scratch where there are more passes.
     Where it is not there, and the calibrator asks for another pass all the same, the runs are merged again.
     rows : their total may be None: then they are sorted first.
-    interval : one of `calibrators.methods.intervals.KINDS`; Venn-Abers of isotonic regression alone. The first
-    pass is then `first_request`'s.
+    interval : one of `calibrators.methods.intervals.KINDS`; Venn-Abers of isotonic regression alone
     merged : what a graph has given by now, the table and the result of the first pass.
 
     Raises
@@ -249,20 +240,12 @@ def fit_log(
     """
     rows = placed(rows, calibrator, interval)
     table: ScoreTable | None = None
-    cells: Cells | None = None
     gathered = 0
     passes = itertools.count(1)
 
     def run(request: Pass) -> Any:
-        nonlocal cells
-        number = next(passes)
-        if interval == BAND and number == 1:
-            result, cells = carry_out(with_cells(request), number)
-            return result
-        return carry_out(request, number)
-
-    def carry_out(request: Pass, number: int) -> Any:
         nonlocal table, gathered
+        number = next(passes)
         if table is not None and rows.plan.write is not None:
             size, found = table.run(weighing(request), executor, f"pass-{number}")
             gathered = max(gathered, size)
@@ -286,8 +269,7 @@ def fit_log(
     except ValueError as error:
         raise InputRejectedError(f"the log does not suit {type(calibrator).__name__}: {error}") from None
     venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
-    if interval == BAND and cells is None:  # rows have weights
-        cells = run_passes(cell_passes(), run)
+    cells = run_passes(cell_passes(), run) if interval == BAND else None
     assert table is not None
     return Fit(calibrator, table, cells, venn_abers, gathered, interval == POSTERIOR)
 

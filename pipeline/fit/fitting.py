@@ -18,7 +18,6 @@ from pipeline.files.folders import Folder
 from pipeline.fit.calibration import (
     Fit,
     Recipe,
-    first_request,
     fit_log,
     interval_of,
     keep_monotone,
@@ -121,7 +120,7 @@ class Fitting:
             return add_segment_fit(graph, recipe, rows)
         calibrator = recipe.calibrator()
         rows = placed(rows, calibrator, recipe.interval)
-        return add_merge(graph, rows, first_request(calibrator, recipe.interval))
+        return add_merge(graph, rows, calibrator.first_pass())
 
     def _rows(self, total: Any) -> SortedRows:
         return SortedRows(self.source.sorted_log, self.plan, total)
@@ -139,7 +138,7 @@ class Fitting:
         graph = Graph()
         found = self.add(graph)
         rows = self._rows(None)
-        if self.recipe.needs_table(weighted=rows.weighted):
+        if self.recipe.needs_table:
             parts = [(found, i) for i in range(rows.most_parts)]
             graph.task("combine-pass", list, graph.layer("pass", list, parts))
         return graph
@@ -147,7 +146,7 @@ class Fitting:
     def scratch_bytes(self, *, write: bool = False) -> int:
         """Scratch space that the fit needs at most. write : whether the score table is wanted in any case."""
         log = self.source.sorted_log
-        more = self.recipe.needs_table(weighted=log.columns.weight is not None)
+        more = self.recipe.needs_table
         needed = self.source.scratch_bytes(write=more or write)
         # What the merge leaves of each level's segments.
         return needed + len(self.recipe.columns) * 32 * log.rows

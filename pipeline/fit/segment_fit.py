@@ -31,7 +31,6 @@ from pipeline.fit.calibration import (
     Fit,
     Recipe,
     check_table,
-    first_request,
     fit_log,
     interval_of,
     keep_monotone,
@@ -86,7 +85,7 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     keep, rows = rows.plan.write, _placed(rows, recipe)
     numbered = graph.task("number", _number, rows.total, rows.plan.scratch, recipe, rows.weighted, keep)
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
-    first = add_merge(graph, rows, first_request(calibrator, recipe.interval), cutting)
+    first = add_merge(graph, rows, calibrator.first_pass(), cutting)
     visited = None
     if recipe.leans:
         visited = add_leaning(graph, calibrator, first, numbered, rows)

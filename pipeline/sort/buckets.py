@@ -71,7 +71,6 @@ class Places(NamedTuple):
     sections : those that any run has
     words : int64 array, shape (runs, columns of these sections, 2): the words to read of each file
     room, largest : for how many rows of each of all sections: of all runs, and of any one
-    before : the weight of all runs' entries before those to read, and of all runs that lie below, but for weighted rows
     most : bytes to hold before ties are folded
     """
 
@@ -81,7 +80,6 @@ class Places(NamedTuple):
     words: Integers
     room: tuple[int, ...]
     largest: tuple[int, ...]
-    before: float
     most: int
 
 
@@ -97,11 +95,9 @@ def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
     readers: list[list[int]] = [[] for _ in range(buckets)]
     room = np.zeros((buckets, len(COLUMNS)), np.int64)
     largest = np.zeros_like(room)
-    before = np.zeros(buckets)
     most = HEAVY * bucket_bytes
     for r, run in enumerate(runs):
         passed = edges[:-1] >= run.below
-        before[passed] += run.weight
         own_words = np.zeros((buckets, len(columns), 2), np.int64)
         for section in sections:
             start, stop = run_files.blocks_between(run, section, edges)
@@ -114,8 +110,6 @@ def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
             for column in COLUMNS[section]:
                 c = columns.index(column)
                 own_words[:, c, 0], own_words[:, c, 1] = run.ends[column][start], run.ends[column][stop]
-            if section in (ENTRIES, CODED_ENTRIES) and run.before.size:
-                before += np.where(passed, 0.0, run.before[start])
         for b in np.flatnonzero((own_words[:, :, 0] < own_words[:, :, 1]).any(axis=1)).tolist():
             readers[b].append(r)
             words[b].append(own_words[b])
@@ -127,7 +121,6 @@ def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
             np.array(words[i], np.int64).reshape(len(readers[i]), len(columns), 2),
             tuple(room[i].tolist()),
             tuple(largest[i].tolist()),
-            float(before[i]),
             most,
         )
         for i in range(buckets)
@@ -142,7 +135,6 @@ class Bucket(NamedTuple):
     negatives, positives : float64 arrays, ascending: scores of rows with label 0 and 1
     rows : float64 array, shape (rows, 2): scores and signed weights of weighted rows, in the order of the runs
     entries : scores, and weights and positives as columns, in the order of the runs; None where there are none
-    before : the weight of all lower scores but those of weighted rows; exact where it is a number of rows
     pooled : what `pool_classes` makes of negatives and positives, where it has been asked
     """
 
@@ -150,7 +142,6 @@ class Bucket(NamedTuple):
     positives: Array
     rows: Array
     entries: tuple[Array, Array] | None
-    before: float
     pooled: tuple[Blocks, int] | None = None
 
     @property
@@ -197,14 +188,12 @@ class CodedBucket(NamedTuple):
     ----------
     score, tag : float64 and int64 arrays: of rows without weights
     rows, entries : tuples of arrays: score, code and signed weight; score, code, weight and positives
-    before : see `Bucket`
     """
 
     score: Array
     tag: Integers
     rows: tuple[Array, Integers, Array]
     entries: tuple[Array, Integers, Array, Array]
-    before: float
 
     @property
     def plain(self) -> bool:
@@ -225,24 +214,22 @@ class CodedBucket(NamedTuple):
 
 def read_bucket(where: Places, low: float, high: float) -> Bucket:
     """The rows with low <= score < high of all runs."""
-    columns, before = _read(where, low, high, None)
+    columns = _read(where, low, high, None)
     entries = columns[ENTRIES]
     return Bucket(
         _sorted(columns[NEGATIVES]),
         _sorted(columns[POSITIVES]),
         columns[ROWS],
         (entries[:, 0].copy(), entries[:, 1:].copy()) if entries.size else None,
-        before,
     )
 
 
 def read_coded_bucket(where: Places, low: float, high: float, coding: Coding) -> CodedBucket:
     """The same of a log with segments."""
-    columns, before = _read(where, low, high, coding)
-    return _coded(columns, before)
+    return _coded(_read(where, low, high, coding))
 
 
-def _coded(columns: list[Array], before: float) -> CodedBucket:
+def _coded(columns: list[Array]) -> CodedBucket:
     score, tag = _columns(columns[TAGGED])
     rows, entries = _columns(columns[CODED_ROWS]), _columns(columns[CODED_ENTRIES])
     return CodedBucket(
@@ -250,7 +237,6 @@ def _coded(columns: list[Array], before: float) -> CodedBucket:
         tag.view(np.int64),
         (rows[0], rows[1].view(np.int64), rows[2]),
         (entries[0], entries[1].view(np.int64), entries[2], entries[3]),
-        before,
     )
 
 
@@ -258,15 +244,14 @@ def _columns(rows: Array) -> list[Array]:
     return [np.ascontiguousarray(column) for column in rows.T]
 
 
-def _read(where: Places, low: float, high: float, coding: Coding | None) -> tuple[list[Array], float]:
-    """The rows of each section in the order of the runs; and the weight of all lower scores, see `Bucket`."""
+def _read(where: Places, low: float, high: float, coding: Coding | None) -> list[Array]:
+    """The rows of each section in the order of the runs."""
     most = where.most if coding is not None else sum(map(operator.mul, where.room, WIDTHS))
     kept: list[Words] = [
         np.empty((min(room, most // width + largest), width // 8), np.uint64)
         for room, largest, width in zip(where.room, where.largest, WIDTHS, strict=True)
     ]
     filled = [0] * len(COLUMNS)
-    before = where.before
     ahead = _ahead(where)
     for r, path, spans in zip(where.runs, where.paths, where.words.tolist(), strict=True):
         table = None if coding is None else coding.table(r)
@@ -278,23 +263,19 @@ def _read(where: Places, low: float, high: float, coding: Coding | None) -> tupl
                 start = filled[section]
                 of_ties = section in (ENTRIES, CODED_ENTRIES)
                 bounds = (-np.inf, np.inf) if of_ties else (low, high)
-                first, stop = file.read(own, *bounds, kept[section], start)
+                _, stop = file.read(own, *bounds, kept[section], start)
                 if of_ties:
                     block = kept[section][start:stop]
                     scores = block[:, 0].view(np.float64)
                     a, b = np.searchsorted(scores, [low, high])
-                    before += block[:a, -2].view(np.float64).sum()
                     block[: b - a] = block[a:b].copy()
                     stop = start + int(b - a)
-                elif section in (NEGATIVES, POSITIVES, TAGGED):
-                    before += first
                 if table is not None:
                     recode(kept[section][start:stop, 1], table, labelled=section == TAGGED)
                 filled[section] = stop
         if sum(map(operator.mul, filled, WIDTHS)) > most:
             most = _fold(kept, filled, where.most, where.largest)
-    columns = [rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)]
-    return columns, float(before)
+    return [rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)]
 
 
 def _fold(kept: list[Words], filled: list[int], most: int, largest: Sequence[int]) -> int:
@@ -302,7 +283,7 @@ def _fold(kept: list[Words], filled: list[int], most: int, largest: Sequence[int
 
     A score that very many rows have is in one bucket: what is held of it is bounded by the segments.
     """
-    bucket = _coded([rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)], 0.0)
+    bucket = _coded([rows[:stop].view(np.float64) for rows, stop in zip(kept, filled, strict=True)])
     score, code, weight, positives = ties.expand_coded(bucket.in_order())
     filled[:] = [0] * len(filled)
     filled[CODED_ENTRIES] = score.size

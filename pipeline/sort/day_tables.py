@@ -46,7 +46,7 @@ from pipeline.sort.score_table import SortPlan
 from pipeline.sort.window_runs import add_days, add_up_day
 from pipeline.table.published import PublishedTable
 
-FORMAT = 6
+FORMAT = 7
 MOST_PARTS = 64
 """Tables of an open day; more are merged."""
 

@@ -144,21 +144,16 @@ class Run:
 
     sizes : rows of each section. samples : the first score of each block, of each section.
     ends : uint32 arrays, one a column: the word of the file that each block begins at, and the end.
-    before : float64 array, one number a block of the entries: the weight of the entries before it; exact where entries
-        are counts of rows
     segments : of a log with segments
-    below : all scores are below it; infinite where that is not known. weight : with `below`, the weight of all rows but
-        weighted ones
+    below : all scores are below it; infinite where that is not known
     """
 
     path: str
     sizes: tuple[int, ...]
     samples: tuple[Array, ...]
     ends: tuple[npt.NDArray[np.uint32], ...]
-    before: Array
     segments: RunSegments | None = None
     below: float = np.inf
-    weight: float = 0.0
 
     @property
     def bytes(self) -> int:
@@ -173,7 +168,7 @@ class Run:
     @property
     def index(self) -> Array:
         """What is known of the blocks, in one float64 array."""
-        return np.concatenate([*self.samples, *self.ends, self.before])
+        return np.concatenate([*self.samples, *self.ends])
 
 
 def write_run(path: str, sections: Sections, segments: RunSegments | None = None) -> Run:
@@ -181,19 +176,14 @@ def write_run(path: str, sections: Sections, segments: RunSegments | None = None
     ends: list[npt.NDArray[np.uint32]] = []
     write_blob(path, _packed(sections, ends))
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
-    # One of them is empty.
-    weight = max(sections.entries.weight, sections.coded_entries.weight, key=len)
-    counted = sections.negatives.size + sections.positives.size + sections.tagged.score.size
     return Run(
         path,
         tuple(score.size for score in scores),
         # Copies: a view would keep the whole column alive.
         tuple(score[::SAMPLE_STRIDE].copy() for score in scores),
         tuple(ends),
-        _weight_before(weight),
         segments,
         below=math.nextafter(sections.ends[1], math.inf),
-        weight=counted + float(weight.sum()),
     )
 
 
@@ -223,24 +213,17 @@ def restored(
     """
     blocks = [_blocks(size) for size in sizes]
     ends = [blocks[section] + 1 for section, own in enumerate(COLUMNS) for _ in own]
-    lengths = [*blocks, *ends, max(blocks[ENTRIES], blocks[CODED_ENTRIES])]
+    lengths = [*blocks, *ends]
     if numbers.size < sum(lengths):
         raise ValueError(f"expected {sum(lengths):,} numbers, found {numbers.size:,}")
     *parts, rest = np.split(numbers, np.cumsum(lengths))
-    samples, own, before = parts[: len(blocks)], parts[len(blocks) : -1], parts[-1]
+    samples, own = parts[: len(blocks)], parts[len(blocks) :]
     places = tuple(part.astype(np.uint32) for part in own)
-    return Run(path, tuple(sizes), tuple(samples), places, before, segments), rest
+    return Run(path, tuple(sizes), tuple(samples), places, segments), rest
 
 
 def _blocks(numbers: int) -> int:
     return -(-numbers // SAMPLE_STRIDE)
-
-
-def _weight_before(weight: Array) -> Array:
-    """See `Run.before`."""
-    starts = np.arange(0, weight.size, SAMPLE_STRIDE)
-    sums = np.add.reduceat(weight, starts) if starts.size else starts
-    return np.concatenate([np.zeros(min(1, starts.size)), np.cumsum(sums[:-1])])
 
 
 def read_run(run: Run) -> Sections:

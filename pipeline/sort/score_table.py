@@ -11,13 +11,12 @@ import itertools
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibrators._kernels.sums import exact_sum
-from calibrators.arithmetic.passes import Array, Classes, Pass, Place, Points
+from calibrators.arithmetic.passes import Array, Pass, Points
 from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
@@ -278,7 +277,8 @@ def add_merge(
         # The names of segments, of which each run holds most, may go once they are numbered.
         total = graph.task("runs", without_segments, total)
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
-    first = _First.of(request, weighted=rows.weighted)
+    # What combines stays here.
+    first = None if request is None else replace(request, combine=list)
     tasks = [
         (entry, _part_path(plan.write, i), first, cutting, i)
         for i, entry in enumerate(graph.entries("entry", split, count))
@@ -322,7 +322,7 @@ def add_up(receipts: list[RunReceipt]) -> RunReceipt:
 
 
 class _Entry(NamedTuple):
-    """A bucket: where its rows are, the scores that it holds (low <= score < high), and the rows of all buckets.
+    """A bucket: where its rows are, and the scores that it holds (low <= score < high).
 
     scale : what weights are multiplied by, once they are added up
     """
@@ -330,7 +330,6 @@ class _Entry(NamedTuple):
     where: Places
     low: float
     high: float
-    rows: int
     scale: float
 
 
@@ -343,7 +342,7 @@ def _split(total: RunReceipt, bucket_bytes: int, count: int, write: str | None) 
         Folder.at(write).make()
     enough = -(-sum(run.bytes for run in total.runs) // count)
     scale = total.scale
-    found = [_Entry(*own, total.used, scale) for own in ranges(total, max(bucket_bytes, enough))]
+    found = [_Entry(*own, scale) for own in ranges(total, max(bucket_bytes, enough))]
     return [*found, *([None] * (count - len(found)))]
 
 
@@ -359,53 +358,32 @@ def _part_path(folder: str | None, index: int) -> str | None:
     return None if folder is None else f"{folder}/part-{index:05d}.parquet"
 
 
-class _First(NamedTuple):
-    """What tasks do of the first pass: see `Pass`. placed : whether the chunk function is told where its points lie."""
-
-    chunk: Callable[..., Any] | None = None
-    placed: bool = False
-    classes: Classes | None = None
-
-    @classmethod
-    def of(cls, request: Pass | None, *, weighted: bool) -> _First:
-        """Of a pass, or of none."""
-        if request is None:
-            return cls()
-        if request.placed is not None and not weighted:
-            return cls(request.placed, True, request.classes)
-        return cls(request.chunk, False, request.classes)
-
-
 def _merge_bucket(
     entry: _Entry | None,
     path: str | None,
-    first: _First,
+    first: Pass | None,
     cutting: Cutting | None,
     index: int,
 ) -> tuple[Part, Any, list[Exchanged]] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it."""
     if entry is None:
         return None
-    where, low, high, rows, scale = entry
+    where, low, high, scale = entry
     files: list[Exchanged] = []
     bucket: buckets.Bucket | Points
     if cutting is None:
         bucket = buckets.read_bucket(where, low, high)
-        before = bucket.before
         if scale != 1.0:
             bucket = scaled(bucket.points(), scale)
     else:
         coded = buckets.read_coded_bucket(where, low, high, cutting.coding)
-        before = coded.before
         bucket, files = merge_segments(coded, cutting, index, scale)
-    chunk = first.chunk
-    if chunk is not None and first.placed:
-        chunk = partial(chunk, place=Place(int(before), rows))
+    chunk, classes = (None, None) if first is None else (first.chunk, first.classes)
     if isinstance(bucket, Points):
         if not bucket.score.size:
             return None
         return (*merge_points(bucket, path, chunk), files)
-    merged = merge(bucket, path, chunk, first.classes)
+    merged = merge(bucket, path, chunk, classes)
     return None if merged is None else (*merged, files)
 
 

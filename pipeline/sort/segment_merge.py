@@ -109,7 +109,7 @@ def merge_segments(
                 nest = nest or _Nest(np.searchsorted(ranked.distinct, pooled[0].first).astype(np.int32))
                 columns, starts = nest.cut_rows(ranked, groups, cut, cutting.weighted)
             files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
-        return Bucket(classes[0], classes[1], np.empty((0, 2)), None, bucket.before, pooled), files
+        return Bucket(classes[0], classes[1], np.empty((0, 2)), None, pooled), files
     entries = _entries(bucket, scale)
     score, _, weight, positives = entries
     points = Points(*ties.sum_ties(score, weight, positives))
