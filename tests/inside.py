@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from unittest import mock
 
+import fsspec
+
 from jobs import cli  # it sets variables of its process: now, so that all commands have the same
 from logcal import reading
 
@@ -54,6 +56,8 @@ def _as_its_own(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
     before = log.handlers[:], log.level, log.propagate, os.getcwd(), dict(os.environ)  # noqa: PTH109
     log.handlers.clear()
     reading._read_cached.cache_clear()
+    for kind in {*fsspec.registry.values()}:
+        kind.clear_instance_cache()  # its servers and credentials may be others
     with (
         mock.patch("gc.freeze"),
         # Storage that is made to fail does not recover by itself: it is asked again as often as ever, without pauses.
