@@ -1,1 +1,1 @@
-"""What a person runs: command line, configuration, cluster, exit codes, logging."""
+"""Interface for people: command line, configuration, cluster, exit codes, logging."""

@@ -57,7 +57,7 @@ class _Logcal(click.Group):
     """Says what is wrong with the usage as jobs say their errors: one line, and as JSON where that is wanted."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they were added."""
+        """List the commands in the order in which they were added."""
         return list(self.commands)
 
     def main(

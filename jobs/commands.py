@@ -174,7 +174,7 @@ def _completion(shell: str) -> None:
 
 
 def complete_setting(name: str) -> Callable[..., Any]:
-    """What completes --set of a job: its keys, and the values of keys that have few."""
+    """Complete --set of a job: its keys, and the values of keys that have few."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
         from jobs.config.loading import key_choices

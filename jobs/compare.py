@@ -94,7 +94,7 @@ class Prepared(Startable):
 
     @property
     def plan(self) -> Plan:
-        """What the comparison would do."""
+        """Plan of the comparison."""
         log, config = self.log, self.config
         tasks = len(cut(log, self.sorting.plan(log).run_rows))
         names = ", ".join(self.calibrators)
@@ -123,7 +123,7 @@ class Prepared(Startable):
         )
 
     def graph(self) -> Graph:
-        """What the comparison would compute; a pass, of those whose number depends on the rows, stands for all."""
+        """Graph of the comparison; one pass stands for all passes whose number depends on the rows."""
         graph = Graph()
         plan = self.sorting.plan(self.log)
         rows = SortedRows(self.log, plan, add_sort(graph, self.log, plan))

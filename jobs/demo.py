@@ -69,7 +69,7 @@ class Prepared(Startable):
 
     @property
     def plan(self) -> Plan:
-        """What the demo would do."""
+        """Plan of the demo."""
         return Plan(
             job="demo",
             stages=(

@@ -1,4 +1,4 @@
-"""Whether logcal can work here: versions, compiled code, memory, scratch space, the cluster, the store and the log."""
+"""Check of the installation: versions, compiled code, memory, scratch space, the cluster, the store and the log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Store(Section):
 
 
 class DoctorConfig(Section):
-    """What is looked at: the parts of any job's configuration that say where things are."""
+    """Places to check: the parts of any job's configuration that say where things are."""
 
     log: _Log = Field(_Log(), description="The log that would be read.")
     store: _Store = Field(_Store(), description="The store that would be published to.")
@@ -49,7 +49,7 @@ class DoctorConfig(Section):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look found; `error` where it is an obstacle."""
+    """Result of one check; `error` if it is an obstacle."""
 
     name: str
     found: str
@@ -88,7 +88,7 @@ def examine(files: Sequence[str] = (), settings: Sequence[str] = ()) -> Outcome:
 
 
 def _load(files: Sequence[str], settings: Sequence[str]) -> DoctorConfig:
-    """Of any job's configuration, the sections that are looked at."""
+    """Load the sections to check from any job's configuration."""
     from jobs.config.loading import load_values, read_values
 
     values = read_values(files, settings)

@@ -149,7 +149,7 @@ def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, .
 
 
 def _settings(config: EvaluateConfig, version: Version, measured: Measurement) -> dict[str, Any]:
-    """What the result depends on. The log's files count, not how they were named."""
+    """Settings that the result depends on. The log's files count, not their names in the configuration."""
     settings = config.model_dump(
         mode="json",
         exclude={
@@ -239,12 +239,12 @@ class Prepared(Startable):
 
     @property
     def window(self) -> Window | None:
-        """Which days these are."""
+        """Return the days."""
         return self.measurement.window
 
     @property
     def plan(self) -> Plan:
-        """What the evaluation would do."""
+        """Plan of the evaluation."""
         log, needed = self.log, self.measurement.needed
         again = () if self.measurement.one_sort else ("sort and merge again, by calibrated probability",)
         return Plan(
@@ -369,7 +369,7 @@ class Prepared(Startable):
         return dict(zip(names, zip(sources, segmented.maps_of(keys), strict=True), strict=True))
 
     def graph(self) -> Graph:
-        """What the evaluation would compute, but second passes over a few parts, and comparisons."""
+        """Graph of the evaluation, without second passes over a few parts and comparisons."""
         graph = Graph()
         self.measurement.add(graph, self.sorting.plan(self.log))
         return graph

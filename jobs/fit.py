@@ -192,7 +192,7 @@ def _live(config: FitConfig, current: Version | None) -> Predictor | None:
 
 
 def recipe_of(config: FitConfig) -> Recipe:
-    """What of a configuration says how a table is made of rows."""
+    """Take the instructions for making a table from a configuration."""
     plain = Recipe(
         config.calibrator.method,
         config.calibrator.params,
@@ -290,7 +290,7 @@ class Prepared(Startable):
 
     @property
     def plan(self) -> Plan:
-        """What the fit would do."""
+        """Plan of the fit."""
         config, source, sort = self.config, self.fitting.source, self.fitting.plan
         log, kept, quarantine = source.log, source.kept, self.sorting.quarantine
         merged = self.needed if kept is None else scratch_bytes(log, write=False)
@@ -328,7 +328,7 @@ class Prepared(Startable):
         )
 
     def graph(self) -> Graph:
-        """What the fit would compute."""
+        """Graph of the fit."""
         return self.fitting.drawn()
 
     def execute(self, executor: Executor) -> Outcome:
@@ -448,7 +448,7 @@ def _free_runs(scratch: str) -> None:
 
 
 def _choice_line(data: dict[str, Any]) -> str:
-    """What auto chose, and by how much."""
+    """Line about the choice of auto, and its gain."""
     share = f"{1 - data['leaning']:.0%} of the rows on the smooth curve, the others on steps that lean on it"
     losses = data["cross_validated_log_loss"]
     if len(losses) < 2:

@@ -91,7 +91,7 @@ class Prepared:
 
     @property
     def plan(self) -> Plan:
-        """What following would do."""
+        """Plan of the follower."""
         config = self.config
         backlog = backlog_of(self.places, self.ledger)
         return Plan(
@@ -162,7 +162,7 @@ class Prepared:
         return totals.outcome(refits.count)
 
     def _say(self) -> None:
-        """What is watched, with which table, and how it ends."""
+        """Describe the stream that is watched, its table, and its end."""
         follow = self.config.follow
         until = "once" if follow.once else f"every {follow.poll}, for {follow.lifetime} or until Ctrl-C"
         log.info(
@@ -282,7 +282,7 @@ def _rules(config: FollowConfig) -> Rules:
 
 
 def _stream(config: FollowConfig, places: Places) -> dict[str, Any]:
-    """What makes a stream the one that it is."""
+    """Identity of the stream."""
     return {
         "log": places.root,
         "score": config.log.score,

@@ -108,7 +108,7 @@ class Prepared:
 
     @property
     def plan(self) -> Plan:
-        """What the generation would do."""
+        """Plan of the generation."""
         table, config = self.training.table, self.config
         section = config.generate
         repeats = section.repeats if section.repeats is not None else _expected_repeats(config, table.rows)
@@ -132,7 +132,7 @@ class Prepared:
         )
 
     def graph(self) -> Graph:
-        """What would be computed: one look at all rows, then the repeats and the shipped classifier."""
+        """Graph of the generation: one look at all rows, then the repeats and the shipped classifier."""
         graph = Graph()
         facts = graph.task("facts", list, graph.layer("check", list, fact_tasks(self.training.table)))
         # Without a number of repeats it depends on the rows: at least one.
@@ -202,7 +202,7 @@ class Prepared:
     def _metadata(
         self, generated: GeneratedLog, thresholds: dict[str, dict[str, Any]], facts: DataFacts
     ) -> dict[str, Any]:
-        """What classifier.json says."""
+        """Content of classifier.json."""
         assert generated.shipped is not None
         table = self.training.table
         return {
@@ -224,7 +224,7 @@ class Prepared:
     def _facts(
         self, generated: GeneratedLog, metadata: dict[str, Any], facts: DataFacts, seconds: float
     ) -> dict[str, Any]:
-        """What the manifest says."""
+        """Facts for the manifest."""
         table = self.training.table
         return {
             "rows": generated.rows,

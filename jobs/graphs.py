@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
 
 _UNPUBLISHED = "unpublished"
-"""What stands for the store's keys, which are not used."""
+"""Stand-in for the store's keys, which are not used."""
 
 
 def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:

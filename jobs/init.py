@@ -45,7 +45,7 @@ for job in $jobs; do
 done
 exit $failed
 """
-"""As docs/operations.md shows it; paths are those of its example."""
+"""Script of docs/operations.md; paths are those of its example."""
 
 
 def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = False) -> Outcome:

@@ -71,7 +71,7 @@ def ended() -> None:
 
 
 def exit_code() -> int:
-    """Of a run that was interrupted."""
+    """Return the exit code of a run that was interrupted."""
     return SIGNALLED + (_State.received or signal.SIGINT)
 
 
@@ -91,7 +91,7 @@ def _receive(number: int, frame: FrameType | None) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether an import is under way: interrupted, it may keep a lock that other threads wait for."""
+    """Tell whether an import is under way: interrupted, it may keep a lock that other threads wait for."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -100,7 +100,7 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _taking_lock(frame: FrameType | None) -> bool:
-    """Whether the frame takes a lock or gives one back: interrupted, it may keep one that other threads wait for.
+    """Tell whether the frame takes or releases a lock: interrupted, it may keep one that other threads wait for.
 
     Waiting for something is another matter: what waits is made to be interrupted.
     """

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 NAMESPACE = "logcal"
-"""Of jobs; datasets have those of OpenLineage's naming specification."""
+"""Namespace of jobs; datasets have those of OpenLineage's naming specification."""
 _PRODUCER = "urn:logcal"
 _INTERRUPTED = (130, 143)
 _SECONDS = 5.0

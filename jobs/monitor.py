@@ -141,7 +141,7 @@ class Prepared(Startable):
 
     @property
     def plan(self) -> Plan:
-        """What it would do."""
+        """Plan of the monitor."""
         days = [day_of(day).isoformat() for day in self.days]
         look = (
             f"look at {len(days)} days, {days[0]} to {days[-1]}, one after the other: sort, merge, add up"
@@ -165,7 +165,7 @@ class Prepared(Startable):
         )
 
     def graph(self) -> Graph:
-        """What would be computed of the first day, and of each day after it; with segments each is looked at, too."""
+        """Graph of the first day, and of each day after it; with segments each of them is compared, too."""
         graph = Graph()
         for day in self.days[:1]:
             source = self._source(day)
@@ -230,13 +230,13 @@ class Prepared(Startable):
 
     @property
     def _grid(self) -> str:
-        """What the table's fit rounded scores to."""
+        """Grid to which the table's fit rounded scores."""
         grid: str = self.version.manifest["config"].get("score_table", {}).get("grid", "none")
         return grid
 
     @property
     def _day_tables(self) -> list[DayTables]:
-        """Those that fits of the table may have kept of the log's days: unusable rows are kept there, or not."""
+        """Day tables that fits of the table may have kept: with unusable rows, or without them."""
         if self.config.log.weight is not None or not self.store.folder.matching("days"):
             return []
         rows = row_settings(self.config.log)

@@ -1,4 +1,4 @@
-"""What jobs have in common: a plan before they start, an outcome after."""
+"""Shared parts of jobs: a plan before they start, an outcome after."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from pipeline.execution import Executor
 
 SCRATCH = "scratch ("
-"""How a line begins that says what is written to scratch space."""
+"""Start of a line about scratch space."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job would do: what --dry-run prints.
+    """Plan of a job, as --dry-run prints it.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Plan:
 
     @property
     def places(self) -> list[str]:
-        """What is written and stays."""
+        """Outputs that stay."""
         return [line for line in self.writes if not line.startswith(SCRATCH)]
 
     def lines(self) -> list[str]:
@@ -42,7 +42,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job did.
+    """Outcome of a job.
 
     Attributes
     ----------
@@ -58,12 +58,12 @@ class Startable(Protocol):
     """A job that has been checked and can start: what a job module's `prepare(config)` returns."""
 
     threads: bool = True
-    """Whether threads of one process serve its tasks as well as processes of their own would: sorting, merging, fitting
+    """True if threads of one process serve its tasks as well as processes of their own would: sorting, merging, fitting
     and measuring are compiled code."""
 
     @property
     def plan(self) -> Plan:
-        """What it would do."""
+        """Plan of the job."""
 
     def execute(self, executor: Executor) -> Outcome:
         """Do it."""

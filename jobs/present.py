@@ -1,4 +1,4 @@
-"""What an evaluation says: for the terminal, as JSON, and as the facts of its report."""
+"""Words of an evaluation: for the terminal, as JSON, and as the facts of its report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FITTED = (
 
 
 def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, Any]:
-    """What a report says of a table."""
+    """Facts of a table for a report."""
     return {
         "table": table,
         "version": version.name,
@@ -50,7 +50,7 @@ def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, 
 
 
 def run_facts(identity: str, finished: str, seconds: float) -> dict[str, Any]:
-    """What a report says of the run."""
+    """Facts of the run for a report."""
     return {"id": identity, "finished": finished, "seconds": round(seconds, 2), **software()}
 
 
@@ -78,7 +78,7 @@ def summary_of(measured: Measured, seen: InSample) -> dict[str, Any]:
 
 
 def comparison_facts(measured: Measured) -> dict[str, Any]:
-    """What is said of the comparison with something else."""
+    """Facts of the comparison with something else."""
     facts: dict[str, Any] = measured.evaluation.as_dict()["comparison"]
     if measured.compared is not None:
         facts["segments_worse"] = measured.compared.worse()
@@ -86,7 +86,7 @@ def comparison_facts(measured: Measured) -> dict[str, Any]:
 
 
 def lines_of(measured: Measured, seen: InSample, version: Version) -> list[str]:
-    """What the terminal shows."""
+    """Lines for the terminal."""
     evaluation = measured.evaluation
     lines = [
         *([seen.sentence(version.name)] if seen else []),
@@ -128,7 +128,7 @@ def measures_table(evaluation: Evaluation) -> list[str]:
 
 
 def _segment_lines(facts: Mapping[str, Any]) -> list[str]:
-    """What is said of segments, as lines of text."""
+    """Lines about segments."""
     unseen = f", {facts['unseen_rows']:,} rows of unseen ones" if facts["unseen_rows"] else ""
     beyond = f"{facts['beyond_chance_before']:,} of them before, {facts['beyond_chance_after']:,} after"
     lines = [f"{facts['count']:,} segments of {', '.join(facts['columns'])}{unseen}"]

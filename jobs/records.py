@@ -1,4 +1,4 @@
-"""What is left behind of every attempt of a job: a record, metrics for Prometheus, events for OpenLineage."""
+"""Traces of every attempt of a job: a record, metrics for Prometheus, events for OpenLineage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Attempt:
 
     @property
     def settings(self) -> RecordConfig | None:
-        """What is to be left behind; None for jobs that leave nothing."""
+        """Traces to leave; None for jobs that leave nothing."""
         return getattr(self.config, "record", None)
 
     def misread(self, values: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Attempt:
         return {} if store is None else {"store": store.path, "table": store.table}
 
     def _folder(self, code: int) -> str | None:
-        """Where the record goes by itself: no store or table is made for it, which would only be mistyped."""
+        """Default folder of the record: no store or table is made for it, which would only be mistyped."""
         where = self._table()
         if not where:
             written = getattr(self.config, "output", None) or getattr(self.config, "report", None)
@@ -199,7 +199,7 @@ def _paths(section: Any) -> Iterable[str]:
 
 
 def _measures(summary: dict[str, Any]) -> dict[str, Any]:
-    """Of an evaluation, after calibration."""
+    """Measures of an evaluation, after calibration."""
     after = summary.get("after")
     return {k: v for k, v in after.items() if k != "reasons"} if isinstance(after, dict) else {}
 

@@ -34,7 +34,7 @@ log = logging.getLogger("logcal")
 T = TypeVar("T")
 
 PUBLISHED, UNCHANGED, REFUSED, REJECTED = "published", "unchanged", "refused", "rejected"
-"""What became of a refit. refused: by a check; the table stays. rejected: the log does not suit."""
+"""Outcomes of a refit. refused: by a check; the table stays. rejected: the log does not suit."""
 
 _STATE = "refit.json"
 
@@ -64,7 +64,7 @@ class Refits:
 
     @property
     def count(self) -> int:
-        """Of tables that were published, in this run."""
+        """Number of tables that were published in this run."""
         return self.outcomes[PUBLISHED]
 
     def last(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Refits:
         return self._last
 
     def due(self) -> bool:
-        """Whether it is time."""
+        """Tell whether it is time."""
         refit = self.config.refit
         if not refit.wanted:
             return False
@@ -235,7 +235,7 @@ class Refits:
         return MonitorConfig.model_validate(section)
 
     def _sections(self, job: type[JobConfig]) -> dict[str, Any]:
-        """What the stream's configuration says of another job: of labelled rows, up to days with mature labels."""
+        """Sections of another job in the stream's configuration: of labelled rows, up to days with mature labels."""
         config = self.config
         given = config.model_dump(mode="json")
         section = {key: given[key] for key in job.model_fields if key in given}

@@ -19,12 +19,12 @@ class Shortcut:
     key: str
     help: str
     metavar: str | None = None
-    """Of the option's value; None: a flag, which sets the key to true."""
+    """Placeholder of the option's value; None: a flag, which sets the key to true."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the command line needs to know of a job; its classes and modules are imported when it runs."""
+    """Facts about a job for the command line; its classes and modules are imported when it runs."""
 
     name: str
     help: str
@@ -122,4 +122,4 @@ _JOBS = (
 )
 
 JOBS: Mapping[str, Job] = {job.name: job for job in _JOBS}
-"""By name, in the order of --help."""
+"""Jobs by name, in the order of --help."""

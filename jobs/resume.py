@@ -124,7 +124,7 @@ def older_data(
 
 
 def _data_end(manifest: dict[str, Any]) -> tuple[str, Any]:
-    """Where a version's data end: its window's last day, or its newest file's modification, if the log tells it."""
+    """End of a version's data: its window's last day, or its newest file's modification, if the log tells it."""
     if manifest.get("window"):
         return "day", manifest["window"]["last"]
     try:
@@ -144,7 +144,7 @@ class Finishing(Startable):
 
     @property
     def plan(self) -> Plan:
-        """What it would do."""
+        """Plan of the job."""
         return Plan(
             job="fit",
             stages=(

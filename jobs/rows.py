@@ -19,14 +19,14 @@ from pipeline.log.windows import Window, choose_window, day_of, open_window
 from pipeline.sort.score_table import SortPlan
 
 DAY = "{day}"
-"""In the path of an output: the last day of the window."""
+"""Placeholder in the path of an output: the last day of the window."""
 JOB = "{job}"
-"""In the path of a report: the job's name."""
+"""Placeholder in the path of a report: the job's name."""
 
 _logger = logging.getLogger("logcal")
 
 _MANY_EARLY = 0.01
-"""Of all rows: the share from which on times are probably of different clocks."""
+"""Share of all rows from which on times are probably of different clocks."""
 
 UNMADE = "scratch"
 """Stands for scratch space in a graph that is drawn."""
@@ -53,7 +53,7 @@ def columns_of(config: LogConfig, segments: tuple[str, ...], window: WindowConfi
 
 
 def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None = None) -> Outcomes | None:
-    """Where a section's labels are, if not in its own files.
+    """Return the labels of a section, if they are not in its own files.
 
     dated : a column that dates the rows, where the section names none
 
@@ -88,7 +88,7 @@ def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None 
 
 
 def row_settings(config: LogConfig) -> dict[str, Any]:
-    """What of a log's configuration says which scores and labels its rows have: day tables depend on it."""
+    """Return the configuration of the rows' scores and labels: day tables depend on it."""
     found = config.model_dump(mode="json", include={"score", "label", "weight"})
     if config.labels.path is not None:
         found |= config.model_dump(mode="json", include={"key": True, "time": True, "labels": True})
@@ -97,7 +97,7 @@ def row_settings(config: LogConfig) -> dict[str, Any]:
 
 
 def label_lines(log: LogConfig, facts: Mapping[str, Any]) -> list[str]:
-    """What the terminal shows of labels that were joined; nothing where there are none."""
+    """Lines for the terminal about joined labels; none without them."""
     labels = facts.get("labels")
     if labels is None:
         return []
@@ -209,7 +209,7 @@ def above_days(path: str) -> str | None:
 
 @dataclass(frozen=True)
 class Sorting:
-    """How a run of a job sorts its log.
+    """Sort of a job's log.
 
     Attributes
     ----------
@@ -245,7 +245,7 @@ class Sorting:
 def plan_of(
     config: Any, log: Log, scratch: str = UNMADE, transform: str = "none", *, keep: bool = False
 ) -> SortPlan:
-    """How a configuration sorts a log. keep : whether rows that cannot be used are left in scratch."""
+    """Plan the sort of a log by a configuration. keep : whether rows that cannot be used are left in scratch."""
     rules = RowRules(config.log.on_bad_rows == "quarantine", config.log.max_bad_fraction, keep)
     grid = config.score_table.grid if hasattr(config, "score_table") else "none"
     plan = SortPlan(scratch, transform, grid=grid, rules=rules)
@@ -253,10 +253,10 @@ def plan_of(
 
 
 def facts_of(log: Log) -> dict[str, Any]:
-    """What a plan says of a log."""
+    """Facts of a log for a plan."""
     return {"files": len(log.files), "rows": log.rows, "bytes": log.size}
 
 
 def scratch_line(config: Any, needed: int) -> str:
-    """What a plan says of the scratch space that is written to."""
+    """Line of a plan about scratch space."""
     return f"{SCRATCH}{config.scratch or 'temporary folder'}): up to {needed:,} bytes, removed after"

@@ -60,7 +60,7 @@ def run_job(
 
 
 class _Asked(NamedTuple):
-    """What the command line asks for: see `run_job`."""
+    """Requests of the command line: see `run_job`."""
 
     files: Sequence[str]
     settings: Sequence[str]
@@ -177,7 +177,7 @@ def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
 
 
 def _silence_stdout() -> None:
-    """What is left in the buffer goes nowhere at the end."""
+    """Send the rest of the buffer nowhere at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

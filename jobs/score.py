@@ -91,7 +91,7 @@ def check_interval(wanted: bool, version: Version) -> None:
 
 
 def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Classifying | None:
-    """How the configuration's classifier decides after the table's calibration; None without a classifier."""
+    """Return the classifier's decision rule after the table's calibration; None without a classifier."""
     if config.classifier.path is None:
         return None
     if segments_of(version):
@@ -128,7 +128,7 @@ class Prepared:
 
     @property
     def plan(self) -> Plan:
-        """What the scoring would do."""
+        """Plan of the scoring."""
         log = self.log
         return Plan(
             job="score",
@@ -156,7 +156,7 @@ class Prepared:
         return {} if self.window is None else {"window": window_days(self.window)}
 
     def graph(self) -> Graph:
-        """What the scoring would compute."""
+        """Graph of the scoring."""
         graph = Graph()
         add_scoring(graph, [(group[0].path,) for group in tasks_of(self.log.files)])
         return graph

@@ -1,4 +1,4 @@
-"""What a stream says of itself: a line a batch, --status, metrics for Prometheus, and a page."""
+"""Words of a stream about itself: a line a batch, --status, metrics for Prometheus, and a page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROW_COUNTS = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_abov
 
 @dataclass
 class Totals(Counts):
-    """What all batches of a run did."""
+    """Totals of all batches of a run."""
 
     table: str
     path: str
@@ -118,7 +118,7 @@ def backlog_of(places: Places, ledger: Ledger) -> Sequence[Source]:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a stream stands."""
+    """Status of a stream."""
 
     places: Places
     ledger: Ledger
@@ -170,7 +170,7 @@ class Standing:
 
 
 def published_at(store: TableStore, version: str | None) -> float | None:
-    """When a version was published, in seconds since 1970."""
+    """Return the time of a version's publication, in seconds since 1970."""
     if version is None:
         return None
     return dt.datetime.fromisoformat(store.version(version).manifest["created"]).timestamp()

@@ -143,7 +143,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
 
 
 def history(store: str, table: str) -> Outcome:
-    """What was done with a table: its run records, oldest first."""
+    """List the run records of a table, oldest first."""
     folder = f"{store.rstrip('/')}/{table}/{RUNS}"
     records, damaged = read_records(folder)
     lines = [_history_line(record) for record in records] or [f"no run records in {folder}"]
@@ -210,7 +210,7 @@ def prune(store: str, table: str, keep: int) -> Outcome:
 
 
 def diff(store: str, table: str, old: str, new: str, output: str | None) -> Outcome:
-    """What lies between two versions, and a page of it."""
+    """Compare two versions, and write a page of it."""
     from pipeline.evaluate.page import fact_text
     from pipeline.evaluate.version_difference import percentage, render_difference, version_difference
 

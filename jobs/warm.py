@@ -36,7 +36,7 @@ _MOST_PROCESSES = 8
 """More would wait for the longest cases, and compile the same."""
 
 Kernels = dict[str, set[str]]
-"""Of kernels the types of arguments."""
+"""Types of arguments by kernel."""
 
 
 class Case(NamedTuple):
@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
     fit: tuple[str, ...]
     then: tuple[tuple[str, ...], ...] = ()
-    """Of each later job its name and its settings; another fit is compared with the table."""
+    """Later jobs, each with its name and its settings; another fit is compared with the table."""
 
 
 def warm(processes: int | None = None) -> Outcome:
@@ -78,7 +78,7 @@ def warm(processes: int | None = None) -> Outcome:
 
 
 def _run_all(numbers: range, folder: Path, processes: int) -> list[tuple[Kernels, Kernels]]:
-    """As `_run`, for many cases, in several processes; each compiles what no other has kept yet."""
+    """Do `_run` for many cases, in several processes; each compiles what no other has kept yet."""
     found: list[tuple[Kernels, Kernels]] = []
     with reporting() as report:
         report("warm", 0, len(numbers))
@@ -118,7 +118,7 @@ def _all_cases() -> list[tuple[str, Case]]:
 
 
 def cases() -> Iterator[Case]:
-    """What jobs can meet: methods, weights, types of columns, segments, windows, grids, kept tables."""
+    """Cases that jobs can meet: methods, weights, types of columns, segments, windows, grids, kept tables."""
     measured = (("score",), ("evaluate",))
     for method in METHODS:
         # What the last ones choose among, or group, is of some thousand points at most.

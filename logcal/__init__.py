@@ -1,4 +1,4 @@
-"""What applications import: published tables, jobs, the calibrators and the measures.
+"""Interface for applications: published tables, jobs, the calibrators and the measures.
 
     >>> import logcal
     >>> table = logcal.load("store", "ads")                      # doctest: +SKIP

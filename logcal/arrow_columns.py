@@ -30,7 +30,7 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def null_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where a column is null."""
+    """Return a mask of the nulls of a column."""
     mask: npt.NDArray[np.bool_] = as_numpy(column.is_null())
     return mask
 

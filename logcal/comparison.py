@@ -213,7 +213,7 @@ def comparison_headline(found: CrossValidation) -> str:
 
 
 def _is_near(method: MethodResult) -> bool:
-    """Whether the excess is within two of its standard errors."""
+    """Tell whether the excess is within two of its standard errors."""
     estimate = method.estimates["log_loss"]
     if estimate.excess is None or estimate.excess_error is None or method.name == RAW:
         return False

@@ -1,4 +1,4 @@
-"""What can go wrong, by what the caller should do about it. Each kind has its exit code."""
+"""Errors by the caller's remedy. Each kind has its exit code."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def listing(problems: Sequence[object]) -> str:
 
 
 def examples(items: Sequence[object], most: int = 5) -> str:
-    """At most `most` items in one line, and how many there are beyond."""
+    """List at most `most` items in one line, and count the others."""
     shown = ", ".join(str(item) for item in items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"

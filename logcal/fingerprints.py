@@ -23,7 +23,7 @@ _AT_ONCE = 1 << 16
 """Rows whose texts are made together."""
 
 _PLAIN = re.compile(rb"[ !#-\[\]-~]*")
-"""What JSON in ASCII has as it is: all that can be printed but the quotation mark and the backslash."""
+"""Characters that JSON in ASCII keeps: all printable ones but the quotation mark and the backslash."""
 
 
 def fingerprint(
@@ -149,7 +149,7 @@ def _other_texts(values: list[Any]) -> pa.Array:
 
 
 def _is_plain(column: pa.Array) -> bool:
-    """Whether JSON has nothing in texts to escape."""
+    """Tell whether JSON has nothing in texts to escape."""
     _, ends, data = column.buffers()
     if data is None:
         return True

@@ -30,12 +30,12 @@ Key = tuple[Any, ...]
 """A segment: a value a column (str, int, bool, datetime.date), None where it is null."""
 
 _BUCKETS_PER_ROW = 4
-"""Of the index of a segment's map, at most: two thirds of look-ups then need no search."""
+"""Size limit of a segment map's index, in buckets a row: two thirds of look-ups then need no search."""
 
 
 @dataclass(frozen=True)
 class LookupFacts:
-    """What a lookup table's metadata says.
+    """Facts in a lookup table's metadata.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class LookupFacts:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What of it is part of the fingerprint of a table without segments."""
+        """Facts that are part of the fingerprint of a table without segments."""
         names = ("method", "parameters", "score_transform", "data")
         return {name: getattr(self, name) for name in names}
 
@@ -120,7 +120,7 @@ class SegmentedLookup:
         return dict(zip(self.keys, own.column("fitted_on").to_pylist(), strict=True))
 
     def sources_of(self, keys: Sequence[pa.Array], other: str) -> pa.Array:
-        """What the map of each segment of all columns was fitted to, as `known` has it; `other` where it is not known.
+        """Return the rows that each segment's map was fitted to, as `known` has it; `other` where it is not known.
 
         keys : a column of values for each segment column. Nothing of a million segments is an object of Python's.
         """
@@ -157,14 +157,14 @@ class SegmentedLookup:
 
     @cached_property
     def bounds(self) -> dict[Key, tuple[int, int]]:
-        """Of each segment with a map, by its key of any level, its rows in `maps`."""
+        """Rows in `maps` of each segment with a map, by its key of any level."""
         keys = zip(keys_of(self.owners), self.levels.tolist(), strict=True)
         spans = pairwise(self.starts.tolist())
         return {key[:n]: span for (key, n), span in zip(keys, spans, strict=True)}
 
     @cached_property
     def entries(self) -> dict[Key, int]:
-        """Of each key of any level that has no map of its own, or a sigmoid, the entry of `moves`."""
+        """Entry of `moves` for each key of any level that has no map of its own, or a sigmoid."""
         if self.moves is None:
             return {}
         keys = keys_of([self.segments.column(name) for name in self.columns])
@@ -221,7 +221,7 @@ class SegmentedLookup:
 
     @property
     def whole_interval(self) -> Interval | None:
-        """Of the rows of the map of all rows, where rows have intervals."""
+        """Interval of the rows of the map of all rows, where rows have intervals."""
         rows = slice(*self.bounds[()])
         return None if self.interval is None else Interval(*(column[rows] for column in self.interval))
 
@@ -280,7 +280,7 @@ class SegmentedLookup:
         return row
 
     def intervals(self, scores: Array, place: npt.NDArray[np.int32]) -> tuple[Array, Array]:
-        """Of each score the interval of the row that it lies in; NaN for NaN. place : as in `apply`."""
+        """Return for each score the interval of its row; NaN for NaN. place : as in `apply`."""
         assert self.interval is not None
         row, missing = self._rows_at(scores, place), np.isnan(scores)
         lower, upper = (np.where(missing, np.nan, column[row]) for column in self.interval)

@@ -11,7 +11,7 @@ from logcal.errors import InputRejectedError
 from logcal.storage import parse_checked
 
 MOST_BYTES = 64 << 20
-"""Of a manifest: a log of 300,000 files is listed in fewer."""
+"""Size limit of a manifest: a log of 300,000 files is listed in fewer bytes."""
 
 _TEXT: tuple[type, ...] = (str,)
 _WHOLE: tuple[type, ...] = (int,)
@@ -112,7 +112,7 @@ _MODEL = (
     _Key("window.days_set_aside.*.reasons", _LIST),
     _Key("window.days_set_aside.*.reasons.*", _TEXT),
 )
-"""What anyone relies on. A key may hold more than is named here; a part that is absent or null has no keys below it."""
+"""Keys that readers rely on. A manifest may hold more; a part that is absent or null has no keys below it."""
 
 _DATES = ("created", "started", "window.first", "window.last", "window.days.*.day")
 

@@ -34,7 +34,7 @@ _MAP, _SCORE, _LOG_ODDS = range(3)
 
 
 class Moves(NamedTuple):
-    """What rows go through, entry by entry.
+    """Maps and sigmoids that rows go through, entry by entry.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Moves(NamedTuple):
 
 _LAST_SHOWN = 20.0
 _STEP = 0.01
-"""Of log-odds between the knots of a gap's curve: the line between two is within 2e-5 of it, relative to it."""
+"""Log-odds between the knots of a gap's curve: the line between two is within 2e-5 of it, relative to it."""
 
 
 def _sigmoid(moves: Moves, entry: int) -> CalibrationMap:

@@ -68,7 +68,7 @@ def hash_texts(texts: pa.Array) -> npt.NDArray[np.uint64]:
 
 
 def _bytes_of(texts: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """Where texts start in the bytes of all, and these."""
+    """Return the starts of texts in the bytes of all, and these."""
     kind = np.int64 if pa.types.is_large_string(texts.type) else np.int32
     _, offsets, data = texts.buffers()
     letters = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
@@ -89,7 +89,7 @@ class Texts:
 
     @property
     def count(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         return int(self._used[0])
 
     def _hash(self) -> None:

@@ -22,7 +22,7 @@ class _Finder:
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As finders on `sys.meta_path` do; None for what is not ours, or not beside this package."""
+        """Find a module as finders on `sys.meta_path` do; None for others than ours beside this package."""
         return PathFinder.find_spec(name, [cls.root], target) if name in NAMES else None
 
 

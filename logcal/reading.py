@@ -219,7 +219,7 @@ def _columns(table: pa.Table) -> dict[str, Array]:
 
 
 def _checked_facts(path: str, parquet: pq.ParquetFile) -> LookupFacts:
-    """What the metadata says; the columns are those that they should be."""
+    """Read the facts of the metadata and check the columns."""
     found = parquet.schema_arrow
     segmented = (_PREFIX + "segments").encode() in (found.metadata or {})
     facts = facts_of(path, found.metadata, parquet.metadata.num_rows) if segmented else None
@@ -247,7 +247,7 @@ def _described(columns: pa.Schema) -> str:
 
 
 def facts_of(path: str, metadata: dict[bytes, bytes] | None, rows: int) -> LookupFacts:
-    """What a lookup table's Parquet metadata says; InputRejectedError where it is not one's. rows : of the table."""
+    """Read the facts of a lookup table's Parquet metadata; InputRejectedError for another file. rows : of the table."""
     prefix = _PREFIX.encode()
     texts = {
         key[len(prefix) :].decode(): value.decode()
@@ -328,7 +328,7 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
 
 
 def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
-    """Whether a column changes at `starts` alone."""
+    """Tell whether a column changes at `starts` alone."""
     codes = as_numpy(column.dictionary_encode(null_encoding="encode").indices)
     inner = np.ones(codes.size, np.bool_)
     inner[starts] = False
@@ -342,7 +342,7 @@ def _moves(
     levels: npt.NDArray[np.int64],
     own_levels: npt.NDArray[np.int64],
 ) -> tuple[Moves, npt.NDArray[np.int64]]:
-    """How the segments move maps: an entry a map, as it is, and then one a segment; and which entry a segment has.
+    """Read the segments' adjustments: an entry a map, as it is, then one a segment; and each segment's entry.
 
     keys : of the maps, and then of the segments. levels : of the maps. own_levels : of the segments
     """
@@ -390,7 +390,7 @@ def _moves(
 
 
 def _logit_from(beside: str, segments: pa.Table) -> npt.NDArray[np.int8]:
-    """Of each segment the place of its `logit_from` among those that there are."""
+    """Return for each segment the place of its `logit_from` among the known ones."""
     if "logit_from" not in segments.column_names:
         return np.zeros(segments.num_rows, np.int8)
     places = {name: i for i, name in enumerate(schema.LOGIT_FROM)}
@@ -405,7 +405,7 @@ def _logit_from(beside: str, segments: pa.Table) -> npt.NDArray[np.int8]:
 def _problem(
     maps: dict[str, Array], starts: npt.NDArray[np.int64], levels: npt.NDArray[np.int64]
 ) -> str | None:
-    """What is wrong with the maps that begin at `starts`, or None; as `CalibrationMap.problem` for each."""
+    """Describe the fault of the maps that begin at `starts`, or return None; as `CalibrationMap.problem` for each."""
     low, high = maps["score_lo"], maps["score_hi"]
     if not starts.size or starts[0] != 0:
         return "each must reach from -inf to +inf"

@@ -163,7 +163,7 @@ _KINDS = {
         errors.NothingToDoError,
     )
 }
-"""By exit code."""
+"""Kinds of errors by exit code."""
 
 
 def _settings(client: Client) -> list[str]:

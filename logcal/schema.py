@@ -11,22 +11,22 @@ import pyarrow as pa
 from logcal.errors import ConfigError
 
 FORMAT_VERSION = "1"
-"""Of lookup tables and manifests; readers refuse a version that they do not know."""
+"""Format version of lookup tables and manifests; readers refuse a version that they do not know."""
 
 SECOND_FORMAT_VERSION = "2"
-"""Of those whose segments move maps, or whose rows have intervals: readers of the first would pass over that."""
+"""Format version of tables with adjusted maps or intervals, which readers of the first would ignore."""
 
 THIRD_FORMAT_VERSION = "3"
-"""Of those in which segments have sigmoids of the score instead of maps."""
+"""Format version of tables whose segments have sigmoids of the score instead of maps."""
 
 FOURTH_FORMAT_VERSION = "4"
-"""Of those with segments whose maps' rows have intervals; segments move nothing."""
+"""Format version of tables with segments and intervals, without adjusted maps."""
 
 FORMAT_VERSIONS = (FORMAT_VERSION, SECOND_FORMAT_VERSION, THIRD_FORMAT_VERSION, FOURTH_FORMAT_VERSION)
 
 
 def other_format(found: object) -> str:
-    """What to say of a format version that is not among FORMAT_VERSIONS."""
+    """Describe a format version that is not among FORMAT_VERSIONS."""
     text = "none" if found is None else str(found)
     newer = text.isdecimal() and int(text) > int(FORMAT_VERSIONS[-1])
     advice = "a newer version of logcal wrote it: use that version" if newer else "publish it again"
@@ -35,7 +35,7 @@ def other_format(found: object) -> str:
 
 
 LOOKUP_METADATA_PREFIX = "logcal."
-"""Of the keys in a lookup table's Parquet metadata: format_version, version, method, parameters, ..."""
+"""Prefix of the keys in a lookup table's Parquet metadata: format_version, version, method, parameters, ..."""
 
 LOOKUP_TABLE = pa.schema(
     [
@@ -107,7 +107,7 @@ def moved_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
 
 
 LOGIT_FROM = ("map", "score", "log_odds")
-"""What of a score is moved: the log-odds of a map's probability, the score itself, or the score's own log-odds."""
+"""Origin of the adjusted log-odds: a map's probability, the score itself, or the score's own log-odds."""
 
 
 def sigmoid_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:

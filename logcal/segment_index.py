@@ -80,7 +80,7 @@ class SegmentIndex:
     def find(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], seen: list[Seen] | None = None
     ) -> tuple[Codes, npt.NDArray[np.bool_]]:
-        """Of each row the map that it goes through, int32, and whether its segment is known. O(1) a row.
+        """Find each row's map, int32, and whether its segment is known. O(1) a row.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class SegmentIndex:
         return place, self._known[ids]
 
     def nothing_seen(self) -> list[Seen]:
-        """What `find` is given with the first batch of a file, and with those after it."""
+        """State of `find` before the first batch of a file."""
         return [Seen() for _ in self._columns]
 
 

@@ -16,7 +16,7 @@ from logcal.errors import ConfigError
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is one that fsspec reads: s3://..., memory://..., simplecache::..."""
+    """Tell whether a path is one that fsspec reads: s3://..., memory://..., simplecache::..."""
     return "://" in path or "::" in path
 
 
@@ -41,7 +41,7 @@ def read(path: str) -> bytes:
 
 
 def stamp(path: str) -> str:
-    """What changes when a file does. Errors: as `read`."""
+    """Return the stamp that changes when a file does. Errors: as `read`."""
     if not is_url(path):
         found = os.stat(path)  # noqa: PTH116 - asked once a file that is scored
         return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
@@ -105,7 +105,7 @@ def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_checked(content: str | bytes) -> Any:
-    """As `parse_json`, without the object's checksum; objects of older versions have none.
+    """Do `parse_json` without the object's checksum; objects of older versions have none.
 
     Raises
     ------

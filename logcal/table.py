@@ -37,7 +37,7 @@ _PLAIN_TYPES: dict[str, type] = {
     "booleans": bool,
     "date32[day]": dt.date,
 }
-"""Of kinds of segment values, the Python type that needs no conversion."""
+"""Python type of each kind of segment values that needs no conversion."""
 _MOST_COLUMNS = 8
 _SCALARS = (str, int, float, bool, type(None), np.generic, dt.date)
 
@@ -398,7 +398,7 @@ class Table:
         return self._lookup.apply(scores, self._places(scores.size, columns))
 
     def _places(self, scores: int, columns: list[Any]) -> npt.NDArray[np.int32]:
-        """What each of so many scores goes through. columns : the segment columns' values."""
+        """Find the map of each of so many scores. columns : the segment columns' values."""
         assert isinstance(self._lookup, SegmentedLookup)
         arrays = self._arrays(columns)
         for name, array in zip(self.segments, arrays, strict=True):

@@ -72,11 +72,11 @@ RATIOS = ("ratio", "ratio_low", "ratio_high", "ratio_z")
 """Observed over expected positives of a segment, its 95 % interval, and in standard errors of chance."""
 
 SEGMENT_MEASURES = (*MEASURES, "mean_prediction", "beyond_chance", *RATIOS)
-"""What is measured of each segment, before and after calibration."""
+"""Measures of each segment, before and after calibration."""
 
 
 SEGMENT_DIFFERENCES = ("log_loss_difference", "log_loss_difference_error")
-"""What is measured of each segment where a table is compared with something else: below 0 the table is better."""
+"""Differences of each segment between two tables: below 0 the table is better."""
 
 
 SEGMENT_PARTS = (
@@ -85,7 +85,7 @@ SEGMENT_PARTS = (
     "log_loss_miscalibration",
     "log_loss_discrimination",
 )
-"""What the losses of a segment are made of (CORP): the loss of its base rate, plus the first, less the second."""
+"""Parts of a segment's losses (CORP): the loss of its base rate, plus the first, less the second."""
 
 SEGMENT_LINE = ("intercept", "intercept_error", "slope", "slope_error")
 """Cox's line of a segment's labels on the log-odds of its probabilities."""
@@ -100,7 +100,7 @@ SEGMENT_CERTAINTY = (
     *SEGMENT_LINE,
     "ici",
 )
-"""How sure a segment's measures after calibration are, and how its probabilities agree with what happened."""
+"""Uncertainty of a segment's measures after calibration, and agreement of its probabilities with outcomes."""
 
 
 def evaluated_segments(columns: Iterable[tuple[str, pa.DataType]], *, compared: bool = True) -> pa.Schema:

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,15 @@ def test_examples_give_what_they_say(name):
     found = doctest.testmod(importlib.import_module(name.removesuffix(".__init__")))
     assert found.failed == 0
     assert found.attempted > 0
+
+
+def test_no_docstring_begins_by_allusion():
+    """A first line says what a function does or what a thing is; `What has a size` says neither."""
+    allusive = re.compile(r'^\s*r?"""(What|Of|Whether|How|Where|Which)\b', re.MULTILINE)
+    found = [
+        f"{path.relative_to(ROOT)}: {line[0].strip()}"
+        for package in ("calibrators", "logcal", "pipeline", "jobs")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line in allusive.finditer(path.read_text("utf-8"))
+    ]
+    assert found == []

@@ -96,7 +96,7 @@ def _mark_one(sums, density, j, target, model, marked):
 
 @kernel
 def mark_edges(weight, carry, models):
-    """Which points of a part some binning has an edge after.
+    """Mark the points of a part after which some binning has an edge.
 
     The points are taken in blocks that fit in the processor's cache, each with all the binnings.
 

@@ -78,7 +78,7 @@ def likely_in_class(score, bits, least, room, salt):
 
 @kernel
 def distinct_in_either(one, other):
-    """How many different scores there are in two ascending arrays together."""
+    """Count the different scores of two ascending arrays together."""
     i, n = 0, one.size
     found = min(n, 1) + min(other.size, 1)
     for k in range(1, n):

@@ -17,7 +17,7 @@ def _join(block, other):
 
 @kernel
 def _falls(one, other):
-    """Whether the level of one block is at least that of the other."""
+    """Tell whether the level of one block is at least that of the other."""
     return level_difference((one[4], one[5], one[2], one[3]), (other[4], other[5], other[2], other[3])) >= 0.0
 
 

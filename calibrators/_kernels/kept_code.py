@@ -1,4 +1,4 @@
-"""Where the machine code of kernels is kept between processes.
+"""Storage of the machine code of kernels between processes.
 
 In the first of these places that can be written to: the folders that ``LOGCAL_CACHE`` and ``NUMBA_CACHE_DIR`` name,
 the package's own ``__pycache__``, the user's cache folder, a folder of the user's below the temporary one. Code is
@@ -37,7 +37,7 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 _VERSIONS = 8
-"""How many versions of a module a place keeps the code of: those used last."""
+"""Number of versions of a module whose code a place keeps: those used last."""
 _DAY = 86400.0
 PRECOMPILED = Path(__file__).with_name("precompiled")
 """The folder with the code that a wheel brings."""
@@ -66,7 +66,7 @@ class KeptCode(FunctionCache):
 
     @property
     def cache_path(self) -> str | None:
-        """Where new code is kept; None for nowhere."""
+        """Folder for new code; None if there is none."""
         place = places(self._package)[1]
         return place and str(place.path / self._folder)
 
@@ -145,12 +145,12 @@ class _Loader(pickle.Unpickler):
     """Reads kept code, which is run: see the module for whose it is."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """As ever; what stands for the names that a compiled function's module knows is made here."""
+        """Find a class; the stand-in for a compiled function's module names is made here."""
         return _environment if name == _rebuild_env.__name__ else super().find_class(module, name)
 
 
 def _environment(module: str, constants: list[Any], name: str) -> Any:
-    """As numba's own, which imports the module: code of numba's that has been compiled looks none of its names up."""
+    """Numba's environment without importing the module: compiled code of numba's looks none of its names up."""
     if not module.startswith("numba.") or lookup_environment(name) is not None:
         return _rebuild_env(module, constants, name)
     found = Environment({"__name__": module})
@@ -176,7 +176,7 @@ class Place(NamedTuple):
             raise PermissionError(f"{self.path} is not this user's own")
 
     def is_trusted(self) -> bool:
-        """Whether nobody else could have put code there, if it is there."""
+        """Tell whether nobody else could have put code there, if it is there."""
         if not self.shared or not hasattr(os, "geteuid"):
             return True
         try:
@@ -188,7 +188,7 @@ class Place(NamedTuple):
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
     def is_writable(self) -> bool:
-        """Whether the folder can be written to, or made, as far as can be told without doing it."""
+        """Tell whether the folder can be written to, or made, without trying it."""
         try:
             there = next((path for path in (self.path, *self.path.parents) if path.exists()), None)
             return there is not None and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
@@ -198,7 +198,7 @@ class Place(NamedTuple):
 
 @functools.cache
 def places(package: str) -> tuple[list[Place], Place | None]:
-    """Where the code of kernels in a package's folder is looked for, and where new code is kept, if anywhere.
+    """Return the places where the code of a package's kernels may lie, and the one for new code, if any.
 
     As the environment is when a kernel is first called.
     """
@@ -228,7 +228,7 @@ def _all_places(package: str) -> Iterator[Place]:
 
 
 def _read(path: Path) -> bytes | None:
-    """What `_write` wrote; None if there is none, or not all of it."""
+    """Read what `_write` wrote; None if it is missing or incomplete."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -11,7 +11,7 @@ from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
 
 @kernel
 def _equal_products(a, b, c, d):
-    """Whether a * b equals c * d exactly, for positive doubles."""
+    """Tell whether a * b equals c * d exactly, for positive doubles."""
     ma, ea = math.frexp(a)
     mb, eb = math.frexp(b)
     mc, ec = math.frexp(c)
@@ -28,7 +28,7 @@ def _equal_products(a, b, c, d):
 
 @kernel
 def same_level(w1, k1, w2, k2):
-    """Whether k1 / w1 equals k2 / w2 exactly (so that it is transitive)."""
+    """Tell whether k1 / w1 equals k2 / w2 exactly (so that it is transitive)."""
     if k1 == 0.0 or k2 == 0.0:
         return k1 == k2
     if k1 == w1 or k2 == w2:

@@ -14,7 +14,7 @@ _BLOCK = 2048
 
 @kernel
 def loss_and_two_derivatives(z, hit, miss, loss, slope, curvature):
-    """Of sigmoid(z) with weight `hit` of positive labels and `miss` of negative ones: log loss and derivatives by z.
+    """Log loss of sigmoid(z), weight `hit` of positive labels and `miss` of negative ones, with derivatives by z.
 
     A loop for each function: what is left of them, a processor does several points of at a time.
 

@@ -106,7 +106,7 @@ def exp_of_negative(x):
 
 @kernel
 def fill(x, out, memory):
-    """As `logistic`, of a block. A loop for each step: of these a processor does several numbers at a time.
+    """Apply `logistic` to a block. One loop a step, so that the processor takes several numbers at a time.
 
     x, out : float64 arrays of one size, at most BLOCK; may be the same. memory : int64 array, shape (4, BLOCK)
     """

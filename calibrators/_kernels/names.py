@@ -113,7 +113,7 @@ def number(values, start, slots, shift, found, count, adding, codes):
 
 @kernel
 def number_text(starts, data, begin, slots, shift, words, places, used, adding, codes):
-    """As `number`, of texts.
+    """Number texts, as `number` does.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def number_text(starts, data, begin, slots, shift, words, places, used, adding, 
 
 @kernel(inline=True)
 def _slot_of(h, at):
-    """What a slot has of a text with a hash and a place in `words`."""
+    """Return the slot of a text with a hash and a place in `words`."""
     return (h & _LOW) << np.uint64(32) | np.uint64(at + 1)
 
 
@@ -227,7 +227,7 @@ def _write_text(words, at, h, data, start, size, code):
 
 @kernel(inline=True)
 def _is_text(words, at, data, start, size):
-    """Whether the words from a place are this text."""
+    """Tell whether the words from a place are this text."""
     if np.int64(words[at + 1] >> np.uint64(32)) != size:
         return False
     at += _HEAD

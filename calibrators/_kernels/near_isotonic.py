@@ -119,7 +119,7 @@ def _meeting(one, other, gaps, whole):
 
 @kernel(inline=True)
 def _falls(i, path):
-    """Whether the gap after block i falls."""
+    """Tell whether the gap after block i falls."""
     return path.falls[path.ids[i, 1]]
 
 
@@ -422,7 +422,7 @@ def _merge_in_order(m, limit, path):
 
 @kernel
 def falling(weight, positives):
-    """Whether the gap after each run falls, shape (r,); the last entry is False. O(r)."""
+    """Tell for each run whether the gap after it falls, shape (r,); the last entry is False. O(r)."""
     r = weight.size
     falls = np.zeros(r, np.bool_)
     for i in range(r - 1):
@@ -504,7 +504,7 @@ def build(sums, falls, whole, limit, few, index):
 
 @kernel
 def bounds_at(lam, m, path):
-    """What is sure of the solution at lambda, from the blocks of a stretch with open ends.
+    """Bound the solution at lambda, from the blocks of a range with open ends.
 
     Every one of the m blocks lies in one block of the solution.
 

@@ -65,7 +65,7 @@ def pool_within(
 
 @kernel
 def cells_within(items, starts, parent, edges, edge_starts, pooled):
-    """What groups have in each stretch of their parents' maps, in one sweep over items that come in parts.
+    """Sum each group's rows in each block range of its parent's map, in one sweep over items that come in parts.
 
     As `pool_within` of each group's items of all parts, one part after the other, for items that are counted.
 
@@ -147,7 +147,7 @@ def _edge_below(edges, at, end, a):
 
 @kernel
 def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled):
-    """As `pool_within` of rows of weight 1, whose scores are ranks.
+    """Do `pool_within` for rows of weight 1, whose scores are ranks.
 
     Parameters
     ----------

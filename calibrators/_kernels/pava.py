@@ -36,7 +36,7 @@ def level_difference(one, other):
 
 @kernel(inline=True)
 def _sum(ah, al, bh, bl):
-    """As `add_pairs`, in a fourth of the time where nothing is rounded, as with counts."""
+    """Do `add_pairs` in a fourth of the time where nothing is rounded, as with counts."""
     s = ah + bh
     if al == 0.0 and bl == 0.0 and s - ah == bh and s - bh == ah:
         return s, 0.0

@@ -22,18 +22,18 @@ _COMPILED = "calibrators._kernels.lookup"
 
 
 def compiled(scores: int) -> bool:
-    """Whether so many scores are worth compiled code: its import takes as long as a few million without it."""
+    """Tell whether so many scores are worth compiled code: its import takes as long as a few million without it."""
     return scores >= _MANY or (scores >= _FEW and _COMPILED in sys.modules)
 
 
 class Interval(NamedTuple):
-    """Of each row of a map, the lowest and the highest probability; float64 arrays, shape (rows,), lower <= upper."""
+    """Lowest and highest probability of each row of a map; float64 arrays, shape (rows,), lower <= upper."""
 
     lower: Array
     upper: Array
 
     def at(self, score_hi: Array, scores: Array) -> tuple[Array, Array]:
-        """Of scores: the interval of the row that each lies in; NaN for NaN. score_hi : of the rows."""
+        """Return for each score the interval of its row; NaN for NaN. score_hi : of the rows."""
         row = np.searchsorted(score_hi[:-1], scores, side="right")
         missing = np.isnan(scores)
         lower, upper = (np.where(missing, np.nan, column[row]) for column in self)
@@ -76,7 +76,7 @@ class CalibrationMap:
             raise ValueError(f"not a calibration map: {self.problem()}")
 
     def problem(self) -> str | None:
-        """What is wrong with the rows, or None. O(rows)."""
+        """Describe the fault of the rows, or return None. O(rows)."""
         rows = self.score_lo.size
         columns = [getattr(self, name) for name in self.__dataclass_fields__]
         if rows == 0 or any(c.shape != (rows,) for c in columns):
@@ -110,7 +110,7 @@ class CalibrationMap:
 
     @cached_property
     def monotone(self) -> bool:
-        """Whether the map never decreases."""
+        """True if the map never decreases."""
         low, high = self._ends
         return bool(np.all(self.slope >= 0) and np.all(high[:-1] <= low[1:]))
 
@@ -306,7 +306,7 @@ class CalibrationMap:
 
 
 def line(scores: Array, prob_lo: Array, slope: Array, anchor: Array) -> Array:
-    """Of each score the value of the row that it lies in; NaN for NaN."""
+    """Return for each score the value of its row; NaN for NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         value = np.where(slope == 0.0, prob_lo, prob_lo + slope * (scores - anchor))
     return np.where(np.isnan(scores), scores, value)

@@ -28,11 +28,11 @@ ORDERS = (1, 2)
 SIGMAS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _LINE = 3
 _LINE_SPREADS = np.array([0.5, 0.5, 1.0])
-"""Of stretch, certainty and shift, in units of tau."""
+"""Spreads of stretch, certainty and shift, in units of tau."""
 
 LOW, HIGH = 1e-300, 1.0 - 2.0**-53
 LEAST = 1e-12
-"""Of a probability and of what is left to 1."""
+"""Least distance of a probability from 0 and from 1."""
 
 _CERTAIN = 1e-3
 _LIGHT = 1e-9
@@ -58,7 +58,7 @@ def log_odds(probability: Array) -> Array:
 
 @dataclass(frozen=True)
 class Places:
-    """Where scores lie on the line on which the curve is one: their log-odds; of margins the margins, standardised.
+    """Scores on the axis on which the curve is a line: their log-odds; standardised margins.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def _ranked(place: Array, held: Array, weight: Array, positives: Array) -> Cells
 
 
 def pooled(cells: Cells, most: int) -> Cells:
-    """At most so many cells, of nearly equal steps in rank."""
+    """Pool into at most so many cells, of nearly equal steps in rank."""
     if cells.place.size <= most:
         return cells
     at = np.minimum((cells.rank * most).astype(np.int64), most - 1)
@@ -238,7 +238,7 @@ def _cosine(u: Array) -> Array:
 
 
 class Posterior:
-    """Of the curve's terms, given cells: modes and evidence by Newton's method.
+    """Posterior of the curve's terms, given cells: modes and evidence by Newton's method.
 
     offset, weight, positives : float64 arrays, shape (cells,): the prior's mean, and the observations
     table : see `_table`
@@ -362,7 +362,7 @@ class Curve:
 
     @cached_property
     def _weights(self) -> Array:
-        """Of the knots, where they are made to rise: information."""
+        """Weights of the knots, where they are made to rise: information."""
         place, held, basis, inner = self._knots
         p = expit((held + _times(basis, _averaged(self.share, self.thetas)))[inner])
         weight = np.full(place.size, _LIGHT)
@@ -374,7 +374,7 @@ class Curve:
         return np.interp(place, *self.knots)
 
     def averages(self) -> dict[str, float]:
-        """Of the priors' settings, by evidence: how far line and bends may go from the score, and the bends' order."""
+        """Means of the priors' settings, by evidence: scales of line and bends, and the bends' order."""
         settings = np.array([prior.setting for prior in _PRIORS])
         tau, order, sigma = (float(x) for x in (self.share[:, np.newaxis] * settings).sum(axis=0))
         return {"tau": tau, "order": order, "sigma": sigma}

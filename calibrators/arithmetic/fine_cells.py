@@ -63,7 +63,7 @@ def fine_cells_pass() -> Pass:
 
 
 def gathered_bytes(points: int, parts: int) -> float:
-    """Of all parts' states."""
+    """Bytes of all parts' states."""
     return 8.0 * (_COLUMNS + 2) * min(2 * points, MOST_CELLS * parts)
 
 
@@ -135,7 +135,7 @@ def _drawn(likely: Callable[..., tuple[Array, int]], count: int, weight: float, 
 
 
 def _places(values: Array, marks: Array) -> tuple[Indices, Indices]:
-    """Where ascending marks begin and end in ascending values."""
+    """Find the begin and end of ascending marks in ascending values."""
     start = np.searchsorted(values, marks)
     end = start.copy()
     # Most marks are one value, or none: a look beside a place is cheaper than another search.

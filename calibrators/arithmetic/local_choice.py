@@ -24,10 +24,10 @@ STRENGTH = 3000.0
 BINS = 1000
 PRIORS = (0.02, 0.5, 0.98)
 RATES = (0.0, 3.0, 10.0)
-"""Of the chain, averaged by evidence: how likely leaning is, and how often that is drawn anew along all bins."""
+"""The chain's rates, averaged by evidence: the odds of leaning, and how often it is drawn anew along all bins."""
 
 POWER = 0.5
-"""Of the halves' likelihoods: what the one half says is not independent of what the other says."""
+"""Exponent of the halves' likelihoods: the two halves are not independent."""
 
 _FEWEST = 2.0
 _LEAST_GAIN, _LEAST_SHARE = -200.0, 1e-150
@@ -116,7 +116,7 @@ def leaning(cells: Cells, probability: Array, strength: float = STRENGTH) -> Arr
 
 
 def shares(gains: Array, priors: Sequence[float] = PRIORS, rates: Sequence[float] = RATES) -> Array:
-    """How likely the second of two states is in each bin, given log likelihoods of both.
+    """Probability of the second of two states in each bin, given log likelihoods of both.
 
     gains : float64 array, shape (bins, 2). The state is drawn at the first bin, the second with a probability of
     `priors`, and anew between bins with a probability of 1 - exp(-rate / bins); by evidence over all settings.

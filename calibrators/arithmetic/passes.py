@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float64]
 
 
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 1e-100, 1e100
-"""Of an observation: products of two sums of weights in this range neither overflow nor lose their last bits."""
+"""Range of an observation's weight: products of two sums of such weights neither overflow nor lose their last bits."""
 
 
 class Points(NamedTuple):
@@ -120,12 +120,12 @@ def run_passes(passes: Generator[Pass, Any, Any], run: Callable[[Pass], Any]) ->
 
 
 def run_in_memory(passes: Generator[Pass, Any, Any], points: Points) -> Any:
-    """What passes come to over points that are in memory: one part."""
+    """Carry out passes over points in memory, as one part."""
     return run_passes(passes, in_memory(points))
 
 
 def in_memory(points: Points) -> Callable[[Pass], Any]:
-    """What carries out passes over points that are in memory: one part."""
+    """Runner of passes over points in memory, as one part."""
     return lambda request: request.combine([request.chunk(points)])
 
 

@@ -1,4 +1,4 @@
-"""Where a curve's probabilities likely are, place by place: quantiles of draws from the posterior.
+"""Pointwise intervals of a curve's probabilities: quantiles of draws from the posterior.
 
 A draw of the curve is one of its terms under a prior, drawn by the priors' evidence. A draw of isotonic regression that
 leans on it is that regression of positives drawn anew around those that were seen, leaning on a draw of the curve:
@@ -21,10 +21,10 @@ from calibrators.arithmetic.passes import Array
 
 DRAWS = 399
 _TAIL = 10
-"""Of the draws: the 10th from either end has a fortieth of them beyond it."""
+"""Rank of the draws at either end: a fortieth of them lies beyond the 10th."""
 
 CELLS = 2000
-"""At most, of the draws."""
+"""Most cells of the draws."""
 
 _DOUBT, _TELLING, _HARDLY = 0.5, 300.0, 30.0
 """With few observations nothing tells a curve from steps: half of the draws then lean on it for next to nothing. Less
@@ -53,7 +53,7 @@ class Pointwise:
     shift: float
 
     def interval(self, one: CalibrationMap) -> Interval:
-        """Of each row of the map: the lower end at its first score, the upper one at its last; 95 % at each score.
+        """Compute the interval of each row: lower end at its first score, upper end at its last; 95 % at each score.
 
         Time does not depend on the observations: 399 draws at 2,000 cells at most.
         """

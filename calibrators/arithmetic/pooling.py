@@ -41,7 +41,7 @@ def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
 
 
 def _distinct(values: Array) -> int:
-    """How many different ones there are of values that ascend."""
+    """Count the different values of an ascending array."""
     return min(1, values.size) + int(np.count_nonzero(values[1:] != values[:-1]))
 
 

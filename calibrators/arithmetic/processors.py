@@ -1,4 +1,4 @@
-"""How many processors this process may use, which in a container are fewer than the machine has."""
+"""Number of processors of this process, which in a container are fewer than the machine has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def processors() -> int:
-    """How many processors this process may use, at least 1: those of its affinity, as far as its quota of time goes.
+    """Return the number of processors of this process, at least 1, by its affinity and its quota of time.
 
     A quota of part of a processor counts as one. The affinity is as it is now, the quota as it was first found.
     """

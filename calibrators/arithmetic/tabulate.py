@@ -118,7 +118,7 @@ def largest_error(probability: Array, max_error: float) -> Array:
 
 
 def _too_coarse(sigmoid: SigmoidOfScore, scores: Array, max_error: float) -> npt.NDArray[np.bool_]:
-    """Which segments between neighbouring knots err by too much at a sample."""
+    """Tell which segments between neighbouring knots err by too much at a sample."""
     left, right = scores[:-1], scores[1:]
     levels = sigmoid.probability(scores)
     worst = np.zeros(left.size)
@@ -212,7 +212,7 @@ def _candidates(
 
 
 def _needed(x: Array, y: Array, max_error: float) -> Array:
-    """Which knots of a polyline to keep, so that the others lie on what is left but for the largest error.
+    """Choose the knots of a polyline to keep, so that the others lie within the largest error.
 
     Ramer (1972), Douglas and Peucker (1973): the knot farthest from a stretch's chord divides the stretch.
     """

@@ -66,12 +66,12 @@ def expand_ties(score: Array, weight: Array, positives: Array) -> tuple[Array, A
 
 
 def sum_coded(entries: Coded) -> Coded:
-    """As `sum_ties`, of entries that share a score and a code."""
+    """Do `sum_ties` for entries that share a score and a code."""
     return _added(entries, rounding=True)
 
 
 def expand_coded(entries: Coded) -> Coded:
-    """As `expand_ties`, of entries that share a score and a code."""
+    """Do `expand_ties` for entries that share a score and a code."""
     return _added(entries, rounding=False)
 
 
@@ -90,7 +90,7 @@ def _added(entries: Coded, *, rounding: bool) -> Coded:
 
 
 def tie_starts(score: Array, code: Integers = _NO_CODES) -> Integers:
-    """Where each stretch of equal scores, and codes unless there are none, begins."""
+    """Return the starts of equal scores, and of equal codes if there are any."""
     new = np.empty(score.size, np.bool_)
     new[:1] = True
     np.not_equal(score[1:], score[:-1], out=new[1:])
@@ -100,5 +100,5 @@ def tie_starts(score: Array, code: Integers = _NO_CODES) -> Integers:
 
 
 def _add_exactly(values: Array) -> bool:
-    """Whether plain sums of them are exact: whole numbers, or nearly all logs' weights and counts."""
+    """Tell whether plain sums of them are exact: whole numbers, as in nearly all logs."""
     return float(values.sum()) <= _LARGEST_WHOLE and bool((values == np.floor(values)).all())

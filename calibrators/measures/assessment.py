@@ -1,4 +1,4 @@
-"""What is measured of predictions: the types of the results."""
+"""Types of the measures of predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Z_95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Measures:
-    """How good predictions are; None where a measure does not exist, and `reasons` says why.
+    """Measures of predictions; None where a measure does not exist, with the reason in `reasons`.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Assessment:
 
     @property
     def probabilities(self) -> bool:
-        """Whether all predictions lie in [0, 1]."""
+        """True if all predictions lie in [0, 1]."""
         return self.mean_prediction is not None
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How sure the measures of predictions are: all that is known beside the measures themselves, also of arrays."""
+"""Uncertainty of the measures of predictions beside their error bars, also of arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calibrators.measures.spread import Agreement, Spread, agreement
 
 @dataclass(frozen=True)
 class Certainty:
-    """How sure the measures of one column of predictions are, beside their error bars.
+    """Uncertainty of the measures of one column of predictions, beside their error bars.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ def error_bars(
 def certainty(
     probability: npt.ArrayLike, weight: npt.ArrayLike | None, positives: npt.ArrayLike
 ) -> Certainty:
-    """What losses are made of, Cox's line, ICI and smooth calibration error, and what chance would show, in memory.
+    """Decompose losses and compute Cox's line, ICI and smooth ECE, each beside chance, in memory.
 
     Parameters and notes as `error_bars`; 200 draws of labels take some tenths of a second.
 

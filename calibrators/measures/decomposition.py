@@ -1,4 +1,4 @@
-"""What a loss is made of: miscalibration, discrimination and uncertainty (CORP), and what chance alone would show.
+"""Decomposition of a loss: miscalibration, discrimination and uncertainty (CORP), and the part of chance alone.
 
 The recalibrated probabilities are the isotonic regression of the labels on the predictions, which needs no bins. Ties
 of predictions are one point, wherever parts were cut.
@@ -27,7 +27,7 @@ SHOWN = 200
 _STEPS = 2.0**20
 
 LEVEL = 0.9
-"""Of draws, the share that a consistency band holds at each of them."""
+"""Share of draws that a consistency band holds at each prediction."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ _MOST_DRAWN = 2.0**62
 
 
 class _Null(NamedTuple):
-    """What chance alone does. chance : mean and 95 % point of MCB (Brier score, log loss) and of ICI; and the band."""
+    """Effect of chance alone. chance : mean and 95 % point of MCB (Brier score, log loss) and of ICI; and the band."""
 
     chance: tuple[tuple[float, float], ...]
     at: Array
@@ -182,7 +182,7 @@ class _Null(NamedTuple):
 
 
 def _null(drawn: Array) -> _Null | None:
-    """What draws of the labels from the predictions give. drawn : predictions, ascending, and their weights."""
+    """Draw labels from the predictions and measure them. drawn : predictions, ascending, and their weights."""
     # Whole numbers of rows that add up to the weight, where weights are none; in steps of which sums are exact, so that
     # what parts have rounded decides nothing.
     steps = np.round(drawn[:, 1] * _STEPS) / _STEPS

@@ -91,7 +91,7 @@ def evidence_of(parts: list[Pair]) -> Evidence:
 
 @dataclass(frozen=True)
 class DriftState:
-    """What the days so far say: eleven numbers.
+    """Evidence of the days so far: eleven numbers.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class DriftState:
 
 
 def alarms(log_e: npt.ArrayLike, alpha: float) -> npt.NDArray[np.bool_]:
-    """Which of several e-values are alarms, with a share of false ones of at most alpha (e-BH).
+    """Tell which of several e-values are alarms, with a share of false ones of at most alpha (e-BH).
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def alarms(log_e: npt.ArrayLike, alpha: float) -> npt.NDArray[np.bool_]:
 
 
 def stability_index(reference: npt.ArrayLike, now: npt.ArrayLike) -> tuple[float, float]:
-    """How far the distribution of scores has moved: the population stability index, and the largest distance (KS).
+    """Measure the change of the distribution of scores: population stability index and largest distance (KS).
 
     Parameters
     ----------

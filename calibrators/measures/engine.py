@@ -43,14 +43,14 @@ MOST_DRAWN = 20_000
 
 _BLOCK = 1 << 15
 _SLACK = 1e-13
-"""Of a limit of weights that are no counts, the share by which rounding may miss it."""
+"""Share by which rounding may miss a limit of weights that are no counts."""
 _CELLS = 512
 """Cells of predictions in one unit of log odds."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is taken of predictions.
+    """Choice of the measures to take of predictions.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class Sums:
 
     @property
     def probabilities(self) -> npt.NDArray[np.bool_]:
-        """Whether all predictions of a column lie in [0, 1]."""
+        """Tell whether all predictions of a column lie in [0, 1]."""
         return np.asarray((self.low >= 0) & (self.high <= 1))
 
 
@@ -245,7 +245,7 @@ def _sums(joined: _Joined, wanted: Wanted, targets: Array, limits: Array) -> Sum
 
 
 def _whole(joined: _Joined) -> npt.NDArray[np.bool_]:
-    """Whether all weights and positives of a column are whole numbers."""
+    """Tell whether all weights and positives of a column are whole numbers."""
     if joined.starts.size > 2:
         broken = (joined.w != np.floor(joined.w)) | (joined.k != np.floor(joined.k))
         return ~np.logical_or.reduceat(broken, joined.starts[:-1])
@@ -327,7 +327,7 @@ class End(NamedTuple):
 
 
 class PartState(NamedTuple):
-    """What is kept of a part of a column. between : of the predictions between its first and its last one.
+    """State of a part of a column. between : of the predictions between its first and its last one.
 
     score : of its first point. ends : the first and the last prediction, or the only one. blocks : isotonic ones of the
     points between; cells : of all; drawn : predictions between and their weights, if few
@@ -342,21 +342,21 @@ class PartState(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Of the part, nearly: where groups end is looked for with some slack."""
+        """Weight of the part, approximately: ends of groups are searched with some slack."""
         between = 0.0 if self.between is None else float(self.between.of(kernels.WEIGHT).high[0])
         return math.fsum([between, *(value for end in self.ends for value in end.sums[0])])
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where groups are expected to end: cumulative weights, and of parts, by their first scores, what lies before."""
+    """Expected ends of groups: cumulative weights, and the weight before each part, by first scores."""
 
     targets: tuple[float, ...]
     before: dict[float, float]
 
 
 def predictions_of(predict: Predict | None, score: Array) -> Array:
-    """What is predicted at ascending scores.
+    """Return the predictions at ascending scores.
 
     Raises
     ------
@@ -532,7 +532,7 @@ def _add_values(pieces: list[Sums]) -> tuple[Pair, Array]:
 
 
 def _reached(pieces: list[Sums], targets: Array) -> tuple[Pair, Array]:
-    """What lies below each target, and the point that reaches it; NaN in a part of which it was not asked."""
+    """Return the weight below each target, and the point that reaches it; NaN in parts without it."""
     binned = _stacked([one.values[0, : kernels.BINNED] for one in pieces]).running()
     through = binned.high[1:, kernels.WEIGHT]
     below, ties = np.full((2, targets.size, kernels.BINNED), np.nan), np.full((targets.size, 4), np.nan)
@@ -616,7 +616,7 @@ def column_passes(
 
 
 def _expected(parts: Sequence[tuple[float, Array]], groups: int) -> Limits:
-    """Where groups end if weights are whole numbers wherever they add up to one."""
+    """Return the ends of groups if weights are whole numbers wherever they add up to one."""
     weights = [(first, math.fsum(addends.tolist())) for first, addends in parts]
     total = math.fsum(value for _, addends in parts for value in addends.tolist())
     targets = targets_of(np.array([total]), np.array([total == math.floor(total)]), groups)

@@ -18,7 +18,7 @@ from calibrators.measures.engine import Predict, Sums, Wanted, column_passes
 
 @dataclass(frozen=True)
 class ErrorBars:
-    """What chance alone would do to measures of predictions; None where a number does not exist: `reasons` says why.
+    """Error bars of measures of predictions; None where a number does not exist, with the reason in `reasons`.
 
     Weights count rows: one of 2 is the row twice.
 

@@ -16,7 +16,7 @@ CELLS = 1000
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """What came of predicted probabilities, by isotonic regression of the labels on them.
+    """Observed frequencies of predicted probabilities, by isotonic regression of the labels on them.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class ReliabilityCurve:
 
 @dataclass(frozen=True)
 class ConsistencyBand:
-    """Where the curve would lie, at each prediction by itself, if every probability were right.
+    """Range of the curve, at each prediction by itself, if every probability were right.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ def reliability_curve(points: Points) -> ReliabilityCurve:
 def consistency_band(
     points: Points, *, level: float = 0.9, draws: int = 200, seed: int = 0
 ) -> ConsistencyBand:
-    """Where chance alone would put the curve: labels are drawn from the probabilities, and recalibrated.
+    """Simulate the range of the curve under chance alone: draw labels from the probabilities and recalibrate.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ Integers = npt.NDArray[np.int64]
 _SMOOTH_CELLS = 2000
 _MOST_ROUNDS = 100
 _PARTED = 1e-14
-"""Of an information's determinant, relative to the product of its diagonal: below it there is no line."""
+"""Determinant of an information, relative to the product of its diagonal, below which there is no line."""
 
 
 class Spread(NamedTuple):
@@ -40,7 +40,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, cells: Cells) -> Spread:
-        """Of the engine's cells."""
+        """Compute them from the engine's cells."""
         weight, positives = cells.sums[:, 0]
         return cls(
             cells.low + (cells.high - cells.low) / 2, weight, np.minimum(positives, weight), cells.starts
@@ -48,13 +48,13 @@ class Spread(NamedTuple):
 
     @property
     def columns(self) -> Integers:
-        """Where each column's cells begin, and the end."""
+        """Start of each column's cells, and the end."""
         return np.array([0, self.p.size]) if self.starts is None else self.starts
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How predictions agree with what happened; None where a number does not exist: `reasons` says why.
+    """Agreement of predictions with outcomes; None where a number does not exist, with the reason in `reasons`.
 
     Attributes
     ----------
@@ -172,12 +172,12 @@ class _Fit(NamedTuple):
     offset: float
 
     def only(self, some: npt.NDArray[np.bool_]) -> _Fit:
-        """Of some columns."""
+        """Choose some columns."""
         cells = np.repeat(some, self.sizes)
         return _Fit(self.x[cells], self.w[cells], self.k[cells], self.sizes[some], self.offset)
 
     def sum(self, values: Array) -> Array:
-        """Of each column."""
+        """Sum of each column."""
         return np.add.reduceat(values, np.cumsum(self.sizes) - self.sizes) if self.sizes.size else np.empty(0)
 
     def _log_odds(self, a: Array, b: Array) -> Array:

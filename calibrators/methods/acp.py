@@ -257,7 +257,7 @@ def _coefficients(model: Any) -> Array:
 
 
 def _penalty(model: Any, size: int) -> Array:
-    """What the L2 penalty adds to the diagonal of the information."""
+    """Contribution of the L2 penalty to the diagonal of the information."""
     if getattr(model, "penalty", "deprecated") is None or np.isinf(model.C):
         return np.zeros(size)
     penalty = np.full(size, 1.0 / model.C)

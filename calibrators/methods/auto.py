@@ -1,4 +1,4 @@
-"""What the observations say of how to calibrate: place by place, or of several methods by cross-validated log loss."""
+"""Choice of the calibration by the data: place by place, or among methods by cross-validated log loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ of all binnings."""
 
 
 _ALL = 0.05
-"""Of the observations: so few are as good as none."""
+"""Share of the observations below which a candidate is not used."""
 
 
 class Auto(Calibrator):
@@ -144,21 +144,21 @@ class Auto(Calibrator):
 
     @property
     def single_pass(self) -> bool:  # type: ignore[override]
-        """Whether one pass is enough: without candidates."""
+        """True if one pass is enough: without candidates."""
         return self.candidates is None
 
     @property
     def has_posterior(self) -> bool:  # type: ignore[override]
-        """Whether there is a posterior: without candidates."""
+        """True if there is a posterior: without candidates."""
         return self.candidates is None
 
     @property
     def fitted_for_segments(self) -> bool:  # type: ignore[override]
-        """Whether what segments have is known only once all rows are fitted: with candidates."""
+        """True if the segments' method is known only after all rows are fitted: with candidates."""
         return self.candidates is not None
 
     def facts(self) -> dict[str, Any]:
-        """What was chosen, and what it was compared with."""
+        """Chosen method and its competitors."""
         if self.candidates is None:
             return {
                 "chosen": self.chosen_,
@@ -282,7 +282,7 @@ class Auto(Calibrator):
         return made.set_params(**own.get(name, {}))
 
     def _floor(self, name: str, weight: float) -> float:
-        """How far a candidate's map is shrunk."""
+        """Amount by which a candidate's map is shrunk."""
         return 0.0 if name == "isotonic" and self.ends > 0 else floor_of(1, weight)
 
     def _compare(self, names: tuple[str, ...], folded: FoldedPoints) -> Generator[Pass, Any, None]:
@@ -322,7 +322,7 @@ def _halves(fine: FineCells, seed: int) -> list[tuple[Array, Array]]:
 def _losses(
     folded: FoldedPoints, maps: list[tuple[CalibrationMap, ...]], floors: list[float], points: Points
 ) -> list[Array]:
-    """Of a part: exact sums of the candidates' losses and of the products of each two, as expansions."""
+    """Sum a part's losses of the candidates and the products of each two, exactly, as expansions."""
     pieces = []
     for fold, candidates in enumerate(maps):
         inside = folded.split(points, fold)[1]

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from calibrators.arithmetic.pointwise import Pointwise
 
 _PART_BYTES = 8192
-"""Of what each part says besides: sums as expansions, its ends."""
+"""Bytes of a part's other results: sums as expansions, its ends."""
 
 
 class Line(NamedTuple):
-    """What a map's log-odds are, exactly: shift + slope * x.
+    """Log-odds of a map, exactly: shift + slope * x.
 
     of : x: 1 the score, 2 its log-odds, held in [2**-53, 1 - 2**-53]
     """
@@ -110,7 +110,7 @@ class Parameters:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def __sklearn_tags__(self) -> Any:
-        """What `sklearn.utils.get_tags` says of it."""
+        """Tags for `sklearn.utils.get_tags`."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         return Tags(
@@ -135,10 +135,10 @@ class Calibrator(Parameters, ABC):
     """
 
     single_pass: bool = False
-    """Whether `_passes` asks for exactly one pass: then a score table need not be written for it."""
+    """True if `_passes` asks for exactly one pass: then a score table need not be written."""
 
     fitted_for_segments: bool = False
-    """Whether `for_segments` can be asked only once it is fitted."""
+    """True if `for_segments` can be asked only after the fit."""
 
     sampling_rate: float = 1.0
     """The share of negatives that the observations are a sample of, over that of positives: the map is then for all
@@ -153,7 +153,7 @@ class Calibrator(Parameters, ABC):
     """Instead of `calibration_map_`, where `in_lines` asked for it, and log-odds are a line."""
 
     has_posterior: bool = False
-    """Whether `posterior_` says where probabilities likely are."""
+    """True if `posterior_` gives intervals of the probabilities."""
 
     posterior_: Pointwise
 
@@ -229,7 +229,7 @@ class Calibrator(Parameters, ABC):
         """Raise ValueError, naming the parameter, its range and what was given, if one is out of range."""
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of the fitted map should know of the fit, as JSON values; empty for most methods."""
+        """Facts of the fit for readers of the map, as JSON values; empty for most methods."""
         return {}
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
@@ -255,7 +255,7 @@ class Calibrator(Parameters, ABC):
         return 56.0 * points + _PART_BYTES * parts
 
     def path_facts(self) -> dict[str, Any]:
-        """How the fit went, as JSON values; unlike `facts` it may depend on how points were divided into parts."""
+        """Course of the fit, as JSON values; unlike `facts` it may depend on how points were divided into parts."""
         return {}
 
     def for_segments(self) -> Calibrator:
@@ -264,7 +264,7 @@ class Calibrator(Parameters, ABC):
 
     @property
     def can_be_leaned_on(self) -> bool:
-        """Whether segments' maps can lean on this one's, so that `stretches` says where it is all but constant."""
+        """True if segments' maps can be pooled with this one, so that `stretches` says where it is all but constant."""
         return False
 
     def under_segments(self) -> Calibrator:
@@ -272,7 +272,7 @@ class Calibrator(Parameters, ABC):
         return self
 
     def stretches(self) -> MapStretches:
-        """What segments' maps lean on, once it is fitted."""
+        """Parent curve of the segments' maps, once it is fitted."""
         raise NotImplementedError
 
     def in_lines(self, *, falling: bool) -> Calibrator:

@@ -38,7 +38,7 @@ class Groups(NamedTuple):
 
 
 class _BayesianBinning(Calibrator):
-    """What SBB and ABB share: the groups, and the score of a bin."""
+    """Shared part of SBB and ABB: the groups, and the score of a bin."""
 
     exact_: bool
 
@@ -53,7 +53,7 @@ class _BayesianBinning(Calibrator):
         self.cuts = cuts
 
     def facts(self) -> dict[str, Any]:
-        """Whether every gap between distinct scores could be a boundary, or only `max_cuts` cut points."""
+        """Say whether every gap between distinct scores could be a boundary, or only `max_cuts` cut points."""
         return {"every_boundary_considered": bool(self.exact_)}
 
     def check_parameters(self) -> None:
@@ -209,7 +209,7 @@ class ABB(_BayesianBinning):
 
 
 class _Scores(NamedTuple):
-    """What the kernels need to score any bin."""
+    """Numbers that the kernels need to score any bin."""
 
     negatives: Array
     positives: Array

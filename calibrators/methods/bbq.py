@@ -122,7 +122,7 @@ class BBQ(Calibrator):
         self.cuts = cuts
 
     def facts(self) -> dict[str, Any]:
-        """How many models the map averages."""
+        """Number of models that the map averages."""
         return {"models_averaged": int(self.models_.weight.size)}
 
     def check_parameters(self) -> None:

@@ -23,7 +23,7 @@ from calibrators.methods.sigmoid import FEWEST_POINTS, Scale, binned_pass, expit
 _CLIP = 2.0**-53
 _LOGS = -math.log(_CLIP)
 _RIDGE = 1.0 / 99_999_999_999
-"""As the authors' code has it: what keeps the optimum finite where scores separate the labels."""
+"""Ridge of the authors' code, which keeps the optimum finite where scores separate the labels."""
 
 _MAX_EVALUATIONS = 200
 _CLOSE = 1e-13  # of the loss: a step that promises less is none

@@ -59,7 +59,7 @@ class Family:
 
 
 class Edges(NamedTuple):
-    """What is known at the distinct edges of a family.
+    """Numbers at the distinct edges of a family of binnings.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Ed
 
 
 def _places(layout: Layout, family: Family, edges: Edges) -> Array:
-    """What targets are compared with at each edge: the weight below it, or its balanced share of the weight."""
+    """Positions to compare targets with at each edge: the weight below it, or its balanced share of the weight."""
     weight, positives = edges.cuts[:, 1], edges.cuts[:, 2]
     if not family.balanced:
         return weight
@@ -254,7 +254,7 @@ def average(layout: Layout, family: Family, edges: Edges, models: Indices, weigh
 def _model_levels(
     layout: Layout, family: Family, edges: Edges, index: tuple[Array, Places], model: int
 ) -> tuple[Indices, Array]:
-    """Where the edges of a model are among all edges, and the levels of its bins."""
+    """Return the edges of a model among all edges, and the levels of its bins."""
     end = _end(layout)
     most = min(int(family.bins[model]), len(edges.cuts) + 1)
     chosen = np.empty(most, np.int64)

@@ -51,7 +51,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """What cross-validation says of a method.
+    """Result of the cross-validation of a method.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ def _sorted(points: Points) -> Points:
 def _losses(
     folded: FoldedPoints, maps: Sequence[Sequence[CalibrationMap | None]], rate: float, points: Points
 ) -> list[Array]:
-    """Of a part: exact sums of the methods' losses, of the products of each two, and of infinite ones."""
+    """Sum a part's losses of the methods, the products of each two, and the infinite ones, exactly."""
     pieces = []
     for fold, of_fold in enumerate(maps):
         inside = folded.split(points, fold)[1]
@@ -233,7 +233,7 @@ def _losses(
 
 
 def _moments(points: Points, maps: Sequence[CalibrationMap | None], rate: float) -> list[Array]:
-    """Of rows that weigh more than one the squares of the weights count in products, and in further sums."""
+    """Sum products with squared weights for rows that weigh more than one."""
     negatives = points.weight - points.positives
     logs, squares, infinite = [], [], []
     for one in maps:
@@ -272,7 +272,7 @@ def _results(
     weight: float,
     squares: float | None = None,
 ) -> tuple[MethodResult, ...]:
-    """What the sums say. squares : of the rows' weights, summed, where weights are not 1."""
+    """Turn the sums into results. squares : of the rows' weights, summed, where weights are not 1."""
     count = len(names)
     size = 2 * (count + count**2)
     infinite, rest = moments[:count], moments[count : count + size].reshape(2, count + count**2)
@@ -301,7 +301,7 @@ def _results(
 def _loss_estimates(
     first: Array, second: Array, weight: float, infinite: Array, heavy: tuple[Array, float] | None = None
 ) -> list[Estimate]:
-    """Of one loss. heavy : where rows weigh more than one, its sums under squared weights, and the sum of these."""
+    """Estimate one loss. heavy : its sums under squared weights, and their sum, where rows weigh more than one."""
     mean, products = first / weight, second / weight
     if heavy is not None:
         # Sum of w**2 (d - D)(e - E) over N, plus D E: what products are where weights are 1.

@@ -149,14 +149,14 @@ _BEFORE_ALL = np.zeros(1, np.int64)
 
 @dataclass(frozen=True)
 class _Start:
-    """What precedes each part: counts, and sums of weight times score as expansions, one more for the total."""
+    """Counts before each part, and sums of weight times score as expansions, one more for the total."""
 
     layout: Layout
     moments: tuple[Array, ...]
 
 
 class _Ends(NamedTuple):
-    """Where groups end; float64 arrays of one shape, ascending.
+    """Ends of groups; float64 arrays of one shape, ascending.
 
     weight : cumulative weight there. positives, moment : the same for positive labels and for weight times score,
     with their low parts. last, following : the scores of the observations before and after.
@@ -198,7 +198,7 @@ def _join_starts(parts: list[tuple[PartTotals, Array]]) -> _Start:
 
 
 def _ends_in_part(start: _Start, size: float, points: Points) -> _Ends:
-    """Where groups end inside a part.
+    """Find the ends of groups inside a part.
 
     A point may hold many ends; all groups between its first and its last have its score and its level, so two ends
     are enough. Its weight and its positives are shared in proportion.

@@ -138,11 +138,11 @@ class ENIR(Calibrator):
         self.shrink = shrink
 
     def facts(self) -> dict[str, Any]:
-        """How many models the map averages."""
+        """Number of models that the map averages."""
         return {"models_averaged": int(self.models_.weight.size)}
 
     def path_facts(self) -> dict[str, Any]:
-        """Where the path began, with how many blocks, and how much less likely than the best all models before are.
+        """Start of the path, its blocks, and the likelihood of the best earlier model relative to the best one.
 
         As the natural logarithm of the factor at least; None where there are none, since the path began at 0.
         """
@@ -202,12 +202,12 @@ class ENIR(Calibrator):
 
 
 def hopeless(bound: float, best: float) -> bool:
-    """Whether models with at least this criterion are dropped, rounding (of log likelihoods) considered."""
+    """Tell whether models with at least this criterion are dropped, rounding of log likelihoods considered."""
     return bool(bound > best - 2.0 * np.log(_DROP) + 1e-6 + 1e-9 * abs(best))
 
 
 def penalty_of(criterion: str, n: float, extra: float = 0.0) -> Penalty:
-    """What a criterion adds to -2 log likelihood, as a function of the degrees of freedom; monotone.
+    """Return a criterion's addition to -2 log likelihood, as a monotone function of the degrees of freedom.
 
     n : sum of the weights; extra : what BIC adds to log(n).
     """

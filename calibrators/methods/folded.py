@@ -27,7 +27,7 @@ _MANY = 2.0**40
 """Places in what `FoldedPoints.split` returns."""
 
 _ROUNDING = 2.0**-40
-"""Of a weight: what is less is left by rounding, and nothing that could be dealt."""
+"""Share of a weight that is rounding, and nothing that could be dealt."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -69,7 +69,7 @@ class FoldedPoints:
         )
 
     def _drawn(self, score: Array, weight: Array, label: int, fold: int) -> Array:
-        """How much of each point's weight of a label a fold gets."""
+        """Return the weight of each point and label that a fold gets."""
         count = left = np.floor(weight / self.heaviest)
         rest = weight - left * self.heaviest
         rest[rest < _ROUNDING * weight] = 0.0

@@ -31,7 +31,7 @@ _GRID = 256
 
 
 def divided(interval: Interval, rate: float) -> Interval:
-    """Of all rows, where the observations are a sample: see `calibrators.arithmetic.sampling`."""
+    """Scale to all rows, where the observations are a sample: see `calibrators.arithmetic.sampling`."""
     if rate == 1.0:
         return interval
     return Interval(*(np.asarray(odds_divided(column, rate)) for column in interval))
@@ -53,7 +53,7 @@ class Cells(NamedTuple):
 
 
 def ranks(rows: float) -> Array:
-    """Where cells end: j N / 256, and powers of two and what is left of N by them below N / 256; past ties."""
+    """Ends of cells: j N / 256, and powers of two and N less these below N / 256; past ties."""
     inner = rows * np.arange(1, _GRID) / _GRID
     powers = 2.0 ** np.arange(max(0, int(np.ceil(np.log2(max(rows / _GRID, 1.0))))))
     powers = powers[powers < rows / _GRID]
@@ -152,7 +152,7 @@ Block = tuple[Count, Count]
 
 
 class _Piece(NamedTuple):
-    """What a part has of a stretch of points: its first and its last, and the isotonic blocks without either."""
+    """Part of a range of points: its first and its last point, and the isotonic blocks between them."""
 
     stretch: int
     first: Block

@@ -77,7 +77,7 @@ class Isotonic(Calibrator):
 
     @property
     def single_pass(self) -> bool:  # type: ignore[override]
-        """Whether one pass is enough: unless `strict`."""
+        """True if one pass is enough: unless `strict`."""
         return not self.strict
 
     @property

@@ -8,7 +8,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap, gap_slopes
 
 
 def largest_fall(calibration_map: CalibrationMap) -> float:
-    """How far the map falls at most below a value that it had at a lower score; 0 for a monotone map. O(rows)."""
+    """Return the largest fall of the map below its value at a lower score; 0 for a monotone map. O(rows)."""
     low, high = calibration_map.ends()
     values = np.column_stack([low, high]).ravel()
     return float((np.maximum.accumulate(values) - values).max())

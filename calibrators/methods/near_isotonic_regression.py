@@ -87,7 +87,7 @@ _IDLE = 4  # steps of lambda without progress after which a part is left as it i
 
 
 class Bound(NamedTuple):
-    """What is sure of a part's share in the solution at lambda = 2 ** step.
+    """Bounds of a part's share in the solution at lambda = 2 ** step.
 
     blocks : it has at least so many. log_likelihood : it has at most that.
     """
@@ -187,7 +187,7 @@ class _Merging:
         self.fresh = False
 
     def bound(self, step: int, lam: float) -> Bound:
-        """What is sure at lambda."""
+        """Bounds at lambda."""
         return Bound(step, *kernel.bounds_at(lam, self.size, self.path))
 
     def blocks(self) -> tuple[npt.NDArray[np.int64], Array]:

@@ -228,7 +228,7 @@ def _descend(
 
 
 def _change(sigmoid: Sigmoid, da: float, db: float) -> float:
-    """How far a step moves the sigmoid's argument, at most; of a steep one where that is not beyond `_STEEP`.
+    """Bound the change of the sigmoid's argument by a step; of a steep one where that is not beyond `_STEEP`.
 
     One score far beyond all others makes the sigmoid steep on the scale of -1 to 1; at the far end its argument is then
     in the millions, where no change of it can be seen, nor computed to many digits.

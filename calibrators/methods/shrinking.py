@@ -14,7 +14,7 @@ from calibrators.arithmetic.passes import Array
 
 
 def floor_of(shrink: float, weight: float) -> float:
-    """How near probabilities may come to 0 and 1 where observations of this weight say so: shrink / (2 N).
+    """Return the least distance of probabilities from 0 and 1 for observations of this weight: shrink / (2 N).
 
     N observations cannot tell a rarer event from an impossible one.
     """

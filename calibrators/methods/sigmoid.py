@@ -122,7 +122,7 @@ class Sigmoid:
         return self.scale.centre + self.scale.half * self.shift
 
     def slope_and_intercept(self) -> tuple[float, float]:
-        """Of the argument, in the input's own units."""
+        """Slope and intercept of the argument, in the input's own units."""
         if self.a == 0.0:
             return 0.0, self.b
         with np.errstate(over="ignore"):
@@ -168,7 +168,7 @@ def _total(units: tuple[float, float], parts: list[npt.NDArray[np.int64]]) -> Ev
 
 
 def whole_totals(unit: float, parts: list[npt.NDArray[np.int64]]) -> list[float]:
-    """What the sums of parts that `log_loss.add_whole` made add up to, correctly rounded."""
+    """Add up the sums of parts that `log_loss.add_whole` made, correctly rounded."""
     totals = [
         sum((int(high) << kernel.LOW_BITS) + int(low) for high, low in rows)
         for rows in zip(*parts, strict=True)
@@ -191,7 +191,7 @@ def evaluation_pass(layout: Layout, sigmoid: Sigmoid) -> Pass:
 
 
 def _unit(largest: float) -> float:
-    """What sums that do not exceed this are rounded to a multiple of the inverse of."""
+    """Return the inverse of the unit to which sums up to this limit are rounded."""
     return 2.0 ** min(60 - math.frexp(largest)[1], 1000)
 
 
@@ -243,7 +243,7 @@ def _points(scale: Scale, unit: float, parts: list[_Moments]) -> Points:
 
 
 def solved(passes: Generator[Pass, Any, T], points: Points) -> T:
-    """What a generator of passes returns for points in memory; that it found no optimum is not said."""
+    """Run a generator of passes on points in memory and return its result, also without an optimum."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found: T = run_in_memory(passes, points)

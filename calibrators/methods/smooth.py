@@ -68,7 +68,7 @@ class Smooth(Calibrator):
         self.max_error = max_error
 
     def facts(self) -> dict[str, Any]:
-        """How far the evidence lets the curve go from the score, on average."""
+        """Average distance of the curve from the score that the evidence allows."""
         return self.curve_.averages()
 
     def check_parameters(self) -> None:

@@ -228,7 +228,7 @@ def scaled(runs: Runs) -> tuple[Array, Array, float]:
 
 
 def are_whole(weight: Array, positives: Array) -> bool:
-    """Whether all are whole numbers and their sum is exact."""
+    """Tell whether all are whole numbers and their sum is exact."""
     return bool(
         sums.exact_sum(weight) <= _WHOLE
         and np.array_equal(weight, np.floor(weight))

@@ -1,4 +1,4 @@
-"""How segments' own maps bend away from the moved map of their parent: cosines, shrunken as far as all of them tell."""
+"""Bends of segments' own maps away from the adjusted map of their parent: shrunken cosines."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bend(cells: CellParts, moved: Moved, own: npt.NDArray[np.bool_]) -> Bends:
 
 
 def _modes(cells: CellParts, moved: Moved, own: npt.NDArray[np.bool_], sigma: float) -> tuple[Array, Array]:
-    """Of segments the most likely coefficients, and by how much the evidence is more than that of none."""
+    """Find the most likely coefficients of segments, and the gain of their evidence over that of none."""
 
     def of_piece(start: int) -> tuple[Array, Array]:
         stop = min(start + _PIECE, own.size)
@@ -138,7 +138,7 @@ class _Newton:
 
 
 def _table(eta: Array, weight: Array, sizes: Integers) -> Array:
-    """Of cells cos(pi j u) for j = 0, ..., 2 TERMS."""
+    """Tabulate cos(pi j u) of cells for j = 0, ..., 2 TERMS."""
     p = logistic(eta)
     information = np.maximum(weight * p * (1.0 - p), LEAST)
     rank, at = np.empty(eta.size), 0

@@ -24,7 +24,7 @@ def asymmetry(logit: Array) -> Array:
 
 
 def moments(x: Array, logit: Array, weight: Array, sizes: Integers) -> Array:
-    """Of segments, by information: of x its powers 0 to 2, and times the asymmetry 0 to 3. Shape (segments, 7).
+    """Compute moments of segments, by information: powers 0 to 2 of x, and times the asymmetry 0 to 3: (segments, 7).
 
     x, logit, weight : float64 arrays, shape (cells,), segment after segment. sizes : of each, its cells
     """

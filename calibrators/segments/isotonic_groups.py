@@ -61,7 +61,7 @@ def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) ->
 
 
 def maps_of_blocks(blocks: Array, level: Array, sizes: Integers) -> tuple[list[Array], Integers]:
-    """As `CalibrationMap.from_blocks`, of many groups' blocks: the columns, and the rows of each group.
+    """Do `CalibrationMap.from_blocks` for many groups: the columns, and the rows of each group.
 
     blocks : float64 array, shape (blocks, 4): first, last, weight, positives, group after group
     level : float64 array, shape (blocks,). sizes : int64 array, shape (groups,), >= 1: blocks of each

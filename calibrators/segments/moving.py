@@ -1,4 +1,4 @@
-"""How segments move the map of the rows that they are part of: by two numbers each, shrunken towards none.
+"""Adjustments of segments to the map of the rows that they are part of: two numbers each, shrunken towards none.
 
 The variances of these numbers are what the segments of a level tell together (empirical Bayes). A segment is seen only
 through its counts in stretches within which its parent's map is constant.
@@ -61,11 +61,11 @@ class Cells(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """How many segments there are."""
+        """Number of segments."""
         return self.starts.size - 1
 
     def part(self, start: int, stop: int) -> Cells:
-        """Those of segments start, ..., stop - 1."""
+        """Select segments start, ..., stop - 1."""
         starts = self.starts[start : stop + 1]
         own = slice(starts[0], starts[-1])
         return Cells(
@@ -82,15 +82,15 @@ class CellParts(Protocol):
 
     @property
     def groups(self) -> int:
-        """How many segments there are."""
+        """Number of segments."""
 
     def part(self, start: int, stop: int) -> Cells:
-        """Those of segments start, ..., stop - 1."""
+        """Select segments start, ..., stop - 1."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """How segments move their parents' curves.
+    """Adjustment of each segment to its parent's curve.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ def move(cells: CellParts, *, mean: bool = False) -> Moved:
 
 
 class _Search:
-    """How segments move their parents' curves, while the variances of their level are sought."""
+    """Search for the variances of a level's adjustments."""
 
     def __init__(self, cells: CellParts, mean: bool) -> None:
         groups = cells.groups
@@ -157,7 +157,7 @@ class _Search:
         self._moments = np.concatenate([np.zeros((1, 7)), *map(_moments_of, parts)]).sum(axis=0)
 
     def places(self) -> tuple[float, ...]:
-        """Where shifts and stretches may be independent, as differences to the parents' centres."""
+        """Centred places where shifts and stretches may be independent, as differences to the parents' centres."""
         s0, s1, s2 = self._moments[:3].tolist()
         deviation = math.sqrt(max(s2 / s0 - (s1 / s0) ** 2, 0.0)) if s0 > 0 else 0.0
         return tuple(deviation * step for step in _STEPS) if deviation > 0 else (0.0,)
@@ -202,7 +202,7 @@ class _Search:
         return pair, places[of] if pair[1] > 0 else places[0]
 
     def moved(self, pair: tuple[float, float], place: float) -> Moved:
-        """What has been found."""
+        """Adjustments that were found."""
         shift, slope = self._theta.T.copy()
         if self._mean:
             # What the parent's curve is above its segments' most likely one, and a segment's mean above its own.
@@ -223,7 +223,7 @@ def _slices(groups: int, size: int) -> list[slice]:
 
 
 def _some(cells: CellParts, every: int) -> Cells:
-    """Those of every so-many-th segment."""
+    """Select every so-many-th segment."""
     found = []
     for start in range(0, cells.groups, _SHARE):
         own = cells.part(start, min(start + _SHARE, cells.groups))

@@ -1,4 +1,4 @@
-"""What segments have within the stretches of their parents' maps, and maps of their own that lean on these.
+"""Partial pooling: segments' rows in the block ranges of their parents' maps, and maps of their own.
 
 Moving a parent's map (`calibrators.segments.moving`) and leaning on it see a segment only through its counts in
 stretches within which that map is constant.
@@ -43,7 +43,7 @@ class WithinStretches(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """Where the stretches of constant level of some maps begin.
+    """Starts of the block ranges of some maps.
 
     edges : float64 array of scores, or int32 array of ranks, map after map, ascending in each.
     starts : int64 array, shape (maps + 1,)
@@ -82,7 +82,7 @@ def pool_within(
 
 
 class CountedCells(NamedTuple):
-    """What groups have in each stretch of their parents' maps, in whole rows, group after group.
+    """Whole rows of each group in each block range of its parent's map, group after group.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ def cells_within(
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
 ) -> CountedCells:
-    """As `pool_within`, and what its items come to in each stretch, of rows that are counted and come in parts.
+    """Do `pool_within` for counted rows that come in parts, and add up their items in each block range.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def pool_ranks_within(
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
 ) -> tuple[Array, npt.NDArray[np.int32], Integers]:
-    """As `pool_within` of rows of weight 1, whose scores are ranks; their edges, too. O(rows log stretches) at most.
+    """Do `pool_within` for rows of weight 1, whose scores are ranks; with their edges. O(rows log ranges) at most.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ def _forget_spans(scheduler: Any) -> None:
 
 
 def local_workers(config: ClusterConfig) -> int:
-    """As asked for; otherwise one a core, as far as the machine's memory goes."""
+    """Choose the number of workers: as asked for; otherwise one a core, as far as the machine's memory goes."""
     if config.workers is not None:
         return config.workers
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -91,7 +91,7 @@ def local_workers(config: ClusterConfig) -> int:
 
 
 class Refusals(logging.Handler):
-    """What a cluster manager said when it was asked for workers; Dask says it in its log alone.
+    """Answers of a cluster manager that was asked for workers; Dask puts them into its log alone.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ from logcal.errors import TemporaryError
 
 _LARGE = 1 << 30
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-"""Of glibc's mallopt."""
+"""Options of glibc's mallopt."""
 
 
 def begin() -> None:
@@ -41,7 +41,7 @@ def keep() -> None:
 
 
 FEWEST_BYTES, _AT_START = 1 << 30, 1 << 26
-"""Of addresses: OpenBLAS, which scipy loads, waits for ever for buffers that it cannot map, deaf to signals."""
+"""Fewest bytes of addresses: OpenBLAS waits for ever for buffers that it cannot map, deaf to signals."""
 
 
 def check_address_space() -> None:

@@ -1,4 +1,4 @@
-"""Where the work runs: in this process, on its threads, on processes of this machine, or on a Dask cluster."""
+"""Start of the executor: in this process, on its threads, on processes of this machine, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class _Starting:
                     raise no_worker(self.config, words) from None
 
     def _words(self) -> str:
-        """What the cluster manager said last, if it did; what it did not start is started again."""
+        """Return the cluster manager's last words, if any; what it did not start is started again."""
         if self.jobs is not None:
             self.jobs()
         if self.refusals.last:

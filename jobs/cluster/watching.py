@@ -25,7 +25,7 @@ _MOST_WARNINGS = 5
 
 
 def too_small(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str | None:
-    """What is wrong with the memory of some workers."""
+    """Describe the memory of workers that have too little."""
     for worker in workers.values():
         if worker.memory and worker.memory / worker.threads < config.memory_bytes:
             return (
@@ -37,7 +37,7 @@ def too_small(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str |
 
 
 def other_versions(client: Any, workers: list[str]) -> str | None:
-    """What is wrong with the software of some workers, which drop tasks that they cannot read without a word."""
+    """Describe the software of workers that differs; they would drop tasks that they cannot read without a word."""
     checks: list[tuple[str, str, Callable[..., str], tuple[str, ...], int]] = [
         (name, metadata.version(name), metadata.version, (name,), 9)
         for name in ("logcal", "dask", "distributed")

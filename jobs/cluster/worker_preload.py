@@ -1,4 +1,4 @@
-"""What the process that workers are forked from imports when it starts, and does."""
+"""Imports of the process that workers are forked from."""
 
 from jobs.cluster import process_memory
 from jobs.interrupts import ignore_interrupts, while_command_lives

@@ -1,4 +1,4 @@
-"""What workers that train classifiers import, once for all of them, while the command prepares its job.
+"""Imports of workers that train classifiers, once for all of them, while the command prepares its job.
 
 Each of them would take seconds for it otherwise, and for a logistic regression a twentieth of one.
 """

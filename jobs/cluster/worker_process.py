@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("logcal")
 
 PRELOADED = ["logcal.insist", "jobs.cluster.worker_preload"]
-"""What that process imports first; whoever is imported by the command's main module adds itself."""
+"""First imports of that process; whoever is imported by the command's main module adds itself."""
 
 _LARGE = str(1 << 30)
 ENVIRONMENT = {

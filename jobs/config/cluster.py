@@ -77,7 +77,7 @@ class SecurityConfig(Section):
 
     @property
     def given(self) -> bool:
-        """Whether there are any."""
+        """True if there are any."""
         return self.ca_file is not None
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -90,7 +90,7 @@ class SecurityConfig(Section):
 
 
 class ClusterConfig(Section):
-    """Where the work runs."""
+    """Place where the work runs."""
 
     kind: Annotated[Text, AfterValidator(_check_kind)] = Field(
         AUTO,
@@ -132,17 +132,17 @@ class ClusterConfig(Section):
 
     @property
     def memory_bytes(self) -> int:
-        """Of each worker."""
+        """Memory of each worker."""
         return parse_bytes(self.memory)
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether workers would be processes of this machine."""
+        """True if workers would be processes of this machine."""
         return self.kind in (AUTO, LOCAL)
 
     @property
     def by_class(self) -> bool:
-        """Whether `kind` is the dotted path of a class."""
+        """True if `kind` is the dotted path of a class."""
         return self.kind not in CLUSTER_KINDS
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

@@ -49,7 +49,7 @@ _CLUSTER = Field(ClusterConfig(), description="Where the work runs.")
 
 
 class StorageConfig(Section):
-    """How object stores are reached. Never written to manifests, records or reports."""
+    """Options for object stores. Never written to manifests, records or reports."""
 
     options: dict[str, dict[str, Any]] = Field(
         {},
@@ -63,7 +63,7 @@ _STORAGE = Field(StorageConfig(), description="How object stores are reached.", 
 
 
 class RecordConfig(Section):
-    """What every attempt leaves behind, also one that fails."""
+    """Records of every attempt, also one that fails."""
 
     path: Text | None = Field(
         None,
@@ -87,7 +87,7 @@ _RECORD = Field(RecordConfig(), description="What every attempt leaves behind, a
 
 
 class JobConfig(Section):
-    """What every job's configuration has; declared in each, so that these keys come last."""
+    """Shared part of every job's configuration; declared in each, so that these keys come last."""
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {}
     """Earlier names of keys, by key."""
@@ -185,12 +185,12 @@ class DemoConfig(JobConfig):
 
     @property
     def store(self) -> PublishedConfig:
-        """Where its tables go."""
+        """Store of its tables."""
         return PublishedConfig(path=f"{self.output.path.rstrip('/')}/store", table=DEMO_TABLE)
 
 
 class MonitorSection(Section):
-    """When an alarm is given."""
+    """Rule for alarms."""
 
     alpha: float = Field(
         0.01,
@@ -243,7 +243,7 @@ Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_lengt
 
 
 class CompareSection(Section):
-    """What is compared, and how."""
+    """Methods to compare, and how."""
 
     methods: Methods = Field(
         METHODS,
@@ -305,7 +305,7 @@ OptionalDays = Annotated[Text, AfterValidator(_check_optional_days)]
 
 
 class FollowSection(Section):
-    """How the log's files are followed."""
+    """Rules for following the log's files."""
 
     command_options: ClassVar[tuple[str, ...]] = ("once", "status", "retry", "rebuild")
 
@@ -367,12 +367,12 @@ class FollowSection(Section):
 
     @property
     def most_bytes(self) -> int:
-        """Of a batch."""
+        """Most bytes of a batch."""
         return parse_bytes(self.max_bytes)
 
 
 class LabelledConfig(Section):
-    """Where rows with labels are."""
+    """Place of rows with labels."""
 
     path: Paths | None = Field(
         None,
@@ -382,7 +382,7 @@ class LabelledConfig(Section):
 
 
 class RefitSection(Section):
-    """When the table is fitted anew: the fit job runs as it would by itself, with the sections that it knows."""
+    """Rule for refits: the fit job runs as it would by itself, with the sections that it knows."""
 
     every: Duration | None = Field(
         None, description="Time after the last refit, such as 24h. null: not by the clock."
@@ -403,7 +403,7 @@ class RefitSection(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether there are refits at all."""
+        """True if there are refits."""
         return not (self.every is None and self.rows is None and self.alarm is None)
 
     @property
@@ -423,7 +423,7 @@ class RefitSection(Section):
 
 
 class RetentionSection(RetentionConfig):
-    """What is forgotten, and when."""
+    """Retention of versions and of the ledger."""
 
     ledger: Days | None = Field(
         None,
@@ -610,7 +610,7 @@ EstimatorConfig.__doc__ = "How to make the classifier."
 
 
 class GenerateSection(Section):
-    """How to generate the log."""
+    """Rules for generating the log."""
 
     target_rows: int = Field(
         5000,
@@ -655,7 +655,7 @@ class GenerateSection(Section):
 
 
 class GeneratedConfig(Section):
-    """Where the log and the classifier go."""
+    """Target of the log and the classifier."""
 
     path: Text = Field(
         description="Folder to write to: log/, a prediction log for the other jobs; classifier/, the classifier "
@@ -704,4 +704,4 @@ JOB_CONFIGS: Mapping[str, type[JobConfig]] = {
     "compare": CompareConfig,
     "demo": DemoConfig,
 }
-"""By the job's name, in the order of --help."""
+"""Configurations by the job's name, in the order of --help."""

@@ -31,7 +31,7 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was written, and how."""
+    """Origin of a value: the file or option, and its spelling."""
 
     place: str
     """A file and line, or the --set itself."""
@@ -47,7 +47,7 @@ class Values:
     origins: dict[KeyPath, Origin] = field(default_factory=dict)
 
     def origin(self, path: Sequence[str | int]) -> Origin | None:
-        """Of a key, or of the nearest key above it."""
+        """Return the origin of a key, or of the nearest key above it."""
         names = tuple(str(part) for part in path)
         while names:
             if names in self.origins:
@@ -222,7 +222,7 @@ def _put_setting(merged: Values, setting: str) -> list[str]:
 
 
 def _is_shown(path: Sequence[str | int]) -> bool:
-    """Whether a value may be in messages: one of a key that a job knows, and nothing below `storage`.
+    """Tell whether a value may be in messages: one of a key that a job knows, and nothing below `storage`.
 
     What stands under a misspelt key may be a secret, too.
     """
@@ -378,7 +378,7 @@ def pass_over(model: type[Section], values: Values) -> tuple[list[str], list[str
 
 
 def _unknown(model: type[Section], values: Mapping[str, Any]) -> bool:
-    """Whether there is a key that the model does not know."""
+    """Tell whether there is a key that the model does not know."""
     for key, value in values.items():
         info = model.model_fields.get(key)
         if info is None:
@@ -513,7 +513,7 @@ def _found(value: Any) -> str:
 
 
 def _hint(detail: ErrorDetails, expected: str, origin: Origin | None, path: Sequence[str | int]) -> str:
-    """How to write what was probably meant, where YAML read something else."""
+    """Suggest how to write a value that YAML read as something else."""
     value, written = detail["input"], origin.written if origin else None
     if detail["type"] == "literal_error" or detail["type"] == "choice":
         choices = re.split(r"\W+", expected)

@@ -108,7 +108,7 @@ OVERLAYS = {
         },
     ),
 }
-"""By name, as in conf/cluster/NAME.yaml."""
+"""Overlays by name, as in conf/cluster/NAME.yaml."""
 
 
 def render_overlay(overlay: Overlay) -> str:
@@ -136,7 +136,7 @@ def conf_files() -> dict[str, str]:
 
 
 def _needs_values(model: type[Section]) -> bool:
-    """Whether a key has no default."""
+    """Tell whether a key has no default."""
     fields = model.model_fields.values()
     sections = [section for info in fields if (section := section_of(info.annotation))]
     return any(map(_needs_values, sections)) or any(

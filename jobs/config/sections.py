@@ -187,7 +187,7 @@ class LogConfig(Section):
 
     @property
     def sampling(self) -> bool:
-        """Whether weights say how many others a row stands for."""
+        """True if weights say how many other rows a row stands for."""
         return self.weights == "sampling"
 
     @property
@@ -267,7 +267,7 @@ def check_days(text: str) -> str:
 
 
 class WindowConfig(Section):
-    """Which days of the log are used."""
+    """Days of the log that are used."""
 
     column: Text | None = Field(
         None,
@@ -334,7 +334,7 @@ OwnDays = Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(che
 
 
 class StoreConfig(Section):
-    """Where a job publishes its table."""
+    """Store of a job's table."""
 
     path: Text = Field(description="Folder of the published tables; made if it is not there.")
     table: Name = Field(description="Name of the table: letters, digits, '-', '_' and '.'.")
@@ -360,7 +360,7 @@ class PublishedConfig(Section):
 
 
 class CalibratorConfig(Section):
-    """How to calibrate."""
+    """Method of calibration."""
 
     method: Text = Field(
         "auto",
@@ -394,7 +394,7 @@ class CalibratorConfig(Section):
 
 
 class SegmentsConfig(Section):
-    """Which segments get a map of their own, and what the others get."""
+    """Segments with a map of their own, and the treatment of the others."""
 
     shrinkage: Literal["auto", "none"] = Field(
         "auto",
@@ -471,7 +471,7 @@ def _check_holdout(text: str) -> str:
 
 
 class GateConfig(Section):
-    """What a new table must pass before it becomes the current one; what fails is kept as a candidate, exit 4."""
+    """Requirements for a new table before it goes live; a table that fails stays a candidate, exit 4."""
 
     min_rows: int = Field(
         1000,
@@ -531,7 +531,7 @@ class GateConfig(Section):
 
     @property
     def holds_out(self) -> bool:
-        """Whether rows are held out, as far as the configuration alone says it."""
+        """True if rows are held out, as far as the configuration alone says it."""
         return self.share is not None or self.days > 0
 
     def resolved(self, *, window: WindowConfig, live: bool) -> GateConfig:
@@ -549,7 +549,7 @@ class GateConfig(Section):
 
 
 class RetentionConfig(Section):
-    """What is kept of what came before."""
+    """Retention of earlier versions."""
 
     versions: int | None = Field(
         None,
@@ -560,7 +560,7 @@ class RetentionConfig(Section):
 
 
 class EvaluateSection(Section):
-    """How to evaluate."""
+    """Rules of the evaluation."""
 
     bins: int = Field(10, ge=1, le=1000, description="Number of bins of ECE, MCE and the reliability table.")
     last: OwnDays = Field(
@@ -596,11 +596,11 @@ REQUIRABLE = (
     "auc", "accuracy", "brier", "rmse", "log_loss", "ece_frequency", "mce_frequency", "ece_width", "mce_width",
     "calibration_in_the_large", "log_ratio", "ratio_z", "spiegelhalter_z",
 )  # fmt: skip
-"""What evaluate.require takes."""
+"""Measures that evaluate.require takes."""
 
 
 class ScoredConfig(Section):
-    """Where the scored log goes."""
+    """Target of the scored log."""
 
     path: Text = Field(
         description="Folder to write the scored log to, in the layout of the log; outside the log. With a window "
@@ -646,7 +646,7 @@ class ClassifierConfig(Section):
 
 
 class RangeSection(Section):
-    """Which scores a table is not for."""
+    """Scores that a table is not for."""
 
     max_outside_range: float = Field(
         0.5,
@@ -659,7 +659,7 @@ class RangeSection(Section):
 
 
 class ScoreSection(RangeSection):
-    """What is scored, and what is not."""
+    """Rows to score."""
 
     last: OwnDays = Field(
         None,
@@ -675,7 +675,7 @@ class ScoreSection(RangeSection):
 
 
 class ReportConfig(Section):
-    """Where the report goes."""
+    """Target of the report."""
 
     path: Text = Field(
         description="Folder to write report.html, run.json and the reliability table to. With a window {day} in it is "
@@ -689,7 +689,7 @@ class ReportConfig(Section):
 
 
 class PageConfig(Section):
-    """Where a page goes that is not of one day."""
+    """Target of a page that is not of one day."""
 
     path: Text | None = Field(
         None,
@@ -699,6 +699,6 @@ class PageConfig(Section):
 
 
 class DemoOutputConfig(Section):
-    """Where the demo goes."""
+    """Target of the demo."""
 
     path: Text = Field("demo-output", description="Folder to write the log, the tables and the report to.")

@@ -1,4 +1,4 @@
-"""What a scoring refuses: logs that do not fit the table that they are scored with."""
+"""Limits of a scoring: logs that do not fit the table are refused."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ PREVIOUS, RAW = "previous", "raw"
 
 
 def find_against(config: EvaluateConfig, store: PublishedTable, version: Version) -> Against | None:
-    """What evaluate.against names; None for nothing, and for the version before the first.
+    """Find the version that evaluate.against names; None for nothing, and for the version before the first.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def check_earlier(output: Output, identity: str) -> None:
 
 
 def unmet(config: EvaluateConfig, evaluation: Evaluation) -> list[str]:
-    """What evaluate.require asks for and is not so."""
+    """List the unmet requirements of evaluate.require."""
     return failed(config.evaluate.require, required_values(evaluation.after, evaluation.bars_after))
 
 

@@ -48,7 +48,7 @@ def check_holdout(config: FitConfig) -> None:
 
 
 def can_compare(config: FitConfig, current: Version | None, without: Collection[str] = ()) -> bool:
-    """Whether rows that are held out say through which maps of the current version they go; if not, it is warned."""
+    """Tell whether held-out rows can be compared with the live version; warn if not."""
     others = () if current is None else segments_of(current)
     more = tuple(name for name in others if name not in config.log.segment)
     if not more:
@@ -68,7 +68,7 @@ def can_compare(config: FitConfig, current: Version | None, without: Collection[
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says of a table.
+    """Verdict of the gate about a table.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Verdict:
     warnings: list[str]
 
     def manifest(self) -> dict[str, Any]:
-        """What a manifest says."""
+        """Facts for the manifest."""
         gate = {**self.facts, "failed": [refusal["rule"] for refusal in self.refusals]}
         return {"gate": {**gate, "warnings": self.warnings}, "refused": self.refusals}
 
@@ -89,7 +89,7 @@ class Verdict:
 RARE = 100
 """Held-out rows of the rarer label, below which they prove nothing."""
 WORSE = 0.002
-"""Of the log loss of the share of positives: by how much a table's may be above the current one's."""
+"""Share of the log loss of the share of positives by which a table may be worse than the live one."""
 PERCENT = 4.0
 """From which on scores are not probabilities that rounding put above 1."""
 DAYS_VARY = 0.12
@@ -103,7 +103,7 @@ WHAT_TO_DO = {
     "max_change": "look at `logcal tables diff`, or raise gate.max_change",
     "holdout": "are its labels complete and right? If so, the next fit, with these rows in it, is compared anew",
 }
-"""By the rule that refuses; what is refused for passing data ends with them."""
+"""Remedies by the rule that refuses; a refusal for passing data ends with them."""
 OFF = 3.3
 """Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
 
@@ -194,7 +194,7 @@ def _by_days(against: Comparison, spread: float) -> float:
 
 
 def _unexpected(held: HeldOut, fitted_positives: float, spread: float) -> str | None:
-    """What is said of more or fewer positives than chance and the variation of days explain; None otherwise."""
+    """Describe a number of positives that chance and the variation of days do not explain; None otherwise."""
     observed = held.rows.positives
     if not held.expected:
         return None
@@ -205,7 +205,7 @@ def _unexpected(held: HeldOut, fitted_positives: float, spread: float) -> str | 
 
 
 def _better(held: HeldOut) -> bool:
-    """Whether the current version is known to have the higher log loss on rows that neither was fitted to."""
+    """Tell whether the live version has a measurably higher log loss on rows that neither was fitted to."""
     against = held.against
     if against is None or held.fresh.rarer < RARE or against.log_loss.difference is None:
         return False
@@ -213,7 +213,7 @@ def _better(held: HeldOut) -> bool:
 
 
 def held_out_line(gate: dict[str, Any]) -> str | None:
-    """What a manifest's gate says of rows held out, in a line; None where nothing was measured."""
+    """Line of a manifest's gate about held-out rows; None if nothing was measured."""
     held = gate.get("holdout") or {}
     if not isinstance(loss := held.get("log_loss"), float):
         return None
@@ -274,7 +274,7 @@ def judge(
 
 
 def _sizes(config: GateConfig, data: dict[str, Any], current: Version | None) -> list[tuple[str, str]]:
-    """What a table of too few rows fails. Rows count as much as in the fit: see `log.weights`."""
+    """Check the number of rows. Rows count as much as in the fit: see `log.weights`."""
     failed = []
     rows, weight, positives = data["rows_used"], data["weight"], data["positives"]
     counted = "" if weight == rows else f" ({rows:,} rows whose weights count for so many)"
@@ -299,7 +299,7 @@ def _sizes(config: GateConfig, data: dict[str, Any], current: Version | None) ->
 
 
 def _scale(data: dict[str, Any], current: Version | None) -> list[tuple[str, str]]:
-    """What scores fail that are on another scale than those of the current version, such as percent."""
+    """Check that scores are on the scale of the live version's, unlike percent."""
     before = {} if current is None else current.manifest["data"]
     low, high = (before.get(f"{end}_score") for end in ("lowest", "highest"))
     found = data.get("highest_score")
@@ -324,7 +324,7 @@ def _ranking(
 
 
 def change_of(content: Content, current: Version | None, folder: str) -> MapChange | None:
-    """How far a table is from the current version, each row going through its segment's map in both.
+    """Measure the distance of a table from the live version, each row going through its segment's map in both.
 
     folder : in scratch space. None where there is no version of the same transform, or nothing can be said; then it is
     warned.

@@ -1,4 +1,4 @@
-"""What the displays share: colours, axes, the line of no change, names for legends."""
+"""Shared parts of the displays: colours, axes, the line of no change, names for legends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 
 BLUE, ORANGE, MUTED = "#1f5f99", "#b8501f", "#8a929b"
 OTHERS = ("#2e7d5b", "#8a4f9e", "#b07d12", "#a33b5c", "#3d8c99", "#5c6b2f")
-"""Of further lines, after blue and orange, which everybody can tell apart."""
+"""Colours of further lines, after blue and orange, which everybody can tell apart."""
 
 LOWEST_SHOWN = 1e-6
 """Probabilities nearer to 0 or 1 are drawn on the border of a logit axis."""
@@ -55,7 +55,7 @@ def draw_reference(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
 
 
 def name_of(of: Any) -> str | None:
-    """What a legend calls a table or calibrator."""
+    """Return a legend's name for a table or calibrator."""
     if isinstance(of, Table):
         return f"{of.facts.method}, {of.version}"
     return None if isinstance(of, CalibrationMap) else type(of).__name__

@@ -1,4 +1,4 @@
-"""How often each probability is predicted."""
+"""Histogram of the predicted probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BINS = 50
 
 
 class HistogramDisplay:
-    """How often each probability is predicted, label 1 set off from label 0.
+    """Histogram of the predicted probabilities, label 1 set off from label 0.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a picture of calibration maps shows: scores between two ends, on plain or logit axes."""
+"""View of calibration maps: scores between two ends, on plain or logit axes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class View:
 
     @property
     def unit(self) -> float:
-        """What scores are divided by on plain axes."""
+        """Divisor of scores on plain axes."""
         return score_unit(self.low, self.high)
 
     def place(self, scores: Array) -> Array:
-        """Where scores lie on the axis."""
+        """Return the positions of scores on the horizontal axis."""
         return self.height(scores) if self.logit_axes else scores / self.unit
 
     def height(self, probabilities: Array) -> Array:
-        """Where probabilities lie on the upright axis."""
+        """Return the positions of probabilities on the vertical axis."""
         if not self.logit_axes:
             return probabilities
         height: Array = logit(np.clip(probabilities, LOWEST_SHOWN, 1 - LOWEST_SHOWN))
@@ -74,7 +74,7 @@ class View:
         return np.column_stack([left, right, calibration_map.prob_lo[block]])
 
     def levels(self, calibration_map: CalibrationMap) -> Array:
-        """Where the rows in view begin: unlike the line, these do not pass everything between levels 0 and 1 %."""
+        """Starts of the rows in view: unlike the line, these do not pass everything between levels 0 and 1 %."""
         begins = calibration_map.score_lo
         return calibration_map.prob_lo[(begins >= self.low) & (begins < self.high)]
 
@@ -100,7 +100,7 @@ def logit_view(calibration_map: CalibrationMap) -> View:
 
 
 def score_unit(low: float, high: float) -> float:
-    """What to divide scores by to draw them: 1, or a power of 10 for scores whose differences may overflow."""
+    """Return the divisor of scores for drawing: 1, or a power of 10 for scores whose differences may overflow."""
     largest = max(abs(low), abs(high))
     return 1.0 if largest < 1e100 else 10.0 ** math.floor(math.log10(largest))
 

@@ -25,7 +25,7 @@ def _varint(data, at):
 
 @kernel
 def element_ends(data, at, kind, ends):
-    """Where consecutive values of a list end.
+    """Find the ends of consecutive values of a list.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def element_ends(data, at, kind, ends):
 
 @kernel
 def fields(data, at, found):
-    """What a struct holds.
+    """Read the fields of a struct.
 
     Parameters
     ----------

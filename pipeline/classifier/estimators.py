@@ -19,7 +19,7 @@ from logcal.errors import ConfigError
 from pipeline.classifier.features import CATEGORY, NUMBER, Feature
 
 PACKAGES = ("sklearn", "xgboost", "lightgbm", "catboost")
-"""Those that a configuration may let in; scikit-learn is in by default."""
+"""Packages that a configuration may let in; scikit-learn is in by default."""
 
 CATEGORIES = ("one_hot", "none")
 IMPUTATIONS = ("median", "mean", "most_frequent", "none")
@@ -33,7 +33,7 @@ _SCORES = ("predict_proba", "decision_function")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a classifier.
+    """Instructions for making a classifier.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def assemble(preprocessing: Any, classifier: Any) -> Any:
 
 
 def score_method(model: Any) -> str:
-    """What a model's scores are: 'predict_proba' where it has that, otherwise 'decision_function'."""
+    """Name the method that gives a model's scores: 'predict_proba' if it has that, otherwise 'decision_function'."""
     return next(name for name in _SCORES if hasattr(model, name))
 
 

@@ -30,7 +30,7 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True)
 class Roles:
-    """Which columns are what.
+    """Roles of the columns.
 
     Parameters
     ----------

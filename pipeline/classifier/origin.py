@@ -1,4 +1,4 @@
-"""Which classifier's generated log a log is: what `logcal generate` left beside it tells."""
+"""Classifier behind a generated log, from the files that `logcal generate` left beside it."""
 
 from __future__ import annotations
 

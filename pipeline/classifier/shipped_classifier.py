@@ -37,7 +37,7 @@ from pipeline.classifier.features import Feature, as_frame
 FOLDER = "classifier"
 MODEL = "classifier.skops"
 _SCHEMA = "schema.json"
-"""In a skops file, which is a zip archive."""
+"""Schema file within a skops file, which is a zip archive."""
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 METADATA = "classifier.json"
 TRAINING_SCORES = "_training_scores.parquet"
@@ -68,7 +68,7 @@ _INTERNAL_TYPES = frozenset(
         "sklearn.tree._tree.Tree",
     }
 )
-"""What fitted classifiers and their preprocessing hold, beyond the types that skops trusts by itself."""
+"""Types within fitted classifiers and their preprocessing, beyond those that skops trusts by itself."""
 
 
 def dump_model(model: Any, packages: tuple[str, ...]) -> bytes:
@@ -175,17 +175,17 @@ class ShippedClassifier:
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """What it was trained with."""
+        """Features that it was trained with."""
         return tuple(Feature(feature["name"], feature["kind"]) for feature in self.metadata["features"])
 
     @property
     def digest(self) -> str:
-        """Of its model's file."""
+        """Digest of its model's file."""
         return str(self.metadata["sha256"])
 
     @property
     def run_id(self) -> str:
-        """Of the run that trained it."""
+        """Id of the run that trained it."""
         return str(self.metadata["run_id"])
 
     def model(self) -> Any:

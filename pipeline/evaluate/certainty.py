@@ -1,4 +1,4 @@
-"""How sure an evaluation's numbers are, as rows of a table: numbers beside what chance alone would do."""
+"""Uncertainty of an evaluation's numbers, as rows of a table: numbers beside the effect of chance alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _number(value: float | None, form: str = ".4f") -> str | None:
 
 
 def _at(found: Any, *names: str) -> Any:
-    """What stands at the end of a chain of attributes; None where one of them is None."""
+    """Follow a chain of attributes; None if one of them is None."""
     for name in names:
         found = None if found is None else getattr(found, name)
     return found

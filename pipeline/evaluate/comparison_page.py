@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TEMPLATE = "comparison.html.j2"
 
 _HEIGHT = 0.32
-"""Of a method's line in the figure, in inches."""
+"""Height of a method's line in the figure, in inches."""
 
 
 def render_comparison(

@@ -50,7 +50,7 @@ class DayRatio:
 
     @property
     def beyond(self) -> bool:
-        """Whether the ratio differs from 1 by more than chance explains."""
+        """True if the ratio differs from 1 by more than chance explains."""
         return abs(self.ratio - 1) > BEYOND_CHANCE * self.error
 
     @property

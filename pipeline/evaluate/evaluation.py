@@ -199,7 +199,7 @@ def _check_same_rows(before: Assessment, after: Assessment) -> None:
 
 @dataclass(frozen=True)
 class MeasureFacts:
-    """What a measure is called, and how to read it."""
+    """Name of a measure, and how to read it."""
 
     label: str
     higher_is_better: bool
@@ -328,7 +328,7 @@ def _change(name: str, before: float | None, after: float | None, error: float =
 
 
 def headline(evaluation: Evaluation) -> str:
-    """What calibration changed, in one plain sentence."""
+    """Describe the effect of calibration in one plain sentence."""
     before, after = evaluation.before.measures, evaluation.after.measures
     if after.ece_frequency is None:
         return "The calibrated predictions are not probabilities."
@@ -354,7 +354,7 @@ def headline(evaluation: Evaluation) -> str:
 
 
 def ranking(evaluation: Evaluation) -> str:
-    """What calibration did to the ranking, in one plain sentence; empty where there is none."""
+    """Describe the effect of calibration on the ranking in one plain sentence; empty without a ranking."""
     before, after = evaluation.before.measures, evaluation.after.measures
     if before.auc is None or after.auc is None:
         return ""

@@ -66,7 +66,7 @@ def grid(axes: Axes, which: Any) -> None:
 
 
 class Tip(NamedTuple):
-    """What a page says of a point of a figure while the mouse is over it. x, y : as the axes have them."""
+    """Text about a point of a figure while the mouse is over it. x, y : as the axes have them."""
 
     x: float
     y: float
@@ -201,7 +201,7 @@ def map_figure(
 
 
 def _style(i: int) -> dict[str, Any]:
-    """Of the i-th curve: all but the first are dashed, and on top."""
+    """Style of the i-th curve: all but the first are dashed, and on top."""
     if i == 0:
         return {"color": AFTER}
     return {

@@ -23,7 +23,7 @@ _TOLD_APART = 100
 
 @dataclass(frozen=True)
 class InSample:
-    """Of the rows of a log, those in files that a version was fitted on; `share` of all rows, in [0, 1]."""
+    """Rows of a log in files that a version was fitted to; `share` of all rows, in [0, 1]."""
 
     rows: int
     share: float
@@ -32,7 +32,7 @@ class InSample:
         return self.rows > 0
 
     def sentence(self, version: str) -> str:
-        """What is to be said of it."""
+        """Describe it in a sentence."""
         some = "All" if self.share >= 1 else f"{100 * self.share:.3g} % of all"
         return (
             f"In sample: {some} rows are in files that version {version} was fitted on. It looks better on them than "
@@ -41,7 +41,7 @@ class InSample:
 
 
 def in_sample(log: Log, manifest: Mapping[str, Any], days: Mapping[str, Any] | None = None) -> InSample:
-    """Which of a log's files a version was fitted on: by path, size and rows.
+    """Find the files of a log that a version was fitted to: by path, size and rows.
 
     days : of the log, where it is a window: its column, first and last day; none of them were fitted if the version's
         own window, by the same column, has no day in common with them

@@ -1,4 +1,4 @@
-"""What may be concluded of an evaluation: which way a table errs, by how much, and whether chance explains it."""
+"""Conclusions from an evaluation: the direction and size of a table's error, and whether chance explains it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ UNSURE = 2.0
 LOWER_LIMITS = ("auc", "accuracy")
 """Measures that must be at least what is required; of all others the absolute value may be at most that."""
 OWN_LIMITS = ("calibration_in_the_large", "log_ratio", "ratio_z", "spiegelhalter_z")
-"""What can be required beside the measures; see `required_values`."""
+"""Limits that can be required beside the measures; see `required_values`."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said of a table.
+    """Conclusion about a table.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def judge(after: Assessment, bars: ErrorBars | None) -> Verdict:
-    """What is to be said of calibrated predictions: direction and size all in all, then in groups."""
+    """Conclude from calibrated predictions: direction and size overall, then in groups."""
     if bars is None or bars.expected is None or not after.probabilities or not after.weight:
         return Verdict("The predictions are not probabilities.", "", "unknown", False)
     predicted, observed = bars.expected / after.weight, bars.observed / after.weight
@@ -102,7 +102,7 @@ def _in_groups(after: Assessment) -> _Groups:
 
 
 def excess_error(groups: Sequence[ReliabilityBin]) -> float:
-    """How much of the calibration error chance cannot explain; see `beyond_chance`."""
+    """Compute the part of the calibration error that chance cannot explain; see `beyond_chance`."""
     filled = [
         (g.weight, g.frequency, g.mean_prediction, g.weight / g.effective_size)
         for g in groups
@@ -155,7 +155,7 @@ def required_values(after: Assessment, bars: ErrorBars | None) -> dict[str, floa
 
 
 def failed(required: Mapping[str, float], found: Mapping[str, float | None]) -> list[str]:
-    """What is not as it is required, each in words."""
+    """List the unmet requirements in words."""
     return list(_failed(required, found))
 
 
@@ -211,7 +211,7 @@ DOUBT = 0.05
 
 
 def beyond_chance(gap: Numbers, variance: Numbers, largest: Numbers, groups: int) -> npt.NDArray[np.float64]:
-    """How much of summed calibration gaps chance cannot explain.
+    """Compute the part of summed calibration gaps that chance cannot explain.
 
     Parameters
     ----------

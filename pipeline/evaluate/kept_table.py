@@ -46,7 +46,7 @@ class KeptTable:
 
     @property
     def transform(self) -> str:
-        """What was applied to the scores of the log."""
+        """Transform of the log's scores."""
         return str(self.manifest["score_transform"])
 
     @property
@@ -56,11 +56,11 @@ class KeptTable:
 
     @property
     def weighted(self) -> bool:
-        """Whether the log that it is of had weights."""
+        """True if its log had weights."""
         return self.manifest["config"]["log"].get("weight") is not None
 
     def rows_of_segments(self) -> dict[Key, tuple[int, int]]:
-        """Of each segment the log's rows that were used, and those with label 1."""
+        """Used rows of each segment, and those with label 1."""
         with (
             reading(self.version.located(SEGMENTS_FILE)) as source,
             pq.ParquetFile(source, pre_buffer=False) as file,

@@ -34,7 +34,7 @@ from pipeline.table.lookup_table import Predictor
 
 @dataclass(frozen=True)
 class Against:
-    """What a table is compared with: another one, or the scores. predictor : of it."""
+    """Other side of a comparison: another table, or the scores. predictor : of it."""
 
     name: str
     predictor: Predictor
@@ -42,7 +42,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a table was found to be worth.
+    """Result of the measurement of a table.
 
     table : of the log's scores. segments : of each of them, where the table has segments.
     compared : with something else, on the same rows, where rows have segments
@@ -56,7 +56,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured, and on which rows.
+    """Plan of a measurement, and its rows.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Measurement:
 
     @property
     def one_sort(self) -> bool:
-        """Whether calibration keeps the order of all scores."""
+        """True if calibration keeps the order of all scores."""
         return self.segmented is None and self.lookup.facts.monotone
 
     @property
@@ -145,7 +145,7 @@ class Measurement:
         return Measured(table, evaluation, segments, compared)
 
     def _plans(self, plan: SortPlan) -> tuple[SortPlan, SortPlan]:
-        """How the scores are sorted, and where calibration changes their order, the probabilities for themselves."""
+        """Plan the sort of the scores, and of the probabilities if calibration changes their order."""
         plan = replace(plan, transform=self.lookup.facts.score_transform, write=f"{plan.scratch}/before")
         return plan, replace(_inside(plan, "calibrated"), lookup=self.path)
 
@@ -157,7 +157,7 @@ class Measurement:
         return graph.task("measured", _together, *add_sides(graph, self._by_segment, plans))
 
     def _plain(self, found: tuple[Any, ...], executor: Executor) -> tuple[ScoreTable, Evaluation, Run]:
-        """Of a table without segments."""
+        """Measure a table without segments."""
         merged, answer, *others = found
         table = merged[0]
         run = partial(table.run, executor=executor, stage="measure")
@@ -206,7 +206,7 @@ class Measurement:
 
     @property
     def _by_segment(self) -> Measuring:
-        """What is measured of a table with segments."""
+        """Measure a table with segments."""
         add = partial(self._add_sorted, columns=self.columns)
         predictor = Predictor(self.path, self.columns)
         return Measuring(add, predictor, self.bins, self.sampling_rate, self._known)

@@ -1,4 +1,4 @@
-"""What all pages share: the template that they extend, with its style, and how facts are written."""
+"""Shared part of all pages: the template that they extend, its style, and how facts are written."""
 
 from __future__ import annotations
 

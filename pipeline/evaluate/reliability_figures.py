@@ -127,7 +127,7 @@ def _draw_curve(axes: Axes, curve: Reliability, color: str, scale: Callable[[lis
 
 
 def _tips(groups: Sequence[ReliabilityBin], x: Array, y: Array) -> list[Tip]:
-    """What is said of each group."""
+    """Describe each group."""
     filled = [group for group in groups if group.frequency is not None]
     return [Tip(a, b, _told(group)) for a, b, group in zip(x.tolist(), y.tolist(), filled, strict=True)]
 
@@ -162,7 +162,7 @@ def _is_beyond(value: float, limits: tuple[float, float]) -> bool:
 
 
 def any_beyond(sides: Sequence[Assessment], limits: tuple[float, float]) -> bool:
-    """Whether a point of the sides' logit diagrams lies beyond the axes."""
+    """Tell whether a point of the sides' logit diagrams lies beyond the axes."""
     return any(
         value is not None and _is_beyond(value, limits)
         for side in sides

@@ -146,7 +146,7 @@ def report_figures(
 
 
 def _parts(certainty: Certainty | None) -> Decomposition | None:
-    """What is drawn without bins; None of sampled logs."""
+    """Return the parts for a diagram without bins; None for sampled logs."""
     found = None if certainty is None else certainty.decomposition
     return None if found is None or found.reliability is None else found
 
@@ -203,7 +203,7 @@ def segment_figures(
 
 
 def map_facts(calibration_map: CalibrationMap, before: Assessment) -> dict[str, Any]:
-    """What the caption of the map says."""
+    """Facts for the caption of the map."""
     constant = int(((calibration_map.slope == 0) & (calibration_map.weight > 0)).sum())
     lowest, highest = calibration_map.predict([before.lowest, before.highest]).tolist()
     return {

@@ -1,4 +1,4 @@
-"""What the report says in words and tables: the tiles, the measures, methods, segments, groups."""
+"""Words and tables of the report: the tiles, the measures, methods, segments, groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Cell:
 
 
 def size_sentence(evaluation: Evaluation) -> str:
-    """How many rows were measured."""
+    """State the number of rows that were measured."""
     share = f"{100 * evaluation.positives / evaluation.weight:.3g} %"
     rows = evaluation.rows
     if rows is None:
@@ -158,7 +158,7 @@ def segment_name(values: Sequence[str | None]) -> str:
 
 
 def segment_facts(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What the section on segments says; None without segments."""
+    """Facts for the section on segments; None without segments."""
     if facts is None:
         return None
     worst = [

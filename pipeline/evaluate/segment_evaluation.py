@@ -49,12 +49,12 @@ PICTURED = 6
 """Segments whose maps a report shows."""
 
 UNSEEN = "unseen"
-"""What a segment is fitted on that the table does not know: its rows go through a parent's map, or that of all rows."""
+"""Origin of a segment that the table does not know: its rows go through a parent's map, or that of all rows."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What is measured of the segments' predictions, before or after calibration.
+    """Measures of the segments' predictions, before or after calibration.
 
     rows : that it is measured on.
     values : float64 array, shape (segments, fields): measures, mean prediction, and what `beyond_chance` takes.
@@ -65,7 +65,7 @@ class Side:
 
     @property
     def table(self) -> ScoreTable:
-        """Of all rows."""
+        """Measures of all rows."""
         return self.rows.table
 
     @property
@@ -79,7 +79,7 @@ class Side:
 
 
 class Measuring(NamedTuple):
-    """What is measured of segments.
+    """Plan of the measurement of segments.
 
     Attributes
     ----------
@@ -95,11 +95,11 @@ class Measuring(NamedTuple):
     known: Known | None = None
 
     def visit(self, *, weighted: bool, tests: bool) -> Visit[Array]:
-        """What is done with segments, before calibration or after it."""
+        """Segment task before or after calibration."""
         return visit_of(self.bins, weighted, self.sampling_rate, tests=tests)
 
     def weighted(self, rows: SortedRows) -> bool:
-        """Whether rows have weights, or had them."""
+        """True if rows have weights, or had them."""
         return rows.weighted if self.known is None else self.known.weighted
 
 
@@ -258,7 +258,7 @@ class SegmentedEvaluation:
         return keys, self.fitted_on.take(at).to_pylist()
 
     def facts(self) -> dict[str, Any]:
-        """How many segments there are, of what kind, and the worst of them."""
+        """Numbers of segments by kind, and the worst of them."""
         return dict(self._facts)
 
     @cached_property

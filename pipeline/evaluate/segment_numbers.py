@@ -1,4 +1,4 @@
-"""What is measured of segments: numbers from their points, of many at once, or of a large one in passes."""
+"""Measures of segments: numbers from their points, of many at once, or of a large one in passes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ FIELDS = (
     *(*MEASURES, "mean_prediction", "weight", "positives", "gap", "variance", "largest"),
     *schema.SEGMENT_CERTAINTY,
 )
-"""In this order; gap, variance and largest are what `beyond_chance` takes."""
+"""Columns in this order; `beyond_chance` takes gap, variance and largest."""
 
 _BLOCK, _BLOCK_POINTS = 1024, 1 << 17
 """Segments, and points of them, that are measured at a time: arrays stay in the processor's cache."""
 
 
 def visit_of(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) -> Visit[Array]:
-    """What measures segments: a row of numbers each, in the order of `FIELDS`.
+    """Make the segment task that measures segments: a row of numbers each, in the order of `FIELDS`.
 
     weighted : whether the log has weights. sampling_rate, tests : see `pipeline.evaluate.evaluation.evaluate`
     """
@@ -83,7 +83,7 @@ def _measure_small(wanted: list[Wanted], bins: int, finish: Finish, segments: Sl
 
 
 def _blocks_and_cells(points: Points, starts: Integers, some: Any) -> tuple[Blocks, Integers, Cells]:
-    """Of some segments."""
+    """Compute blocks and cells of some segments."""
     sizes = np.diff(starts)
     inside = np.repeat(some, sizes)
     points = Points(*(column[inside] for column in points))

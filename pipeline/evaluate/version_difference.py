@@ -31,7 +31,7 @@ MOST_SEGMENTS = 10
 
 @dataclass(frozen=True)
 class VersionDifference:
-    """What lies between two versions.
+    """Difference between two versions.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ def percentage(value: float) -> str:
 
 
 def version_difference(old: Version, new: Version) -> VersionDifference:
-    """What lies between two versions of a table. Errors: InputRejectedError where a table cannot be read."""
+    """Compare two versions of a table. Errors: InputRejectedError if a table cannot be read."""
     before, after = _facts(old), _facts(new)
     facts = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
     change = table_change(old, new)

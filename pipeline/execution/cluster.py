@@ -1,4 +1,4 @@
-"""What computes a graph on a Dask cluster, and looks after it meanwhile."""
+"""Execution of a graph on a Dask cluster, and its supervision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 RETRIES = 2
-"""Of a task that raises an unexpected error; a lost worker's tasks run again by themselves."""
+"""Retries of a task that raises an unexpected error; a lost worker's tasks run again by themselves."""
 
 _STOP = 8.0
 """Seconds to wait for tasks that still run when the command is to end: they look once a batch."""
@@ -56,7 +56,7 @@ class WorkerSeen(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the scheduler knows.
+    """State of the cluster by the scheduler's account.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What computes a graph in this process, with Dask's own schedulers."""
+"""Execution of a graph in this process, with Dask's own schedulers."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dask.highlevelgraph import HighLevelGraph
 
 Key = tuple[str, int]
-"""Of a task: its layer and its place there. A layer's name carries the graph's token, which Dask leaves out."""
+"""Key of a task: its layer and its place there. A layer's name carries the graph's token, which Dask leaves out."""
 
 
 class Reference(NamedTuple):
@@ -68,7 +68,7 @@ class Task:
         return {key for needed in self.needs for key in (needed if isinstance(needed, list) else [needed])}
 
     def taken(self, results: Mapping[Key, Any]) -> list[Any]:
-        """What is needed, of the results by key."""
+        """Return the needed results by key."""
         return [
             [results[key] for key in needed] if isinstance(needed, list) else results[needed]
             for needed in self.needs
@@ -95,7 +95,7 @@ class Layer(NamedTuple):
 
 
 def _priority(key: Key) -> int:
-    """Of a task, as Dask has it: the highest first."""
+    """Priority of a task by Dask's rule: the highest first."""
     return -key[1]
 
 
@@ -192,13 +192,13 @@ class Graph:
         return Delayed(reference.key, self.high_level(*around), layer=reference.key[0])
 
     def stage_of(self, key: Any) -> str:
-        """What a task's stage is called."""
+        """Return the name of a task's stage."""
         layer = self.layers.get(key[0]) if isinstance(key, tuple) else None
         return str(key) if layer is None else layer.stage
 
 
 def _is_reference(value: Any) -> bool:
-    """Whether an argument is a reference, or a list of some."""
+    """Tell whether an argument is a reference, or a list of some."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, Reference) for item in value)
     return isinstance(value, Reference)

@@ -1,4 +1,4 @@
-"""What is done around every task: it is repeated where storage failed, leaves a receipt, and can be stopped."""
+"""Shell around every task: it repeats it where storage failed, leaves a receipt, and can stop it."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Failure:
 
 
 class Receipts(Protocol):
-    """Where tasks leave their results."""
+    """Folder of the tasks' results."""
 
     def read(self, name: str) -> bytes | None:
-        """What was left under a name."""
+        """Read the result under a name."""
 
     def write(self, name: str, content: bytes) -> None:
         """Leave something, whole or not at all."""

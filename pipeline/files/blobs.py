@@ -52,7 +52,7 @@ def write_blob(path: str, parts: Iterable[memoryview]) -> None:
 
 @contextmanager
 def writing(path: str) -> Iterator[Any]:
-    """What Arrow writes a file to that appears whole when the block ends without an error: a path, or memory."""
+    """Open a target for Arrow that appears whole when the block ends without an error: a path, or memory."""
     if is_url(path):
         sink = pa.BufferOutputStream()
         yield sink
@@ -65,7 +65,7 @@ def writing(path: str) -> Iterator[Any]:
 
 @contextmanager
 def reading(path: str) -> Iterator[Any]:
-    """What Arrow reads a file from: a path, or an open file of a store."""
+    """Open a source for Arrow: a path, or an open file of a store."""
     if not is_url(path):
         yield path
         return
@@ -159,7 +159,7 @@ def each(function: Callable[[T], R], items: Sequence[T], path: str) -> list[R]:
 
 @dataclass(frozen=True)
 class Receipts:
-    """Where tasks leave their results, and take them from; they are unpickled, so nobody else may write them.
+    """Folder of the tasks' results; they are unpickled, so nobody else may write them.
 
     folder : on a mounted file system it is this user's alone. key : elsewhere they are signed
     """
@@ -168,7 +168,7 @@ class Receipts:
     key: bytes | None
 
     def read(self, name: str) -> bytes | None:
-        """What was left under a name, or None."""
+        """Read the result under a name, or return None."""
         data = read_blob(f"{self.folder}/{name}")
         if data is None or self.key is None:
             return data

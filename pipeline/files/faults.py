@@ -1,4 +1,4 @@
-"""What the environment does to a run, as errors for the user: the one place that knows object stores' exceptions.
+"""Faults of the environment as errors for the user: the one place that knows object stores' exceptions.
 
 They come from several libraries, none of which needs to be installed; so they are told apart by their names.
 """
@@ -107,7 +107,7 @@ def as_fault(error: BaseException, what: str = "") -> LogcalError | None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is no memory, whatever kind of error a library makes of that."""
+    """Tell whether an error says that there is no memory, whatever kind of error a library makes of that."""
     return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in _NO_MEMORY)
 
 
@@ -193,7 +193,7 @@ def _system_fault(error: OSError, head: str, said: str) -> LogcalError:
 
 
 def memory_there() -> str:
-    """How much memory this process may have, and how much is free, as far as the system says, for a message."""
+    """Describe this process's memory limit and free memory, as far as the system knows them, for a message."""
     import resource
 
     parts = []

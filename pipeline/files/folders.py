@@ -264,7 +264,7 @@ def remove(folder: Path) -> None:
 
 
 def is_url(path: str | Path) -> bool:
-    """Whether a path is of an object store, or of something else that is no mounted file system."""
+    """Tell whether a path is of an object store, or of something else that is no mounted file system."""
     return "://" in str(path) and not str(path).startswith("file://")
 
 
@@ -298,7 +298,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def free_for(folder: Path, marker: str) -> bool:
-    """Whether a path of a mounted file system may become, or is, a folder that a job marks as its own by a file.
+    """Tell whether a path of a mounted file system may become, or is, a folder that a job marks as its own by a file.
 
     It is new or empty, or has the marker, or no more than what a killed run was writing of it.
     """
@@ -445,7 +445,7 @@ def check_writable(path: Path, setting: str) -> Path:
 
 
 _NO_FILES = ("/proc", "/sys")
-"""Where root seems to be allowed to write, and is not."""
+"""Places that root seems to be allowed to write, and is not."""
 
 
 def _exists(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Where a job's files go: all of them become visible at once, with a manifest, or none.
+"""Output of a job: all files become visible at once, with a manifest, or none.
 
 On a mounted file system a run writes into a staging folder beside its output and renames it at the end. Object
 stores cannot rename: there the files are written in place and the manifest last, and an output without a manifest is
@@ -118,7 +118,7 @@ class Output:
         return self._read(f"{self.root}/{MANIFEST}")
 
     def _holds(self, manifest: dict[str, Any]) -> bool:
-        """Whether the folder is still the one that a manifest beside it was written for."""
+        """Tell whether the folder is still the one that a manifest beside it was written for."""
         files = manifest.get("files") or [{"path": ""}]
         return bool(self.filesystem.exists(f"{self.root}/{files[0]['path']}".rstrip("/")))
 
@@ -153,7 +153,7 @@ class Output:
         check_free(folder, int(needed * _HEADROOM), self.setting)
 
     def overlaps(self, filesystem: Any, path: str) -> bool:
-        """Whether a path of a file system is this folder, lies in it, or contains it."""
+        """Tell whether a path of a file system is this folder, lies in it, or contains it."""
         if type(filesystem) is not type(self.filesystem):
             return False
         mine, other = self._plain(self.root), self._plain(path)
@@ -361,11 +361,11 @@ class Staging:
         self.facts: dict[str, Any] = {}
 
     def target(self, relative: str) -> str:
-        """Where a file goes."""
+        """Return the target of a file."""
         return f"{self.folder}/{relative}"
 
     def content(self, run_id: str) -> dict[str, Any]:
-        """What the manifest says."""
+        """Content of the manifest."""
         return {"run_id": run_id, **self.facts}
 
     def finish(self, run_id: str, path: str) -> None:
@@ -389,7 +389,7 @@ def as_json(content: dict[str, Any]) -> bytes:
 
 
 def _inode(path: str) -> int | None:
-    """Which folder this is, whatever its name; None where there is none."""
+    """Identify a folder whatever its name; None if there is none."""
     try:
         return Path(path).stat().st_ino
     except OSError:

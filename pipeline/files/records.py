@@ -1,4 +1,4 @@
-"""What is said of a run, as strict JSON; and run records: a file of it for each attempt of a job, in a folder."""
+"""Facts of a run as strict JSON; and run records: a file for each attempt of a job, in a folder."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _NAME = "logcal-scratch-"
 _MODE = 0o700
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _KEPT = ("run-", "receipt-sort-", "bad-")
-"""What a run that is resumed takes over: sorted runs, what is known of them, and the rows that they left out."""
+"""Files that a resumed run takes over: sorted runs, facts about them, and the rows that they left out."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -172,7 +172,7 @@ def _new(base: Path, own: Path | None) -> tuple[Path, int | None]:
 
 
 def _prefix() -> str:
-    """Of this host's folders: another host's locks may not be seen here."""
+    """Prefix of this host's folders: another host's locks may not be visible here."""
     return f"{_NAME}{socket.gethostname()}-"
 
 

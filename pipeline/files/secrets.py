@@ -51,7 +51,7 @@ def without_secrets(text: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is not to be shown."""
+    """Tell whether the value of this name must not be shown."""
     return _SECRET_NAME.search(name) is not None
 
 

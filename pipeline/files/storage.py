@@ -1,4 +1,4 @@
-"""How object stores are reached: options for fsspec, for all that a process and its workers open by URL."""
+"""Options for object stores, for all that a process and its workers open by URL."""
 
 from __future__ import annotations
 

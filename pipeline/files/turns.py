@@ -60,7 +60,7 @@ class Turn:
         self._ended = threading.Event()
 
     def now(self) -> datetime:
-        """What the clock of an object store says, once its time is renewed there."""
+        """Read the clock of an object store, by renewing an object there."""
         assert self._name is not None
         self._folder.replace(self._name, _content(self._facts))
         return _taken(self._folder, self._name)
@@ -125,7 +125,7 @@ def _flocked(folder: Folder, shared: bool, patience: float) -> Iterator[Turn]:
 
 
 def _flock(descriptor: int, root: str, shared: bool, patience: float) -> bool:
-    """Whether it is locked now; false where there are no locks."""
+    """Tell whether it is locked now; false without locks."""
     end = time.monotonic() + patience
     while True:
         try:
@@ -172,7 +172,7 @@ def _in_the_way(folder: Folder, mine: str, shared: bool, now: datetime) -> list[
 
 
 def living(folder: Folder, now: datetime, mine: str | None = None) -> list[dict[str, Any]]:
-    """What others who have a turn in a store's folder, or want it, say of themselves; what dead ones left is removed.
+    """List the facts of live lease owners and waiters in a store's folder; remove dead ones' files.
 
     now : by the store's clock. mine : the name of an object that is left out
     """
@@ -191,7 +191,7 @@ def living(folder: Folder, now: datetime, mine: str | None = None) -> list[dict[
 
 
 def _facts_in(data: bytes) -> dict[str, Any]:
-    """What a turn says of itself; nothing where it is damaged, and then it keeps everybody out while it is renewed."""
+    """Read the facts of a lease; empty if it is damaged, which keeps everybody out while it is renewed."""
     try:
         facts = parse_json(data)
     except ValueError:
@@ -200,7 +200,7 @@ def _facts_in(data: bytes) -> dict[str, Any]:
 
 
 def _taken(folder: Folder, name: str) -> datetime:
-    """When a store took an object, by its clock; by that of the machine that put it, where a store does not say."""
+    """Return the time at which a store took an object, by its clock, or else by the writer's."""
     path = f"{folder.root}/{name}"
     folder.filesystem.invalidate_cache(path.rpartition("/")[0])
     try:

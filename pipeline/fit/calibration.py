@@ -58,7 +58,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a table is made of rows.
+    """Instructions for making a table from rows.
 
     Attributes
     ----------
@@ -94,28 +94,28 @@ class Recipe:
 
     @property
     def has_posterior(self) -> bool:
-        """Whether all maps are a posterior's."""
+        """True if all maps are a posterior's."""
         calibrator = self.calibrator()
         return calibrator.has_posterior and (not self.columns or calibrator.for_segments().has_posterior)
 
     @property
     def can_lean(self) -> bool:
-        """Whether segments' maps can lean on that of all rows."""
+        """True if segments' maps can be pooled with that of all rows."""
         return make_calibrator(self.method, self.parameters).can_be_leaned_on
 
     @property
     def leans(self) -> bool:
-        """Whether maps of segments lean on each other."""
+        """True if maps of segments are pooled with their parents'."""
         return self.rules.lean and self.can_lean
 
     @property
     def isotonic(self) -> bool:
-        """Whether the method is isotonic regression, constant on blocks."""
+        """True if the method is isotonic regression, constant on blocks."""
         return _in_blocks(make_calibrator(self.method, self.parameters))
 
     @property
     def pooled(self) -> bool:
-        """Whether the merge pools each segment's rows. Intervals are of points."""
+        """True if the merge pools each segment's rows. Intervals are of points."""
         if self.sampling_rate != 1.0 or self.interval != NONE:
             return False
         made = make_calibrator(self.method, self.parameters)
@@ -123,7 +123,7 @@ class Recipe:
 
     @property
     def needs_table(self) -> bool:
-        """Whether a fit to a log has passes after the first."""
+        """Tell whether a fit to a log has passes after the first."""
         return needs_table(self.calibrator(), self.interval)
 
 
@@ -201,7 +201,7 @@ class Fit:
 
 
 def needs_table(calibrator: Calibrator, interval: str = NONE) -> bool:
-    """Whether a fit to a log has passes after the first.
+    """True if a fit to a log has passes after the first.
 
     interval : see `fit_log`. A band and Venn-Abers predictions take passes of their own.
     """
@@ -275,7 +275,7 @@ def fit_log(
 
 
 def interval_of(fit: Fit, one: CalibrationMap) -> Interval | None:
-    """Of the rows of a map that is made of the fit's, for all rows; None where there is none: see `band`."""
+    """Compute the interval of the rows of a map made from the fit's; None if there is none: see `band`."""
     if fit.posterior:
         return fit.calibrator.posterior_.interval(one)
     found = fit.venn_abers if fit.cells is None else band(one, lightened(fit.cells, fit.table.heaviest))
@@ -283,7 +283,7 @@ def interval_of(fit: Fit, one: CalibrationMap) -> Interval | None:
 
 
 def keep_monotone(calibration_map: CalibrationMap, policy: str) -> tuple[CalibrationMap, float]:
-    """What becomes of a map that decreases somewhere.
+    """Treat a map that decreases somewhere.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class Content:
 
 
 class Found(NamedTuple):
-    """What a fit's graph gives: the runs, without what is known of segments; a window's days; and what was fitted."""
+    """Result of a fit's graph: the runs, without facts about segments; a window's days; and the fit."""
 
     total: RunReceipt
     days: Days
@@ -242,6 +242,6 @@ def _content(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _course(fit: Fit) -> dict[str, Any]:
-    """How a fit went: what it gathered, and where its path began. It may depend on sizes of tasks."""
+    """Course of a fit: gathered bytes, and the start of its path. It may depend on sizes of tasks."""
     path = fit.calibrator.path_facts()
     return {"gathered": {"bytes": fit.gathered}, **({"path": path} if path else {})}

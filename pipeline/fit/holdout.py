@@ -40,14 +40,14 @@ Predict = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Rows:
-    """How many rows there are: their weight, and that of those with label 1."""
+    """Number of rows: their weight, and that of those with label 1."""
 
     weight: float
     positives: float
 
     @property
     def rarer(self) -> float:
-        """Of the rarer label."""
+        """Weight of the rarer label."""
         return min(self.positives, self.weight - self.positives)
 
 
@@ -55,11 +55,11 @@ class Measured(Protocol):
     """Rows that predictions are measured on."""
 
     def count(self) -> Rows:
-        """How many there are."""
+        """Number of rows."""
         ...
 
     def bars(self, new: Any) -> ErrorBars | None:
-        """Of probabilities, where they can be had."""
+        """Error bars of probabilities, if they exist."""
         ...
 
     def compare(self, old: Any, new: Any) -> tuple[Comparison, list[dict[str, Any]]]:
@@ -78,11 +78,11 @@ class PlainRows:
     monotone: bool = True
 
     def count(self) -> Rows:
-        """How many there are."""
+        """Number of rows."""
         return count(self.run)
 
     def bars(self, new: Predict) -> ErrorBars | None:
-        """Of probabilities; None where their order is not that of the scores."""
+        """Error bars of probabilities; None if their order is not that of the scores."""
         return run_passes(error_bar_passes(new), self.run) if self.monotone else None
 
     def compare(self, old: Predict | None, new: Predict) -> tuple[Comparison, list[dict[str, Any]]]:
@@ -99,11 +99,11 @@ class SegmentedRows:
     executor: Executor
 
     def count(self) -> Rows:
-        """How many there are."""
+        """Number of rows."""
         return Rows(self.rows.table.weight, self.rows.table.positives)
 
     def bars(self, new: Predictor) -> ErrorBars:
-        """Of probabilities."""
+        """Error bars of probabilities."""
         table = order_predictions(self.rows, new, self.folder, self.executor)
         run = partial(table.run, executor=self.executor, stage="holdout")
         found: ErrorBars = run_passes(error_bar_passes(), run)
@@ -117,7 +117,7 @@ class SegmentedRows:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a table is worth on rows that it was not fitted to.
+    """Value of a table on rows that it was not fitted to.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ def measure_held_out(
 
 
 def count(run: Run) -> Rows:
-    """How many rows passes are carried out over."""
+    """Number of rows that passes are carried out over."""
     weight, positives = run(Pass(_count, _add))
     return Rows(weight, positives)
 
@@ -221,7 +221,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Which rows are held out of a fit.
+    """Choice of the rows that are held out of a fit.
 
     Attributes
     ----------
@@ -237,7 +237,7 @@ class HoldOut:
 
 @dataclass(frozen=True)
 class Trials:
-    """How a log's rows are held out and candidates tried on them.
+    """Trials of candidates on held-out rows of a log.
 
     Attributes
     ----------
@@ -292,7 +292,7 @@ class Trials:
         return Trial(content, found, positives)
 
     def _predictor(self) -> Predictor | None:
-        """Of the current version, where the rows' scores are what it takes."""
+        """Predictor of the live version, if it takes the rows' scores."""
         recipe = self.fitting.recipe
         if self.current is None or self.current.manifest["score_transform"] != recipe.transform:
             return None
@@ -407,7 +407,7 @@ class Trials:
         return {(file["path"], file["bytes"], file["rows"]) for file in sources}
 
     def _seen_day(self, day: int) -> bool:
-        """Whether the current version may have been fitted to rows of a day."""
+        """Tell whether the live version may have been fitted to rows of a day."""
         window = None if self.current is None else self.current.manifest.get("window")
         if window is not None:
             return bool(window["first"] <= day_of(day).isoformat() <= window["last"])

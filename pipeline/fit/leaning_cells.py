@@ -1,4 +1,4 @@
-"""What tasks do with the segments of a level that borrow strength: see `pipeline.fit.leaning_segments`.
+"""Tasks of partial pooling for the segments of a level: see `pipeline.fit.leaning_segments`.
 
 A task takes neighbouring segments. It leaves what they have within the stretches of their parents' maps in a file of
 scratch space, since of many segments together that is as much as the log; once the level's variances are known, it
@@ -52,7 +52,7 @@ class Parents(NamedTuple):
     of: str
 
     def read(self, path: str) -> Array:
-        """What a file has of these maps' stretches."""
+        """Read a file's rows of these maps' block ranges."""
         own = np.empty(int(self.starts[-1] - self.starts[0]))
         with Blob(path) as blob:
             blob.read(8 * int(self.starts[0]), own.data.cast("B"))
@@ -76,7 +76,7 @@ class Work(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """What some segments have within the stretches of their parents' maps, in a file.
+    """Rows of some segments in the block ranges of their parents' maps, in a file.
 
     Cells are what a segment has in a stretch; a pooled segment's are made of items. Columns: of each segment its
     cells; of each cell the place of its stretch among all, weight, positives, and where segments are below its first
@@ -88,15 +88,15 @@ class Joined(NamedTuple):
 
     @property
     def segments(self) -> int:
-        """How many there are."""
+        """Number of segments."""
         return self.file.sizes[0]
 
     def sizes(self) -> Integers:
-        """Of each segment the cells."""
+        """Number of cells of each segment."""
         return self.file.read(0).view(np.int64)
 
     def stretches(self, start: int = 0, stop: int | None = None) -> Integers:
-        """Of cells start, ..., stop - 1."""
+        """Block ranges of cells start, ..., stop - 1."""
         return self.file.read(1, start, stop).view(np.int64)
 
     def numbers(self, column: int, start: int = 0, stop: int | None = None) -> Array:
@@ -104,7 +104,7 @@ class Joined(NamedTuple):
         return self.file.read(column, start, stop).view(np.float64)
 
     def item_counts(self) -> tuple[Integers, Integers]:
-        """Of each of the pooled segments' cells, and of each of these segments."""
+        """Number of items of each of the pooled segments' cells, and of each of these segments."""
         return self.file.read(5).view(np.int64), self.file.read(6).view(np.int64)
 
     def items(self) -> list[Array]:
@@ -113,7 +113,7 @@ class Joined(NamedTuple):
 
 
 def join(work: Work | None) -> Joined | None:
-    """What segments have within the stretches of their parents' maps."""
+    """Gather the rows of segments in the block ranges of their parents' maps."""
     if work is None:
         return None
     parents = work.parents
@@ -175,11 +175,11 @@ class JoinedCells:
 
     @property
     def groups(self) -> int:
-        """How many segments there are."""
+        """Number of segments."""
         return self.starts.size - 1
 
     def part(self, start: int, stop: int) -> Cells:
-        """Those of segments start, ..., stop - 1."""
+        """Select segments start, ..., stop - 1."""
         starts = self.starts[start : stop + 1] - self.starts[start]
         columns = np.empty((3, int(starts[-1])))
         at = 0
@@ -203,7 +203,7 @@ def cells_of(joined: Sequence[Joined], logit: Array, centre: Array) -> CellParts
 
 
 class Own(NamedTuple):
-    """What a task makes maps from: how its segments move their parents' maps, and own maps bend from these.
+    """Input of a task that makes maps: its segments' adjustments to their parents' maps, and bends of own maps.
 
     theta : of segments with own maps, see `Bends`; None where they do not bend. lean : see `own_maps`
     """
@@ -221,7 +221,7 @@ def shares_of(
     theta: Array | None,
     lean: float,
 ) -> list[Own | None]:
-    """What each task needs. pooled : which segments are to have a map of their own."""
+    """Divide the input among the tasks. pooled : which segments are to have a map of their own."""
     shares: list[Own | None] = []
     before = starts_of(pooled.astype(np.int64))
     at = 0
@@ -328,5 +328,5 @@ def _curves(
 
 
 def starts_of(sizes: Integers) -> Integers:
-    """Where each of neighbours begins, and the end of all."""
+    """Return the start of each of neighbours, and the end of all."""
     return np.concatenate([[0], np.cumsum(sizes)])

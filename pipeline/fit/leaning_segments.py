@@ -156,7 +156,7 @@ def _packed(
     plan: SortPlan,
     count: int,
 ) -> list[Work | None]:
-    """What tasks gather of a level's segments within the stretches of their parents' maps."""
+    """Gather a level's segments from tasks, within the block ranges of their parents' maps."""
     files, stretches, pooled = merged[0].exchanged[level], curves.stretches, numbered.wanted[level]
     parent, below = _parents(numbered, level), level + 1 < len(numbered.segments.levels)
     name = f"{plan.scratch}/level-{level + 1}"
@@ -182,7 +182,7 @@ def _packed(
 
 
 class _Level(NamedTuple):
-    """How the segments of a level move their parents' maps. crossed : variances of what their last column's values do.
+    """Adjustments of a level's segments. crossed : variances of the adjustments by their last column's values.
 
     bent : for the manifest. shares : of tasks that make maps
     """
@@ -209,7 +209,7 @@ def _move(numbered: Numbered, joined: list[Joined | None], above: _Curves, place
 def _moved(
     parts: CellParts, centre: Array, level: Level, parent: Codes, mean: bool
 ) -> tuple[Moved, tuple[float, float], float]:
-    """How segments move their parents' curves: by what their last column's value does to all of them, and each by what
+    """Adjust segments to their parents' curves: by their last column's value in all of them, and each by what
     is left; and the variances and the place of the former.
     """
     if level.level < 2:
@@ -256,7 +256,7 @@ def _moves(
     made: list[Made],
     rate: float,
 ) -> Moves:
-    """How the table says it: a parent's shift and slope come first, where it has no map of its own."""
+    """Return the adjustments as the table has them: those of a parent without a map of its own come first."""
     # With odds times the rate: logit p - log r = shift + slope (logit q - log r).
     log_rate = float(logit_of(np.array([rate]), np.ones(1))[0])
     slope = moved.slope

@@ -65,7 +65,7 @@ from pipeline.table.segment_maps import (
 
 
 class Merged(NamedTuple):
-    """What the graph of a fit to segments gives.
+    """Result of the graph of a fit to segments.
 
     first : the score table of all rows, and the result of the first pass
     visited : what came of the segments: as `add_leaning` or `add_visits`; None where that needs the fit to all rows
@@ -113,7 +113,7 @@ def _add_visits(
 
 
 def _visit(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0) -> Visit[Fitted]:
-    """What becomes of segments.
+    """Fit segments in a segment task.
 
     calibrator : for them. heaviest : of the score table; segments that are not cut know it by themselves
     """
@@ -171,7 +171,7 @@ def fit_segments(recipe: Recipe, rows: SortedRows, executor: Executor) -> tuple[
 def finish_segments(
     recipe: Recipe, rows: SortedRows, executor: Executor, merged: Merged
 ) -> tuple[SegmentedFit, Fit]:
-    """What a graph could not say beforehand: passes after the first, of all rows and of segments larger than a task.
+    """Finish what the graph could not know beforehand: passes after the first, of all rows and of large segments.
 
     See `fit_segments`. merged : what `add_segment_fit` gave
     """
@@ -267,7 +267,7 @@ def _collect(maps: Maps, done: list[tuple[npt.NDArray[np.int64], Fitted]], reaso
 
 
 def _lines_of(count: int, done: list[tuple[npt.NDArray[np.int64], Fitted]]) -> list[Line | None]:
-    """Of each segment of a level its line, where it has one."""
+    """Return for each segment of a level its line, if it has one."""
     found: list[Line | None] = [None] * count
     for codes, result in done:
         for code, line in zip(codes.tolist(), result.lines, strict=False):
@@ -298,11 +298,11 @@ def _say_as_moves(levels: list[LevelFit], lines: list[list[Line | None]], of: li
 
 
 _HELD = (np.array([2.0**-53]), np.array([1.0 - 2.0**-53]))
-"""What a score is held in whose log-odds are taken."""
+"""Clipping bounds of a score before the logit."""
 
 
 class _Way(NamedTuple):
-    """How each segment is fitted: see `fit_segments`."""
+    """Method of the fit to each segment: see `fit_segments`."""
 
     calibrator: Calibrator
     monotone: str
@@ -330,7 +330,7 @@ def _fit_large(way: _Way, heaviest: float, points: int, run: Callable[[Pass], An
 
 
 class _One(NamedTuple):
-    """What became of a segment: its map, or line, or why it has neither; how far it was repaired; and its interval."""
+    """Result of a segment: its map or line, or the reason for neither; the size of its repair; and its interval."""
 
     what: CalibrationMap | Line | str
     repair: float = 0.0
@@ -338,7 +338,7 @@ class _One(NamedTuple):
 
     @property
     def rises(self) -> bool:
-        """Whether it never decreases, as far as there is anything."""
+        """True if it never decreases."""
         if isinstance(self.what, CalibrationMap):
             return self.what.monotone
         return isinstance(self.what, str) or self.what.slope >= 0

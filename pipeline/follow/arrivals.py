@@ -16,14 +16,14 @@ from pipeline.log.log_files import SUFFIXES, stamp_of
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a batch: its most files, and its most bytes; it has one file at least."""
+    """Limits of a batch: its most files and its most bytes; it has one file at least."""
 
     files: int = 1000
     bytes: int = 4 << 30
 
 
 class Change(NamedTuple):
-    """What a listing has that is not known.
+    """New part of a listing.
 
     new : files to score, by stamp and then by name. changed : those of them that are known with another size or stamp.
     gone : known names that a whole listing does not have.
@@ -87,7 +87,7 @@ def _scan(root: str, since: dt.date | None, key: str) -> list[Source]:
 
 
 def is_before(part: str, key: str, day: dt.date) -> bool:
-    """Whether a folder's name is `key=` and a day before that one."""
+    """Tell whether a folder's name is `key=` and a day before that one."""
     named = day_of(part, key)
     return named is not None and named < day
 
@@ -106,7 +106,7 @@ def day_of(part: str, key: str) -> dt.date | None:
 def compare(
     listed: Collection[Source], known: Mapping[str, Known], *, whole: bool, ignore_changed: bool = False
 ) -> Change:
-    """What is new in a listing, oldest stamp first. Times order files, and never leave one out."""
+    """Find the new files of a listing, oldest stamp first. Times order files, and never leave one out."""
     new, changed, there = [], [], 0
     for source in listed:
         name, size, stamp = source

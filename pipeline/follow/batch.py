@@ -1,4 +1,4 @@
-"""What the tasks of a batch do: score files that have arrived, one by one, and say what became of each."""
+"""Tasks of a batch: score files that have arrived, one by one, and report on each."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pipeline.score.scored_file import Scoring, score_file
 
 TASK_FILES = 64
 TASK_BYTES = 64 << 20
-"""Of a task: the most files, and the bytes from which it takes no more."""
+"""Limits of a task: the most files, and the bytes from which it takes no more."""
 
 SCORED, REFUSED, UNREADABLE, CHANGED, GONE = "scored", "refused", "unreadable", "changed", "gone"
-"""What became of a file. unreadable: it has no footer (yet). changed, gone: it is not what was listed any more."""
+"""Outcomes of a file. unreadable: it has no footer (yet). changed, gone: it is no longer the one that was listed."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where files are and go: file systems and folders."""
+    """Sources and targets of files: file systems and folders."""
 
     filesystem: Any
     root: str
@@ -45,7 +45,7 @@ class Places:
 
 
 class Outcome(NamedTuple):
-    """What became of a file. known : what the ledger keeps of it, where it was scored or refused."""
+    """Outcome of a file. known : the ledger's entry, if it was scored or refused."""
 
     source: Source
     kind: str

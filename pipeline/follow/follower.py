@@ -31,7 +31,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 
 @dataclass(frozen=True)
 class Rules:
-    """What a follower does with what arrives.
+    """Rules for arriving files.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Rules:
 
 @dataclass(kw_only=True)
 class Counts:
-    """What becomes of files and rows, to be counted."""
+    """Counts of files and rows by outcome."""
 
     files: int = 0
     rows: int = 0
@@ -79,7 +79,7 @@ class Counts:
 
 @dataclass
 class Report(Counts):
-    """What a batch did, for people and metrics.
+    """Report on a batch, for people and metrics.
 
     refused : names of files, and why. left : files that are new and not in the batch.
     """
@@ -166,7 +166,7 @@ class Follower:
             del self.ledger.files[name]
 
     def listing(self, *, whole: bool | None = None) -> Change:
-        """What has arrived since. whole : list all days; None: when it is time."""
+        """List new arrivals. whole : list all days; None: when it is time."""
         now = time.monotonic()
         if whole is None:
             whole = self._listed_whole is None or now - self._listed_whole >= self.rules.relist
@@ -196,7 +196,7 @@ class Follower:
         return [name for name in names if not any(name.startswith(f"{p}/") or f"/{p}/" in name for p in old)]
 
     def _is_due(self, source: Source, now: float) -> bool:
-        """Whether a file that could not be read is to be tried again: at once where it has changed since."""
+        """Tell whether an unreadable file is to be tried again: at once if it has changed since."""
         before = self._retry.get(source.name)
         return before is None or before[0] != source or now >= before[1]
 

@@ -38,7 +38,7 @@ from pipeline.files.turns import taking_turns
 
 FORMAT = 1
 SUFFIX = ".logcal"
-"""Of the ledger's folder, behind the output's name."""
+"""Suffix of the ledger's folder, behind the output's name."""
 
 COMPACT_EVERY = 100
 """Batches between states."""
@@ -60,7 +60,7 @@ class Source(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What became of a file.
+    """Ledger entry of a file.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ _NOTHING = Known(0, "")
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch is to do.
+    """Plan of a batch.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Batch:
 
 @dataclass
 class Done:
-    """What a batch did.
+    """Result of a batch.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class Ledger:
     # What it is the ledger of
 
     def stream(self) -> dict[str, Any] | None:
-        """What the stream was when its ledger was begun; None where there is no ledger."""
+        """Identity of the stream when its ledger was begun; None without a ledger."""
         return self._read(_STREAM)
 
     def begin(self, stream: Mapping[str, Any]) -> None:
@@ -178,7 +178,7 @@ class Ledger:
     # Reading
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """As `Folder.read_json`."""
+        """Do `Folder.read_json`."""
         try:
             return self.folder.read_json(name)
         except InputRejectedError as error:
@@ -286,7 +286,7 @@ class Ledger:
 
     @property
     def due(self) -> bool:
-        """Whether states should be written."""
+        """True if states should be written."""
         return self.last - self._compacted >= COMPACT_EVERY
 
     def compact(self) -> None:

@@ -1,4 +1,4 @@
-"""What must be known of labelled data before a classifier is trained on it: one look at all rows, piece by piece.
+"""Facts about labelled data before a classifier is trained on it: one look at all rows, piece by piece.
 
 The coordinator receives labels and 64-bit keys of rows, groups and times, and a few facts a column: no feature matrix.
 """
@@ -23,7 +23,7 @@ from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, cut, label_codes, numbers
 
 FEWEST_ROWS = 10
 MOST_CATEGORIES = 1000
-"""Of one feature: beyond, a column is rather an identifier."""
+"""Most categories of one feature: beyond, a column is rather an identifier."""
 
 _TASK_ROWS = 1 << 20
 _EXAMPLES = 5
@@ -37,7 +37,7 @@ class ColumnFacts(NamedTuple):
     categories: frozenset[str]
 
     def plus(self, other: ColumnFacts) -> ColumnFacts:
-        """Of both."""
+        """Add the facts of both."""
         return ColumnFacts(
             self.nulls + other.nulls, self.infinite + other.infinite, self.categories | other.categories
         )
@@ -59,7 +59,7 @@ class PieceFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is known of all rows.
+    """Facts about all rows.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class DataFacts:
         return int(np.count_nonzero(self.keys.label))
 
     def has_nulls(self, names: Sequence[str]) -> list[str]:
-        """Those of the features that have nulls."""
+        """Features that have nulls."""
         return [name for name in names if self.columns[name].nulls]
 
 

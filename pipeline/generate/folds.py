@@ -73,7 +73,7 @@ def text_key(text: str) -> int:
 
 
 class RowKeys(NamedTuple):
-    """What a fold depends on, row by row.
+    """Keys of the rows that a fold depends on.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ def _below(bits: Keys, bound: int) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Folds:
-    """How to divide rows, repeat by repeat.
+    """Division of rows into folds, repeat by repeat.
 
     Parameters
     ----------

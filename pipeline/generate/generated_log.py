@@ -38,7 +38,7 @@ SCORE, LABEL, REPEAT, ROW_ID = "score", "label", "repeat", "row_id"
 """Columns of a generated log, before those that are kept."""
 
 TIME_REPEATS = 5
-"""By time, every row is scored once, however many repeats there are."""
+"""Repeats by time: every row is scored once, however many repeats there are."""
 
 MOST_REPEATS = 10_000
 MOST_TRIES = 10
@@ -105,7 +105,7 @@ class ShippedReceipt:
 
 @dataclass(frozen=True)
 class Task:
-    """What a task needs: small, and the same for all tasks but for the plan."""
+    """Input of a task: small, and the same for all tasks but for the plan."""
 
     training: Training
     filesystem: Any
@@ -115,7 +115,7 @@ class Task:
 
 @dataclass
 class GeneratedLog:
-    """What was generated."""
+    """Generated log and classifier."""
 
     repeats: list[RepeatReceipt] = field(default_factory=list)
     failures: list[RepeatFailure] = field(default_factory=list)
@@ -128,11 +128,11 @@ class GeneratedLog:
 
     @property
     def positives(self) -> int:
-        """Those with label 1."""
+        """Number of rows with label 1."""
         return sum(receipt.positives for receipt in self.repeats)
 
     def warnings(self) -> dict[str, int]:
-        """What estimators warned of, and how often."""
+        """Warnings of estimators, with counts."""
         said: Counter[str] = Counter()
         for repeat in self.repeats:
             said.update(repeat.warnings)
@@ -315,7 +315,7 @@ def run_task(task: Task, plan: Planned | int) -> RepeatReceipt | RepeatFailure |
 
 
 def part_path(repeat: int) -> str:
-    """Of a repeat's rows, relative to the output."""
+    """Return the path of a repeat's rows, relative to the output."""
     return f"log/part-{repeat:05d}.parquet"
 
 

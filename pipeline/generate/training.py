@@ -31,7 +31,7 @@ from pipeline.generate.folds import SCORED, TRAINED, UNUSED, Fold, Parts, RowKey
 from pipeline.log.logs import BATCH_ROWS, LABEL_NULL, label_codes
 
 SHIPPED = -1
-"""In place of a repeat's number: the classifier that is trained on all rows."""
+"""Number in place of a repeat's: the classifier that is trained on all rows."""
 
 PREPARATION_ROWS = 100_000
 """With partial_fit: rows, chosen at random, that the preprocessing is fitted to."""
@@ -41,7 +41,7 @@ _PREPARATION_SEED = 0x5EED
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, on what, and how.
+    """Plan of the training.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def _slice(rows: Rows, start: int, count: int) -> Rows:
 
 
 _PROCESS_BYTES = 350 << 20
-"""Of a worker with scikit-learn and pandas, before it reads anything."""
+"""Memory of a worker with scikit-learn and pandas, before it reads anything."""
 
 
 def memory_needed(training: Training, facts: DataFacts | None) -> int:

@@ -1,4 +1,4 @@
-"""What a file's footer says of a column's chunks, once it is known to be fit to be asked.
+"""Facts of a file's footer about a column's chunks, once the footer is known to be sound.
 
 Arrow's accessors (`RowGroupMetaData.column`, `ColumnChunkMetaData.statistics`) end the process where a damaged footer
 contradicts itself: the C++ below them raises what nobody catches. So whatever they could stumble over is looked for
@@ -61,11 +61,11 @@ class CheckedFooter:
         self._places = {footer.schema.column(i).path: i for i in reversed(range(footer.num_columns))}
 
     def has(self, name: str) -> bool:
-        """Whether there is such a column at the top level."""
+        """Tell whether there is such a column at the top level."""
         return name in self._places
 
     def logical_type(self, name: str) -> Any:
-        """What the values of a column stand for."""
+        """Return the meaning of a column's values."""
         return self.footer.schema.column(self._places[name]).logical_type
 
     def chunks(self, name: str) -> list[pq.ColumnChunkMetaData]:
@@ -85,7 +85,7 @@ class CheckedFooter:
         return [thrift.read_integer(facts[_CODEC][1]) for facts in self._facts(name)]
 
     def _facts(self, name: str) -> list[thrift.Fields]:
-        """What the footer says of each chunk of a column, once that was looked at."""
+        """Return the footer's facts about each chunk of a column, once these were looked at."""
         place = self._places.get(name)
         if place is None:
             raise InputRejectedError(

@@ -1,4 +1,4 @@
-"""What footers say of a log's columns, and which of them look like its score, label, weight, date and segments."""
+"""Facts of footers about a log's columns, and likely roles: score, label, weight, date and segments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_FILES = 100
 
 _THREADS = 16
 _FEW_BYTES = 4096
-"""Of the dictionary of a column of few values, in a row group."""
+"""Dictionary bytes of a column of few values, in a row group."""
 _FEW_VALUES = 1000
 
 # Whole words of a name, the likeliest first.
@@ -87,7 +87,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What the footers of a log say.
+    """Facts of the footers of a log.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class LogFacts:
 
 @dataclass(frozen=True)
 class Roles:
-    """Which columns seem to be what, each list with the likeliest first."""
+    """Likely columns for each role, the likeliest first."""
 
     score: tuple[ColumnFacts, ...] = ()
     label: tuple[ColumnFacts, ...] = ()
@@ -114,7 +114,7 @@ class Roles:
 
     @property
     def margin(self) -> bool:
-        """Whether the score's name says that it is a margin (log odds)."""
+        """True if the score's name says that it is a margin (log odds)."""
         score = self.score[0] if self.score else None
         outside = score is not None and score.low is not None and (score.low < 0 or score.high > 1)
         return outside and score is not None and bool(set(_MARGIN_WORDS) & set(score.words))
@@ -160,7 +160,7 @@ def find_roles(columns: Sequence[ColumnFacts]) -> Roles:
 def _ranked(
     columns: Sequence[ColumnFacts], words: Sequence[str], suits: Callable[[ColumnFacts], bool]
 ) -> tuple[ColumnFacts, ...]:
-    """Those that suit, by how likely their names are, and as in the files where names say nothing."""
+    """Rank suitable columns by how likely their names are, and by their order where names say nothing."""
     return tuple(sorted(filter(suits, columns), key=lambda column: _rank(column, words)))
 
 

@@ -1,4 +1,4 @@
-"""What lies below a folder of a mounted file system: files, also through links, and what is passed over."""
+"""Files below a folder of a mounted file system, also through links, and skipped entries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pyarrow as pa
 from logcal.arrow_columns import as_column
 
 MAGIC = b"PAR1"
-"""What a Parquet file begins with."""
+"""First bytes of a Parquet file."""
 
 
 @dataclass
 class Entries:
-    """What is below a path.
+    """Entries below a path.
 
     Attributes
     ----------
@@ -39,12 +39,12 @@ class Entries:
 
 
 def shown_names(relative: str) -> bool:
-    """Whether no part of a path begins with "_" or "."."""
+    """Tell whether no part of a path begins with "_" or "."."""
     return not any(part.startswith(("_", ".")) for part in relative.split("/"))
 
 
 def starts_as_parquet(path: str) -> bool:
-    """Whether a file of a mounted file system begins as Parquet files do; one that cannot be read does not."""
+    """Tell whether a file of a mounted file system begins as Parquet files do; false if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -130,7 +130,7 @@ class _Walk:
 # Hive folders: values of columns that stand in the names of folders, such as `country=DE/`, and not in the files.
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""What a folder is called whose value is null."""
+"""Name of a folder whose value is null."""
 
 _NULL = -1
 

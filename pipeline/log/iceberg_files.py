@@ -10,7 +10,7 @@ from logcal.storage import open_filesystem
 
 
 class FilesOfIceberg(FsspecFileIO):
-    """What pyiceberg reads a table's metadata with. Its own choice would not know `storage.options`."""
+    """File access for pyiceberg to read a table's metadata. Its own choice would not know `storage.options`."""
 
     def _get_fs(self, scheme: str, hostname: str | None = None) -> Any:
         return open_filesystem(f"{scheme}://")[0]

@@ -30,7 +30,7 @@ _COUNTED = {
 
 
 class Joined(NamedTuple):
-    """What a join found for some rows.
+    """Result of a join for some rows.
 
     status : uint8 array, see the bits above. delay : uint16 array, the cell of the delay of matched rows, see
         `delay_cells`; None without times. values : float64 array, the labels as the outcomes have them, 0 where
@@ -54,7 +54,7 @@ class Joined(NamedTuple):
         return nullable_column(np.where(label == _NULL, np.nan, values))
 
     def part(self, chosen: Any) -> Joined:
-        """Those of some rows."""
+        """Select some rows."""
         return Joined(
             self.status[chosen],
             None if self.delay is None else self.delay[chosen],
@@ -125,11 +125,11 @@ class LabelCounts:
 
     @classmethod
     def of(cls, kept: dict[str, Any]) -> LabelCounts:
-        """What `kept` gave."""
+        """Restore it from the result of `kept`."""
         return cls(**{**kept, "delays": dict(kept["delays"])})
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says."""
+        """Facts for the manifest."""
         found: dict[str, Any] = {
             f"rows_{name}": getattr(self, name) for name in ("matched", "missing", "waiting", "late")
         }
@@ -152,7 +152,7 @@ class LabelCounts:
 
 
 def sum_labels(parts: list[LabelCounts | None]) -> LabelCounts | None:
-    """Of all parts; None where none has any."""
+    """Add the counts of all parts; None if none has any."""
     found = [part for part in parts if part is not None]
     if not found:
         return None

@@ -93,7 +93,7 @@ class LogFile:
 
     @property
     def seen(self) -> Seen:
-        """As it was when the log was opened."""
+        """File as it was when the log was opened."""
         return Seen(self.size, self.stamp)
 
     def piece(self, row_groups: tuple[int, ...], first_row: int, rows: int) -> Piece:
@@ -103,7 +103,7 @@ class LogFile:
 
 @dataclass
 class Found:
-    """What is at a log's paths.
+    """Entries at a log's paths.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[An
 
 
 def _entries(filesystem: Any, path: str) -> Entries:
-    """What is at one path."""
+    """Find the entries at one path."""
     if _has_buckets(filesystem) and (not path.partition("/")[0] or has_magic(path.partition("/")[0])):
         raise ConfigError(
             f"expected a URL that names a bucket, found {filesystem.unstrip_protocol(path)}: correct it"
@@ -292,7 +292,7 @@ def _seen(info: dict[str, Any]) -> Seen:
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """What changes when a file does: its entity tag or modification time, as its file system gives it."""
+    """Return the stamp that changes when a file does: its entity tag or modification time, by its file system."""
     for key in ("ETag", "etag", "mtime", "LastModified", "last_modified", "created"):
         if info.get(key) is not None:
             return str(info[key])
@@ -374,12 +374,12 @@ def row_groups_of(footer: pq.FileMetaData, path: str) -> tuple[int, ...]:
 
 
 _MOST_CODE_BYTES = 6
-"""Of a value, its share of the dictionary included: where a column takes more, its writer gave the dictionary up, and
+"""Bytes of a value, with its share of the dictionary: where a column takes more, its writer gave the dictionary up, and
 reading it as one means to look up each text twice."""
 
 
 def _dictionaries(footer: CheckedFooter, names: Sequence[str]) -> list[str]:
-    """Which of the columns are there, and written as dictionaries."""
+    """Find the columns that exist and are written as dictionaries."""
     size = {
         name: sum(chunk.total_uncompressed_size for chunk in footer.chunks(name))
         for name in names
@@ -521,7 +521,7 @@ def _changed(path: str, seen: Seen, now: Seen) -> FileChangedError:
 
 
 def _same_stamp(one: str, other: str) -> bool:
-    """Whether stamps agree as far as they say anything: some stores list times in another way than they tell them."""
+    """Tell whether stamps agree as far as they say anything: some stores list and tell times in different ways."""
     if one == other or not one or not other:
         return True
     times = [_time(stamp) for stamp in (one, other)]
@@ -569,5 +569,5 @@ def reading(path: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Describe an error in one line."""
     return " ".join(str(error).split())[:200]

@@ -39,7 +39,7 @@ MOST_NAMED = 1000
 
 _FOOTER_THREADS = 16
 _MOST_FOOTERS = 32
-"""That are read one after the other by a thread before it is given the next."""
+"""Footers that a thread reads one after the other before it is given the next."""
 
 
 class Matching(Protocol):
@@ -78,10 +78,10 @@ class Labels(Protocol):
         """JSON values that labels depend on; those of a day's rows, or of all."""
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of where they are from."""
+        """Facts for the manifest about the origin of the rows."""
 
     def matching(self) -> Matching:
-        """What finds the labels of one task's rows."""
+        """Return the matcher of one task's rows with their labels."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,11 @@ class Log:
 
     @property
     def local(self) -> bool:
-        """Whether the files lie on a mounted file system."""
+        """True if the files lie on a mounted file system."""
         return isinstance(self.filesystem, LocalFileSystem)
 
     def described(self) -> str:
-        """How much it is, and what was passed over, in one line."""
+        """Size of the log and skipped entries, in one line."""
         text = f"{len(self.files)} files, {self.rows:,} rows, {self.size:,} bytes"
         if self.skipped:
             text += f"; {len(self.skipped)} others are skipped ({examples(self.skipped, 3)})"
@@ -166,7 +166,7 @@ class Log:
         return text
 
     def sources(self) -> dict[str, Any]:
-        """What a manifest says of where the rows are from."""
+        """Origin of the rows, for the manifest."""
         return {
             "files": [
                 {"path": f.path, "bytes": f.size, "rows": f.rows, "stamp": f.stamp} for f in self.files
@@ -297,7 +297,7 @@ def check_columns(
 def check_roles(
     schemas: Sequence[tuple[str, pa.Schema]], roles: Sequence[tuple[str, str]], section: str = "log"
 ) -> tuple[dict[str, str], list[str]]:
-    """As `check_columns`, of columns with their roles, which a section of the configuration names."""
+    """Do `check_columns` for columns with their roles, which a section of the configuration names."""
     types: dict[str, str] = {}
     problems = []
     # Asking a schema takes a microsecond or two: each object is asked once, whatever the files that share it.

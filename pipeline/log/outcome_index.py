@@ -228,7 +228,7 @@ class OutcomeIndex:
         return int(self.code.size)
 
     def rows_of(self, seen: Mask) -> int:
-        """How many outcomes those keys have that have been seen."""
+        """Count the outcomes of keys that have been seen."""
         if self._starts is None:
             return int(np.count_nonzero(seen))
         return int(np.diff(self._starts)[seen].sum())
@@ -297,6 +297,6 @@ def _joined(parts: Sequence[Any], kind: Any) -> Any:
 
 
 def _next_places(chosen: Mask) -> Integers:
-    """Of each place the next one that is chosen, itself included; the last place after the last of them."""
+    """Return for each place the next chosen one, itself included; the last place after the last of them."""
     places = np.where(chosen, np.arange(chosen.size), max(chosen.size - 1, 0))
     return np.minimum.accumulate(places[::-1])[::-1]

@@ -72,7 +72,7 @@ Instants = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelSource:
-    """Where outcomes are, and how they become labels.
+    """Source of labels in other files, and the rule for making labels of outcomes.
 
     Parameters
     ----------
@@ -102,17 +102,17 @@ class LabelSource:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the log, those that are read for the join."""
+        """Columns of the log that are read for the join."""
         return self.key if self.predicted is None else (*self.key, self.predicted)
 
     @property
     def timed(self) -> bool:
-        """Whether times of outcomes are compared with those of predictions."""
+        """True if times of outcomes are compared with those of predictions."""
         return self.time is not None and self.predicted is not None
 
 
 def _compared(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple[tuple[str, ...], list[str]]:
-    """How keys are compared, and what is wrong with the types of both sides."""
+    """Choose the comparison of keys, and describe faults of the types of both sides."""
     kinds, problems = [], []
     for name, own_name in zip(source.key, source.own_key, strict=True):
         one, other = log.field(name).type, outcomes.field(own_name).type
@@ -138,7 +138,7 @@ def _compared(source: LabelSource, log: pa.Schema, outcomes: pa.Schema) -> tuple
 
 
 def _undated(source: LabelSource, log: pa.Schema) -> list[str]:
-    """What is wrong with the column that says when predictions were made."""
+    """Describe the fault of the column with the times of predictions."""
     name = source.predicted
     if name not in log.names:
         return [
@@ -256,7 +256,7 @@ class Outcomes:
         return replace(self, until=(newest_day(log, source.predicted) + 1) * DAY)
 
     def of_days(self, first: int, last: int) -> Outcomes:
-        """Those that can be of predictions of some days, both included; days since 1970-01-01."""
+        """Select those that can be of predictions of some days, both included; days since 1970-01-01."""
         until = self.until
         if not self.source.timed and not self.chosen and until is not None:
             until = (last + 1) * DAY
@@ -285,7 +285,7 @@ class Outcomes:
         return {"outcomes": sorted((f.path, f.size, f.stamp) for f in own.files), "until": until}
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of where labels are from."""
+        """Facts for the manifest about the origin of the labels."""
         until = None
         if self.until is not None:
             until = str(np.datetime64(self.until, "us"))
@@ -307,7 +307,7 @@ class Outcomes:
         return self.rows * each + 3 * self.text_bytes // 2
 
     def matching(self) -> OutcomeMatching:
-        """What joins rows of one task with them."""
+        """Return the matcher of one task's rows with outcomes."""
         return OutcomeMatching(self, held_index(self))
 
     def read(self, files: Sequence[LogFile]) -> Iterator[OutcomeRows]:
@@ -448,7 +448,7 @@ def instants(column: pa.Array) -> Instants:
 
 
 def prediction_times(column: pa.Array, wait: int | None) -> tuple[Instants, Instants]:
-    """When predictions were made, and until when outcomes count for them.
+    """Return the times of predictions, and of the ends until which outcomes count.
 
     Of a day alone its beginning counts, and the wait begins with its end. A prediction without a time waits for ever.
     """
@@ -469,7 +469,7 @@ def prediction_times(column: pa.Array, wait: int | None) -> tuple[Instants, Inst
 
 
 def _bytes_of(filesystem: Any, file: LogFile, names: Sequence[str]) -> int:
-    """How many bytes columns of a file have, before they were compressed."""
+    """Return the bytes of a file's columns before compression."""
     with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
         footer = CheckedFooter(parquet.metadata, file.path)
         chunks = [chunk for name in names if footer.has(name) for chunk in footer.chunks(name)]

@@ -22,14 +22,14 @@ from pipeline.log.logs import DAY_INVALID, DAY_NULL, LABEL_NULL, LABEL_OTHER, Co
 EXAMPLES = 5
 
 BAD_PARTS = "bad-*.parquet"
-"""What `write_part` writes in scratch space."""
+"""Pattern of the files that `write_part` writes in scratch space."""
 
 _USABLE, _WAITING = -1, -2
 
 
 @dataclass(frozen=True)
 class RowRules:
-    """What to do with rows that cannot be used.
+    """Rules for rows that cannot be used.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class BadRows:
 
 
 def usable(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows of a batch can be used, wherever their day is known: see `find_bad`."""
+    """Tell which rows of a batch can be used, wherever their day is known: see `find_bad`."""
     good = np.isfinite(rows.score) & (rows.label <= 1)
     if rows.weight is not None:
         good &= (rows.weight >= LOWEST_WEIGHT) & (rows.weight <= HIGHEST_WEIGHT)
@@ -201,7 +201,7 @@ def check(bad: BadRows, rows: int, rules: RowRules) -> None:
 
 
 def waiting(rows: int) -> str:
-    """How many rows wait for their label, to end a sentence on rows with."""
+    """State the number of rows that wait for their label, to end a sentence on rows with."""
     return f" ({rows:,} of them wait for their label, which is null)" if rows else ""
 
 

@@ -18,12 +18,12 @@ _STEP = re.compile(r"1e-([1-9])")
 
 
 def usable(grid: str) -> bool:
-    """Whether a text names a grid: none, float32, or a power of ten from 1e-1 to 1e-9."""
+    """Tell whether a text names a grid: none, float32, or a power of ten from 1e-1 to 1e-9."""
     return grid in (NONE, FLOAT32) or _STEP.fullmatch(grid) is not None
 
 
 def steps_per_unit(grid: str) -> float | None:
-    """Of a power of ten 1e-k: 10 ** k; None for the other grids."""
+    """Return 10 ** k of a power of ten 1e-k; None for the other grids."""
     match = _STEP.fullmatch(grid)
     return None if match is None else 10.0 ** int(match[1])
 

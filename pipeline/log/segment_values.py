@@ -57,11 +57,11 @@ class Keys(Sequence[Key]):
 
 MAX_SEGMENTS = 1_000_000
 MOST_BYTES = 1 << 16
-"""Of a segment's text: each stands in tables, pages and the memory of every task."""
+"""Most bytes of a segment's text: each stands in tables, pages and the memory of every task."""
 
 
 def usable(kind: pa.DataType) -> bool:
-    """Whether a column of this type can tell segments apart: strings, integers, booleans, dates."""
+    """Tell whether a column of this type can tell segments apart: strings, integers, booleans, dates."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -158,7 +158,7 @@ class Encoder:
 
 
 def _inverse(places: Integers) -> Integers:
-    """Where each place stands among all."""
+    """Return the position of each place among all."""
     found = np.empty_like(places)
     found[places] = np.arange(places.size)
     return found
@@ -219,7 +219,7 @@ class _Coder:
         return np.int32(self._codes_of(pa.nulls(1, self.type))[0])
 
     def _codes_of_texts(self, values: pa.Array) -> npt.NDArray[np.int32]:
-        """As `_codes_of`, of texts."""
+        """Code texts, as `_codes_of` does."""
         if self._texts is None:
             self._texts = Texts()
         before = self._texts.count
@@ -292,7 +292,7 @@ class _Coder:
 
     @property
     def values(self) -> pa.Array:
-        """Of each code."""
+        """Value of each code."""
         if self._texts is not None and (self._array is None or len(self._array) < self._texts.count):
             self._array = self._texts.values(0, self._texts.count)
         return pa.nulls(0) if self._array is None else self._array

@@ -132,7 +132,7 @@ def own_columns(schema: pa.Schema, fields: Sequence[tuple[str, int]]) -> pa.Sche
 
 
 def part_of(format_: str, folder: str, path: str) -> str:
-    """What is wrong with a path inside of a table, or around one."""
+    """Describe the fault of a path inside a table, or around one."""
     return (
         f"{path} overlaps the {format_} table {folder}, whose files hold deleted and superseded rows too: give "
         "log.path the table's own folder"

@@ -15,7 +15,7 @@ from pipeline._kernels import compact
 BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 
 Fields = dict[int, tuple[int, bytes]]
-"""Of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
+"""Fields of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
 
 _LARGE = 1 << 5
 """Bytes from which on values may be read by compiled code, which takes an eighth of the time once it is loaded."""
@@ -24,7 +24,7 @@ _MANY = 1 << 20
 """Bytes that a process looks at without it: a few footers are read before it would be loaded, or even compiled."""
 
 _MOST_FIELDS = 24
-"""Of a struct that compiled code reads: Parquet's have fewer."""
+"""Most fields of a struct that compiled code reads: Parquet's have fewer."""
 
 _BYTES = [bytes([value]) for value in range(0x100)]
 """Most numbers and all heads of fields take one: they are looked up, and not made."""
@@ -39,7 +39,7 @@ _seen = [0]
 
 
 def _many(data: bytes) -> bool:
-    """Whether compiled code is worth while. Threads that count at once may count too few, which does no harm."""
+    """Tell whether compiled code is worthwhile. Threads that count at once may count too few, which does no harm."""
     if len(data) < _LARGE:
         return False
     _seen[0] += len(data)
@@ -98,7 +98,7 @@ def binary(value: bytes) -> bytes:
 
 
 def skip(data: bytes, at: int, kind: int) -> int:
-    """Where the value of this type that starts at `at` ends."""
+    """Return the end of the value of this type that starts at `at`."""
     if kind in (STRUCT, LIST, SET) and _many(data):
         ends = np.empty(1, np.int64)
         if compact.element_ends(np.frombuffer(data, np.uint8), at, kind, ends):

@@ -119,7 +119,7 @@ class Window:
 
     @property
     def mixed(self) -> bool:
-        """Whether the column must be read for some rows."""
+        """True if the column must be read for some rows."""
         return any(group.mixed for file in self.files for group in file.groups)
 
     def groups(self, day: int) -> Iterator[tuple[LogFile, GroupDays]]:
@@ -329,7 +329,7 @@ def _text(value: Any) -> str:
 
 
 def usable(kind: pa.DataType) -> bool:
-    """Whether a column of this type can hold days."""
+    """Tell whether a column of this type can hold days."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)

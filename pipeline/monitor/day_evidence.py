@@ -35,7 +35,7 @@ class TableMap:
 
 @dataclass(frozen=True)
 class Watch:
-    """What is watched, and how.
+    """Table under watch, and its settings.
 
     lookup : path of the lookup table
     tolerance : factor up to which odds may be wrong. sampling_rate : see `calibrators.arithmetic.sampling`.
@@ -59,7 +59,7 @@ class Watch:
 
 
 class DayEvidence(NamedTuple):
-    """What a day says.
+    """Evidence of a day.
 
     table : its score table. whole : of all rows. scores : rows in each row of the lookup table, or None with segments.
     segments : keys to evidence

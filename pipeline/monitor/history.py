@@ -18,7 +18,7 @@ from pipeline.files.folders import Folder
 FORMAT = 1
 
 FOLDER = "monitor"
-"""Of histories, beside a table's versions."""
+"""Folder of histories, beside a table's versions."""
 
 Key = tuple[Any, ...]
 
@@ -104,7 +104,7 @@ class History:
         return later[0].day, math.fsum(d.observed for d in later), math.fsum(d.expected for d in later)
 
     def alarmed(self, alpha: float) -> bool:
-        """Whether all rows together are an alarm now."""
+        """Tell whether all rows together are an alarm now."""
         return bool(self.days) and bool(alarms([self.state.log_e], alpha)[0])
 
     def alarmed_segments(self, alpha: float) -> list[tuple[Key, DriftState]]:
@@ -117,7 +117,7 @@ class History:
         return [self.segments[i] for i in order.tolist() if found[i]]
 
     def as_json(self) -> bytes:
-        """As a file: infinite numbers as text."""
+        """Write it as a file: infinite numbers as text."""
         document = {
             "format": FORMAT,
             "version": self.version,

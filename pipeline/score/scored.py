@@ -97,7 +97,7 @@ class ScoredLog:
 
 
 def scored_output(path: str, *, among: str | None = None, replace: bool = False) -> Output:
-    """Where a scored log goes: its manifest lies beside it, so that any reader of Parquet takes the folder.
+    """Output of a scored log: its manifest lies beside it, so that any reader of Parquet takes the folder.
 
     among : the folder of many scored logs, such as days, which readers take as well. replace : whether it may take the
     place of an earlier result
@@ -139,7 +139,7 @@ def _targets(staging: Staging, files: Iterable[LogFile]) -> tuple[str, ...]:
 
 
 def _of_all(counts: list[list[FileCounts]]) -> list[FileCounts]:
-    """What was done to each file, of what tasks did to some each."""
+    """Merge the tasks' reports on their files."""
     return list(chain.from_iterable(counts))
 
 
@@ -213,7 +213,7 @@ def score_log(
 # Many small files: several are one task.
 
 _TASK_FILES, _TASK_BYTES = 32, 1 << 22
-"""Of a task: few enough that workers get equal shares, of files that are small and of those that are not."""
+"""Size of a task: few enough files that workers get equal shares, whether files are small or not."""
 
 
 class Sized(Protocol):
@@ -252,7 +252,7 @@ def score_files(
     targets: tuple[str, ...],
     scoring: Scoring,
 ) -> list[FileCounts]:
-    """As `score_file`, for each of some files and its target. May run again."""
+    """Do `score_file` for each of some files and its target. May run again."""
 
     def score(pair: tuple[LogFile, str]) -> FileCounts:
         return score_file(filesystem, pair[0], target_filesystem, pair[1], scoring)

@@ -53,10 +53,10 @@ Array = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
 
 INTERVAL_COLUMNS = ("prob_lower", "prob_upper")
-"""Of a scored log, and of the lookup table that they come from."""
+"""Columns of a scored log, and of its lookup table."""
 
 HELD_BYTES = 1 << 22
-"""Of a file, up to which it is read once, whole: its rows are decoded page by page even so."""
+"""Bytes of a file up to which it is read once, whole: its rows are decoded page by page even so."""
 
 PAGE_ROWS = 1 << 17
 """Rows scored at a time, and values a page: what a task holds is some tens of bytes times this."""
@@ -64,7 +64,7 @@ PAGE_ROWS = 1 << 17
 
 @dataclass(frozen=True)
 class Classifying:
-    """How scores are made where a log has features in their place.
+    """Making of scores where a log has features in their place.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Classifying:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a log is scored.
+    """Plan of the scoring of a log.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class Scoring:
 
 
 class FileCounts(NamedTuple):
-    """What is counted of one file.
+    """Counts of one file.
 
     rows : all rows. null : rows without a probability. unseen : rows of segments that the table does not know.
     below, above : rows outside the table's calibration range.
@@ -250,7 +250,7 @@ def _open_file(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scor
 
 
 def _codecs(path: str, parquet: pq.ParquetFile, footer: Footer, scoring: Scoring) -> list[int]:
-    """Of each row group, the codec of a column that is there, which the new columns take over."""
+    """Return for each row group the codec of an existing column, which the new columns take over."""
     classifying = scoring.classifying
     name = scoring.score if classifying is None else classifying.classifier.features[0].name
     return [
@@ -327,7 +327,7 @@ class _File:
             yield apply_transform(numbers(batch.column(self.scoring.score)), self.facts.score_transform)
 
     def _probabilities(self, row_group: int) -> Iterator[tuple[Array, ...]]:
-        """Of each page the probabilities, and the ends of their intervals if these are wanted."""
+        """Compute the probabilities of each page, and the ends of their intervals if these are wanted."""
         for scores in self._scores(row_group):
             yield self._calibrated(scores)
 
@@ -341,7 +341,7 @@ class _File:
     def _classified(
         self, row_group: int, decisions: list[tuple[Booleans, Booleans]]
     ) -> Iterator[tuple[Array, ...]]:
-        """Of each page the scores and what `_probabilities` has; `decisions` are added, with where they are null."""
+        """Compute the scores of each page and the output of `_probabilities`; add `decisions`, with their nulls."""
         assert self.scoring.classifying is not None
         classifier, threshold = self.scoring.classifying.classifier, self.scoring.classifying.threshold
         for batch in self._batches(row_group, [feature.name for feature in classifier.features]):

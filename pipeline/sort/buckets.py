@@ -63,7 +63,7 @@ def splitters(runs: list[Run], bucket_bytes: int) -> Array:
 
 
 class Places(NamedTuple):
-    """Where a bucket's rows are.
+    """Places of a bucket's rows.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Places(NamedTuple):
 
 
 def places(runs: list[Run], edges: Array, bucket_bytes: int) -> list[Places]:
-    """Where the rows of each bucket between edges are.
+    """Find the rows of each bucket between edges.
 
     edges : float64 array, shape (buckets + 1,), ascending. bucket_bytes : that a bucket without heavy ties has
     """
@@ -146,7 +146,7 @@ class Bucket(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether it is nothing but scores of rows of weight 1."""
+        """True if it holds nothing but scores of rows of weight 1."""
         return self.entries is None and self.rows.size == 0
 
     def points(self) -> Points:
@@ -197,7 +197,7 @@ class CodedBucket(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether it is nothing but rows of weight 1."""
+        """True if it holds nothing but rows of weight 1."""
         return self.rows[0].size == 0 and self.entries[0].size == 0
 
     def in_order(self) -> Coded:
@@ -302,7 +302,7 @@ def _fold(kept: list[Words], filled: list[int], most: int, largest: Sequence[int
 
 
 def _ahead(where: Places) -> dict[str, dict[int, bytes]]:
-    """What is to be read of runs in a store, in as many requests at a time as it takes; of other runs nothing."""
+    """Prefetch runs in a store, in as many requests at a time as it takes; of other runs nothing."""
     return fetch(
         [
             (path, 8 * start, 8 * stop)

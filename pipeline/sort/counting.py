@@ -14,7 +14,7 @@ from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
 
 _SLOTS = 1 << 17
-"""Of the table: 2 MB. It takes half as many scores."""
+"""Slots of the table: 2 MB. It takes half as many scores."""
 
 _MOST_ROWS = 1 << 31
 """Counts are numbers of 32 bits."""
@@ -70,7 +70,7 @@ class Counted:
         return rows if count == rows.score.size else rows.some(left[:count])
 
     def take(self) -> Coded:
-        """What is held, in any order; nothing is held then, and counting begins anew."""
+        """Hand over the held rows, in any order, and begin anew."""
         there = np.flatnonzero(self._table[:-1, 0])
         key, counts = self._table[there].T
         code = self._codes[there].astype(np.int64) if self.coded and there.size else np.empty(0, np.int64)
@@ -81,7 +81,7 @@ class Counted:
 
 
 def _repeat(rows: Rows) -> bool:
-    """Whether a batch's scores, with their codes, repeat so that counting them is less work than sorting them."""
+    """Tell whether a batch's scores, with their codes, repeat so often that counting is less work than sorting."""
     step = max(1, rows.score.size // _SAMPLE)
     some = rows.score[::step].view(np.uint64)
     if rows.code is not None:

@@ -45,7 +45,7 @@ FileId = tuple[str, int, str]
 
 
 class Kept(NamedTuple):
-    """What is in a day table's folder.
+    """Content of a day table's folder.
 
     files : that it is of. receipt : its runs, rows and bad rows. counts : instead of runs; None where there are runs
     """
@@ -56,7 +56,7 @@ class Kept(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How a day is kept: rows of a run at most, and steps of the score grid, where the day may become counts."""
+    """Sizes of a kept day: most rows of a run, and steps of the score grid, where the day may become counts."""
 
     run_rows: int
     per_unit: float | None
@@ -133,7 +133,7 @@ def checksum(content: bytes, before: int = 0) -> int:
 
 
 def _checksums(place: Folder, names: Sequence[str]) -> dict[str, int]:
-    """Of each file; of none in an object store, which compares its own."""
+    """Compute the checksum of each file; none in an object store, which compares its own."""
     return {name: _checksum_of(f"{place.root}/{name}") for name in names} if place.local else {}
 
 
@@ -227,7 +227,7 @@ def _segments_of(runs: Sequence[Run]) -> bytes | None:
 
 
 def _read_segments(path: str, runs: int) -> list[RunSegments]:
-    """What `_segments_of` made of so many runs."""
+    """Read the result of `_segments_of` for so many runs."""
     with pq.ParquetFile(pa.BufferReader(read_blob(path) or b""), pre_buffer=False) as file:
         table = file.read(use_threads=False).combine_chunks()
     owner, negatives, positives, *values = table.columns

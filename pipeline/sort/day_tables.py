@@ -106,7 +106,7 @@ class DayTables:
         self.settings = settings
 
     def covers(self, window: Window) -> dict[int, Cover]:
-        """What there is of each day that has files, and what there is not."""
+        """Divide the files of each day into those that tables cover and the others."""
         wanted = files_of_days(window)
         names: dict[int, list[str]] = {}
         for name in self.folder.names():
@@ -120,7 +120,7 @@ class DayTables:
         }
 
     def _of(self, window: Window, day: int) -> dict[str, Any]:
-        """What a day's tables depend on, beside their files: where labels lie in other files, those too."""
+        """Return the identity of a day's tables beside their files: the files of joined labels as well."""
         labels = window.log.columns.labels
         return self.settings if labels is None else {**self.settings, **labels.identity(day)}
 
@@ -144,7 +144,7 @@ class DayTables:
         return Cover(there, frozenset(missing))
 
     def _folder(self, window: Window, day: int, files: frozenset[FileId]) -> str:
-        """Of a table that is to be made: no other has it."""
+        """Name a table that is to be made: no other has the name."""
         digest = _digest(files, self._of(window, day))
         return f"{self.folder}/{day_of(day)}-{digest}-{uuid.uuid4().hex[:8]}"
 

@@ -33,7 +33,7 @@ _BITS = 16
 
 
 def factor(age: int, half_life: int) -> float:
-    """What a row of a day counts for.
+    """Return the weight of a row of a day.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class Split:
     def sides(
         self, points: Points, cell: Integers | None = None, salt: Salts | None = None
     ) -> tuple[Points, Points]:
-        """What is kept of each point, and what is held out; either may be nothing. See `drawn`."""
+        """Divide each point into the kept and the held-out part; either may be nothing. See `drawn`."""
         negatives, positives = self.drawn(points, cell, salt)
         # Differences of the labels: of the weight a rounded rest would be left.
         others, hits = points.weight - points.positives - negatives, points.positives - positives
@@ -66,7 +66,7 @@ class Split:
     def drawn(
         self, points: Points, cell: Integers | None = None, salt: Salts | None = None
     ) -> tuple[Array, Array]:
-        """Of each point what is held out of label 0 and of label 1.
+        """Draw the held-out rows of label 0 and of label 1 at each point.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ def _uniform(score: Array, salt: Salts | np.uint64) -> Array:
 
 
 def _salt(key: Key) -> int:
-    """What the hash takes of a segment: of its values and their kinds."""
+    """Return the hash input of a segment: its values and their kinds."""
     digest = hashlib.blake2b(
         repr([(type(value).__name__, str(value)) for value in key]).encode(), digest_size=8
     )
@@ -119,7 +119,7 @@ def _salt(key: Key) -> int:
 
 
 class _Drawing(NamedTuple):
-    """How rows of segments are drawn: files of what is known by the code of a segment.
+    """Drawing of rows of segments: files of facts by the code of a segment.
 
     cells : int32: the segment that rows are drawn from. salts : uint64, of that. keys : Parquet, the segments' values
     """
@@ -184,7 +184,7 @@ def _drawing(total: RunReceipt, scratch: str, columns: int) -> tuple[_Drawing, L
 
 
 class _Side(NamedTuple):
-    """What a task left of one side: its run, the weight of its rows and of those with label 1, extreme scores.
+    """One side of a task: its run, the weight of its rows and of those with label 1, extreme scores.
 
     codes : of the segments of its run, those of all runs; None without segments
     """
@@ -242,7 +242,7 @@ def _write(points: Points, code: Integers | None, drawing: _Drawing | None, fold
 
 
 def _count_rows(parts: Sequence[_Side], level: Level) -> None:
-    """Where rows have weights: a segment's rows are those of the log, counted with its first run."""
+    """Count rows where these have weights: a segment's rows are those of the log, counted with its first run."""
     counts = np.column_stack([level.rows - level.positives, level.positives])
     for part in parts:
         assert part.run is not None

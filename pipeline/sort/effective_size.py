@@ -1,4 +1,4 @@
-"""What rows with sampling weights count for: Kish's effective size, instead of the sum of their weights."""
+"""Effective sample size (Kish) of rows with sampling weights, in place of the sum of their weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WeightSums(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """What weights are multiplied by, so that they add up to the effective size."""
+        """Return the factor by which weights add up to the effective sample size."""
         return effective_scale(float(exact_sum(self.weight)), float(exact_sum(self.squares)))
 
     @property
@@ -36,14 +36,14 @@ class WeightSums(NamedTuple):
 
 
 def sums_of(weight: Array) -> WeightSums:
-    """Of some rows' weights."""
+    """Sum the weights of some rows."""
     return WeightSums(
         expansion_of(weight), expansion_of(weight * weight), weight.max(initial=0.0, keepdims=True)
     )
 
 
 def add_sums(parts: Sequence[WeightSums | None]) -> WeightSums | None:
-    """Of the rows of several; None where no weights are sampling weights. Exact, whatever the order."""
+    """Add the sums of several; None if no weights are sampling weights. Exact, whatever the order."""
     known = [part for part in parts if part is not None]
     if not known:
         return None

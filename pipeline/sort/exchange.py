@@ -26,7 +26,7 @@ class Exchanged(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """Path of the file."""
         return self.file.path
 
     @property
@@ -36,11 +36,11 @@ class Exchanged(NamedTuple):
 
     @property
     def segments(self) -> int:
-        """How many there are."""
+        """Number of segments."""
         return self.file.sizes[-1] - 1
 
     def starts(self, first: int, last: int) -> Integers:
-        """Where the items of segments first, ..., last begin, and the end."""
+        """Return the starts of the items of segments first, ..., last, and the end."""
         return self.file.read(self.columns, first, last + 2).view(np.int64)
 
     def read(self, first: int, last: int) -> tuple[list[Array], Integers]:
@@ -103,7 +103,7 @@ class Layers(NamedTuple):
 
 
 def layers(files: Sequence[Exchanged], first: int, last: int) -> Layers:
-    """As `gather`, for those who go through all files at once: nothing is moved."""
+    """Do `gather` for tasks that go through all files at once: nothing is moved."""
     starts = np.stack(each(lambda file: file.starts(first, last), files, files[0].path))
     sizes = starts[:, -1] - starts[:, 0]
     begin = np.cumsum(sizes) - sizes
@@ -119,7 +119,7 @@ def layers(files: Sequence[Exchanged], first: int, last: int) -> Layers:
 
 
 def item_counts(files: Sequence[Exchanged]) -> Integers:
-    """How many items each segment has in all."""
+    """Return the number of items of each segment."""
     total = np.zeros(files[0].segments, np.int64)
     for starts in each(lambda file: file.starts(0, file.segments - 1), files, files[0].path):
         total += np.diff(starts)

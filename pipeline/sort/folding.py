@@ -1,4 +1,4 @@
-"""What a run holds of rows: these in order, and their longer ties as sums."""
+"""Folding of rows into runs: rows in order, and their longer ties as sums."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _those(columns: Iterable[npt.NDArray[Any]], which: npt.NDArray[Any]) -> Iter
 
 
 def _longer_ties(score: Array, code: Integers | None = None) -> npt.NDArray[np.bool_] | None:
-    """Which of some sorted rows are in ties of at least `SHORTEST_FOLDED_TIE`; None where none are."""
+    """Find the sorted rows in ties of at least `SHORTEST_FOLDED_TIE`; None if there are none."""
     reach = SHORTEST_FOLDED_TIE - 1
     same = score[reach:] == score[:-reach]
     if not same.any():

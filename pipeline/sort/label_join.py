@@ -42,7 +42,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TASK_ROWS = 1 << 21
 _MOST_PARTS = 1 << 12
 _SHARE = 4
-"""How many parts fit into what outcomes may take: threads have one each, and the rows of both sides beside it."""
+"""Parts that fit into the memory for outcomes: threads have one each, and the rows of both sides beside it."""
 
 
 class Spilled(NamedTuple):
@@ -58,7 +58,7 @@ class Spilled(NamedTuple):
     outcomes: int
 
     def matching(self) -> Matching:
-        """What finds the labels of the rows, in their order."""
+        """Return the matcher of rows with their labels, in their order."""
         return SpilledMatching(self)
 
 
@@ -264,6 +264,6 @@ def _joined(matching: OutcomeMatching, batch: pa.RecordBatch, kinds: Sequence[st
 
 
 def _labelled(reader: Reading, joined: list[tuple[str, int]], place: int, rows: int) -> Reading:
-    """How a task that sorts reads its rows."""
+    """Return the reading of a task's rows with their labels."""
     outcomes = 0 if place else sum(count for _, count in joined)
     return reader._replace(spilled=Spilled(tuple(path for path, _ in joined), place, rows, outcomes))

@@ -68,7 +68,7 @@ def write_packed(path: str, columns: Iterable[npt.NDArray[Any]]) -> Packed:
 def _parts(
     columns: Iterable[npt.NDArray[Any]], sizes: list[int], ends: list[npt.NDArray[np.int64]]
 ) -> Iterator[memoryview]:
-    """What a file holds; appends to `sizes` and `ends` what is known of each column."""
+    """Encode a file's parts; append the facts of each column to `sizes` and `ends`."""
     at = 0
     words: Words = np.empty(0, np.uint64)
     for column in columns:

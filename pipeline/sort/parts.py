@@ -61,7 +61,7 @@ def merge(
 
 
 def _pooled(bucket: Bucket, classes: Classes) -> tuple[Part, Any]:
-    """As `merge_points`, of rows without weights whose points nobody needs."""
+    """Do `merge_points` for rows without weights whose points nobody needs."""
     negatives, positives = bucket.negatives, bucket.positives
     known = bucket.pooled if classes is pool_classes else None
     state, points = known or classes(negatives, positives)
@@ -130,5 +130,5 @@ def only_weight(footer: pq.FileMetaData, groups: Iterable[int]) -> float | None:
 
 
 def run_part(path: str, group: int | None, chunk: Any) -> Any:
-    """What a pass makes of a part."""
+    """Apply a pass to a part."""
     return chunk(read_points(path, group))

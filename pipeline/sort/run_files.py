@@ -29,7 +29,7 @@ SAMPLE_STRIDE = 1024
 """Numbers of a block. The first score of each is kept: splitters and places are found from them."""
 
 MOST_ROWS = 1 << 30
-"""Of a run: places in it are numbers of 32 bits."""
+"""Most rows of a run: places in it are numbers of 32 bits."""
 
 NEGATIVES, POSITIVES, ROWS, ENTRIES, TAGGED, CODED_ROWS, CODED_ENTRIES = range(7)
 """The sections."""
@@ -58,7 +58,7 @@ def row_width(weighted: bool, segmented: bool = False) -> int:
 
 
 def most_bytes(rows: int, weighted: bool, segmented: bool = False) -> int:
-    """Of the run files of so many rows of a log, whatever is in them."""
+    """Bound the bytes of the run files of so many rows of a log, whatever they hold."""
     width = row_width(weighted)
     # A tag has some 21 bits at most.
     return rows * (width + width // 8 + (3 if segmented else 0)) + _HEADERS
@@ -92,7 +92,7 @@ class CodedRows(NamedTuple):
 
 
 class Sections(NamedTuple):
-    """What a run holds, each section ascending by score, and equal scores by segment.
+    """Sections of a run, each ascending by score, and equal scores by segment.
 
     coded_entries : ties of several rows of one segment; those of a score and a segment may be components of exact sums
     """
@@ -157,7 +157,7 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """Of what it holds, in memory."""
+        """Bytes of its content, in memory."""
         return sum(width * size for width, size in zip(WIDTHS, self.sizes, strict=True))
 
     @property
@@ -167,7 +167,7 @@ class Run:
 
     @property
     def index(self) -> Array:
-        """What is known of the blocks, in one float64 array."""
+        """Facts about the blocks, in one float64 array."""
         return np.concatenate([*self.samples, *self.ends])
 
 
@@ -302,7 +302,7 @@ class RunFile:
 
 
 def blocks_between(run: Run, section: int, edges: Array) -> tuple[Integers, Integers]:
-    """Which blocks of a section of a run may hold scores between edges, from the samples alone.
+    """Find the blocks of a section of a run that may hold scores between edges, from the samples alone.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ from pipeline.sort.run_files import Run, Sections, write_run
 
 
 class Reading(NamedTuple):
-    """How a log's rows become scores.
+    """Reading of a log's rows into scores.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Reading(NamedTuple):
 
 @dataclass
 class RunReceipt:
-    """What one task of the first stage did.
+    """Receipt of a task of the first stage.
 
     sums : of rows with sampling weights; otherwise None
     held_out : of rows that were divided (`pipeline.sort.division`): how many are not among the used ones
@@ -80,7 +80,7 @@ class RunReceipt:
 
     @property
     def scale(self) -> float:
-        """What the rows' weights are multiplied by where they are added up."""
+        """Factor of the rows' weights where they are added up."""
         return 1.0 if self.sums is None else self.sums.scale
 
     @property
@@ -131,7 +131,7 @@ def write_runs(
 
 
 class Intake:
-    """What all rows of a log go through before they are sorted; one object a task."""
+    """Intake of all rows of a log before they are sorted; one object a task."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -160,7 +160,7 @@ class Intake:
         return rows._replace(score=score), move
 
     def buffer(self, capacity: int, folder: str, index: int) -> Buffer:
-        """What takes such rows, and writes them as runs of at most `capacity` rows."""
+        """Make the buffer that takes such rows and writes them as runs of at most `capacity` rows."""
         weighted = self.reading.columns.weight is not None
         buffer: Buffer
         if self.encoder is not None:

@@ -40,13 +40,13 @@ RUN_ROWS = 1 << 21
 """Rows a run: 32 MB of buffers."""
 
 BUCKET_BYTES = 24 << 20
-"""Of run data a bucket: with its points and a calibrator's work, some 150 MB in a worker."""
+"""Bytes of run data a bucket: with its points and a calibrator's work, some 150 MB in a worker."""
 
 LABEL_BYTES = 256 << 20
-"""Of outcomes that labels are joined with; more are joined part by part."""
+"""Bytes of outcomes that are joined at once; more are joined part by part."""
 
 _WORKER_BYTES = 160 << 20
-"""Of a worker before it does anything."""
+"""Memory of a worker before it does anything."""
 
 _SMALLEST_BUCKET = 4 << 20
 _WORK_FACTOR = 8
@@ -59,7 +59,7 @@ one task holds them all."""
 
 @dataclass(frozen=True)
 class SortPlan:
-    """How to build a score table.
+    """Plan of a score table.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class ScoreTable:
 
     @property
     def weights(self) -> list[tuple[float, Array]]:
-        """Of each part the first score and the exact weight (an expansion), where all are known."""
+        """First score and exact weight (an expansion) of each part, if all are known."""
         known = all(part.weight.size for part in self.parts)
         return [(part.first, part.weight) for part in self.parts] if known else []
 
@@ -145,11 +145,11 @@ class ScoreTable:
         return int(self.rows - self.used - self.bad.total - self.held_out.get("rows_held_out", 0))
 
     def label_facts(self) -> dict[str, Any]:
-        """What a manifest says of labels that were joined, beside `facts`: they are no part of the table."""
+        """Facts for the manifest about joined labels, beside `facts`: they are no part of the table."""
         return {} if self.labels is None else {"labels": self.labels.facts()}
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of the table."""
+        """Facts of the table for the manifest."""
         more: dict[str, Any] = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
         if self.weight_scale != 1.0:
             more = {"weight_scale": self.weight_scale, **more}
@@ -196,12 +196,12 @@ class SortedRows(NamedTuple):
 
     @property
     def weighted(self) -> bool:
-        """Whether rows have weights."""
+        """True if rows have weights."""
         return self.log.columns.weight is not None
 
     @property
     def most_parts(self) -> int:
-        """How many parts their score table has at most."""
+        """Most parts that their score table has."""
         if isinstance(self.total, RunReceipt):
             held = sum(run.bytes for run in self.total.runs)
         else:
@@ -305,7 +305,7 @@ def _checked(receipts: list[RunReceipt], rules: RowRules, outcomes: int) -> RunR
 
 
 def add_up(receipts: list[RunReceipt]) -> RunReceipt:
-    """What several tasks of the first stage did, in all."""
+    """Add up the receipts of several tasks of the first stage."""
     total = RunReceipt()
     for receipt in receipts:
         total.runs += receipt.runs
@@ -334,7 +334,7 @@ class _Entry(NamedTuple):
 
 
 def _split(total: RunReceipt, bucket_bytes: int, count: int, write: str | None) -> list[_Entry | None]:
-    """Where all runs are cut into at most `count` buckets, and None for those that are not needed.
+    """Cut all runs into at most `count` buckets, and None for those that are not needed.
 
     write : see `SortPlan`
     """

@@ -29,7 +29,7 @@ from pipeline.sort.tagged import sort_tagged
 
 
 class LevelCut(NamedTuple):
-    """What a range leaves of each segment of a level.
+    """Items of each segment of a level in one range.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class LevelCut(NamedTuple):
 
 
 class KeptSegments(NamedTuple):
-    """Where each segment's points are kept.
+    """Places of each segment's points.
 
     folder : for a part a range. keys : path of a Parquet file, the segments' values by code, in columns of their names
     """
@@ -61,7 +61,7 @@ class KeptSegments(NamedTuple):
 
 
 class Cutting(NamedTuple):
-    """How the rows of segments leave the merge.
+    """Cutting of the rows of segments as they leave the merge.
 
     weighted : whether sums are more than counts. kept : None where the score table is not kept
     """
@@ -73,7 +73,7 @@ class Cutting(NamedTuple):
 
     @property
     def leaning(self) -> bool:
-        """Whether what is left lies within stretches: see `LevelCut.own`."""
+        """True if the items lie within block ranges: see `LevelCut.own`."""
         return any(cut.own is not None for cut in self.levels)
 
 
@@ -141,7 +141,7 @@ def _classes(score: Array, tag: Integers) -> tuple[Array, Array]:
 
 
 class _Nest:
-    """Where the map that a level's segments lean on can be constant, within a range: level by level.
+    """Places within a range where the parent map of a level's segments can be constant: level by level.
 
     That of all rows is constant on unions of the range's own isotonic blocks, and so are the maps that move it; an own
     map is constant on unions of what this leaves of its segment.
@@ -155,7 +155,7 @@ class _Nest:
     def cut_rows(
         self, ranked: _Ranked, groups: Any, cut: LevelCut, weighted: bool
     ) -> tuple[list[Array], Integers]:
-        """What is left of the next level's segments, from their rows. groups : of each code, its segment."""
+        """Cut the next level's segments from their rows. groups : of each code, its segment."""
         parent, own = self._leaning(groups, cut)
         items, ranks, sizes = pool_ranks_within(*ranked, self._stretches, parent, own)
         return _sums(list(items), weighted), self._descend(ranks, sizes, groups)
@@ -163,7 +163,7 @@ class _Nest:
     def cut(
         self, points: list[Array], starts: Integers, groups: Any, cut: LevelCut, weighted: bool
     ) -> tuple[list[Array], Integers]:
-        """What is left of the next level's segments, from their points. groups : of each code, its segment."""
+        """Cut the next level's segments from their points. groups : of each code, its segment."""
         parent, own = self._leaning(groups, cut)
         score, weight, positives = points
         zero = np.zeros(score.size)
@@ -174,7 +174,7 @@ class _Nest:
         return (columns if weighted else [columns[i] for i in (0, 1, 2, 4)]), ends
 
     def _leaning(self, groups: Any, cut: LevelCut) -> tuple[Any, Any]:
-        """Of each of a level's segments the one it leans on, and whether it is to have a map of its own."""
+        """Return for each of a level's segments its parent, and whether it is to have a map of its own."""
         parent = np.zeros(cut.size, np.int32)
         if self._parents is not None:
             parent[groups] = self._parents

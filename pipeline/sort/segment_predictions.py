@@ -1,4 +1,4 @@
-"""What tables predict for the rows of a log with segments: compared pair by pair, or put in their order."""
+"""Predictions of tables for the rows of a log with segments: compared pair by pair, or put in their order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_WORSE = 10
 
 
 def _errors(loss: PairedDifference) -> float:
-    """By how many standard errors a loss has risen."""
+    """Return the rise of a loss in standard errors."""
     if loss.difference is None or loss.error is None:
         return math.inf if math.isinf(loss.new) and not math.isinf(loss.old) else -math.inf
     if loss.error == 0:
@@ -205,7 +205,7 @@ def _order(predicting: _Predicting, folder: str, index: int, codes: Integers, sl
 
 
 class _Ordered(NamedTuple):
-    """What a task of `add_order` did. run : of predictions, with codes of its own. codes : the segment of each."""
+    """Result of a task of `add_order`. run : of predictions, with codes of its own. codes : the segment of each."""
 
     run: Run
     lowest: float

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Known(NamedTuple):
-    """What is known of rows that have been summed up.
+    """Facts about rows that have been summed up.
 
     rows : of each segment, the rows and those with label 1. weighted : whether rows had weights
     """
@@ -119,7 +119,7 @@ def _number(total: RunReceipt, scratch: str, weighted: bool, known: Known | None
 
 
 def cut_all(level: Level, coding: Coding, scratch: str, *, weighted: bool) -> Cutting:
-    """What the merge is to leave of all segments of a log's last level: their points."""
+    """Make the cut that leaves the points of all segments of a log's last level."""
     everyone = np.ones(len(level.keys), np.bool_)
     return cut_levels(Segments((level,), coding), [everyone], scratch, pooled=False, weighted=weighted)
 

@@ -36,12 +36,12 @@ MOST_SEGMENTS = 2048
 MOST_POOLED = 1 << 16
 
 ITEM_BYTES = 48
-"""Of what the merge leaves of a row, at most: of rows with weights, a block of six numbers."""
+"""Most bytes that the merge leaves of a row: of rows with weights, a block of six numbers."""
 
 
 @dataclass(frozen=True)
 class Visit(Generic[R]):
-    """What is done with segments.
+    """Segment task.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def cut_levels(
     pooled: bool | None,
     weighted: bool,
 ) -> Cutting:
-    """What the merge is to leave of segments.
+    """Choose the items that the merge leaves of segments.
 
     wanted : of each level, which of its segments. pooled : see `LevelCut`; None: maps lean on each other, so that all
     segments are wanted, these with maps of their own
@@ -95,7 +95,7 @@ def keep_keys(segments: Segments, names: Sequence[str], scratch: str, folder: st
 
 
 class Work(NamedTuple):
-    """What a task of the third stage does.
+    """Work of a task of the third stage.
 
     level : place of the segments' level among those that are visited. codes : the segments
     files : what is left of them
@@ -110,7 +110,7 @@ class Work(NamedTuple):
     heaviest: float = 1.0
 
     def items(self) -> Slices:
-        """What is left of the segments, or of the part of one."""
+        """Items of the segments, or of the part of one."""
         if self.part is None:
             return _gathered(self.files, self.codes)
         points = self.part.points()
@@ -118,7 +118,7 @@ class Work(NamedTuple):
 
 
 class Visited(NamedTuple):
-    """What came of a `Work`. result : for the segments; of a part its first score, points, and state of the pass."""
+    """Result of a `Work`. result : for the segments; of a part its first score, points, and state of the pass."""
 
     level: int
     codes: Integers
@@ -127,7 +127,7 @@ class Visited(NamedTuple):
 
 
 def most_works(rows: int, item_bytes: int, task_bytes: int, fewest_rows: int, most: int) -> int:
-    """How many tasks the third stage of a level needs at most, in a log with so many rows.
+    """Bound the tasks of the third stage of a level, in a log with so many rows.
 
     item_bytes : of what the merge leaves of a row. fewest_rows : of a segment that is visited
     most : segments of a task
@@ -137,7 +137,7 @@ def most_works(rows: int, item_bytes: int, task_bytes: int, fewest_rows: int, mo
 
 
 def within(count: int, task_bytes: int, most: int, works: Callable[[int, int], list[W]]) -> list[W | None]:
-    """What `works` gives for the bytes and segments that a task takes, as many as it needs; and None up to `count`."""
+    """Divide the work of `works` by the bytes and segments that a task takes; and None up to `count`."""
     while len(found := works(task_bytes, most)) > count:
         task_bytes, most = 5 * task_bytes // 4 + 1, 5 * most // 4 + 1
     return [*found, *([None] * (count - len(found)))]
@@ -271,7 +271,7 @@ def _gathered(files: tuple[Exchanged, ...], codes: Integers) -> Slices:
 
 
 class _Part(NamedTuple):
-    """Of some neighbouring ranges, the items of one segment. spans : of each file, the first and the end."""
+    """Items of one segment in some neighbouring ranges. spans : of each file, the first and the end."""
 
     files: tuple[Exchanged, ...]
     spans: tuple[tuple[int, int], ...]
@@ -324,7 +324,7 @@ def _visit_large(parts: list[tuple[_Part, float, int, Any]], executor: Executor,
 def pack(
     sizes: Integers, skipped: npt.NDArray[np.bool_], task_bytes: int, most: int, *, cut: bool = True
 ) -> tuple[list[Integers], list[int]]:
-    """Which segments are visited together, and which are cut.
+    """Choose the segments that one task takes together, and those that are cut.
 
     Parameters
     ----------

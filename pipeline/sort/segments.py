@@ -39,7 +39,7 @@ def read_codes(path: str, start: int, stop: int) -> Codes:
 
 @dataclass(frozen=True)
 class Coding:
-    """How the codes of runs become those of all runs.
+    """Translation of the codes of runs into those of all runs.
 
     path : of a file of int32. starts : where the codes of each run begin in it, and the end. count : of all segments
     """
@@ -49,12 +49,12 @@ class Coding:
     count: int
 
     def table(self, run: int) -> Codes:
-        """Of each of a run's codes the one of all runs."""
+        """Return the code of all runs for each of a run's codes."""
         return read_codes(self.path, *self.starts[run : run + 2])
 
     @property
     def bits(self) -> int:
-        """Of a tag."""
+        """Bits of a tag."""
         return bits_of_tags(self.count)
 
 

@@ -142,7 +142,7 @@ class Source:
         return found
 
     def planned(self) -> dict[str, Any]:
-        """What a dry run says of the window of a fit that keeps days."""
+        """Describe the window of a fit that keeps days, for a dry run."""
         assert self.window is not None
         assert self.kept is not None
         covers = self.kept.covers(self.window)
@@ -154,7 +154,7 @@ class Source:
 
 
 def window_days(window: Window) -> dict[str, Any]:
-    """What a summary says of a window: the column, its first and its last day."""
+    """Summarise a window: the column, its first and its last day."""
     return {
         "column": window.column,
         "first": day_of(window.first).isoformat(),
@@ -163,7 +163,7 @@ def window_days(window: Window) -> dict[str, Any]:
 
 
 def window_facts(source: Source, days: Days) -> dict[str, Any]:
-    """What a manifest says of a window."""
+    """Describe a window for the manifest."""
     window = source.window
     assert window is not None
     by_day: dict[int, list[DayTable]] = {}
@@ -203,7 +203,7 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
 
 
 def _labels(tables: Sequence[DayTable]) -> dict[str, Any]:
-    """What a manifest says of a day's labels, where they were joined."""
+    """Facts for the manifest about a day's joined labels."""
     counts = sum_labels([table.receipt.labels for table in tables])
     return {} if counts is None else {"labels": counts.facts()}
 
@@ -266,7 +266,7 @@ def _said(decided: dict[int, Decision]) -> tuple[dict[str, str], ...]:
 
 
 def _too_thin(days: Days) -> str:
-    """How much of each day is labelled, where that is too little of some."""
+    """List the labelled share of each day, if that of some day is too small."""
     if not days.thin:
         return ""
     shares = [f"{day['day']} has {1 - day['rows_waiting'] / day['rows']:.0%}" for day in days.thin]

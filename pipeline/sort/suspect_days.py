@@ -28,7 +28,7 @@ from pipeline.table.day_decisions import INCLUDE, Decision
 from pipeline.table.lookup_table import Predictor
 
 SET_ASIDE, REFUSE, USE = "set_aside", "refuse", "use"
-"""What becomes of a strange day."""
+"""Treatments of a suspect day."""
 
 LIMIT = 4.0
 """Standard deviations, of days and of chance, from which on a day is strange."""
@@ -74,7 +74,7 @@ class DayFacts:
 
 @dataclass(frozen=True)
 class Number:
-    """What is compared of a day, in a unit in which days differ by some constant amount.
+    """Number by which days are compared, in a unit in which days differ by some constant amount.
 
     floor : standard deviation between days, at least. drifts : whether two such days in a row are drift
     """
@@ -104,7 +104,7 @@ NUMBERS = (
 
 @dataclass
 class Finding:
-    """What is strange about a day.
+    """Reason why a day is suspect.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Finding:
     never: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """What a manifest says."""
+        """Facts for the manifest."""
         return {"day": day_of(self.day).isoformat(), "reasons": self.reasons, "final": self.never}
 
 
@@ -176,7 +176,7 @@ def suspect_days(
 
 
 def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
-    """What is wrong with a day whatever chance does."""
+    """Find faults of a day that chance never explains."""
     profile, reasons = own.profile, []
     counts = np.concatenate([profile.negatives, profile.positives])
     filled = counts[counts > 0]
@@ -206,7 +206,7 @@ def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
 
 
 def _one_label(profile: Profile, others: Sequence[Profile]) -> str | None:
-    """What is said of a day that has rows of one label alone, where chance does not explain it."""
+    """Describe a day that has rows of one label alone, if chance does not explain it."""
     n, k = float(profile.negatives.sum()), float(profile.positives.sum())
     total, ones = (
         sum(float(getattr(other, name).sum()) for other in others) for name in ("weight", "positives")
@@ -247,7 +247,7 @@ def _logit(p: float) -> float:
 
 
 Seen = dict[str, tuple[float, float, float]]
-"""By name: the value, its standard error by chance, and the value as a person reads it."""
+"""Numbers by name: the value, its standard error by chance, and the value as a person reads it."""
 
 
 def _numbers(
@@ -375,7 +375,7 @@ def _readmit(
 
 
 def _alike(one: DayFacts, two: DayFacts, numbers: Mapping[int, Seen]) -> bool:
-    """Whether two days differ by no more than days do."""
+    """Tell whether two days differ by no more than days do."""
     for number in NUMBERS:
         a, b = (numbers[own.day].get(number.name) for own in (one, two))
         if a is None or b is None:
@@ -392,7 +392,7 @@ def _alike(one: DayFacts, two: DayFacts, numbers: Mapping[int, Seen]) -> bool:
 
 @dataclass(frozen=True)
 class DayRule:
-    """Which days of a window are used.
+    """Rule for the days of a window that are used.
 
     Attributes
     ----------

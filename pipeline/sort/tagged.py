@@ -22,7 +22,7 @@ _MOST = 1 << 15
 
 
 def bits_of_tags(codes: int) -> int:
-    """How many bits the tags of so many codes have."""
+    """Return the number of bits of the tags of so many codes."""
     return max(1, (2 * codes - 1).bit_length())
 
 

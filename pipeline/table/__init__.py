@@ -1,1 +1,1 @@
-"""What is published: lookup tables, plain and of segments, the store that keeps them, and which run made what."""
+"""Published things: lookup tables, plain and with segments, their store, and the runs that made them."""

@@ -25,7 +25,7 @@ _DIGEST = re.compile(r"(\d{4}-\d\d-\d\d-[0-9a-f]{16})(-[0-9a-f]{8})?")
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided on a day.
+    """Decision about a day.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Decision:
     tables: tuple[str, ...] = ()
 
     def holds(self, tables: Collection[str]) -> bool:
-        """Whether it is on the day as it is now."""
+        """Tell whether it applies to the day as it is now."""
         return not self.tables or set(self.tables) == set(tables)
 
 

@@ -1,4 +1,4 @@
-"""Which run this is: the same inputs and settings give the same id, so that a rerun recognises its result."""
+"""Identity of a run: the same inputs and settings give the same id, so that a rerun recognises its result."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
 CANDIDATE, PRUNE = "candidate", "prune"
 _MOVES = (PUBLISH, PROMOTE, ROLLBACK)
 UNREADABLE = "(unreadable)"
-"""What CURRENT is said to have held where it held no name."""
+"""Former content of CURRENT in the journal if it held no name."""
 _FILE = "journal.jsonl"
 _FOLDER = "journal"
 _UNFINISHED = re.compile(rb'|\{(?:(?!"checksum").)*[^}]|\{|.*"checksum": ?\d*')
-"""Of a line that ends before its checksum does."""
+"""Pattern of a line that ends before its checksum does."""
 
 
 @dataclass(frozen=True)
@@ -172,5 +172,5 @@ def taken_back(entries: Sequence[Entry], name: str, now: str | None) -> Entry | 
 
 
 def was_current(entries: Sequence[Entry], name: str, now: str | None) -> bool:
-    """Whether a version has ever been current."""
+    """Tell whether a version has ever been live."""
     return any(name in (entry.version, entry.previous) for entry in moves(entries, now))

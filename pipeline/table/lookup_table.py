@@ -271,7 +271,7 @@ def _moves_table(
 
 
 def _kinds(level: LevelFit, *, identity: bool) -> list[str]:
-    """What each segment's map was fitted to."""
+    """Return the rows that each segment's map was fitted to."""
     moves = level.moves
     assert moves is not None
     moved = (moves.shift != 0) | (moves.slope != 1)
@@ -306,7 +306,7 @@ def cached_segmented_lookup(path: str) -> SegmentedLookup:
 
 
 Places = npt.NDArray[np.int32]
-"""Of each segment the number of the map that its rows go through."""
+"""Number of each segment's map."""
 
 
 @dataclass(frozen=True)

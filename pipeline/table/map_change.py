@@ -1,4 +1,4 @@
-"""How far apart two calibration maps are, over the rows that one of them was fitted to; and whether a map ranks."""
+"""Distance of two calibration maps over the rows that one of them was fitted to; and whether a map ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ABOVE_CHANCE = 2.33
 
 @dataclass(frozen=True)
 class MapChange:
-    """How far a map is from another.
+    """Distance of a map from another.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class MapChange:
 
 
 def map_change(old: CalibrationMap, new: CalibrationMap, lowest: float, highest: float) -> MapChange:
-    """How far `new` is from `old` over the rows that `new` was fitted to.
+    """Measure the distance of `new` from `old` over the rows that `new` was fitted to.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def map_change(old: CalibrationMap, new: CalibrationMap, lowest: float, highest:
 
 @dataclass(frozen=True)
 class TableChange:
-    """How far a table with segments is from another one, over the rows of one of them.
+    """Distance of a table with segments from another one, over the rows of one of them.
 
     Attributes
     ----------
@@ -88,12 +88,12 @@ class TableChange:
         return np.lexsort((np.arange(self._pair.size), -self._changes[0][self._pair]))
 
     def of(self, segment: int) -> MapChange:
-        """Of a segment's rows."""
+        """Change of a segment's rows."""
         return MapChange(*self._changes[:, self._pair[segment]].tolist())
 
 
 def table_change(old: Version, new: Version) -> TableChange | None:
-    """How far a published table is from another one; see `change_of_tables`. None where it cannot be said."""
+    """Measure the distance of a published table from another one; see `change_of_tables`. None if there is none."""
     if old.manifest["score_transform"] != new.manifest["score_transform"]:
         return None
     data = new.manifest["data"]
@@ -102,11 +102,11 @@ def table_change(old: Version, new: Version) -> TableChange | None:
 
 
 Place = tuple[str, tuple[str, ...]]
-"""Of a table: the path of its lookup table, and its segment columns."""
+"""Place of a table: the path of its lookup table, and its segment columns."""
 
 
 def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> TableChange | None:
-    """How far a table is from another one of the same transform, each row going through its segment's map in both.
+    """Measure the distance of tables of the same transform, each row going through its segment's map in both.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def ranking(one: CalibrationMap) -> tuple[float | None, float | None]:
 
 
 def one_level(one: CalibrationMap) -> bool:
-    """Whether all scores get the same probability."""
+    """Tell whether all scores get the same probability."""
     return bool(np.all(one.slope == 0) and np.all(one.prob_lo == one.prob_lo[0]))
 
 
@@ -202,20 +202,20 @@ class TableMaps:
 
     @classmethod
     def of_one(cls, one: CalibrationMap) -> TableMaps:
-        """Of one map."""
+        """Make it for one map."""
         names = CalibrationMap.__dataclass_fields__
         return cls({name: getattr(one, name) for name in names}, np.array([0, len(one)]))
 
     @classmethod
     def of_table(cls, path: str, columns: tuple[str, ...]) -> TableMaps:
-        """Of a published table. Errors: InputRejectedError where it cannot be read."""
+        """Make it for a published table. Errors: InputRejectedError if it cannot be read."""
         if not columns:
             return cls.of_one(cached_lookup_table(path).map)
         lookup = cached_segmented_lookup(path)
         return cls(lookup.maps, lookup.starts, lookup.columns, lookup)
 
     def places(self, names: tuple[str, ...], values: list[pa.Array]) -> Integers:
-        """Of each segment its place. names, values : of the segment columns, which may be more than this table's."""
+        """Return the place of each segment. names, values : segment columns, which may be more than this table's."""
         if self.lookup is None:
             return np.zeros(len(values[0]) if values else 1, np.int64)
         own = [values[names.index(name)] for name in self.columns]
@@ -227,7 +227,7 @@ class TableMaps:
         return places if moves is None else moves.map[places].astype(np.int64)
 
     def moved(self, level: Array, piece: Integers, entry: Integers, score: Array) -> Array:
-        """What maps say, moved as an entry of `SegmentedLookup.moves` says.
+        """Evaluate maps, adjusted by an entry of `SegmentedLookup.moves`.
 
         Parameters
         ----------
@@ -258,7 +258,7 @@ class TableMaps:
         return (np.empty(0), np.empty(0)) if moves is None else (log_odds(moves.low), log_odds(moves.high))
 
     def of_maps(self, entry: Integers) -> npt.NDArray[np.bool_]:
-        """Whether an entry's probabilities are constant where its map's are."""
+        """Tell whether an entry's probabilities are constant where its map's are."""
         moves = None if self.lookup is None else self.lookup.moves
         return np.ones(entry.size, np.bool_) if moves is None or moves.of is None else moves.of[entry] == 0
 
@@ -280,7 +280,7 @@ class TwoTables:
     old_weighs: bool = False
 
     def changes(self, old_places: Integers, new_places: Integers) -> Array:
-        """How far the maps are apart, pair by pair.
+        """Measure the distance of the maps, pair by pair.
 
         Parameters
         ----------
@@ -339,7 +339,7 @@ class TwoTables:
         return np.stack([mean, largest, farthest, mean_old, mean_new])
 
     def _values(self, pieces: _Pieces, at: Integers, point: int, entries: list[Integers]) -> list[Array]:
-        """What either table says at a point of pieces."""
+        """Evaluate either table at a point of pieces."""
         score = pieces.points[at, point]
         return [
             one.moved(level[:, point], at, entry, score)
@@ -409,7 +409,7 @@ class TwoTables:
 _BELOW_1 = 1.0 - 2.0**-53
 
 _POINTS = 3
-"""Of a piece that maps are compared at: its first score, its middle, its last score."""
+"""Points of a piece at which maps are compared: its first score, its middle, its last score."""
 
 
 class _Pieces(NamedTuple):

@@ -226,7 +226,7 @@ class PublishedTable:
 
 
 def _given(folder: Folder, name: str) -> bytes | None:
-    """As `Folder.read`; what the store says is said of the file."""
+    """Do `Folder.read`; errors of the store name the file."""
     try:
         return folder.read(name)
     except OSError as error:
@@ -258,7 +258,7 @@ class Version:
 
     @property
     def candidate(self) -> bool:
-        """Whether its run was not to make it current, or was refused."""
+        """True if its run was not to make it live, or was refused."""
         return self.manifest.get("publish") == CANDIDATE
 
 
@@ -319,7 +319,7 @@ class RunIndex:
 
 
 class Standing(Enum):
-    """Where a version stands.
+    """Status of a version.
 
     UNFINISHED: it has never been current, though nothing speaks against it: its run was killed. REPLACED: others have
     been made current since.
@@ -335,19 +335,19 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a version stands, and by which rollback, if that is known."""
+    """Status of a version, and the rollback that gave it, if that is known."""
 
     standing: Standing
     rollback: Entry | None = None
 
     @property
     def to_be_current(self) -> bool:
-        """Whether its run, run again, makes it current."""
+        """True if its run, run again, makes it live."""
         return self.standing in (Standing.UNFINISHED, Standing.REPLACED)
 
 
 def standing(version: Version, entries: Sequence[Entry], now: str | None) -> Stand:
-    """Where a version stands.
+    """Return the status of a version.
 
     Parameters
     ----------

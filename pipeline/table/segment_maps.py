@@ -1,4 +1,4 @@
-"""What was fitted to segments: maps, one after the other, and why a segment has none of its own."""
+"""Fits to segments: maps, one after the other, and why a segment has none of its own."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
 """Why a segment has no map of its own; not_suited: the calibrator refuses its scores."""
 
 OWN, MOVED, PARENT, GLOBAL, IDENTITY = "segment", "moved", "parent", "global", "identity"
-"""Which rows a segment's map was fitted to; moved: a parent's map, moved by two numbers of the segment's own."""
+"""Rows that a segment's map was fitted to; moved: a parent's map, adjusted by two numbers of the segment's own."""
 
 _COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
 class SegmentRules:
-    """Which segments are calibrated on their own.
+    """Rules for segments that are calibrated on their own.
 
     min_rows, min_positives : rows, and rows with label 1, that a segment must have at least.
     lean : whether maps borrow strength: every segment moves its parent's map, and those with `min_positives` rows of
@@ -60,7 +60,7 @@ class SegmentRules:
 
 
 class Moves(NamedTuple):
-    """How segments move the maps that they go through: logit p = shift + slope * logit of the map's p.
+    """Adjustments of the segments' maps: logit p = shift + slope * logit of the map's p.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class Maps:
 
 
 class Fitted(NamedTuple):
-    """What a task made of some segments, by position.
+    """Result of a task for some segments, by position.
 
     maps, reasons : a map or a reason each. monotone : whether every map is. repair : largest change it made.
     lines : instead of a map, what a segment's log-odds are a line of: of, shift, slope; None where it has a map
@@ -186,7 +186,7 @@ class SegmentedFit:
     refuted: int = 0
 
     def source(self, key: Key) -> tuple[str, int]:
-        """Which rows a key's map was fitted to: the kind, and the level."""
+        """Return the rows that a key's map was fitted to: the kind, and the level."""
         for fit in reversed(self.levels[1:]):
             at = self._places[fit.level].get(key[: fit.level])
             if at is not None and fit.maps.sizes[at]:

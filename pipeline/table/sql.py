@@ -19,7 +19,7 @@ from logcal.reading import SEGMENTS_FILE
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine spells what the queries need.
+    """Spelling of the queries in an engine.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ def _transformed(d: Dialect, transform: str, score: str) -> str:
 
 
 def _sigmoid(d: Dialect, value: str) -> str:
-    """Of any number; NaN of NaN."""
+    """Write the sigmoid of any number; NaN of NaN."""
     one = f"1.0E0{d.suffix}"
     sigmoid = f"{one} / ({one} + exp(-{value}))"
     if not d.exp_fails or d.nan is None:
@@ -179,7 +179,7 @@ def _steps(d: Dialect, score_lo: Array, values: Array) -> str:
 
 
 def _join(d: Dialect, where: str, rows: str, ends: str = "") -> str:
-    """Of a table without segments. ends : of its intervals."""
+    """Measure a table without segments. ends : of its intervals."""
     if d.asof and d.end:  # as-of joins with an equality beside the inequality
         rows, where = f"(SELECT r.*, 0 AS one FROM {rows} AS r)", f"(SELECT *, 0 AS one FROM {where})"
         condition = f"s.one = l.one AND s.{_SCORE} >= l.score_lo"
@@ -201,7 +201,7 @@ def _within(d: Dialect) -> str:
 
 
 def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str, ends: str = "") -> str:
-    """Of a table of segments: each row's map is the one of the most columns that there is. ends : see `_join`."""
+    """Write the join of a table of segments: each row takes the map of the most columns. ends : see `_join`."""
     levels = range(len(columns), 0, -1)
     kinds = " ".join(f"WHEN {level} THEN {_key(d, columns[:level], 'p')}" for level in levels)
     lookup = f"SELECT p.*, CASE p.segment_level {kinds} ELSE '0' END AS {_MAP} FROM {where} AS p"
@@ -225,7 +225,7 @@ _MOVES = ("logit_shift", "logit_slope", "prob_min", "prob_max")
 def _moved_join(
     d: Dialect, columns: Sequence[str], where: str, beside: str, rows: str, *, sigmoids: bool = False
 ) -> str:
-    """Of a table whose segments move maps: each row's numbers are those of the most columns that there are.
+    """Write the join of a table with adjusted maps: each row takes the numbers of the most columns.
 
     sigmoids : whether some have sigmoids of the score instead
     """
@@ -339,7 +339,7 @@ def _expression(d: Dialect, table: LookupTable | SegmentedLookup) -> str:
 
 
 def _by_segment(d: Dialect, table: SegmentedLookup, expression: Callable[[Key], str]) -> str:
-    """What an expression says of each segment that has a map, and of all others."""
+    """Write an expression with one value for each segment that has a map, and one for all others."""
     cases = [
         f"WHEN {_matches(d, table.columns, key)} THEN {expression(key)}"
         for key in sorted(table.bounds, key=lambda key: (-len(key), str(key)))

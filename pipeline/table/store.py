@@ -265,7 +265,7 @@ class TableStore(PublishedTable):
             self.folder.replace(CURRENT, f"{version.name}\n".encode())
 
     def _published(self, run_id: str | None, turn: Turn) -> Version | None:
-        """What another process made of the same run meanwhile, current now; None: nothing."""
+        """Version that another process made of the same run meanwhile, live now; None if there is none."""
         found = None if run_id is None else self.find_run(run_id)
         if found is None:
             return None

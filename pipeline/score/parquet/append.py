@@ -32,7 +32,7 @@ _GATHERED_BYTES, _GATHERED_PARTS = 1 << 20, 512
 
 
 class Ending(NamedTuple):
-    """How a file ends: its footer, the offset at which that starts, and what Arrow reads in it."""
+    """End of a file: its footer, the offset at which that starts, and Arrow's reading of it."""
 
     footer: Footer
     start: int
@@ -146,7 +146,7 @@ def _copy_in_kernel(source: BinaryIO, size: int, target: BinaryIO) -> int:
 
 
 class _Gathered:
-    """What is written to a local file, handed over in few calls: a small file takes one.
+    """Writer to a local file that hands over pieces in few calls: a small file takes one.
 
     Parameters
     ----------

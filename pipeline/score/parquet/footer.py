@@ -26,7 +26,7 @@ from pipeline.score.parquet.pages import BOOLEAN, BYTE_ARRAY, DOUBLE, Chunk
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
-"""At the end of a file: the footer's length and the magic number."""
+"""Bytes at the end of a file: the footer's length and the magic number."""
 
 _OPTIONAL = 1
 _UTF8 = 0
@@ -116,7 +116,7 @@ class Footer:
             raise _unreadable(error) from None
 
     def has_offset_index(self) -> bool:
-        """Whether the file says of a column where its pages are.
+        """Tell whether the file has an index of a column's pages.
 
         Raises
         ------
@@ -264,7 +264,7 @@ def _extended_description(key: bytes, value: bytes, columns: _Named) -> bytes | 
 
 @lru_cache(maxsize=16)
 def _extended_arrow_schema(value: bytes, columns: _Named) -> bytes:
-    """As above, where other metadata differ from file to file."""
+    """Extend the Arrow schema, where other metadata differ from file to file."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
     for name, kind in columns:
         schema = schema.append(pa.field(name, _ARROW_TYPES[kind]))

@@ -39,7 +39,7 @@ _SPOOLED_BYTES = 1 << 24
 
 
 class Chunk(NamedTuple):
-    """What the footer says of a column chunk. Offsets and sizes are in bytes."""
+    """Footer's facts about a column chunk. Offsets and sizes are in bytes."""
 
     physical_type: int
     codec: int
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
     data_page_offset: int
     dictionary_page_offset: int | None
     pages: tuple[tuple[int, int, int], ...]
-    """Of each data page: its offset, its bytes with its header, and the first of its rows."""
+    """Offset, bytes with header, and first row of each data page."""
 
     def offset_index(self) -> bytes:
         """The OffsetIndex struct: where the data pages are."""
