@@ -372,6 +372,15 @@ def test_maps_never_decrease_and_never_answer_0_or_1(tmp_path):
     assert moved > 10
 
 
+@pytest.mark.parametrize("weight", [1e16, 1e100])
+def test_rows_as_heavy_as_can_be_have_probabilities(tmp_path, weight):
+    table = some_log(3, rows=1000, wave=2.0)
+    table = table.set_column(2, "w", pa.array(np.full(1000, weight)))
+    _, path = published(tmp_path, fit(tmp_path, table, weighted=True, method="auto"))
+    got = Table(read_table(path)).predict(np.asarray(table["score"]), table)
+    assert 0 <= got.min() <= got.max() <= 1
+
+
 @pytest.mark.parametrize("method", ["isotonic", "auto"])
 def test_sampled_negatives_multiply_all_odds(tmp_path, method):
     """Fitted to the same rows, the map of all rows has the odds of the log's times the rate."""

@@ -25,6 +25,10 @@ _ASKED = 1024
 _PIECE = 1 << 8
 _MOST_THREADS = 8
 _ROUNDS, _SHORTEST, _CLOSE = 50, 1e-6, 1e-6
+_LEAST_PIVOT = 1e-15
+_MOST = 27.6
+"""Log-odds of 1 - 1e-12, about: a map that leans on a probability says neither 0 nor 1."""
+
 _J = np.arange(TERMS)
 _SUM, _DIFFERENCE = _J[:, np.newaxis] + _J + 2, np.abs(_J[:, np.newaxis] - _J)
 
@@ -108,7 +112,8 @@ class _Newton:
             self.theta[better], now = tried[better], np.where(better, new, now)
             if not (promised > _CLOSE).any():
                 break
-        determinant = log_of(_diagonal(factor).prod(axis=1)) + 0.5 * float(log_of(self._variance).sum())
+        roots = log_of(factor[:, _J, _J].ravel()).reshape(-1, TERMS).sum(axis=1)
+        determinant = roots + 0.5 * float(log_of(self._variance).sum())
         self.evidence = now - none - determinant
 
     def _log_odds(self, theta: Array) -> Array:
@@ -153,15 +158,13 @@ def _table(eta: Array, weight: Array, sizes: Integers) -> Array:
 
 def _factored(second: Array) -> Array:
     """Cholesky's factors, in place."""
+    # Rounding may leave nothing where weights are huge.
+    least = _LEAST_PIVOT * second[:, _J, _J]
     for i in range(TERMS):
         for j in range(i + 1):
             rest = second[:, i, j] - (second[:, i, :j] * second[:, j, :j]).sum(axis=1)
-            second[:, i, j] = np.sqrt(rest) if i == j else rest / second[:, j, j]
+            second[:, i, j] = np.sqrt(np.maximum(rest, least[:, i])) if i == j else rest / second[:, j, j]
     return second
-
-
-def _diagonal(factor: Array) -> Array:
-    return factor[:, _J, _J]
 
 
 def _solved(factor: Array, gradient: Array) -> Array:
@@ -176,4 +179,4 @@ def _solved(factor: Array, gradient: Array) -> Array:
 def bent(eta: Array, weight: Array, sizes: Integers, theta: Array) -> Array:
     """Log-odds of segments' cells, bent. eta : by moved maps. sizes : of each segment. theta : see `Bends`."""
     terms = _table(eta, weight, sizes)[:, 1 : TERMS + 1]
-    return np.asarray(eta + (terms * np.repeat(theta, sizes, axis=0)).sum(axis=1))
+    return np.asarray(np.clip(eta + (terms * np.repeat(theta, sizes, axis=0)).sum(axis=1), -_MOST, _MOST))
