@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -168,21 +169,23 @@ def test_auto_chooses_once_for_all_rows_and_says_what(tmp_path, rows):
     assert data["cross_validated_log_loss"] == whole.cross_validated_log_loss_
 
 
-def test_auto_gives_segments_isotonic_regression_and_says_so(tmp_path, rows):
+def test_auto_gives_all_rows_of_a_log_with_segments_the_same_map_and_says_what_it_chose(tmp_path, rows):
     score, label, _ = rows
     table = pa.table({"score": score, "label": label, "part": np.arange(score.size) % 3})
-    found = {}
-    for method in ("auto", "isotonic"):
-        (tmp_path / method).mkdir()
-        outcome = fitted(tmp_path / method, table, f"calibrator.method={method}", "log.segment=part")
-        found[method] = pq.read_table(outcome.summary["lookup_path"])
-        manifest = json.loads(
-            (
-                tmp_path / method / "store/t/versions" / outcome.summary["version"] / "manifest.json"
-            ).read_text()
+    maps, chosen = [], []
+    for name, settings in (("plain", ()), ("segments", ("log.segment=part",))):
+        (tmp_path / name).mkdir()
+        outcome = fitted(tmp_path / name, table, "calibrator.method=auto", *settings)
+        found = pq.read_table(outcome.summary["lookup_path"])
+        if settings:
+            found = found.filter(pc.equal(found["segment_level"], 0))
+        maps.append(
+            found.select(["score_lo", "score_hi", "prob_lo", "slope", "anchor", "weight", "positives"])
         )
-        assert manifest["data"].get("chosen") == ("isotonic" if method == "auto" else None)
-    assert found["auto"].equals(found["isotonic"])
+        version = tmp_path / name / "store/t/versions" / outcome.summary["version"]
+        chosen.append(json.loads((version / "manifest.json").read_text())["data"]["chosen"])
+    assert maps[0].equals(maps[1])
+    assert chosen[0] == chosen[1]
 
 
 def test_auto_says_what_it_chose_and_by_how_much(tmp_path, rows):

@@ -266,7 +266,7 @@ def test_very_many_segments(tmp_path):
 
 
 def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path):
-    class Refusing(type(make_calibrator("isotonic", {}))):
+    class Refusing(type(make_calibrator("histogram", {}))):
         def _passes(self):
             found = yield from super()._passes()
             if found.weight.sum() == 2:
@@ -281,7 +281,7 @@ def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path)
             return Refusing()
 
     rows = sorted_rows(log, SortPlan(tmp_path), InlineExecutor())
-    found, _ = fit_segments(Refused("isotonic", columns=("model",)), rows, InlineExecutor())
+    found, _ = fit_segments(Refused("histogram", columns=("model",)), rows, InlineExecutor())
     assert found.levels[1].reasons == ["not_suited", None]
     assert found.source((1,)) == ("global", 0)
     assert found.source((2,)) == ("segment", 1)
