@@ -59,4 +59,4 @@ def test_only_the_command_imports_what_is_above_it():
         for other in found
         if other.partition(".")[0] in above[name.partition(".")[0]]
     }
-    assert upward == {("logcal.command", "jobs.cli")}
+    assert upward == {("logcal.command", "jobs.cli"), ("logcal.runs", "jobs.interface")}

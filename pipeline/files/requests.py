@@ -70,5 +70,7 @@ class StoreFile(io.RawIOBase):
         if stop <= self._at:
             return b""
         data: bytes = self._filesystem.cat_file(self._path, start=self._at, end=stop)
+        if len(data) > stop - self._at:
+            raise ValueError(f"{self._path}: the server does not support range requests")
         self._at += len(data)
         return data

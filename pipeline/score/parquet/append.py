@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractBufferedFile
 
 from pipeline.files.folders import begin_sync, temporary_name
 from pipeline.score.parquet.footer import (
@@ -194,7 +195,8 @@ def open_target(filesystem: Any, path: str, *, gathered: bool = False) -> Iterat
             yield file
         except BaseException:
             getattr(file, "discard", file.close)()
-            file.closed = True  # else the collector would write what was discarded
+            if isinstance(file, AbstractBufferedFile):
+                file.closed = True  # else the collector would write what was discarded
             raise
         file.close()
         return
