@@ -104,8 +104,17 @@ def test_yaml_of_a_page_has_keys_that_jobs_know(page):
     for block in blocks(f"docs/{page.name}", "yaml"):
         found = yaml.safe_load(block)
         if isinstance(found, dict) and set(found) <= {key.partition(".")[0] for key in known}:
-            sections = {f"{section}.{key}" for section, keys in found.items() if keys for key in keys}
-            assert sections <= known
+            assert set(_dotted(found, known)) <= known
+
+
+def _dotted(found, known, above=""):
+    """Paths of a block's keys, down to those that hold a value; what a known key holds is its value."""
+    for key, value in found.items():
+        path = f"{above}{key}"
+        if isinstance(value, dict) and path not in known:
+            yield from _dotted(value, known, f"{path}.")
+        elif value is not None or path in known:
+            yield path
 
 
 def test_pages_about_python(demo, monkeypatch):
