@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,38 +127,40 @@ def cases() -> Iterator[Case]:
         yield Case((f"calibrator.method={method}", *few), measured if method == "isotonic" else ())
         yield Case((f"calibrator.method={method}", "log.weight=weight", *few))
     weighted = ("log.weight=weight",)
+    either = ((), weighted)
     yield Case(("log.score=distinct",), (("score",), ("evaluate", *weighted)))
     yield Case(("log.score=distinct", *weighted, "score_table.keep=true"), (("evaluate", *weighted),))
     yield Case(("log.score=distinct", "calibrator.method=platt"))
     yield Case(("log.weight=whole", "score_table.keep=true"), (("evaluate", "log.weight=whole"),))
     yield Case(("log.score=float", "log.label=flag", "score_table.grid=float32"), measured)
     yield Case(("log.score=margin", "log.score_transform=sigmoid"), measured)
-    yield Case(("calibrator.params={ends: 0, strict: true}",), measured)
-    yield Case(("calibrator.params={ends: 0}",), measured)
-    for more in ((), weighted):
+    isotonic = "calibrator.method=isotonic"
+    for params in ("{ends: 0, strict: true}", "{ends: 0}"):
+        yield Case((isotonic, f"calibrator.params={params}"), measured)
+    for more in either:
         yield Case(("gate.holdout=0.2", *more), (("evaluate", "evaluate.against=raw", *more),))
         yield Case(
             ("gate.holdout=0.2", "log.segment=[text]", *more), (("evaluate", "evaluate.against=raw", *more),)
         )
     yield Case(("log.negative_sampling_rate=0.1",), (("evaluate", "log.negative_sampling_rate=0.1"),))
-    for segments in ("[text]", "[number]", "[many]", "[text, number]", "[many, number]"):
+    for segments, more in product(
+        ("[text]", "[number]", "[many]", "[text, number]", "[many, number]"), either
+    ):
         own = (f"log.segment={segments}",)
-        for more in ((), weighted):
-            yield Case((*own, *more), (("score", *own), ("evaluate", *own, *more)))
+        yield Case((*own, *more), (("score", *own), ("evaluate", *own, *more)))
     yield Case(("log.segment=[text]",), (("fit", "log.segment=[text]", "log.weight=weight"),))
-    for segments in ("[text]", "[many]", "[many, number]"):
-        for more in ((), weighted):
-            yield Case((f"log.segment={segments}", "log.score=distinct", *more), (("evaluate", *more),))
-    alone = "segments.shrinkage=none"
-    for segments in ("[text]", "[many]", "[many, number]"):
-        for score in ((), ("log.score=distinct",)):
-            for more in ((), weighted):
-                yield Case((f"log.segment={segments}", alone, *score, *more))
-    for kind in ("band", "venn_abers"):
-        settings = ("log.score=distinct", f"calibrator.interval={kind}")
+    some = ("[text]", "[many]", "[many, number]")
+    for segments, more in product(some, either):
+        yield Case((f"log.segment={segments}", "log.score=distinct", *more), (("evaluate", *more),))
+    for segments, score, more in product(some, ((), ("log.score=distinct",)), either):
+        yield Case((f"log.segment={segments}", "segments.shrinkage=none", *score, *more))
+    for kind, more in (("posterior", ()), ("band", (isotonic,)), ("venn_abers", (isotonic,))):
+        settings = ("log.score=distinct", f"calibrator.interval={kind}", *more)
         yield Case(settings, (("score", "output.interval=true"), ("evaluate",)))
     yield Case(("log.segment=[text]", "calibrator.method=platt"))
-    yield Case(("log.segment=[text]", "calibrator.params={ends: 0}"))
+    yield Case(("log.segment=[text]", isotonic, "calibrator.params={ends: 0}"))
+    for more in either:
+        yield Case(("log.segment=[many, number]", isotonic, *more))
     window = ("window.column=day", "window.last=2d")
     for more in (
         (),
