@@ -127,7 +127,7 @@ def cases() -> Iterator[Case]:
         yield Case((f"calibrator.method={method}", *few), measured if method == "isotonic" else ())
         yield Case((f"calibrator.method={method}", "log.weight=weight", *few))
     weighted = ("log.weight=weight",)
-    either = ((), weighted)
+    either: tuple[tuple[str, ...], ...] = ((), weighted)
     yield Case(("log.score=distinct",), (("score",), ("evaluate", *weighted)))
     yield Case(("log.score=distinct", *weighted, "score_table.keep=true"), (("evaluate", *weighted),))
     yield Case(("log.score=distinct", "calibrator.method=platt"))
