@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _measure import print_machine
-from fsspec.implementations.dirfs import DirFileSystem
 
 from jobs import fit, follow, score
 from jobs.config.jobs import FitConfig, FollowConfig, ScoreConfig
@@ -142,7 +141,6 @@ def main() -> None:
     given = parser.parse_args()
     print_machine()
     fsspec.register_implementation("slow", SlowStore, clobber=True)
-    assert DirFileSystem
     root = given.folder / "latency"
     shutil.rmtree(root, ignore_errors=True)
     (root / "log").mkdir(parents=True)
