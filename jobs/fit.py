@@ -39,7 +39,7 @@ from jobs.rows import (
     warn_of_labels,
 )
 from logcal.errors import ConfigError
-from pipeline.classifier.origin import generated_by
+from pipeline.classifier.provenance import generated_by
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder, check_free, check_writable, size
 from pipeline.files.output import Output

@@ -16,7 +16,7 @@ from jobs.refit import Refits
 from jobs.refit import check as check_refits
 from jobs.rows import own_page_folder
 from jobs.score import check_interval, classifying_of
-from jobs.stream_report import Standing, Telling, Totals, backlog_of
+from jobs.stream_report import StreamStatus, Telling, Totals, backlog_of
 from logcal.errors import (
     CheckFailedError,
     ConfigError,
@@ -32,7 +32,7 @@ from pipeline.files.secrets import without_secrets
 from pipeline.follow.arrivals import Limits, compare, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
-from pipeline.follow.ledger import Holder, Ledger, announce
+from pipeline.follow.ledger import LeaseOwner, Ledger, announce
 from pipeline.log.log_files import expected_folder
 from pipeline.score.scored_file import Scoring
 from pipeline.table.published import segments_of
@@ -110,20 +110,20 @@ class Prepared:
         """Follow until stopped, or once."""
         config = self.config
         if config.follow.status:
-            return Standing(self.places, self.ledger, self.store, config).outcome()
-        holder = None
+            return StreamStatus(self.places, self.ledger, self.store, config).outcome()
+        lease_owner = None
         try:
-            holder = Holder(self.ledger.folder)
-            return self._follow(executor, holder)
+            lease_owner = LeaseOwner(self.ledger.folder)
+            return self._follow(executor, lease_owner)
         except OSError as error:
             raise TemporaryError(
                 f"{self.ledger.root}: a file operation failed ({error}); what was begun is ended by the next run"
             ) from error
         finally:
-            if holder is not None:
-                holder.release()
+            if lease_owner is not None:
+                lease_owner.release()
 
-    def _follow(self, executor: Executor, holder: Holder) -> Outcome:
+    def _follow(self, executor: Executor, lease_owner: LeaseOwner) -> Outcome:
         config = self.config
         if not config.refit.wanted:
             # Before the ledger is begun: the name of another table is soon mistyped.
@@ -134,7 +134,7 @@ class Prepared:
         self.ledger.begin(_stream(config, self.places))
         self._announce()
         follower = Follower(
-            self.places, self.ledger, _rules(config), self._scoring, self._current, executor, holder
+            self.places, self.ledger, _rules(config), self._scoring, self._current, executor, lease_owner
         )
         refits = Refits(config, self.ledger)
         totals = Totals(config.store.table, self.places.target_root)

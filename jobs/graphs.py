@@ -19,8 +19,8 @@ from logcal.reading import read_table
 from pipeline.execution import Graph, InlineExecutor
 from pipeline.execution.graph import KINDS, drawing
 from pipeline.files.folders import Folder
+from pipeline.files.locks import LOCKS
 from pipeline.files.scratch import check_space, scratch_folder
-from pipeline.files.turns import LOCKS
 from pipeline.fit.fitting import Fitting, Found
 
 if TYPE_CHECKING:

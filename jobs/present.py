@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from logcal.lookup_table import LookupFacts
 from pipeline.evaluate.evaluation import Evaluation, changes, headline
 from pipeline.evaluate.in_sample import InSample
-from pipeline.evaluate.judgement import compared
 from pipeline.evaluate.measurement import Measured
+from pipeline.evaluate.significance import compared
 from pipeline.files.records import jsonable
 from pipeline.sort.segment_predictions import in_words
 from pipeline.table.identity import software

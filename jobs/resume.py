@@ -11,7 +11,7 @@ from jobs.outcome import Outcome, Plan, Startable
 from logcal.errors import CheckFailedError, LogcalError, NothingToDoError
 from pipeline.execution import Executor
 from pipeline.follow.ledger import needed_versions
-from pipeline.table.published import Standing, Version, standing
+from pipeline.table.published import Status, Version, status_of
 from pipeline.table.store import TableStore
 
 log = logging.getLogger("logcal")
@@ -43,11 +43,11 @@ def left_to_do(
     if made is None:
         return None
     now = store.current_name()
-    stand = standing(made, store.journal.entries(), now)
+    stand = status_of(made, store.journal.entries(), now)
     said = f"the same log and configuration were published as version {made.name}"
-    if stand.standing is Standing.CURRENT:
+    if stand.status is Status.CURRENT:
         raise NothingToDoError(f"{said}: nothing to do", lambda: prune(store, keep))
-    if stand.standing is Standing.TAKEN_BACK:
+    if stand.status is Status.TAKEN_BACK:
         when = "" if stand.rollback is None else f" on {stand.rollback.at}"
         raise NothingToDoError(
             f"{said}, which a rollback took back{when} (CURRENT names {now}): nothing to do; "
@@ -55,7 +55,7 @@ def left_to_do(
         )
     if made.candidate:
         store.enter_candidate(made)
-    if stand.standing is Standing.REFUSED:
+    if stand.status is Status.REFUSED:
         refuse([refusal for refusal in made.refusals if refusal["rule"] != OLDER_DATA or not force], made)
     if candidate:
         raise NothingToDoError(

@@ -117,7 +117,7 @@ def backlog_of(places: Places, ledger: Ledger) -> Sequence[Source]:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StreamStatus:
     """Status of a stream."""
 
     places: Places

@@ -15,7 +15,7 @@ from pipeline.files.records import read_records
 from pipeline.follow.ledger import needed_versions
 from pipeline.table.journal import Entry, moves
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
-from pipeline.table.published import CURRENT, PublishedTable, Standing, Version, segments_of, standing
+from pipeline.table.published import CURRENT, PublishedTable, Status, Version, segments_of, status_of
 from pipeline.table.sql import query
 from pipeline.table.store import TableStore
 
@@ -81,12 +81,12 @@ def _since(table: PublishedTable, current: str | None) -> str | None:
 def _row(version: Version, current: str | None, since: str | None, entries: list[Entry]) -> dict[str, Any]:
     manifest = version.manifest
     window = manifest.get("window")
-    stand = standing(version, entries, current).standing
+    stand = status_of(version, entries, current).status
     return {
         "version": version.name,
         "current": version.name == current,
         "since": since if version.name == current else None,
-        "standing": stand.value,
+        "status": stand.value,
         "created": manifest["created"],
         "method": manifest["method"],
         "window": None if window is None else {"first": window["first"], "last": window["last"]},
@@ -111,9 +111,9 @@ def _line(row: dict[str, Any]) -> str:
     ]
     if row["current"]:
         parts.append(f"current since {row['since']}" if row["since"] else "current")
-    elif row["standing"] != Standing.REPLACED.value:
+    elif row["status"] != Status.REPLACED.value:
         failed = gate.get("failed")
-        parts.append(f"{row['standing']} ({', '.join(failed)})" if failed else row["standing"])
+        parts.append(f"{row['status']} ({', '.join(failed)})" if failed else row["status"])
     return "  ".join(parts)
 
 
@@ -129,17 +129,17 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     version = found.version(name)
     manifest = version.manifest
     current = found.readable_current()
-    stand = standing(version, found.journal.entries(), current).standing
-    since = _since(found, current) if stand is Standing.CURRENT else None
+    stand = status_of(version, found.journal.entries(), current).status
+    since = _since(found, current) if stand is Status.CURRENT else None
     lines = [f"{key}: {manifest[key]}" for key in _SHOWN]
-    lines.insert(2, f"standing: {stand.value}{f' since {since}' if since else ''}")
+    lines.insert(2, f"status: {stand.value}{f' since {since}' if since else ''}")
     lines += [f"{key}: {value}" for key, value in manifest["data"].items()]
     if manifest.get("window"):
         lines += [f"window: {manifest['window']['first']} to {manifest['window']['last']}"]
     lines += [f"gate, {key}: {value}" for key, value in (manifest.get("gate") or {}).items()]
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
     lines += [f"lookup table: {version.lookup_path}"]
-    return Outcome(summary={**manifest, "standing": stand.value, "since": since}, lines=lines)
+    return Outcome(summary={**manifest, "status": stand.value, "since": since}, lines=lines)
 
 
 def history(store: str, table: str) -> Outcome:

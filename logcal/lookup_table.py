@@ -21,8 +21,8 @@ import pyarrow as pa
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, compiled, line
 from calibrators.arithmetic.ordering import ordinals
 from logcal import schema
+from logcal.adjustments import Adjustments, drawn
 from logcal.arrow_columns import as_column, column_of
-from logcal.moved import Moves, drawn
 from logcal.segment_index import SegmentIndex
 
 Array = npt.NDArray[np.float64]
@@ -89,9 +89,9 @@ class SegmentedLookup:
     maps : the columns of all maps, one after the other, as in `CalibrationMap`.
     starts : int64 array, shape (maps + 1,): where each map begins, and where the last one ends.
     owners, levels : whose they are: the columns of their keys, and how many of these count.
-    segments : the segments that the table was fitted to; `logcal.schema.segments`, or `moved_segments`.
-    index : which map a segment's rows go through; with `moves`, which entry of it.
-    moves : how segments move maps, where they do.
+    segments : the segments that the table was fitted to; `logcal.schema.segments`, or `adjusted_segments`.
+    index : which map a segment's rows go through; with `adjustments`, which entry of it.
+    adjustments : how segments move maps, where they do.
     interval : of each row of the maps, where they have them.
     """
 
@@ -102,7 +102,7 @@ class SegmentedLookup:
     levels: npt.NDArray[np.int64] = field(repr=False)
     segments: pa.Table = field(repr=False)
     index: SegmentIndex = field(repr=False)
-    moves: Moves | None = field(default=None, repr=False)
+    adjustments: Adjustments | None = field(default=None, repr=False)
     interval: Interval | None = field(default=None, repr=False)
 
     @property
@@ -149,7 +149,7 @@ class SegmentedLookup:
     @cached_property
     def own_segments(self) -> pa.Table:
         """The rows of `segments` that are of segments of all columns."""
-        if self.moves is None:
+        if self.adjustments is None:
             return self.segments
         levels = self.segments.column(schema.SEGMENT_LEVEL).to_numpy()
         above = int(np.count_nonzero(levels < len(self.columns)))
@@ -164,14 +164,14 @@ class SegmentedLookup:
 
     @cached_property
     def entries(self) -> dict[Key, int]:
-        """Entry of `moves` for each key of any level that has no map of its own, or a sigmoid."""
-        if self.moves is None:
+        """Entry of `adjustments` for each key of any level that has no map of its own, or a sigmoid."""
+        if self.adjustments is None:
             return {}
         keys = keys_of([self.segments.column(name) for name in self.columns])
         levels = self.segments.column(schema.SEGMENT_LEVEL).to_pylist()
         fitted = self.segments.column("fitted_level").to_pylist()
         found = enumerate(zip(keys, levels, fitted, strict=True), self.levels.size)
-        sigmoid = np.zeros(0, np.int8) if self.moves.of is None else self.moves.of
+        sigmoid = np.zeros(0, np.int8) if self.adjustments.of is None else self.adjustments.of
         return {key[:n]: i for i, (key, n, at) in found if at < n or sigmoid[i : i + 1].any()}
 
     def rows_of(self, key: Key) -> tuple[int, int]:
@@ -179,7 +179,7 @@ class SegmentedLookup:
         return next(self.bounds[key[:n]] for n in range(len(key), -1, -1) if key[:n] in self.bounds)
 
     def entry_of(self, key: Key) -> int | None:
-        """The entry of `moves` that a key's probabilities go through, or None where a map is left as it is."""
+        """The entry of `adjustments` that a key's probabilities go through, or None where a map is left as it is."""
         # All rows have a map as it is.
         for n in range(len(key), 0, -1):
             if key[:n] in self.entries:
@@ -191,10 +191,10 @@ class SegmentedLookup:
     def map_of(self, key: Key) -> CalibrationMap:
         """The map that a key's scores go through.
 
-        Where a map is moved, this is within 2e-5 of what scores get in gaps, relative to it: what was a line is none.
+        Where a map is adjusted, this is within a relative 2e-5 of the probabilities in gaps: a line is no longer one.
         """
         found, entry = self.own_map(key), self.entry_of(key)
-        return found if self.moves is None or entry is None else drawn(found, self.moves, entry)
+        return found if self.adjustments is None or entry is None else drawn(found, self.adjustments, entry)
 
     def own_map(self, key: Key) -> CalibrationMap:
         """The same before it is moved."""
@@ -205,12 +205,12 @@ class SegmentedLookup:
         """The maps that segments' scores go through, as `map_of` has them. keys : a column for each segment column."""
         found = []
         for place in self.index.find(keys)[0].tolist():
-            number = place if self.moves is None else self.moves.map[place]
+            number = place if self.adjustments is None else self.adjustments.map[place]
             rows = slice(*self.starts[number : number + 2])
             own = CalibrationMap(**{name: column[rows] for name, column in self.maps.items()})
-            if self.moves is not None and place >= self.levels.size:
+            if self.adjustments is not None and place >= self.levels.size:
                 # The entries before are the maps as they are.
-                own = drawn(own, self.moves, place)
+                own = drawn(own, self.adjustments, place)
             found.append(own)
         return found
 
@@ -227,8 +227,8 @@ class SegmentedLookup:
 
     def apply(self, scores: Array, place: npt.NDArray[np.int32]) -> Array:
         """Probabilities, NaN for NaN. place : of each score the number of its map or entry, as `index` finds them."""
-        if self.moves is not None:
-            return self.moves.apply(self._of_maps(scores, self.moves.map[place]), place, scores)
+        if self.adjustments is not None:
+            return self.adjustments.apply(self._of_maps(scores, self.adjustments.map[place]), place, scores)
         return self._of_maps(scores, place)
 
     def _of_maps(self, scores: Array, place: npt.NDArray[np.integer[Any]]) -> Array:

@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, line
 from logcal import schema, storage
+from logcal.adjustments import Adjustments
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
 from logcal.fingerprints import fingerprint, segmented_fingerprint
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup, one_array
 from logcal.manifest import read_manifest
-from logcal.moved import Moves
 from logcal.schema import TRANSFORMS
 from logcal.segment_index import SegmentIndex
 from logcal.storage import parse_json
@@ -38,7 +38,7 @@ _NUMBERS = frozenset(schema.INTERVAL_TABLE.names)
 _SEGMENTS = dict(
     zip(
         schema.FORMAT_VERSIONS,
-        (schema.segments, schema.moved_segments, schema.sigmoid_segments, schema.segments),
+        (schema.segments, schema.adjusted_segments, schema.sigmoid_segments, schema.segments),
         strict=True,
     )
 )
@@ -291,7 +291,7 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     beside = storage.beside(path, SEGMENTS_FILE)
     segments_content = _content(beside, "table of segments", "publish it again")
     segments = _rows(beside, _parquet(beside, segments_content))
-    moved = facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION)
+    adjusted = facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION)
     expected = _expected(segments.schema, names, _SEGMENTS[facts.format_version])
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(
@@ -305,12 +305,12 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     own = [one_array(segments.column(name)) for name in names]
     keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, own, strict=True)]
     rows = segments.num_rows
-    moves = None
+    adjustments = None
     own_levels, own_places = np.full(rows, len(names)), np.full(rows, -1)
     try:
-        if moved:
+        if adjusted:
             own_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
-            moves, own_places = _moves(beside, segments, keys, levels[starts], own_levels)
+            adjustments, own_places = _adjustments(beside, segments, keys, levels[starts], own_levels)
         index = SegmentIndex(
             keys,
             np.append(levels[starts], own_levels),
@@ -321,7 +321,15 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
         raise _not_maps(path, f"not calibration maps: {error}") from None
     interval = None if facts.interval is None else _interval(path, table)
     found = SegmentedLookup(
-        facts, maps, np.append(starts, levels.size), owners, levels[starts], segments, index, moves, interval
+        facts,
+        maps,
+        np.append(starts, levels.size),
+        owners,
+        levels[starts],
+        segments,
+        index,
+        adjustments,
+        interval,
     )
     _check_published(path, found, {path: content, beside: segments_content})
     return found
@@ -335,13 +343,13 @@ def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:
     return not np.any(np.diff(codes)[inner[1:]])
 
 
-def _moves(
+def _adjustments(
     beside: str,
     segments: pa.Table,
     keys: list[pa.Array],
     levels: npt.NDArray[np.int64],
     own_levels: npt.NDArray[np.int64],
-) -> tuple[Moves, npt.NDArray[np.int64]]:
+) -> tuple[Adjustments, npt.NDArray[np.int64]]:
     """Read the segments' adjustments: an entry a map, as it is, then one a segment; and each segment's entry.
 
     keys : of the maps, and then of the segments. levels : of the maps. own_levels : of the segments
@@ -378,7 +386,7 @@ def _moves(
     if problem is not None:
         raise InputRejectedError(f"{beside}: expected a table of segments, found {problem}: publish it again")
     still = np.zeros(maps)
-    moves = Moves(
+    adjustments = Adjustments(
         np.append(np.arange(maps), place).astype(np.int32),
         np.append(still, shift),
         np.append(still + 1.0, slope),
@@ -386,7 +394,7 @@ def _moves(
         np.append(still + 0.5, high),
         np.append(still.astype(np.int8), of) if sigmoid.any() else None,
     )
-    return moves, np.where((fitted < own_levels) | sigmoid, maps + np.arange(fitted.size), -1)
+    return adjustments, np.where((fitted < own_levels) | sigmoid, maps + np.arange(fitted.size), -1)
 
 
 def _logit_from(beside: str, segments: pa.Table) -> npt.NDArray[np.int8]:

@@ -82,7 +82,7 @@ def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
             *(pa.field(name, kind) for name, kind in columns),
             pa.field("rows", pa.int64(), nullable=False),  # used
             pa.field("rows_positive", pa.int64(), nullable=False),  # of them with label 1
-            # segment, moved, parent, global, identity
+            # segment, adjusted, parent, global, identity
             pa.field("fitted_on", pa.string(), nullable=False),
             pa.field(
                 "fitted_level", pa.int32(), nullable=False
@@ -92,7 +92,7 @@ def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
     )
 
 
-def moved_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+def adjusted_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
     """The same where segments move maps: one row a segment of each level, sorted by level and segment.
 
     A row's probability is sigma(logit_shift + logit_slope * logit(q)), q the probability of the map of the first
@@ -114,9 +114,9 @@ def sigmoid_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
     """The same where segments have sigmoids: logit_from says, of LOGIT_FROM, what shift and slope are applied to.
 
     Of score a row's probability is sigma(logit_shift + logit_slope * score); of log_odds it is
-    sigma(logit_shift + logit_slope * logit(score held in [prob_min, prob_max])), and of map as in `moved_segments`.
+    sigma(logit_shift + logit_slope * logit(score held in [prob_min, prob_max])), and of map as in `adjusted_segments`.
     """
-    return moved_segments(columns).append(pa.field("logit_from", pa.string(), nullable=False))
+    return adjusted_segments(columns).append(pa.field("logit_from", pa.string(), nullable=False))
 
 
 # What a log's scores go through before they are calibrated, and again before a lookup table is applied.

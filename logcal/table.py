@@ -389,8 +389,8 @@ class Table:
         p: float = prob_lo[j]
         if slope[j] != 0.0:
             p += slope[j] * (score - anchor[j])
-        if self._lookup.moves is not None and (entry := self._lookup.entry_of(key)) is not None:
-            p = self._lookup.moves.apply_one(p, entry, score)
+        if self._lookup.adjustments is not None and (entry := self._lookup.entry_of(key)) is not None:
+            p = self._lookup.adjustments.apply_one(p, entry, score)
         return np.float64(p)
 
     def _of_arrays(self, scores: Array, columns: list[Any]) -> Array:

@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.files.turns import LEASE
+from pipeline.files.locks import LEASE
 
 sys.path.insert(0, str(Path(__file__).parent))
 

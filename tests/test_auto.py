@@ -290,7 +290,7 @@ def test_segments_have_isotonic_regression_or_lean_on_the_map_in_its_blocks():
     scores = np.sort(rng.random(3000))
     labels = rng.random(3000) < scores**2
     above = Auto().under_segments().fit(scores, labels)
-    found, level = above.stretches(), Auto().fit(scores, labels).predict(scores)
+    found, level = above.block_ranges(), Auto().fit(scores, labels).predict(scores)
     np.testing.assert_array_equal(above.predict(scores), level)
     from sklearn.isotonic import IsotonicRegression
 

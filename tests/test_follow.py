@@ -31,7 +31,7 @@ from pipeline.follow import ledger as ledgers
 from pipeline.follow.arrivals import Limits, compare, cut, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
-from pipeline.follow.ledger import Holder, Known, Ledger, Source
+from pipeline.follow.ledger import Known, LeaseOwner, Ledger, Source
 from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
 from pipeline.monitor.history import History, WatchedDay, watched_days
@@ -92,9 +92,9 @@ class World:
     def follower(self) -> Follower:
         ledger = self.ledger()
         ledger.begin(STREAM)
-        holder = Holder(ledger.folder)
+        lease_owner = LeaseOwner(ledger.folder)
         return Follower(
-            self.places, ledger, self.rules, self.scoring, lambda: self.current, InlineExecutor(), holder
+            self.places, ledger, self.rules, self.scoring, lambda: self.current, InlineExecutor(), lease_owner
         )
 
     def take_all(self, follower: Follower | None = None) -> Follower:
@@ -103,7 +103,7 @@ class World:
         follower.start()
         while follower.run(follower.listing(whole=True)) is not None:
             pass
-        follower.holder.release()
+        follower.lease_owner.release()
         return follower
 
     def written(self) -> dict[str, bytes]:
@@ -186,7 +186,7 @@ def test_once_again_and_again_leaves_what_one_follower_leaves(tmp_path):
         again.take_all()
         while follower.run(follower.listing(whole=True)) is not None:
             pass
-    follower.holder.release()
+    follower.lease_owner.release()
     assert again.written() == goes_on.written() == goes_on.expected()
     assert _known(again) == _known(goes_on)
 
@@ -283,9 +283,9 @@ def test_a_kill_at_each_write_leaves_what_the_next_follower_finishes(tmp_path, p
 
 def _die(follower: Follower) -> None:
     if follower.ledger.folder.local:
-        follower.holder.release()
+        follower.lease_owner.release()
     else:
-        follower.holder._turn._ended.set()
+        follower.lease_owner._turn._ended.set()
 
 
 def _planned(world: World) -> list[str]:
@@ -322,8 +322,8 @@ def test_two_followers(any_world):
     first = world.follower()
     with pytest.raises(TemporaryError, match="follows this stream already"):
         world.follower()
-    first.holder.release()
-    world.follower().holder.release()
+    first.lease_owner.release()
+    world.follower().lease_owner.release()
 
 
 def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path, monkeypatch):
@@ -667,7 +667,7 @@ def test_a_stream_that_an_older_rebuild_blocked_goes_on(any_world):
     follower = world.follower()
     follower.start()
     assert follower.ledger.plan("") is not None
-    follower.holder.release()
+    follower.lease_owner.release()
     world.take_all()
     assert world.written() == world.expected()
 
@@ -989,7 +989,7 @@ def test_memory_does_not_grow_with_batches(world):
         gc.collect()
         grown.append(tracemalloc.get_traced_memory()[0] - before)
     tracemalloc.stop()
-    follower.holder.release()
+    follower.lease_owner.release()
     # What is loaded once, by whatever runs in this process, is no growth: batches would show in each stretch.
     assert min(grown) < 80_000, grown
 

@@ -36,7 +36,7 @@ from logcal.reading import read_table
 from pipeline.fit.calibration import make_calibrator
 from pipeline.log.log_files import read_batches
 from pipeline.score import scored_file
-from tests.test_leaning_segments import run
+from tests.test_pooled_segments import run
 from tests.test_segments import write_log
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pkg_resources")

@@ -12,7 +12,7 @@ from calibrators.measures.certainty import certainty, error_bars
 from calibrators.measures.decomposition import chance_error, debiased_squared_error
 from calibrators.measures.predictions import MEASURES, assess
 from pipeline.evaluate import segment_numbers
-from pipeline.sort.exchange import Slices
+from pipeline.sort.shuffle import Slices
 
 EDGES = np.array([0.0, 1.0, 0.5, 0.1, 0.2, 0.3, 1e-70, 1e-300, 5e-324, 1 - 2**-53, np.nextafter(0.3, 1)])
 
@@ -51,7 +51,7 @@ def field(numbers: np.ndarray, name: str) -> np.ndarray:
 def test_measures_are_those_of_each_column(weighted, monkeypatch):
     monkeypatch.setattr(segment_numbers, "ENOUGH", 10)
     columns = columns_of(3, proper=True, weighted=weighted)
-    found = segment_numbers.visit_of(10, weighted, 1.0, tests=True).small(together(columns))
+    found = segment_numbers.segment_task_of(10, weighted, 1.0, tests=True).small(together(columns))
     lines = 0
     for own, numbers in zip(columns, found, strict=True):
         row = dict(zip(segment_numbers.FIELDS, numbers.tolist(), strict=True))
@@ -85,8 +85,8 @@ def test_measures_are_those_of_each_column(weighted, monkeypatch):
 def test_a_segment_in_several_parts_is_measured_as_in_one(tests, weighted, rate, monkeypatch):
     monkeypatch.setattr(segment_numbers, "ENOUGH", 10)
     columns = columns_of(7, proper=tests, weighted=weighted)[:60]
-    visit = segment_numbers.visit_of(10, weighted, rate, tests=tests)
-    found = visit.small(together(columns))
+    segment_task = segment_numbers.segment_task_of(10, weighted, rate, tests=tests)
+    found = segment_task.small(together(columns))
     rng = np.random.default_rng(1)
     for own, numbers in zip(columns, found, strict=True):
         cuts = np.unique([0, own.score.size, *rng.integers(0, own.score.size, 3)])
@@ -96,20 +96,20 @@ def test_a_segment_in_several_parts_is_measured_as_in_one(tests, weighted, rate,
             wanted = [p for p in parts if request.only is None or float(p.score[0]) in request.only]
             return request.combine([request.chunk(part) for part in wanted])
 
-        again = visit.large(own.score.size, run)[0]
+        again = segment_task.large(own.score.size, run)[0]
         np.testing.assert_allclose(again, numbers, rtol=1e-11, atol=1e-13)
 
 
 def test_a_line_is_found_of_some():
     columns = columns_of(2, proper=True)
-    found = segment_numbers.visit_of(10, False, 1.0, tests=True).small(together(columns))
+    found = segment_numbers.segment_task_of(10, False, 1.0, tests=True).small(together(columns))
     assert np.isfinite(field(found, "slope")).any()
     assert np.isnan(field(found, "slope")).any()
 
 
 def test_no_segments_have_no_rows():
     none = Slices([np.empty(0)] * 3, np.array([0]))
-    assert segment_numbers.visit_of(10, False, 1.0, tests=True).small(none).shape == (
+    assert segment_numbers.segment_task_of(10, False, 1.0, tests=True).small(none).shape == (
         0,
         len(segment_numbers.FIELDS),
     )

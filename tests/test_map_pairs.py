@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from logcal.moved import Moves
+from logcal.adjustments import Adjustments
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
@@ -48,10 +48,10 @@ def some_maps(rng: np.random.Generator, scores: np.ndarray, moved: bool) -> Tabl
     }
     starts = np.concatenate([[0], np.cumsum([len(one) for one in found])])
     if not moved:
-        return TableMaps(rows, starts, ("s",), SimpleNamespace(moves=None))
+        return TableMaps(rows, starts, ("s",), SimpleNamespace(adjustments=None))
     n = 2 * len(found)
     low = rng.choice([1e-310, 1e-3, 0.3], n)
-    moves = Moves(
+    adjustments = Adjustments(
         rng.integers(0, len(found), n).astype(np.int32),
         rng.choice([0.0, 0.0, -1.5, 3.0], n),
         rng.choice([1.0, 1.0, 0.0, 0.7], n),
@@ -59,25 +59,25 @@ def some_maps(rng: np.random.Generator, scores: np.ndarray, moved: bool) -> Tabl
         np.maximum(low, rng.choice([0.4, 0.99], n)),
         rng.integers(0, 3, n).astype(np.int8) if rng.integers(2) else None,
     )
-    return TableMaps(rows, starts, ("s",), SimpleNamespace(moves=moves))
+    return TableMaps(rows, starts, ("s",), SimpleNamespace(adjustments=adjustments))
 
 
 class Brute:
     """A table's maps, one score at a time."""
 
     def __init__(self, maps: TableMaps) -> None:
-        self.maps, self.moves = maps, None if maps.lookup is None else maps.lookup.moves
+        self.maps, self.adjustments = maps, None if maps.lookup is None else maps.lookup.adjustments
         self.own = [
             CalibrationMap(**{name: column[a:b] for name, column in maps.rows.items()})
             for a, b in zip(maps.starts[:-1], maps.starts[1:], strict=True)
         ]
 
     def map_of(self, place: int) -> CalibrationMap:
-        return self.own[place if self.moves is None else self.moves.map[place]]
+        return self.own[place if self.adjustments is None else self.adjustments.map[place]]
 
     def predict(self, score: float, place: int) -> float:
         p = float(self.map_of(place).predict(score))
-        return p if self.moves is None else self.moves.apply_one(p, place, score)
+        return p if self.adjustments is None else self.adjustments.apply_one(p, place, score)
 
 
 def brute(old: Brute, new: Brute, a: int, b: int, finer: Brute, lowest: float, highest: float) -> list[float]:
@@ -126,7 +126,7 @@ def test_equals_a_loop_over_pieces(grid, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     scores = GRIDS[grid]
     old, new = some_maps(rng, scores, bool(seed & 1)), some_maps(rng, scores, bool(seed & 2))
-    places = [5 if one.lookup.moves is None else 10 for one in (old, new)]
+    places = [5 if one.lookup.adjustments is None else 10 for one in (old, new)]
     a, b = (rng.integers(0, count, 30) for count in places)
     lowest, highest = np.sort(rng.choice(scores, 2)).tolist()
     beside = [(lowest, highest), (lowest, lowest), (lowest - 1, highest + 1), (lowest, lowest + 1)]

@@ -9,12 +9,12 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators._kernels import partial_pooling as kernel
-from calibrators.segments import moving
+from calibrators.segments import adjusting
+from calibrators.segments.adjusting import VARIANCES, Cells, adjust
 from calibrators.segments.curves import curve_of
-from calibrators.segments.moving import VARIANCES, Cells, move
 from calibrators.segments.partial_pooling import (
     LEAN,
-    Stretches,
+    BlockRanges,
     cells_within,
     own_maps,
     pool_ranks_within,
@@ -22,13 +22,13 @@ from calibrators.segments.partial_pooling import (
 )
 
 
-def cells_of(rng, groups=30, shift=0.5, stretch=0.3, rows=200):
-    """Groups whose truth is a moved curve."""
+def cells_of(rng, groups=30, shift=0.5, block_range=0.3, rows=200):
+    """Groups whose truth is a adjusted curve."""
     level = np.sort(rng.random(12)) * 0.6 + 0.02
     curve = curve_of(level, np.full(12, 100.0))
     parts = []
     for _ in range(groups):
-        a, d = rng.normal(0, shift), max(rng.normal(0, stretch), -1)
+        a, d = rng.normal(0, shift), max(rng.normal(0, block_range), -1)
         blocks = np.flatnonzero(rng.random(12) < 0.7)
         n = rng.integers(1, rows, blocks.size).astype(float)
         x = curve.logit[blocks] - curve.centre
@@ -86,10 +86,10 @@ def test_the_evidence_is_that_of_its_formula(scale):
 
 def test_shares_change_nothing(monkeypatch):
     cells = cells_of(np.random.default_rng(6), groups=200)
-    expected = move(cells)
+    expected = adjust(cells)
     for share in (7, 64, 100):
-        monkeypatch.setattr(moving, "_SHARE", share)
-        found = move(cells)
+        monkeypatch.setattr(adjusting, "_SHARE", share)
+        found = adjust(cells)
         assert found.variances == expected.variances
         np.testing.assert_allclose(found.shift, expected.shift, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(found.slope, expected.slope, rtol=1e-10, atol=1e-12)
@@ -100,12 +100,12 @@ def test_pieces_change_nothing_at_all(monkeypatch, mean):
     cells = cells_of(np.random.default_rng(6), groups=200)
     starts = np.insert(cells.starts, 5, cells.starts[5])  # one without rows
     cells = cells._replace(starts=starts, centre=np.insert(cells.centre, 5, 0.3))
-    expected = move(cells, mean=mean)
+    expected = adjust(cells, mean=mean)
     assert expected.variances > (0, 0)
     for piece, most in ((1, 500), (5, 64), (1, 3)):
-        monkeypatch.setattr(moving, "_PIECE", piece)
-        monkeypatch.setattr(moving, "_MOST_PIECES", most)
-        found = move(cells, mean=mean)
+        monkeypatch.setattr(adjusting, "_PIECE", piece)
+        monkeypatch.setattr(adjusting, "_MOST_PIECES", most)
+        found = adjust(cells, mean=mean)
         assert found.variances == expected.variances
         np.testing.assert_array_equal(found.shift, expected.shift)
         np.testing.assert_array_equal(found.slope, expected.slope)
@@ -116,18 +116,18 @@ def test_groups_of_one_class_and_without_rows():
     cells.positives[: cells.starts[1]] = 0
     cells.positives[cells.starts[1] : cells.starts[2]] = cells.weight[cells.starts[1] : cells.starts[2]]
     starts = np.append(cells.starts, cells.starts[-1])
-    moved = move(cells._replace(starts=starts, centre=np.append(cells.centre, 0.3)))
-    assert np.isfinite(moved.shift).all()
-    assert (moved.slope >= 0).all()
-    assert moved.shift[-1] == 0
-    assert moved.slope[-1] == 1
+    adjusted = adjust(cells._replace(starts=starts, centre=np.append(cells.centre, 0.3)))
+    assert np.isfinite(adjusted.shift).all()
+    assert (adjusted.slope >= 0).all()
+    assert adjusted.shift[-1] == 0
+    assert adjusted.slope[-1] == 1
 
 
 def test_parts_of_segments_are_those_of_all(monkeypatch):
     """As of those whose cells are not in memory together; the first variances are of every so-many-th segment."""
     cells = cells_of(np.random.default_rng(6), groups=50)
-    monkeypatch.setattr(moving, "_SHARE", 7)
-    some = moving._some(cells, 3)
+    monkeypatch.setattr(adjusting, "_SHARE", 7)
+    some = adjusting._some(cells, 3)
     for i, g in enumerate(range(0, 50, 3)):
         mine, own = slice(*cells.starts[g : g + 2]), slice(*some.starts[i : i + 2])
         for column, found in zip(cells[2:], some[2:], strict=True):
@@ -137,8 +137,8 @@ def test_parts_of_segments_are_those_of_all(monkeypatch):
 
 
 def test_the_chosen_variances_are_those_of_quadrature():
-    cells = cells_of(np.random.default_rng(2), groups=15, shift=0.7, stretch=0.0)
-    moved = move(cells)
+    cells = cells_of(np.random.default_rng(2), groups=15, shift=0.7, block_range=0.0)
+    adjusted = adjust(cells)
 
     def group_evidence(g, a):
         def loss(shift):
@@ -153,8 +153,8 @@ def test_the_chosen_variances_are_those_of_quadrature():
 
     candidates = VARIANCES[1:]
     best = candidates[np.argmax([log_evidence(a) for a in candidates])]
-    assert moved.variances[0] == best
-    assert moved.variances[1] <= 2.0**-6
+    assert adjusted.variances[0] == best
+    assert adjusted.variances[1] <= 2.0**-6
 
 
 def test_segments_that_do_not_differ_are_hardly_moved_and_often_not_at_all():
@@ -167,20 +167,20 @@ def test_segments_that_do_not_differ_are_hardly_moved_and_often_not_at_all():
         curve = curve_of(k.sum(axis=0) / n.sum(axis=0), n.sum(axis=0))
         logits = np.tile(curve.logit, 300)
         cells = Cells(np.arange(0, 3601, 12), np.full(300, curve.centre), logits, n.ravel(), k.ravel())
-        moved = move(cells)
-        assert max(moved.variances) <= 2.0**-9
-        if moved.variances == (0.0, 0.0):
+        adjusted = adjust(cells)
+        assert max(adjusted.variances) <= 2.0**-9
+        if adjusted.variances == (0.0, 0.0):
             exactly += 1
-            assert (moved.shift == 0).all()
-            assert (moved.slope == 1).all()
+            assert (adjusted.shift == 0).all()
+            assert (adjusted.slope == 1).all()
     assert exactly >= 3
 
 
 def test_truth_is_recovered():
     rng = np.random.default_rng(4)
-    moved = move(cells_of(rng, groups=1000, shift=0.5, stretch=0.25, rows=400))
-    assert moved.variances[0] in (0.125, 0.25, 0.5)
-    assert moved.variances[1] in (2.0**-5, 2.0**-4, 2.0**-3)
+    adjusted = adjust(cells_of(rng, groups=1000, shift=0.5, block_range=0.25, rows=400))
+    assert adjusted.variances[0] in (0.125, 0.25, 0.5)
+    assert adjusted.variances[1] in (2.0**-5, 2.0**-4, 2.0**-3)
 
 
 def own_map(score, w, y, prior, lean=LEAN):
@@ -210,7 +210,7 @@ def test_own_maps(seed, m, lean):
 
 
 def test_cells_are_all_that_an_own_map_needs():
-    """Plain pooling within stretches of a constant prior first changes nothing."""
+    """Plain pooling within block ranges of a constant prior first changes nothing."""
     rng = np.random.default_rng(5)
     m = 400
     w = rng.integers(1, 5, m).astype(float)
@@ -256,14 +256,14 @@ def test_rows_by_ranks_are_pooled_as_their_points(seed, sizes, ranks, share):
     starts = np.append(0, np.cumsum(sizes))
     groups = [np.sort(2 * rng.integers(0, ranks, size) + rng.integers(0, 2, size)) for size in sizes]
     rows = np.concatenate(groups).astype(np.uint32)
-    # Two parents' stretches, each from the first rank on.
+    # Two parents' block ranges, each from the first rank on.
     edges = [np.append(0, np.flatnonzero(rng.random(ranks - 1) < share) + 1) for _ in range(2)]
     edge_starts = np.array([0, edges[0].size, edges[0].size + edges[1].size])
     parent = rng.integers(0, 2, len(sizes)).astype(np.int32)
     pooled = rng.random(len(sizes)) < 0.5
-    stretches = Stretches(np.concatenate(edges).astype(np.int32), edge_starts)
+    block_ranges = BlockRanges(np.concatenate(edges).astype(np.int32), edge_starts)
     distinct = np.sort(rng.normal(size=ranks + 1))
-    found, first, found_sizes = pool_ranks_within(rows, starts, distinct, stretches, parent, pooled)
+    found, first, found_sizes = pool_ranks_within(rows, starts, distinct, block_ranges, parent, pooled)
 
     points = [np.unique(group >> 1, return_counts=True) for group in groups]
     score = np.concatenate([rank for rank, _ in points]).astype(np.float64)
@@ -278,7 +278,7 @@ def test_rows_by_ranks_are_pooled_as_their_points(seed, sizes, ranks, share):
     items = (score, score, weight, zero, positives, zero)
     own = np.append(0, np.cumsum([rank.size for rank, _ in points]))
     expected = pool_within(
-        items, own, Stretches(stretches.edges.astype(np.float64), edge_starts), parent, pooled
+        items, own, BlockRanges(block_ranges.edges.astype(np.float64), edge_starts), parent, pooled
     )
     np.testing.assert_array_equal(found_sizes, expected.sizes)
     np.testing.assert_array_equal(first, expected.first)
@@ -298,7 +298,7 @@ def test_cells_of_parts_are_what_isotonic_regression_of_each_stretch_says(seed, 
     rng = np.random.default_rng(seed)
     places = 30  # distinct scores of a part
     edges = [np.append(0.0, np.flatnonzero(rng.random(parts * places - 1) < share) + 1.0) for _ in range(2)]
-    stretches = Stretches(np.concatenate(edges), np.cumsum([0, *(own.size for own in edges)]))
+    block_ranges = BlockRanges(np.concatenate(edges), np.cumsum([0, *(own.size for own in edges)]))
     parent, pooled = rng.integers(0, 2, groups).astype(np.int32), rng.random(groups) < 0.6
     counts = rng.integers(0, 8, (parts, groups))
     items = []
@@ -310,19 +310,19 @@ def test_cells_of_parts_are_what_isotonic_regression_of_each_stretch_says(seed, 
     starts = np.concatenate([[0], np.cumsum(counts)])[
         np.arange(parts)[:, np.newaxis] * groups + np.arange(groups + 1)
     ]
-    found = cells_within(np.concatenate(items), starts, stretches, parent, pooled)
+    found = cells_within(np.concatenate(items), starts, block_ranges, parent, pooled)
 
     cell = item = counted = 0
     for g in range(groups):
         own = np.concatenate([items[part * groups + g] for part in range(parts)])
-        of = stretches.starts[parent[g]]
-        stretch = of + np.searchsorted(edges[parent[g]], own[:, 0], side="right") - 1
-        distinct = np.unique(stretch)
+        of = block_ranges.starts[parent[g]]
+        block_range = of + np.searchsorted(edges[parent[g]], own[:, 0], side="right") - 1
+        distinct = np.unique(block_range)
         assert found.sizes[g] == distinct.size
         items_before = item
         for which in distinct:
-            score, _, weight, positives = own[stretch == which].T
-            assert found.stretch[cell] == which
+            score, _, weight, positives = own[block_range == which].T
+            assert found.block_range[cell] == which
             assert found.first[cell] == score[0]
             assert found.weight[cell] == weight.sum()
             assert found.positives[cell] == positives.sum()
@@ -340,4 +340,4 @@ def test_cells_of_parts_are_what_isotonic_regression_of_each_stretch_says(seed, 
             np.testing.assert_array_equal(hits, np.add.reduceat(positives, begin))
             item += begin.size
         assert found.item_sizes[g] == item - items_before
-    assert (cell, counted, item) == (found.stretch.size, found.counts.size, found.items.shape[1])
+    assert (cell, counted, item) == (found.block_range.size, found.counts.size, found.items.shape[1])

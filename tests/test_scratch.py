@@ -17,8 +17,8 @@ from logcal.errors import ConfigError, TemporaryError
 from pipeline.files import folders, turns
 from pipeline.files.blobs import Blob, Receipts, fetch, read_blob, receipts_in, write_blob
 from pipeline.files.folders import Folder, check_free, check_writable, remove, size
+from pipeline.files.locks import hold, make, remove_dead
 from pipeline.files.scratch import check_space, scratch_folder
-from pipeline.files.turns import hold, make, remove_dead
 
 
 def test_scratch_is_made_where_it_is_wanted_and_removed_after(tmp_path):

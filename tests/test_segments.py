@@ -34,8 +34,8 @@ from logcal.segment_index import _Texts
 from logcal.table import Table
 from pipeline import schema
 from pipeline.evaluate import segment_numbers
-from pipeline.evaluate.judgement import beyond_chance
 from pipeline.evaluate.segment_evaluation import Measuring, evaluate_segments
+from pipeline.evaluate.significance import beyond_chance
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import Recipe, make_calibrator
 from pipeline.fit.segment_fit import fit_segments
@@ -44,7 +44,7 @@ from pipeline.log.log_files import open_parquet
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import buckets, packed, run_files
 from pipeline.sort.score_table import SortedRows, SortPlan
-from pipeline.sort.segment_visits import pack
+from pipeline.sort.segment_tasks import pack
 from pipeline.sort.source import Source
 from pipeline.table.lookup_table import Predictor, read_segmented_lookup, segmented_files
 from pipeline.table.segment_maps import SegmentRules
@@ -166,9 +166,9 @@ def assert_equal(found, expected):
                     assert size == 0
             elif isinstance(expected[key], Line):
                 assert (size, reason) == (0, None)
-                moves = level.moves
-                assert (moves.of[i], moves.shift[i], moves.slope[i]) == expected[key]
-                assert moves.fitted_level[i] == level.level
+                adjustments = level.adjustments
+                assert (adjustments.of[i], adjustments.shift[i], adjustments.slope[i]) == expected[key]
+                assert adjustments.fitted_level[i] == level.level
             else:
                 assert reason is None
                 for column, name in zip(columns, NAMES, strict=True):
@@ -1022,10 +1022,10 @@ def test_sigmoids_are_two_numbers_a_segment(tmp_path, method, score, of):
         assert np.isnan(application.predict(np.array([np.nan]), {"model": 0})).all()
         ends = application.predict(np.array([-np.inf, np.inf, -1e300, 1e300]), {"model": 0})
         assert ((ends >= 0) & (ends <= 1)).all()
-        moves = read.moves.of
-        assert sorted(moves.tolist()) == [0] * (moves.size - (3 if monotone == "allow" else 2)) + [of] * (
-            3 if monotone == "allow" else 2
-        )
+        adjustments = read.adjustments.of
+        assert sorted(adjustments.tolist()) == [0] * (
+            adjustments.size - (3 if monotone == "allow" else 2)
+        ) + [of] * (3 if monotone == "allow" else 2)
 
 
 def test_sigmoids_of_far_scores_stay_tables(tmp_path):
@@ -1036,4 +1036,4 @@ def test_sigmoids_of_far_scores_stay_tables(tmp_path):
     )
     found = fit(tmp_path, table, ("model",), False, SegmentRules(10, 2), "platt")
     assert min(found.levels[1].maps.sizes) > 1000
-    assert found.levels[1].moves is None
+    assert found.levels[1].adjustments is None

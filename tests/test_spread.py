@@ -19,7 +19,7 @@ from calibrators.measures.error_bars import ErrorBars
 from calibrators.measures.predictions import run_passes
 from calibrators.measures.spread import Spread, agreement, distances, lines, smooth_ece
 from pipeline.evaluate.certainty import certainty_rows
-from pipeline.evaluate.judgement import observed_over_expected
+from pipeline.evaluate.significance import observed_over_expected
 
 
 def spread_of(p, label, weight=None, cuts=()):

@@ -159,9 +159,9 @@ def test_the_recipe_in_python(place):
     plain = names["calibrate"](scores, names["current"](place.store / "ads"))
     np.testing.assert_array_equal(plain, np.array(expected(place, "ads"), np.float64))
     for table in ("seg", "moved", "platt"):
-        lookup, moves = (names[name](place.store / table) for name in ("current", "moves"))
-        found = names["calibrate_segments"](scores, segments, lookup, ["country", "model_id"], moves)
-        assert bool(moves) == (table != "seg")
+        lookup, adjustments = (names[name](place.store / table) for name in ("current", "moves"))
+        found = names["calibrate_segments"](scores, segments, lookup, ["country", "model_id"], adjustments)
+        assert bool(adjustments) == (table != "seg")
         assert_same(np.where(np.isnan(found), None, found).tolist(), expected(place, table), table)
 
 

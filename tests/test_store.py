@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
-from pipeline.files.turns import hold
+from pipeline.files.locks import hold
 from pipeline.table.store import TableStore
 from tests.manifests import FITTED, WRONG, with_value
 

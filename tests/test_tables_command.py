@@ -27,7 +27,7 @@ def store(place, call):
 def test_a_list_of_versions(store):
     found = tables.list_versions(store, "ads")
     rows = found.summary["versions"]
-    assert [row["standing"] for row in rows] == ["current", "refused", "taken back", "candidate"]
+    assert [row["status"] for row in rows] == ["current", "refused", "taken back", "candidate"]
     assert [row["current"] for row in rows] == [True, False, False, False]
     assert found.summary["since"] == rows[0]["since"] is not None
     assert rows[0]["gate"]["auc"] > 0.7
@@ -53,14 +53,14 @@ def test_a_list_of_tables(store, place, call):
         tables.list_versions("nosuch://x", None)
 
 
-def test_a_version_is_shown_with_its_gate_and_its_standing(store):
+def test_a_version_is_shown_with_its_gate_and_its_status(store):
     found = tables.show(store, "ads", "000002")
-    assert found.summary["standing"] == "refused"
+    assert found.summary["status"] == "refused"
     text = "\n".join(found.lines)
-    assert "standing: refused" in text
+    assert "status: refused" in text
     assert "refused: gate.min_rows: expected at least 3,000 rows, found 2,000" in text
     assert "gate, auc: 0." in text
-    assert "standing: current since 20" in "\n".join(tables.show(store, "ads", None).lines)
+    assert "status: current since 20" in "\n".join(tables.show(store, "ads", None).lines)
 
 
 def test_old_versions_are_removed_but_not_the_current_one_nor_its_predecessor(store, place, call):

@@ -1,6 +1,6 @@
 """Log-odds and back, the same to the last bit on every machine: logit p = log p - log(1 - p), and lines through it.
 
-Built from additions, multiplications and divisions; `logcal.moved` does the same without compiled code.
+Built from additions, multiplications and divisions; `logcal.adjustments` does the same without compiled code.
 """
 
 import math

@@ -22,7 +22,7 @@ _FEW = 16  # numbers that take longer several at a time
 def pool_within(
     first, last, weight, weight_low, positives, positives_low, starts, parent, edges, edge_starts, pooled
 ):
-    """Join the items of groups within stretches of scores, group by group.
+    """Join the items of groups within block ranges of scores, group by group.
 
     Parameters
     ----------
@@ -30,22 +30,22 @@ def pool_within(
         Points, or what this has made of them, group after group, ascending in each; none reaches over an edge. Sums as
         double-doubles.
     starts : int64 array, shape (groups + 1,)
-    parent : integer array, shape (groups,): whose stretches a group's are
-    edges : float64 array: where the stretches begin, parent after parent, ascending in each
+    parent : integer array, shape (groups,): whose block ranges a group's are
+    edges : float64 array: where the block ranges begin, parent after parent, ascending in each
     edge_starts : int64 array, shape (parents + 1,)
     pooled : bool array, shape (groups,): whether items are pooled as isotonic regression does; otherwise all of a
-        stretch are added up
+        block range are added up
 
     Returns
     -------
-    items : float64 array, shape (6, m), a part of a larger one, as the next is. stretch : int64 array, shape (m,): the
-        place of each among `edges`
+    items : float64 array, shape (6, m), a part of a larger one, as the next is
+    block_range : int64 array, shape (m,): the place of each among `edges`
     sizes : int64 array, shape (groups,)
     """
     groups = starts.size - 1
     sizes = np.zeros(groups, np.int64)
     out = np.empty((6, first.size))
-    stretch = np.empty(first.size, np.int64)
+    block_range = np.empty(first.size, np.int64)
     m = 0
     for g in range(groups):
         base = start = m
@@ -58,9 +58,9 @@ def pool_within(
                 start = m
             block = (a, last[i], weight[i], weight_low[i], positives[i], positives_low[i])
             m = add_block(out, start, m, pooled[g], block)
-            stretch[m - 1] = at
+            block_range[m - 1] = at
         sizes[g] = m - base
-    return out[:, :m], stretch[:m], sizes
+    return out[:, :m], block_range[:m], sizes
 
 
 @kernel
@@ -79,7 +79,7 @@ def cells_within(items, starts, parent, edges, edge_starts, pooled):
     Returns
     -------
     sizes : int64 array, shape (groups,): cells of each group
-    stretch : int64 array, shape (cells,): the place of each cell's stretch among `edges`
+    block_range : int64 array, shape (cells,): the place of each cell's block range among `edges`
     cells : float64 array, shape (3, cells): first score, rows and positive rows
     counts : int64 array: items of each cell of pooled groups
     pools : float64 array, shape (4, m): these items' first and last score, rows and positive rows
@@ -88,7 +88,7 @@ def cells_within(items, starts, parent, edges, edge_starts, pooled):
     groups = parent.size
     sizes, pool_sizes = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
     n = items.shape[0]
-    stretch, counts = np.empty(n, np.int64), np.empty(n, np.int64)
+    block_range, counts = np.empty(n, np.int64), np.empty(n, np.int64)
     cells, pools = np.empty((3, n)), np.empty((4, n))
     c = counted = m = 0
     for g in range(groups):
@@ -104,7 +104,7 @@ def cells_within(items, starts, parent, edges, edge_starts, pooled):
                 if beyond or c == first_cell:
                     if beyond:
                         at = _edge_below(edges, at, end, a)
-                    stretch[c] = at
+                    block_range[c] = at
                     cells[0, c], cells[1, c], cells[2, c] = a, w, k
                     c += 1
                     counted += of_pools
@@ -125,7 +125,7 @@ def cells_within(items, starts, parent, edges, edge_starts, pooled):
                     m += 1
                     counts[counted - 1] = m - start
         sizes[g], pool_sizes[g] = c - first_cell, m - first_pool
-    return sizes, stretch[:c], cells[:, :c], counts[:counted], pools[:, :m], pool_sizes
+    return sizes, block_range[:c], cells[:, :c], counts[:counted], pools[:, :m], pool_sizes
 
 
 @kernel
@@ -201,7 +201,7 @@ def pool_ranks_within(rows, starts, distinct, parent, edges, edge_starts, pooled
 
 
 @kernel
-def pool_leaning(weight, positives, prior, starts, share):
+def pool_with_prior(weight, positives, prior, starts, share):
     """Isotonic blocks of groups of points to which a share of a prior curve is added.
 
     Parameters

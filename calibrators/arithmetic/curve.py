@@ -28,7 +28,7 @@ ORDERS = (1, 2)
 SIGMAS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _LINE = 3
 _LINE_SPREADS = np.array([0.5, 0.5, 1.0])
-"""Spreads of stretch, certainty and shift, in units of tau."""
+"""Spreads of span, certainty and shift, in units of tau."""
 
 LOW, HIGH = 1e-300, 1.0 - 2.0**-53
 LEAST = 1e-12

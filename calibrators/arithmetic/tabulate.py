@@ -214,7 +214,7 @@ def _candidates(
 def _needed(x: Array, y: Array, max_error: float) -> Array:
     """Choose the knots of a polyline to keep, so that the others lie within the largest error.
 
-    Ramer (1972), Douglas and Peucker (1973): the knot farthest from a stretch's chord divides the stretch.
+    Ramer (1972), Douglas and Peucker (1973): the knot farthest from a span's chord divides the span.
     """
     n = x.size
     kept = np.zeros(n, bool)
@@ -223,18 +223,18 @@ def _needed(x: Array, y: Array, max_error: float) -> Array:
     open_ = np.arange(n)
     while open_.size:
         at = np.flatnonzero(kept)
-        stretch = np.searchsorted(at, open_, side="right") - 1
-        stretch = np.minimum(stretch, at.size - 2)
-        a, b = at[stretch], at[stretch + 1]
+        span = np.searchsorted(at, open_, side="right") - 1
+        span = np.minimum(span, at.size - 2)
+        a, b = at[span], at[span + 1]
         with np.errstate(over="ignore", invalid="ignore"):
             part = (x[open_] / 2 - x[a] / 2) / (x[b] / 2 - x[a] / 2)
         miss = np.abs(y[a] + part * (y[b] - y[a]) - y[open_]) / allowed[open_]
-        starts = np.flatnonzero(np.diff(stretch, prepend=-1))
+        starts = np.flatnonzero(np.diff(span, prepend=-1))
         worst = np.maximum.reduceat(miss, starts)
         wide = np.repeat(worst > 1, np.diff(np.append(starts, open_.size)))
         farthest = np.flatnonzero(miss == np.repeat(worst, np.diff(np.append(starts, open_.size))))
         farthest = farthest[wide[farthest]]
-        farthest = farthest[np.append(True, np.diff(stretch[farthest]) > 0)[: farthest.size]]
+        farthest = farthest[np.append(True, np.diff(span[farthest]) > 0)[: farthest.size]]
         kept[open_[farthest]] = True
         open_ = open_[wide]
     return kept

@@ -24,7 +24,7 @@ from calibrators.arithmetic.pooling import check_ends, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.arithmetic.tabulate import check_max_error, tabulated_curve
 from calibrators.measures.predictions import side_by_side
-from calibrators.methods.base import Calibrator, MapStretches
+from calibrators.methods.base import Calibrator, MapBlockRanges
 from calibrators.methods.folded import FoldedPoints
 from calibrators.methods.shrinking import floor_of, shrunk, shrunk_map
 
@@ -186,12 +186,12 @@ class Auto(Calibrator):
         return self.candidates is None
 
     def under_segments(self) -> Calibrator:
-        """One that pools isotonic blocks besides, so that `stretches` are these."""
+        """One that pools isotonic blocks besides, so that `block_ranges` are these."""
         made = copy.copy(self)
         made._with_blocks = True
         return made
 
-    def stretches(self) -> MapStretches:
+    def block_ranges(self) -> MapBlockRanges:
         """The blocks of isotonic regression, in which observations speak for one level, and the map's mean in each."""
         fine, blocks = self._fine, self._blocks
         edges = np.append(-np.inf, blocks.first[1:])
@@ -204,7 +204,7 @@ class Auto(Calibrator):
         weight = np.bincount(block, fine.weight, edges.size)
         some = weight > 0
         level[some] = np.bincount(block, fine.weight * of_cell, edges.size)[some] / weight[some]
-        return MapStretches(edges, np.maximum.accumulate(level), blocks.weight)
+        return MapBlockRanges(edges, np.maximum.accumulate(level), blocks.weight)
 
     def check_parameters(self) -> None:
         """Raise ValueError if a candidate is unknown, repeated or missing, or a number out of range."""

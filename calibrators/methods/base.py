@@ -36,8 +36,8 @@ class Line(NamedTuple):
     slope: float
 
 
-class MapStretches(NamedTuple):
-    """Neighbouring stretches of scores within which a fitted map is constant, or is taken to be.
+class MapBlockRanges(NamedTuple):
+    """Neighbouring block ranges of scores within which a fitted map is constant, or is taken to be.
 
     edges : float64 array, ascending: where each begins. level : float64 array, in [0, 1], ascending: the map's mean in
     each, of the observations, before `sampling_rate`. weight : float64 array, > 0: of the observations in each
@@ -264,14 +264,14 @@ class Calibrator(Parameters, ABC):
 
     @property
     def can_be_leaned_on(self) -> bool:
-        """True if segments' maps can be pooled with this one, so that `stretches` says where it is all but constant."""
+        """True if segments' maps can be pooled with this one; `block_ranges` says where it is all but constant."""
         return False
 
     def under_segments(self) -> Calibrator:
         """The calibrator of all rows where segments' maps lean on its map: itself, as a rule."""
         return self
 
-    def stretches(self) -> MapStretches:
+    def block_ranges(self) -> MapBlockRanges:
         """Parent curve of the segments' maps, once it is fitted."""
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ from calibrators.arithmetic.cumulative import (
 from calibrators.arithmetic.passes import Blocks, Pass, Passes, Points
 from calibrators.arithmetic.pooling import check_ends, pool_blocks, pool_ends, pool_points, pooling_pass
 from calibrators.arithmetic.sampling import odds_divided
-from calibrators.methods.base import Calibrator, MapStretches
+from calibrators.methods.base import Calibrator, MapBlockRanges
 
 
 class Isotonic(Calibrator):
@@ -85,14 +85,14 @@ class Isotonic(Calibrator):
         """Unless `strict`, where the map is constant nowhere."""
         return type(self) is Isotonic and not self.strict
 
-    def stretches(self) -> MapStretches:
+    def block_ranges(self) -> MapBlockRanges:
         """Its blocks."""
         whole = self.calibration_map_
         rows = np.flatnonzero(whole.weight > 0)
         level = whole.prob_lo[rows]
         if self.sampling_rate != 1.0:
             level = np.asarray(odds_divided(level, 1.0 / self.sampling_rate))
-        return MapStretches(whole.score_lo[rows], level, whole.weight[rows])
+        return MapBlockRanges(whole.score_lo[rows], level, whole.weight[rows])
 
     def check_parameters(self) -> None:
         """Raise ValueError if `strict` is not a bool, or `ends` not a finite number >= 0."""

@@ -12,8 +12,8 @@ from calibrators.arithmetic.curve import cosines
 from calibrators.arithmetic.log_odds import exp_of_negative, log_of, logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.processors import processors
+from calibrators.segments.adjusting import Adjusted, CellParts, Integers
 from calibrators.segments.curves import LEAST
-from calibrators.segments.moving import CellParts, Integers, Moved
 
 TERMS = 8
 SIGMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -40,15 +40,15 @@ class Bends(NamedTuple):
     theta: Array
 
 
-def bend(cells: CellParts, moved: Moved, own: npt.NDArray[np.bool_]) -> Bends:
-    """Estimate how segments with maps of their own bend: moved log-odds + sum of h_j cos(pi j u).
+def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_]) -> Bends:
+    """Estimate how segments with maps of their own bend: adjusted log-odds + sum of h_j cos(pi j u).
 
-    h_j ~ N(0, (s / j)^2); u is the share of the segment's information, w p (1 - p) by the moved map, that lies below.
+    h_j ~ N(0, (s / j)^2); u is the share of the segment's information, w p (1 - p) by the adjusted map, below.
     Of the candidates for s the one with the most evidence, by Laplace's approximation, summed over segments.
 
     Parameters
     ----------
-    cells, moved : of the segments of a level, and how they move their parents' maps
+    cells, adjusted : of the segments of a level, and how they move their parents' maps
     own : bool array, shape (segments,)
 
     Notes
@@ -57,14 +57,16 @@ def bend(cells: CellParts, moved: Moved, own: npt.NDArray[np.bool_]) -> Bends:
     """
     asked, chosen = np.zeros(own.size, np.bool_), np.flatnonzero(own)
     asked[chosen[:: max(1, -(-chosen.size // _ASKED))]] = True
-    evidence = np.array([_modes(cells, moved, asked, sigma)[1].sum() for sigma in SIGMAS])
+    evidence = np.array([_modes(cells, adjusted, asked, sigma)[1].sum() for sigma in SIGMAS])
     best = int(np.argmax(evidence))
     if not evidence[best] > 0:
         return Bends(0.0, np.zeros((chosen.size, TERMS)))
-    return Bends(SIGMAS[best], _modes(cells, moved, own, SIGMAS[best])[0])
+    return Bends(SIGMAS[best], _modes(cells, adjusted, own, SIGMAS[best])[0])
 
 
-def _modes(cells: CellParts, moved: Moved, own: npt.NDArray[np.bool_], sigma: float) -> tuple[Array, Array]:
+def _modes(
+    cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_], sigma: float
+) -> tuple[Array, Array]:
     """Find the most likely coefficients of segments, and the gain of their evidence over that of none."""
 
     def of_piece(start: int) -> tuple[Array, Array]:
@@ -75,7 +77,8 @@ def _modes(cells: CellParts, moved: Moved, own: npt.NDArray[np.bool_], sigma: fl
         part = cells.part(start, stop)
         sizes = np.diff(part.starts)
         eta = (
-            np.repeat(moved.shift[start:stop], sizes) + np.repeat(moved.slope[start:stop], sizes) * part.logit
+            np.repeat(adjusted.shift[start:stop], sizes)
+            + np.repeat(adjusted.slope[start:stop], sizes) * part.logit
         )
         kept = np.repeat(mine, sizes)
         found = _Newton(eta[kept], part.weight[kept], part.positives[kept], sizes[mine], sigma)
@@ -177,6 +180,6 @@ def _solved(factor: Array, gradient: Array) -> Array:
 
 
 def bent(eta: Array, weight: Array, sizes: Integers, theta: Array) -> Array:
-    """Log-odds of segments' cells, bent. eta : by moved maps. sizes : of each segment. theta : see `Bends`."""
+    """Log-odds of segments' cells, bent. eta : by adjusted maps. sizes : of each segment. theta : see `Bends`."""
     terms = _table(eta, weight, sizes)[:, 1 : TERMS + 1]
     return np.asarray(np.clip(eta + (terms * np.repeat(theta, sizes, axis=0)).sum(axis=1), -_MOST, _MOST))

@@ -38,7 +38,7 @@ def logit_of(p: Array, q: Array) -> Array:
 
 
 def curve_of(level: npt.ArrayLike, weight: npt.ArrayLike) -> Curve:
-    """A map's curve: what is moved.
+    """A map's curve: what is adjusted.
 
     Parameters
     ----------

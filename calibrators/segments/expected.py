@@ -68,7 +68,7 @@ def excess(derivatives: Array, pair: tuple[float, float]) -> Array:
 
 
 def seen_from(theta: Array, derivatives: Array, further: float) -> tuple[Array, Array]:
-    """Shifts, stretches and the likelihood's derivatives, where x is counted from a place so much further."""
+    """Shifts, block ranges and the likelihood's derivatives, where x is counted from a place so much further."""
     if further == 0:
         return theta, derivatives
     a, d = theta.T

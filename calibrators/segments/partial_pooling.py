@@ -1,7 +1,7 @@
 """Partial pooling: segments' rows in the block ranges of their parents' maps, and maps of their own.
 
-Moving a parent's map (`calibrators.segments.moving`) and leaning on it see a segment only through its counts in
-stretches within which that map is constant.
+Moving a parent's map (`calibrators.segments.adjusting`) and leaning on it see a segment only through its counts in
+block ranges within which that map is constant.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from calibrators.arithmetic.passes import Array
 Integers = npt.NDArray[np.int64]
 
 LEAN = 300.0
-"""M: the information, sum of w p (1 - p), that a moved map made of blocks counts for in a segment's own map."""
+"""M: the information, sum of w p (1 - p), that an adjusted map made of blocks counts for in a segment's own map."""
 
 
-class WithinStretches(NamedTuple):
-    """Items of groups that lie within the stretches of their parents' maps, group after group, ascending in each.
+class WithinBlockRanges(NamedTuple):
+    """Items of groups that lie within the block ranges of their parents' maps, group after group, ascending in each.
 
     Attributes
     ----------
     first, last : float64 arrays, shape (items,): the scores that each reaches from and to
     weight, weight_low, positives, positives_low : float64 arrays, shape (items,): sums as double-doubles
-    stretch : int64 array, shape (items,): the place of each one's stretch among all parents'
+    block_range : int64 array, shape (items,): the place of each one's block range among all parents'
     sizes : int64 array, shape (groups,)
     """
 
@@ -38,11 +38,11 @@ class WithinStretches(NamedTuple):
     weight_low: Array
     positives: Array
     positives_low: Array
-    stretch: Integers
+    block_range: Integers
     sizes: Integers
 
 
-class Stretches(NamedTuple):
+class BlockRanges(NamedTuple):
     """Starts of the block ranges of some maps.
 
     edges : float64 array of scores, or int32 array of ranks, map after map, ascending in each.
@@ -56,29 +56,29 @@ class Stretches(NamedTuple):
 def pool_within(
     items: Sequence[Array],
     starts: Integers,
-    stretches: Stretches,
+    block_ranges: BlockRanges,
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
-) -> WithinStretches:
-    """Join what groups have within the stretches of their parents' maps: all that moving and own maps need.
+) -> WithinBlockRanges:
+    """Join what groups have within the block ranges of their parents' maps: all that moving and own maps need.
 
     It is associative: parts that are joined first, and then together, give the same.
 
     Parameters
     ----------
-    items : the first six columns of `WithinStretches`; of points, or of what this has made of parts
-    starts : int64 array, shape (groups + 1,): where each group's begin. None lies in two stretches.
-    parent : shape (groups,): whose stretches they are
-    pooled : shape (groups,): whether isotonic regression pools them, for an own map; otherwise a stretch is one item
+    items : the first six columns of `WithinBlockRanges`; of points, or of what this has made of parts
+    starts : int64 array, shape (groups + 1,): where each group's begin. None lies in two block ranges.
+    parent : shape (groups,): whose block ranges they are
+    pooled : shape (groups,): whether isotonic regression pools them, for an own map; else a block range is one item
 
     Notes
     -----
-    O(items log stretches) at most, O(items) where most follow each other in a stretch.
+    O(items log block ranges) at most, O(items) where most follow each other in a block range.
     """
-    found, stretch, sizes = kernel.pool_within(*items, starts, parent, *stretches, pooled)
+    found, block_range, sizes = kernel.pool_within(*items, starts, parent, *block_ranges, pooled)
     first, last, weight, weight_low, positives, positives_low = _alone(found, items[0].size)
-    stretch = _alone(stretch, items[0].size)
-    return WithinStretches(first, last, weight, weight_low, positives, positives_low, stretch, sizes)
+    block_range = _alone(block_range, items[0].size)
+    return WithinBlockRanges(first, last, weight, weight_low, positives, positives_low, block_range, sizes)
 
 
 class CountedCells(NamedTuple):
@@ -87,15 +87,15 @@ class CountedCells(NamedTuple):
     Attributes
     ----------
     sizes : int64 array, shape (groups,): cells of each group
-    stretch : int64 array, shape (cells,): the place of each one's stretch among all parents'
+    block_range : int64 array, shape (cells,): the place of each one's block range among all parents'
     first, weight, positives : float64 arrays, shape (cells,): the first score; rows, and those with label 1
     counts : int64 array: of each cell of the pooled groups, how many items it has
-    items : float64 array, shape (4, items): of pooled groups, see `WithinStretches`: first, last, weight, positives
+    items : float64 array, shape (4, items): of pooled groups, see `WithinBlockRanges`: first, last, weight, positives
     item_sizes : int64 array, shape (groups,): items of each group, 0 where it is not pooled
     """
 
     sizes: Integers
-    stretch: Integers
+    block_range: Integers
     first: Array
     weight: Array
     positives: Array
@@ -107,7 +107,7 @@ class CountedCells(NamedTuple):
 def cells_within(
     items: Array,
     starts: Integers,
-    stretches: Stretches,
+    block_ranges: BlockRanges,
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
 ) -> CountedCells:
@@ -117,20 +117,20 @@ def cells_within(
     ----------
     items : float64 array, shape (n, 4): first and last score, rows and positive rows; of a part, group after group
     starts : int64 array, shape (parts, groups + 1): where each group's begin in a part, which lies above the one before
-    stretches, parent, pooled : see `pool_within`
+    block_ranges, parent, pooled : see `pool_within`
     """
-    sizes, stretch, cells, counts, pools, pool_sizes = kernel.cells_within(
-        items, starts, parent, *stretches, pooled
+    sizes, block_range, cells, counts, pools, pool_sizes = kernel.cells_within(
+        items, starts, parent, *block_ranges, pooled
     )
     first, weight, positives = cells
-    return CountedCells(sizes, stretch, first, weight, positives, counts, pools, pool_sizes)
+    return CountedCells(sizes, block_range, first, weight, positives, counts, pools, pool_sizes)
 
 
 def pool_ranks_within(
     rows: npt.NDArray[np.uint32],
     starts: Integers,
     distinct: Array,
-    stretches: Stretches,
+    block_ranges: BlockRanges,
     parent: npt.NDArray[np.integer[Any]],
     pooled: npt.NDArray[np.bool_],
 ) -> tuple[Array, npt.NDArray[np.int32], Integers]:
@@ -148,7 +148,7 @@ def pool_ranks_within(
     ranks : int32 array, shape (items,): of the first scores. sizes : int64 array, shape (groups,)
     """
     found: tuple[Array, npt.NDArray[np.int32], Integers]
-    found = kernel.pool_ranks_within(rows, starts, distinct, parent, *stretches, pooled)
+    found = kernel.pool_ranks_within(rows, starts, distinct, parent, *block_ranges, pooled)
     return found
 
 
@@ -203,7 +203,7 @@ def own_maps(
     information = np.add.reduceat(weight * prior * (1.0 - prior), starts[:-1])
     share = lean / information if lean else np.zeros(information.size)
     # Pooled by their places instead of their scores, so that it is known which are in a block.
-    blocks, left = kernel.pool_leaning(weight, positives, prior, starts, share)
+    blocks, left = kernel.pool_with_prior(weight, positives, prior, starts, share)
     begin, end = blocks[0].astype(np.int64), blocks[1].astype(np.int64)
     return OwnMaps(
         first[begin],

@@ -30,8 +30,8 @@ KeyPath = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Origin of a value: the file or option, and its spelling."""
+class Provenance:
+    """Provenance of a value: the file or option, and its spelling."""
 
     place: str
     """A file and line, or the --set itself."""
@@ -41,17 +41,17 @@ class Origin:
 
 @dataclass
 class Values:
-    """Configuration values as nested dictionaries, with the origin of every key."""
+    """Configuration values as nested dictionaries, with the provenance of every key."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[KeyPath, Origin] = field(default_factory=dict)
+    provenances: dict[KeyPath, Provenance] = field(default_factory=dict)
 
-    def origin(self, path: Sequence[str | int]) -> Origin | None:
-        """Return the origin of a key, or of the nearest key above it."""
+    def provenance(self, path: Sequence[str | int]) -> Provenance | None:
+        """Return the provenance of a key, or of the nearest key above it."""
         names = tuple(str(part) for part in path)
         while names:
-            if names in self.origins:
-                return self.origins[names]
+            if names in self.provenances:
+                return self.provenances[names]
             names = names[:-1]
         return None
 
@@ -65,9 +65,9 @@ class Values:
     def overlay(self, other: Values) -> None:
         """Take over the other's keys: maps are merged, an empty section changes nothing."""
         _merge(self.values, other.values)
-        self.origins.update(other.origins)
+        self.provenances.update(other.provenances)
 
-    def put(self, path: KeyPath, value: Any, origins: Mapping[KeyPath, Origin]) -> None:
+    def put(self, path: KeyPath, value: Any, provenances: Mapping[KeyPath, Provenance]) -> None:
         """Replace the value at a path, whatever was there."""
         inner = self.values
         for name in path[:-1]:
@@ -75,9 +75,9 @@ class Values:
                 inner[name] = {}
             inner = inner[name]
         inner[path[-1]] = value
-        for known in [p for p in self.origins if p[: len(path)] == path]:
-            del self.origins[known]
-        self.origins.update(origins)
+        for known in [p for p in self.provenances if p[: len(path)] == path]:
+            del self.provenances[known]
+        self.provenances.update(provenances)
 
 
 def read_values(files: Sequence[str | Path], settings: Sequence[str]) -> Values:
@@ -124,7 +124,7 @@ class _Reader:
         self.source = source
         self.lines = lines
         self.problems: list[str] = []
-        self.origins: dict[KeyPath, Origin] = {}
+        self.provenances: dict[KeyPath, Provenance] = {}
 
     def parse(self, text: str, path: KeyPath = ()) -> Any:
         """The value that the text stands for, at a key path. Raises yaml.YAMLError."""
@@ -142,7 +142,7 @@ class _Reader:
         self, node: yaml.Node, path: KeyPath, above: frozenset[int], key: yaml.Node | None = None
     ) -> Any:
         plain = isinstance(node, yaml.ScalarNode) and node.style is None
-        self.origins[path] = Origin(self._place(key or node), node.value if plain else None)
+        self.provenances[path] = Provenance(self._place(key or node), node.value if plain else None)
         if isinstance(node, yaml.MappingNode):
             if id(node) in above:
                 raise yaml.constructor.ConstructorError(
@@ -192,7 +192,7 @@ def _read_file(file: str) -> tuple[Values, list[str]]:
         return Values(), [f"{file}: not valid YAML: {_yaml_problem(error)}"]
     if values is not None and not isinstance(values, dict):
         return Values(), [f"{file}: expected keys with values, found {type(values).__name__} {values!r:.60}"]
-    return Values(values or {}, reader.origins), reader.problems
+    return Values(values or {}, reader.provenances), reader.problems
 
 
 def _put_setting(merged: Values, setting: str) -> list[str]:
@@ -207,9 +207,11 @@ def _put_setting(merged: Values, setting: str) -> list[str]:
     reader = _Reader(f"--set {setting}" if _is_shown(path) else hidden, lines=False)
     try:
         value = reader.parse(text, path)
-        if not all(map(_is_shown, reader.origins)):
+        if not all(map(_is_shown, reader.provenances)):
             reader.source = hidden
-            reader.origins = {key: replace(origin, place=hidden) for key, origin in reader.origins.items()}
+            reader.provenances = {
+                key: replace(provenance, place=hidden) for key, provenance in reader.provenances.items()
+            }
     except (yaml.YAMLError, RecursionError) as error:
         # *.parquet is no YAML, but there is no doubt what it means.
         if re.match(r"\s*[\[{'\"]", text):
@@ -217,7 +219,7 @@ def _put_setting(merged: Values, setting: str) -> list[str]:
         value = text
     if value is None and not reader.problems and text.strip().lower() not in {"", "~", "null"}:
         value = text  # '#name' would be a comment in a file.
-    merged.put(path, value, {path: Origin(reader.source, text.strip()), **reader.origins})
+    merged.put(path, value, {path: Provenance(reader.source, text.strip()), **reader.provenances})
     return reader.problems
 
 
@@ -288,8 +290,12 @@ def load_values(model: type[C], values: Values) -> C:
 def _say_ignored(values: Values, passed: Sequence[str]) -> None:
     """Name the keys of other commands: loudly where they were given to this one by --set, not in a shared file."""
     keys = [path for path in passed if not any(other.startswith(f"{path}.") for other in passed)]
-    origins = {path: values.origin(path.split(".")) for path in keys}
-    given = [path for path, origin in origins.items() if origin and origin.place.startswith("--set")]
+    provenances = {path: values.provenance(path.split(".")) for path in keys}
+    given = [
+        path
+        for path, provenance in provenances.items()
+        if provenance and provenance.place.startswith("--set")
+    ]
     if given:
         log.warning("--set %s: ignored, this command has no such setting", ", ".join(sorted(given)))
     if others := [path for path in keys if path not in given]:
@@ -321,7 +327,7 @@ def _take_aliases(model: type[Section], values: Values) -> None:
     for path, other in getattr(model, "aliases", {}).items():
         # A section that other jobs have may be meant for them alone.
         if values.get(other) is not None and (other[0] in RETIRED or values.get(path) is None):
-            values.put(path, values.get(other), {path: values.origins[other]})
+            values.put(path, values.get(other), {path: values.provenances[other]})
             log.info("%s", _at(other, values, f"this key is called {_dotted(path)} now"))
     for section, keys in RETIRED.items():
         given = values.values.get(section)
@@ -332,9 +338,9 @@ def _take_aliases(model: type[Section], values: Values) -> None:
 def _note_options(model: type[Section], values: Values) -> None:
     """Say of keys in files which are options now that they are."""
     sections = {name: section_of(info.annotation) for name, info in model.model_fields.items()}
-    for path, origin in values.origins.items():
+    for path, provenance in values.provenances.items():
         section = sections.get(path[0]) if path else None
-        if section and len(path) > 1 and path[1] in section.command_options and ", line " in origin.place:
+        if section and len(path) > 1 and path[1] in section.command_options and ", line " in provenance.place:
             log.info("%s", _at(path, values, f"this is the option --{path[1]} now, which stands for the key"))
 
 
@@ -445,14 +451,14 @@ def _describe(detail: ErrorDetails, model: type[Section], values: Values) -> Ite
     elif detail["type"] == "value_error":
         yield _at(path, values, str(detail["ctx"]["error"]))
     else:
-        origin = values.origin(path)
+        provenance = values.provenance(path)
         expected = _expected(detail)
         if not _is_shown(path):
             yield _at(
                 path, values, f"expected {expected}, found something else (values of this key are not shown)"
             )
             return
-        hint = _hint(detail, expected, origin, path)
+        hint = _hint(detail, expected, provenance, path)
         yield _at(path, values, f"expected {expected}, found {_found(detail['input'])}{hint}")
 
 
@@ -461,9 +467,9 @@ def _dotted(path: Sequence[str | int]) -> str:
 
 
 def _at(path: Sequence[str | int], values: Values, text: str) -> str:
-    origin = values.origin(path)
-    exact = origin is not None and tuple(str(p) for p in path) in values.origins
-    where = f" ({origin.place})" if origin is not None and exact else ""
+    provenance = values.provenance(path)
+    exact = provenance is not None and tuple(str(p) for p in path) in values.provenances
+    where = f" ({provenance.place})" if provenance is not None and exact else ""
     return f"{_dotted(path)}{where}: {text}"
 
 
@@ -512,16 +518,18 @@ def _found(value: Any) -> str:
     return f"{type(value).__name__} {value!r:.60}"
 
 
-def _hint(detail: ErrorDetails, expected: str, origin: Origin | None, path: Sequence[str | int]) -> str:
+def _hint(
+    detail: ErrorDetails, expected: str, provenance: Provenance | None, path: Sequence[str | int]
+) -> str:
     """Suggest how to write a value that YAML read as something else."""
-    value, written = detail["input"], origin.written if origin else None
+    value, written = detail["input"], provenance.written if provenance else None
     if detail["type"] == "literal_error" or detail["type"] == "choice":
         choices = re.split(r"\W+", expected)
         close = difflib.get_close_matches(str(value), choices, n=1)
         return f"; did you mean {close[0]}?" if close else ""
     if expected.startswith("text") and isinstance(value, bool | int | float | dt.date) and written:
         quoted = f"""put it in quotes: --set "{_dotted(path)}='{written}'\""""
-        quotes = quoted if origin and origin.place.startswith("--set") else "put it in quotes"
+        quotes = quoted if provenance and provenance.place.startswith("--set") else "put it in quotes"
         if isinstance(value, bool):
             return f"; YAML reads an unquoted {written} as {str(value).lower()}: {quotes}"
         return f"; {quotes}"

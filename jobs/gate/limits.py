@@ -11,8 +11,8 @@ from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.evaluate.evaluation import Evaluation
 from pipeline.evaluate.in_sample import InSample
-from pipeline.evaluate.judgement import failed, required_values
 from pipeline.evaluate.measurement import Against
+from pipeline.evaluate.significance import failed, required_values
 from pipeline.files.output import Output
 from pipeline.score.scored import ScoredLog
 from pipeline.table.lookup_table import Predictor

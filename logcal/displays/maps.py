@@ -29,7 +29,7 @@ class MapDisplay:
     name : str or None
         For the legend.
     blocks : float64 array, shape (blocks, 3), or None
-        From, to and probability of stretches of scores that share one.
+        From, to and probability of ranges of scores that share one.
     band : tuple of two float64 arrays, or None
         The lowest and the highest probability at each corner.
     logit_axes : bool

@@ -64,7 +64,7 @@ class View:
         return np.unique(np.concatenate([more, np.nextafter(edges, -np.inf), edges]))
 
     def blocks(self, calibration_map: CalibrationMap) -> Array:
-        """From, to and level of the stretches in view that share a probability, shape (blocks, 3); none of many."""
+        """From, to and level of the ranges in view that share a probability, shape (blocks, 3); none of many."""
         if len(calibration_map) > EXACT_ROWS:
             return np.empty((0, 3))
         seen = (calibration_map.score_hi > self.low) & (calibration_map.score_lo < self.high)

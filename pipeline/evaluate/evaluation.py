@@ -21,7 +21,7 @@ from calibrators.measures.predictions import (
     run_passes,
     side_by_side,
 )
-from pipeline.evaluate.judgement import UNSURE, judgement_facts, points
+from pipeline.evaluate.significance import UNSURE, points, significance_facts
 from pipeline.files.records import jsonable
 
 Run = Callable[[Pass], Any]
@@ -36,7 +36,7 @@ UNCHANGED = 5e-5
 
 def _certainly(found: Assessment, bars: ErrorBars | None, certainty: Certainty | None) -> dict[str, Any]:
     own = {} if certainty is None else {"certainty": asdict(certainty)}
-    return {"judgement": judgement_facts(found, bars), **own}
+    return {"judgement": significance_facts(found, bars), **own}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: finite numbers, strings, lists and None."""
-        after = judgement_facts(self.after, self.bars_after)
+        after = significance_facts(self.after, self.bars_after)
         found = {
             "rows": self.rows,
             "weight": self.weight,

@@ -22,7 +22,6 @@ from pipeline.evaluate.evaluation import (
     ranking,
 )
 from pipeline.evaluate.figures import AFTER, BEFORE, map_figure
-from pipeline.evaluate.judgement import compared, judge
 from pipeline.evaluate.page import fact_groups, number_text, render_page, share_text
 from pipeline.evaluate.reliability_figures import (
     any_beyond,
@@ -32,6 +31,7 @@ from pipeline.evaluate.reliability_figures import (
     logit_limits,
     reliability_diagram,
 )
+from pipeline.evaluate.significance import compared, judge
 
 TEMPLATE = "report.html.j2"
 

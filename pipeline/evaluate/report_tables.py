@@ -14,8 +14,8 @@ from calibrators.measures.error_bars import ErrorBars
 from logcal.arrow_columns import column_of
 from pipeline import schema
 from pipeline.evaluate.evaluation import MEASURE_FACTS, Change, Evaluation
-from pipeline.evaluate.judgement import excess_error, judge, points
 from pipeline.evaluate.page import MISSING, interval_text, measure_text, number_text, share_text
+from pipeline.evaluate.significance import excess_error, judge, points
 
 
 @dataclass(frozen=True)

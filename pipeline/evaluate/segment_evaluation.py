@@ -20,21 +20,21 @@ from logcal.arrow_columns import as_column, as_numpy, column_of, nullable_column
 from logcal.lookup_table import SegmentedLookup
 from pipeline import schema
 from pipeline.evaluate.evaluation import Evaluation, Sizes, evaluate, side_passes
-from pipeline.evaluate.judgement import beyond_chance, observed_over_expected
-from pipeline.evaluate.segment_numbers import FIELDS, visit_of
+from pipeline.evaluate.segment_numbers import FIELDS, segment_task_of
+from pipeline.evaluate.significance import beyond_chance, observed_over_expected
 from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import Begin, ScoreTable, SortedRows, SortPlan, add_first_pass, answering
 from pipeline.sort.segment_predictions import SegmentedComparison, add_order
 from pipeline.sort.segment_rows import AddedRows, Known, SegmentRows
-from pipeline.sort.segment_visits import (
+from pipeline.sort.segment_tasks import (
     ITEM_BYTES,
     MOST_SEGMENTS,
-    Visit,
-    add_visits,
+    SegmentTask,
+    add_segment_tasks,
     add_works,
-    finish_visits,
+    finish_segment_tasks,
     most_works,
 )
 from pipeline.sort.segments import Level
@@ -94,9 +94,9 @@ class Measuring(NamedTuple):
     sampling_rate: float = 1.0
     known: Known | None = None
 
-    def visit(self, *, weighted: bool, tests: bool) -> Visit[Array]:
+    def segment_task(self, *, weighted: bool, tests: bool) -> SegmentTask[Array]:
         """Segment task before or after calibration."""
-        return visit_of(self.bins, weighted, self.sampling_rate, tests=tests)
+        return segment_task_of(self.bins, weighted, self.sampling_rate, tests=tests)
 
     def weighted(self, rows: SortedRows) -> bool:
         """True if rows have weights, or had them."""
@@ -107,7 +107,7 @@ class _AddedSide(NamedTuple):
     """References to a side's rows, to what came of its segments, and to the answer of the first pass over all rows."""
 
     rows: Any
-    visited: Any
+    results: Any
     answer: Any
 
 
@@ -122,7 +122,7 @@ def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -
     added = SegmentRows.add(graph, rows, names, what.known)
     sizes = Sizes(what.bins, sampling_rate=what.sampling_rate)
     works, before = _add_side(
-        graph, rows, added, what.visit(weighted=weighted, tests=False), partial(_begin, sizes, False)
+        graph, rows, added, what.segment_task(weighted=weighted, tests=False), partial(_begin, sizes, False)
     )
     with graph.named("-again"):
         # Of each segment's points, which are at hand, and not of the log's rows once more.
@@ -130,31 +130,31 @@ def add_sides(graph: Graph, what: Measuring, plans: tuple[SortPlan, SortPlan]) -
         rows = SortedRows(rows.log, again, total)
         added = SegmentRows.add_numbered(graph, rows, names, numbered, weighted=weighted)
         _, after = _add_side(
-            graph, rows, added, what.visit(weighted=weighted, tests=True), partial(_begin, sizes, True)
+            graph, rows, added, what.segment_task(weighted=weighted, tests=True), partial(_begin, sizes, True)
         )
     return [before, after]
 
 
 def _add_side(
-    graph: Graph, rows: SortedRows, added: AddedRows, visit: Visit[Array], begin: Begin
+    graph: Graph, rows: SortedRows, added: AddedRows, segment_task: SegmentTask[Array], begin: Begin
 ) -> tuple[list[Any], Any]:
     """Add to a graph what measures each segment, and all rows; return references to works and to an `_AddedSide`."""
     task_bytes = rows.plan.bucket_bytes
     most = most_works(rows.log.rows, ITEM_BYTES, task_bytes, 1, MOST_SEGMENTS)
     wanted = graph.task("wanted", _everyone, added.rows)
     works = add_works(graph, added.merged, wanted, pooled=False, task_bytes=task_bytes, most=most)
-    visited = add_visits(graph, works, visit, rows.plan.scratch)
+    results = add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
     answer = add_first_pass(graph, added.merged, begin, rows.most_parts)
-    return works, graph.task("side", _AddedSide, added.rows, visited, answer)
+    return works, graph.task("side", _AddedSide, added.rows, results, answer)
 
 
 def _everyone(rows: SegmentRows) -> list[Any]:
     return [np.ones(len(rows.level.keys), np.bool_)]
 
 
-def _side(found: _AddedSide, visit: Visit[Array], executor: Executor) -> Side:
+def _side(found: _AddedSide, segment_task: SegmentTask[Array], executor: Executor) -> Side:
     values = np.empty((len(found.rows.level.keys), len(FIELDS)))
-    [done] = finish_visits(found.visited, 1, executor, visit)
+    [done] = finish_segment_tasks(found.results, 1, executor, segment_task)
     for codes, measured in done:
         values[codes] = measured
     return Side(found.rows, values)
@@ -303,7 +303,7 @@ def finish_sides(
 ) -> SegmentedEvaluation:
     """Carry out the passes that are left. found : what `add_sides` gave."""
     before, after = (
-        _side(one, what.visit(weighted=one.rows.weighted, tests=tests), executor)
+        _side(one, what.segment_task(weighted=one.rows.weighted, tests=tests), executor)
         for one, tests in zip(found, (False, True), strict=True)
     )
     run, run_after = (

@@ -28,9 +28,9 @@ from calibrators.measures.predictions import bin_edges, bins_as_table, measures_
 from calibrators.measures.spread import Spread, lines, mean_distances
 from pipeline import schema
 from pipeline.execution import tasks
-from pipeline.sort.exchange import Slices
 from pipeline.sort.run_files import Integers
-from pipeline.sort.segment_visits import Visit
+from pipeline.sort.segment_tasks import SegmentTask
+from pipeline.sort.shuffle import Slices
 
 ENOUGH = 100
 """Rows of either label from which on a segment has Cox's line, the ICI, and what its losses are made of."""
@@ -45,7 +45,7 @@ _BLOCK, _BLOCK_POINTS = 1024, 1 << 17
 """Segments, and points of them, that are measured at a time: arrays stay in the processor's cache."""
 
 
-def visit_of(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) -> Visit[Array]:
+def segment_task_of(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) -> SegmentTask[Array]:
     """Make the segment task that measures segments: a row of numbers each, in the order of `FIELDS`.
 
     weighted : whether the log has weights. sampling_rate, tests : see `pipeline.evaluate.evaluation.evaluate`
@@ -56,7 +56,7 @@ def visit_of(bins: int, weighted: bool, sampling_rate: float, *, tests: bool) ->
     if sampling_rate != 1.0:
         wanted.append(Wanted(odds=sampling_rate))
     passes = partial(_passes, wanted, bins, tests)
-    return Visit(
+    return SegmentTask(
         partial(_measure_small, wanted, bins, finish), next(passes()), partial(_measure_large, passes, finish)
     )
 

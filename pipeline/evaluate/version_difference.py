@@ -12,8 +12,8 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.displays.drawing import MUTED
 from logcal.displays.view import EXACT_ROWS, View
 from pipeline.evaluate.figures import AFTER, grid, map_figure, render
-from pipeline.evaluate.judgement import UNSURE
 from pipeline.evaluate.page import fact_text, render_page
+from pipeline.evaluate.significance import UNSURE
 from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
 from pipeline.table.published import Version, segments_of

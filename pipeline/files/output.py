@@ -35,8 +35,8 @@ from pipeline.files.folders import (
     sync_folder,
     write_whole,
 )
+from pipeline.files.locks import make, remove_abandoned, remove_dead
 from pipeline.files.secrets import redacted
-from pipeline.files.turns import make, remove_abandoned, remove_dead
 
 MANIFEST = "_logcal.json"
 _UNFINISHED = "_logcal_unfinished.json"

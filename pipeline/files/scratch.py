@@ -20,7 +20,7 @@ from pathlib import Path
 from logcal.errors import ConfigError, TemporaryError
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder, check_free, check_writable, is_url, remove
-from pipeline.files.turns import hold, living, make, remove_dead, taking_turns
+from pipeline.files.locks import hold, living, locking, make, remove_dead
 
 _HEADROOM = 1.1
 _NAME = "logcal-scratch-"
@@ -111,9 +111,9 @@ def _remote_folder(base: Folder) -> Iterator[str]:
     name = f"{_NAME}{uuid.uuid4().hex}"
     with ExitStack() as held:
         try:
-            turn = held.enter_context(taking_turns(base / name))
+            lock = held.enter_context(locking(base / name))
             others = [left for left in base.matching(f"{_NAME}*") if left != name]
-            now = turn.now() if others else None
+            now = lock.now() if others else None
             for left in others:
                 if now is not None and not living(base / left, now):
                     base.remove(left)

@@ -258,7 +258,7 @@ def fit_log(
         else:
             table, result = merge_rows(rows, executor, request)
         if known:
-            table = replace(table, exchanged=known.exchanged)
+            table = replace(table, shuffled=known.shuffled)
         gathered = max(gathered, table.gathered)
         check_table(table)
         calibrator.heaviest = table.heaviest

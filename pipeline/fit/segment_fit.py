@@ -3,7 +3,7 @@
 One read of the log, and one order of its rows by score, serve all rows and each level's segments (see
 `pipeline.sort.segment_merge`). Isotonic regression pools each segment within each range of scores, and then once more
 what that leaves, which is exact; other methods have each segment's points gathered. Thin segments borrow strength (see
-`pipeline.fit.leaning_segments`), or have no map of their own and fall back to the level below: the segment of one
+`pipeline.fit.pooled_segments`), or have no map of their own and fall back to the level below: the segment of one
 column less, then all rows, then the score as it is.
 """
 
@@ -36,30 +36,30 @@ from pipeline.fit.calibration import (
     keep_monotone,
     placed,
 )
-from pipeline.fit.leaning_segments import Numbered, add_leaning
-from pipeline.sort.exchange import Slices
+from pipeline.fit.pooled_segments import Numbered, add_pooled
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, add_merge
-from pipeline.sort.segment_visits import (
+from pipeline.sort.segment_tasks import (
     ITEM_BYTES,
     MOST_POOLED,
     MOST_SEGMENTS,
-    Visit,
-    add_visits,
+    SegmentTask,
+    add_segment_tasks,
     add_works,
     cut_levels,
-    finish_visits,
+    finish_segment_tasks,
     keep_keys,
     most_works,
 )
 from pipeline.sort.segments import Codes, Level, number_segments
+from pipeline.sort.shuffle import Slices
 from pipeline.table.segment_maps import (
     NOT_SUITED,
     ONE_SCORE,
+    Adjustments,
     Fitted,
     LevelFit,
     Maps,
-    Moves,
     SegmentedFit,
 )
 
@@ -68,12 +68,12 @@ class Merged(NamedTuple):
     """Result of the graph of a fit to segments.
 
     first : the score table of all rows, and the result of the first pass
-    visited : what came of the segments: as `add_leaning` or `add_visits`; None where that needs the fit to all rows
+    results : of the segments, as from `add_pooled` or `add_segment_tasks`; None where these need the fit to all rows
     """
 
     first: tuple[ScoreTable, Any]
     numbered: Numbered
-    visited: Any
+    results: Any
 
 
 def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
@@ -86,14 +86,14 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     numbered = graph.task("number", _number, rows.total, rows.plan.scratch, recipe, rows.weighted, keep)
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
     first = add_merge(graph, rows, calibrator.first_pass(), cutting)
-    visited = None
+    results = None
     if recipe.leans:
-        visited = add_leaning(graph, calibrator, first, numbered, rows)
+        results = add_pooled(graph, calibrator, first, numbered, rows)
     elif not calibrator.fitted_for_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
-        visit = _visit(recipe, calibrator.for_segments())
-        visited = _add_visits(graph, visit, first, wanted, rows, recipe)
-    return graph.task("fitted", Merged, first, numbered, visited)
+        segment_task = _visit(recipe, calibrator.for_segments())
+        results = _add_segment_tasks(graph, segment_task, first, wanted, rows, recipe)
+    return graph.task("fitted", Merged, first, numbered, results)
 
 
 def _placed(rows: SortedRows, recipe: Recipe) -> SortedRows:
@@ -101,28 +101,28 @@ def _placed(rows: SortedRows, recipe: Recipe) -> SortedRows:
     return placed(rows._replace(plan=plan), recipe.calibrator(), recipe.interval)
 
 
-def _add_visits(
-    graph: Graph, visit: Visit[Fitted], first: Any, wanted: Any, rows: SortedRows, recipe: Recipe
+def _add_segment_tasks(
+    graph: Graph, segment_task: SegmentTask[Fitted], first: Any, wanted: Any, rows: SortedRows, recipe: Recipe
 ) -> Any:
-    pooled, task_bytes = visit.first is None, rows.plan.bucket_bytes
+    pooled, task_bytes = segment_task.first is None, rows.plan.bucket_bytes
     few = MOST_POOLED if pooled else MOST_SEGMENTS
     each = most_works(rows.log.rows, ITEM_BYTES, task_bytes, recipe.rules.min_rows, few)
     most = each * len(recipe.columns)
     works = add_works(graph, first, wanted, pooled=pooled, task_bytes=task_bytes, most=most)
-    return add_visits(graph, works, visit, rows.plan.scratch)
+    return add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
 
 
-def _visit(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0) -> Visit[Fitted]:
+def _visit(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0) -> SegmentTask[Fitted]:
     """Fit segments in a segment task.
 
     calibrator : for them. heaviest : of the score table; segments that are not cut know it by themselves
     """
     if isinstance(calibrator, Isotonic) and recipe.pooled:
-        return Visit(functools.partial(_fit_pooled, float(calibrator.ends)))
+        return SegmentTask(functools.partial(_fit_pooled, float(calibrator.ends)))
     if recipe.interval == NONE:  # which are those of a map's rows
         calibrator = calibrator.in_lines(falling=recipe.monotone == "allow")
     way = _Way(calibrator, recipe.monotone, recipe.interval)
-    return Visit(
+    return SegmentTask(
         small=functools.partial(_fit_small, way),
         first=calibrator.first_pass(),
         large=functools.partial(_fit_large, way, heaviest),
@@ -175,10 +175,10 @@ def finish_segments(
 
     See `fit_segments`. merged : what `add_segment_fit` gave
     """
-    first, numbered, visited = merged
+    first, numbered, results = merged
     rows, interval = _placed(rows, recipe), recipe.interval
     if recipe.leans:
-        below, variances, fitted = visited
+        below, variances, fitted = results
         check_table(first[0])
         fit = Fit(fitted, first[0], gathered=first[0].gathered)
     else:
@@ -187,16 +187,18 @@ def finish_segments(
     if recipe.leans:
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
-    visit = _visit(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
-    if visited is None:
+    segment_task = _visit(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
+    if results is None:
         graph = Graph()
-        visited = executor.compute(graph, _add_visits(graph, visit, first, numbered.wanted, rows, recipe))
+        results = executor.compute(
+            graph, _add_segment_tasks(graph, segment_task, first, numbered.wanted, rows, recipe)
+        )
     found = numbered.segments.levels
     levels, results, lines = [whole], [], []
     for level, reasons, done in zip(
         found,
         numbered.reasons,
-        finish_visits(visited, len(found), executor, visit),
+        finish_segment_tasks(results, len(found), executor, segment_task),
         strict=True,
     ):
         levels.append(_level_fit(level, done, list(reasons), interval))
@@ -280,7 +282,7 @@ def _say_as_moves(levels: list[LevelFit], lines: list[list[Line | None]], of: li
 
     of : of each level, the segments of the most columns by their segment of that level
     """
-    above = Moves(np.zeros(1, np.int32), np.zeros(1), np.ones(1), *_HELD, np.zeros(1, np.int8))
+    above = Adjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), *_HELD, np.zeros(1, np.int8))
     places = np.zeros_like(of[0])
     for level, own, own_places in zip(levels[1:], lines, of, strict=True):
         parent = np.zeros(len(own), np.int64)
@@ -293,7 +295,7 @@ def _say_as_moves(levels: list[LevelFit], lines: list[list[Line | None]], of: li
                 kind[i], shift[i], slope[i] = line or (0, 0.0, 1.0)
                 fitted[i] = level.level
         low, high = (np.full(len(own), end[0]) for end in _HELD)
-        level.moves = above = Moves(fitted, shift, slope, low, high, kind)
+        level.adjustments = above = Adjustments(fitted, shift, slope, low, high, kind)
         places = own_places
 
 

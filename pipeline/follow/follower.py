@@ -18,7 +18,7 @@ from pipeline.execution import Executor
 from pipeline.follow import batch as tasks
 from pipeline.follow.arrivals import Change, Limits, compare, cut, list_sources, old_partitions
 from pipeline.follow.batch import CHANGED, GONE, SCORED, UNREADABLE, Outcome, Places
-from pipeline.follow.ledger import Batch, Done, Holder, Known, Ledger, Source
+from pipeline.follow.ledger import Batch, Done, Known, LeaseOwner, Ledger, Source
 from pipeline.score.scored_file import Scoring
 
 log = logging.getLogger("logcal")
@@ -102,7 +102,7 @@ class Follower:
     scoring : from a version's name to how files are scored with it
     current : the name of the table's current version; None where there is none yet
     executor : where tasks run
-    holder : the right to write
+    lease_owner : the right to write
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Follower:
         scoring: Callable[[str], Scoring],
         current: Callable[[], str | None],
         executor: Executor,
-        holder: Holder,
+        lease_owner: LeaseOwner,
     ) -> None:
         self.places = places
         self.ledger = ledger
@@ -125,7 +125,7 @@ class Follower:
         self.scoring = scoring
         self.current = current
         self.executor = executor
-        self.holder = holder
+        self.lease_owner = lease_owner
         self.pending = 0
         self._listed_whole: float | None = None
         self._retry: dict[str, tuple[Source, float, float]] = {}
@@ -210,7 +210,7 @@ class Follower:
             return None
         started = time.monotonic()
         files = cut(change.new, self.rules.limits)
-        self.holder.check()
+        self.lease_owner.check()
         batch = self.ledger.plan(version, files, gone)
         if batch is None:
             raise TemporaryError(
@@ -226,7 +226,7 @@ class Follower:
             work = [(files, self.places, scoring) for files in tasks.tasks_of(batch.files)]
             for found in self.executor.run("score", tasks.score_arrivals, work):
                 outcomes += found
-        self.holder.check()
+        self.lease_owner.check()
         gone = [outcome.source.name for outcome in outcomes if outcome.kind == GONE]
         for name in (*batch.removed, *(name for name in gone if name not in self.ledger.files)):
             # What is gone may have been scored by a follower that died before it could say so.
@@ -311,7 +311,7 @@ class Follower:
             )
 
     def _note(self, done: Done) -> None:
-        self.holder.check()
+        self.lease_owner.check()
         if not self.ledger.note(done):
             raise TemporaryError(f"{self.ledger.root}: another follower writes to it: run again")
 

@@ -34,7 +34,7 @@ from urllib.parse import quote, unquote
 from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.storage import open_filesystem, parse_json, with_checksum
 from pipeline.files.folders import Folder
-from pipeline.files.turns import taking_turns
+from pipeline.files.locks import locking
 
 FORMAT = 1
 SUFFIX = ".logcal"
@@ -375,7 +375,7 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return f"{json.dumps(with_checksum(content), ensure_ascii=True, separators=(',', ':'), allow_nan=False)}\n".encode()
 
 
-class Holder:
+class LeaseOwner:
     """The right to write to a ledger.
 
     Parameters
@@ -392,7 +392,7 @@ class Holder:
         self._folder = folder
         self._held = ExitStack()
         try:
-            self._turn = self._held.enter_context(taking_turns(folder, patience=0))
+            self._lock = self._held.enter_context(locking(folder, patience=0))
         except TemporaryError:
             by = folder.read_json(_HELD_BY)
             who = f"process {by['process']} on {by['host']}" if by else "another process"
@@ -415,7 +415,7 @@ class Holder:
             Another process took it over.
         """
         try:
-            self._turn.check()
+            self._lock.check()
         except TemporaryError:
             raise TemporaryError(
                 f"{self._folder.root}: another follower took over while this one was paused: it goes on, this one ends"

@@ -27,7 +27,7 @@ from logcal.errors import TemporaryError
 from pipeline.execution import Graph
 from pipeline.files.blobs import each, receipts_in
 from pipeline.files.folders import Folder
-from pipeline.files.turns import LOCKS, taking_turns
+from pipeline.files.locks import LOCKS, locking
 from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_number, day_of, parse_day
 from pipeline.sort.day_counts import Counts
@@ -198,7 +198,7 @@ class DayTables:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """While day tables are looked for, made and read: nobody removes any."""
-        with taking_turns(self.folder, shared=True):
+        with locking(self.folder, shared=True):
             yield
 
     def tidy(self, window: Window, tables: Sequence[DayTable]) -> int:
@@ -209,8 +209,8 @@ class DayTables:
         """
         used = {table.name for table in tables}
         try:
-            with taking_turns(self.folder, patience=0) as turn:
-                names = [name for name in self.folder.names() if turn.sure and name not in {LOCKS, *used}]
+            with locking(self.folder, patience=0) as lock:
+                names = [name for name in self.folder.names() if lock.sure and name not in {LOCKS, *used}]
                 old = [name for name in names if self._is_old(name, window)]
                 for name in old:
                     self.folder.remove(name)

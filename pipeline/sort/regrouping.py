@@ -1,4 +1,4 @@
-"""A second level of the sort's exchange, where very many runs meet very many buckets.
+"""A second level of the sort's shuffle, where very many runs meet very many buckets.
 
 A bucket reads a slice of each run that it overlaps: M runs and K buckets are M K reads. Above `MOST_READS` the runs are
 divided into groups, and each group is first merged within C coarse ranges of scores into runs of about a bucket's size.

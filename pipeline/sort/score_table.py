@@ -1,6 +1,6 @@
 """The score table: one row a distinct score, ascending, with its weight and positives; out of core.
 
-Built in two stages of coarse tasks with one exchange through scratch space: tasks sort rows into runs
+Built in two stages of coarse tasks with one shuffle through scratch space: tasks sort rows into runs
 (`pipeline.sort.runs`), one task chooses splitters from a sample of them, and tasks gather one bucket each from
 all runs. Receipts and samples go from task to task, never rows.
 """
@@ -28,13 +28,13 @@ from pipeline.log.quarantine import BadRows, RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import Places
 from pipeline.sort.effective_size import add_sums, scaled
-from pipeline.sort.exchange import Exchanged
 from pipeline.sort.label_join import add_labels
 from pipeline.sort.parts import Part, merge, merge_points, run_part, run_parts
 from pipeline.sort.regrouping import add_regrouping
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
 from pipeline.sort.runs import Reading, RunReceipt
 from pipeline.sort.segment_merge import Cutting, merge_segments
+from pipeline.sort.shuffle import ShuffleFile
 
 RUN_ROWS = 1 << 21
 """Rows a run: 32 MB of buffers."""
@@ -107,7 +107,7 @@ class ScoreTable:
     heaviest : the largest sampling weight, once multiplied; otherwise 1.
     held_out : what a manifest says of rows that were held out of the table; see `RunReceipt`
     gathered : bytes that the ranges of scores left of the first pass.
-    exchanged : of each level that was asked for, what the ranges of scores left of each segment, in their order.
+    shuffled : of each level that was asked for, what the ranges of scores left of each segment, in their order.
     labels : of rows whose labels were joined; otherwise None.
     """
 
@@ -126,7 +126,7 @@ class ScoreTable:
     heaviest: float = 1.0
     gathered: int = 0
     held_out: dict[str, float] = field(default_factory=dict)
-    exchanged: tuple[tuple[Exchanged, ...], ...] = ()
+    shuffled: tuple[tuple[ShuffleFile, ...], ...] = ()
     labels: LabelCounts | None = None
 
     def run(self, request: Pass, executor: Executor, stage: str = "pass") -> Any:
@@ -364,12 +364,12 @@ def _merge_bucket(
     first: Pass | None,
     cutting: Cutting | None,
     index: int,
-) -> tuple[Part, Any, list[Exchanged]] | None:
+) -> tuple[Part, Any, list[ShuffleFile]] | None:
     """Gather a bucket, write it if wanted, and carry out the first pass on it."""
     if entry is None:
         return None
     where, low, high, scale = entry
-    files: list[Exchanged] = []
+    files: list[ShuffleFile] = []
     bucket: buckets.Bucket | Points
     if cutting is None:
         bucket = buckets.read_bucket(where, low, high)
@@ -389,15 +389,15 @@ def _merge_bucket(
 
 def _combined(
     total: RunReceipt,
-    merged: list[tuple[Part, Any, list[Exchanged]] | None],
+    merged: list[tuple[Part, Any, list[ShuffleFile]] | None],
     combine: Callable[[list[Any]], Any] | None,
     grid: str,
 ) -> tuple[ScoreTable, Any]:
     filled = [bucket for bucket in merged if bucket is not None]
     parts = tuple(part for part, *_ in filled)
     size, result = (0, None) if combine is None else _Weighed(combine)([state for _, state, _ in filled])
-    exchanged = tuple(zip(*(files for *_, files in filled), strict=True))
-    return replace(_table(parts, total, grid, exchanged), gathered=size), result
+    shuffled = tuple(zip(*(files for *_, files in filled), strict=True))
+    return replace(_table(parts, total, grid, shuffled), gathered=size), result
 
 
 @dataclass(frozen=True)
@@ -427,7 +427,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def _table(
-    parts: tuple[Part, ...], total: RunReceipt, grid: str, exchanged: tuple[tuple[Exchanged, ...], ...]
+    parts: tuple[Part, ...], total: RunReceipt, grid: str, shuffled: tuple[tuple[ShuffleFile, ...], ...]
 ) -> ScoreTable:
     return ScoreTable(
         parts=parts,
@@ -444,7 +444,7 @@ def _table(
         weight_scale=total.scale,
         heaviest=total.heaviest,
         held_out=total.held_out,
-        exchanged=exchanged,
+        shuffled=shuffled,
         labels=total.labels,
     )
 

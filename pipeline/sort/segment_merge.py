@@ -14,17 +14,17 @@ from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.pooling import pool_classes, pool_points
 from calibrators.arithmetic.ties import Coded
-from calibrators.segments.partial_pooling import Stretches, pool_ranks_within, pool_within
+from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within, pool_within
 from logcal.arrow_columns import as_column
 from pipeline import schema
 from pipeline._kernels import rows
 from pipeline._kernels import tags as kernels
 from pipeline.files.blobs import reading
 from pipeline.sort.buckets import Bucket, CodedBucket
-from pipeline.sort.exchange import Exchanged, write_exchange
 from pipeline.sort.parts import write_part
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import Coding, read_codes
+from pipeline.sort.shuffle import ShuffleFile, write_shuffle
 from pipeline.sort.tagged import sort_tagged
 
 
@@ -39,8 +39,8 @@ class LevelCut(NamedTuple):
     pooled : whether to leave blocks that isotonic regression has pooled; otherwise points
     path : of what is left, without the number of the range
     own : path of a file of int32: which segments of the level are to have maps of their own that lean on that of the
-        segment one column shorter; then what is left lies within the stretches where the latter can be constant. None
-        where maps lean on nothing
+        segment one column shorter; then what is left lies within the block ranges where the latter can be constant.
+        None where maps lean on nothing
     """
 
     groups: str
@@ -79,7 +79,7 @@ class Cutting(NamedTuple):
 
 def merge_segments(
     bucket: CodedBucket, cutting: Cutting, index: int, scale: float = 1.0
-) -> tuple[Bucket | Points, list[Exchanged]]:
+) -> tuple[Bucket | Points, list[ShuffleFile]]:
     """All rows of a range, and what is left of each segment for each level.
 
     scale : what the weights of rows are multiplied by, once those of a score and a segment are added up
@@ -108,7 +108,7 @@ def merge_segments(
             else:
                 nest = nest or _Nest(np.searchsorted(ranked.distinct, pooled[0].first).astype(np.int32))
                 columns, starts = nest.cut_rows(ranked, groups, cut, cutting.weighted)
-            files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
+            files.append(write_shuffle(f"{cut.path}-{index:05d}", columns, starts))
         return Bucket(classes[0], classes[1], np.empty((0, 2)), None, pooled), files
     entries = _entries(bucket, scale)
     score, _, weight, positives = entries
@@ -119,7 +119,7 @@ def merge_segments(
         columns, starts = _cut_entries(entries, groups, cut, cutting.weighted)
         if nest is not None:
             columns, starts = nest.cut(columns, starts, groups, cut, cutting.weighted)
-        files.append(write_exchange(f"{cut.path}-{index:05d}", columns, starts))
+        files.append(write_shuffle(f"{cut.path}-{index:05d}", columns, starts))
     return points, files
 
 
@@ -149,7 +149,7 @@ class _Nest:
 
     def __init__(self, edges: Any) -> None:
         # Where the range's own blocks begin: float64 scores, or int32 ranks of them.
-        self._stretches = Stretches(edges, np.array([0, edges.size]))
+        self._block_ranges = BlockRanges(edges, np.array([0, edges.size]))
         self._parents: Any = None
 
     def cut_rows(
@@ -157,7 +157,7 @@ class _Nest:
     ) -> tuple[list[Array], Integers]:
         """Cut the next level's segments from their rows. groups : of each code, its segment."""
         parent, own = self._leaning(groups, cut)
-        items, ranks, sizes = pool_ranks_within(*ranked, self._stretches, parent, own)
+        items, ranks, sizes = pool_ranks_within(*ranked, self._block_ranges, parent, own)
         return _sums(list(items), weighted), self._descend(ranks, sizes, groups)
 
     def cut(
@@ -168,7 +168,7 @@ class _Nest:
         score, weight, positives = points
         zero = np.zeros(score.size)
         items = (score, score, weight, zero, positives, zero)
-        found = pool_within(items, starts, self._stretches, parent, own)
+        found = pool_within(items, starts, self._block_ranges, parent, own)
         ends = self._descend(found.first, found.sizes, groups)
         columns = list(found[:6])
         return (columns if weighted else [columns[i] for i in (0, 1, 2, 4)]), ends
@@ -184,7 +184,7 @@ class _Nest:
     def _descend(self, edges: Any, sizes: Integers, groups: Any) -> Integers:
         """Go on to the level below; returns where each segment's begin."""
         ends = _starts(sizes)
-        self._stretches, self._parents = Stretches(edges, ends), groups
+        self._block_ranges, self._parents = BlockRanges(edges, ends), groups
         return ends
 
 

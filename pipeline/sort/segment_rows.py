@@ -14,13 +14,13 @@ from pipeline.execution import Executor, Graph
 from pipeline.log import segment_values
 from pipeline.log.logs import Log
 from pipeline.log.segment_values import Key
-from pipeline.sort.exchange import Exchanged, Slices
 from pipeline.sort.run_files import Integers
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_merge
 from pipeline.sort.segment_merge import Cutting
-from pipeline.sort.segment_visits import cut_levels, map_segments
+from pipeline.sort.segment_tasks import cut_levels, map_segments
 from pipeline.sort.segments import Coding, Level, Segments, number_segments
+from pipeline.sort.shuffle import ShuffleFile, Slices
 
 R = TypeVar("R")
 
@@ -54,7 +54,7 @@ class SegmentRows:
     names: tuple[str, ...]
     table: ScoreTable
     level: Level
-    files: tuple[Exchanged, ...]
+    files: tuple[ShuffleFile, ...]
     weighted: bool
 
     @classmethod
@@ -132,5 +132,5 @@ def _rows(
     names: tuple[str, ...],
 ) -> SegmentRows:
     table, _ = merged
-    [files] = table.exchanged
+    [files] = table.shuffled
     return SegmentRows(log, plan, names, table, numbered[0], files, numbered[1].weighted)

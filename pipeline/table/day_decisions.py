@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from logcal.errors import InputRejectedError
 from logcal.storage import parse_json
 from pipeline.files.folders import Folder
-from pipeline.files.turns import taking_turns
+from pipeline.files.locks import locking
 
 DECISIONS = "days.json"
 EXCLUDE, INCLUDE = "exclude", "include"
@@ -79,7 +79,7 @@ def decide(folder: Folder, day: str, decision: str | None, reason: str) -> dict[
     folder : of the table
     day : such as 2026-01-31
     """
-    with taking_turns(folder):
+    with locking(folder):
         decisions = read_decisions(folder)
         decisions.pop(day, None)
         if decision is not None:

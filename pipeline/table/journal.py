@@ -67,7 +67,7 @@ class Journal:
         run_id: str | None = None,
         note: str | None = None,
     ) -> None:
-        """Add an entry, synced; only for one that has the table's turn."""
+        """Add an entry, synced; only for one that has the table's lock."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         entry = {k: v for k, v in asdict(Entry(event, version, previous, at, run_id, note)).items() if v}
         line = f"{json.dumps(with_checksum({'previous': None, **entry}))}\n".encode()

@@ -30,7 +30,7 @@ from logcal.reading import cached_table, plain, read_table, segmented
 from pipeline import schema
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Integers
-from pipeline.table.segment_maps import GLOBAL, IDENTITY, MOVED, OWN, PARENT, Moves
+from pipeline.table.segment_maps import ADJUSTED, GLOBAL, IDENTITY, OWN, PARENT, Adjustments
 
 if TYPE_CHECKING:
     from pipeline.table.segment_maps import LevelFit, SegmentedFit
@@ -176,11 +176,11 @@ def segmented_files(fit: SegmentedFit, columns: tuple[str, ...], facts: dict[str
     rows = np.array([size for level in fit.levels for size in level.maps.sizes])
     owners = _columns(fit.levels, fit)
     table = _maps_table(fit, columns, owners, rows)
-    moves = [level.moves for level in fit.levels if level.moves is not None]
-    moved, sigmoids = bool(moves), any(one.of is not None for one in moves)
-    segments, sources, reasons = (_moves_table if moved else _segments_table)(fit, columns)
+    adjustments = [level.adjustments for level in fit.levels if level.adjustments is not None]
+    adjusted, sigmoids = bool(adjustments), any(one.of is not None for one in adjustments)
+    segments, sources, reasons = (_adjustments_table if adjusted else _segments_table)(fit, columns)
     maps = {name: as_numpy(table.column(name)) for name in _MAP}
-    version = schema.FORMAT_VERSIONS[2 if sigmoids else 1 if moved else 0]
+    version = schema.FORMAT_VERSIONS[2 if sigmoids else 1 if adjusted else 0]
     interval = None
     if fit.interval != NONE:
         version = schema.FOURTH_FORMAT_VERSION
@@ -239,7 +239,7 @@ def _segments_table(
     return table, sources, reasons
 
 
-def _moves_table(
+def _adjustments_table(
     fit: SegmentedFit, columns: tuple[str, ...]
 ) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
     """The same of segments that move maps; counts are of those of all columns."""
@@ -248,10 +248,12 @@ def _moves_table(
     own = fit.levels[-1]
     last = kinds[len(kinds) - len(own.keys) :]
     sources, reasons = _count(last), _count([r for r in own.reasons if r is not None])
-    moves = [level.moves for level in levels if level.moves is not None]
-    numbers = [np.concatenate([getattr(one, name) for one in moves]) for name in Moves._fields[:-1]]
-    sigmoids = [one.of for one in moves if one.of is not None]
-    made = schema.sigmoid_segments if sigmoids else schema.moved_segments
+    adjustments = [level.adjustments for level in levels if level.adjustments is not None]
+    numbers = [
+        np.concatenate([getattr(one, name) for one in adjustments]) for name in Adjustments._fields[:-1]
+    ]
+    sigmoids = [one.of for one in adjustments if one.of is not None]
+    made = schema.sigmoid_segments if sigmoids else schema.adjusted_segments
     more = [[schema.LOGIT_FROM[of] for of in np.concatenate(sigmoids).tolist()]] if sigmoids else []
     table = pa.Table.from_arrays(
         [
@@ -272,13 +274,13 @@ def _moves_table(
 
 def _kinds(level: LevelFit, *, identity: bool) -> list[str]:
     """Return the rows that each segment's map was fitted to."""
-    moves = level.moves
-    assert moves is not None
-    moved = (moves.shift != 0) | (moves.slope != 1)
-    if moves.of is not None:
-        moved &= moves.of == 0
-    found = np.where(moves.fitted_level > 0, PARENT, IDENTITY if identity else GLOBAL).astype(object)
-    found[moved] = MOVED
+    adjustments = level.adjustments
+    assert adjustments is not None
+    adjusted = (adjustments.shift != 0) | (adjustments.slope != 1)
+    if adjustments.of is not None:
+        adjusted &= adjustments.of == 0
+    found = np.where(adjustments.fitted_level > 0, PARENT, IDENTITY if identity else GLOBAL).astype(object)
+    found[adjusted] = ADJUSTED
     found[np.array([why is None for why in level.reasons], np.bool_)] = OWN
     kinds: list[str] = found.tolist()
     return kinds

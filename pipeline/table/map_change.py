@@ -186,7 +186,7 @@ _BLOCK = 1 << 16
 class TableMaps:
     """The maps of a table, one after the other; one without segments has one.
 
-    A place is a map's number, or where segments move maps that of an entry of `SegmentedLookup.moves`. Rows of a
+    A place is a map's number, or where segments move maps that of an entry of `SegmentedLookup.adjustments`. Rows of a
     segment with a sigmoid are taken to lie as those of the map above it.
 
     Attributes
@@ -223,22 +223,22 @@ class TableMaps:
 
     def maps_at(self, places: Integers) -> Integers:
         """The number of the map of each place."""
-        moves = None if self.lookup is None else self.lookup.moves
-        return places if moves is None else moves.map[places].astype(np.int64)
+        adjustments = None if self.lookup is None else self.lookup.adjustments
+        return places if adjustments is None else adjustments.map[places].astype(np.int64)
 
-    def moved(self, level: Array, piece: Integers, entry: Integers, score: Array) -> Array:
-        """Evaluate maps, adjusted by an entry of `SegmentedLookup.moves`.
+    def adjusted(self, level: Array, piece: Integers, entry: Integers, score: Array) -> Array:
+        """Evaluate maps, adjusted by an entry of `SegmentedLookup.adjustments`.
 
         Parameters
         ----------
         level : float64 array, shape (pieces,): what the map says
         piece, entry, score : arrays, shape (n,): of each probability that is asked for
         """
-        moves = None if self.lookup is None else self.lookup.moves
-        if moves is None:
+        adjustments = None if self.lookup is None else self.lookup.adjustments
+        if adjustments is None:
             return level[piece]
         low, high = (column[entry] for column in self._held_in)
-        shift, slope = moves.shift[entry], moves.slope[entry]
+        shift, slope = adjustments.shift[entry], adjustments.slope[entry]
         # Many entries move the same pieces.
         from calibrators._kernels.log_odds import logistic
 
@@ -246,21 +246,29 @@ class TableMaps:
         logistic(found, found)
         level, as_it_is = level[piece], (shift == 0.0) & (slope == 1.0)
         found[as_it_is] = level[as_it_is]
-        if moves.of is not None:
-            own = np.flatnonzero(moves.of[entry])
-            found[own] = moves.apply(level[own], entry[own].astype(np.int32), score[own])
+        if adjustments.of is not None:
+            own = np.flatnonzero(adjustments.of[entry])
+            found[own] = adjustments.apply(level[own], entry[own].astype(np.int32), score[own])
         return found
 
     @cached_property
     def _held_in(self) -> tuple[Array, Array]:
         """The log odds that an entry's map is held in."""
-        moves = None if self.lookup is None else self.lookup.moves
-        return (np.empty(0), np.empty(0)) if moves is None else (log_odds(moves.low), log_odds(moves.high))
+        adjustments = None if self.lookup is None else self.lookup.adjustments
+        return (
+            (np.empty(0), np.empty(0))
+            if adjustments is None
+            else (log_odds(adjustments.low), log_odds(adjustments.high))
+        )
 
     def of_maps(self, entry: Integers) -> npt.NDArray[np.bool_]:
         """Tell whether an entry's probabilities are constant where its map's are."""
-        moves = None if self.lookup is None else self.lookup.moves
-        return np.ones(entry.size, np.bool_) if moves is None or moves.of is None else moves.of[entry] == 0
+        adjustments = None if self.lookup is None else self.lookup.adjustments
+        return (
+            np.ones(entry.size, np.bool_)
+            if adjustments is None or adjustments.of is None
+            else adjustments.of[entry] == 0
+        )
 
 
 @dataclass(frozen=True)
@@ -342,7 +350,7 @@ class TwoTables:
         """Evaluate either table at a point of pieces."""
         score = pieces.points[at, point]
         return [
-            one.moved(level[:, point], at, entry, score)
+            one.adjusted(level[:, point], at, entry, score)
             for one, level, entry in zip((self.old, self.new), pieces.levels, entries, strict=True)
         ]
 

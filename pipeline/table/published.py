@@ -302,7 +302,7 @@ class RunIndex:
         return {name: known[name] if name in known else look_up(name) for name in names}
 
     def write(self, runs: dict[str, str | None]) -> None:
-        """Write it, if it says something else; only for one that has the table's turn."""
+        """Write it, if it says something else; only for one that has the table's lock."""
         if runs != self._known():
             content = {"format_version": schema.FORMAT_VERSION, "runs": runs}
             self._folder.replace(INDEX, json.dumps(with_checksum(content)).encode())
@@ -318,7 +318,7 @@ class RunIndex:
         return runs if isinstance(runs, dict) else {}
 
 
-class Standing(Enum):
+class Status(Enum):
     """Status of a version.
 
     UNFINISHED: it has never been current, though nothing speaks against it: its run was killed. REPLACED: others have
@@ -337,16 +337,16 @@ class Standing(Enum):
 class Stand:
     """Status of a version, and the rollback that gave it, if that is known."""
 
-    standing: Standing
+    status: Status
     rollback: Entry | None = None
 
     @property
     def to_be_current(self) -> bool:
         """True if its run, run again, makes it live."""
-        return self.standing in (Standing.UNFINISHED, Standing.REPLACED)
+        return self.status in (Status.UNFINISHED, Status.REPLACED)
 
 
-def standing(version: Version, entries: Sequence[Entry], now: str | None) -> Stand:
+def status_of(version: Version, entries: Sequence[Entry], now: str | None) -> Stand:
     """Return the status of a version.
 
     Parameters
@@ -355,13 +355,13 @@ def standing(version: Version, entries: Sequence[Entry], now: str | None) -> Sta
     now : what CURRENT holds
     """
     if version.name == now:
-        return Stand(Standing.CURRENT)
+        return Stand(Status.CURRENT)
     if was_current(entries, version.name, now):
         rollback = taken_back(entries, version.name, now)
-        return Stand(Standing.REPLACED) if rollback is None else Stand(Standing.TAKEN_BACK, rollback)
+        return Stand(Status.REPLACED) if rollback is None else Stand(Status.TAKEN_BACK, rollback)
     if version.candidate:
-        return Stand(Standing.REFUSED if version.refusals else Standing.CANDIDATE)
+        return Stand(Status.REFUSED if version.refusals else Status.CANDIDATE)
     # A version from before there was a journal, with a higher number than the current one, was taken back.
     if "publish" not in version.manifest and now is not None:
-        return Stand(Standing.TAKEN_BACK if version.name > now else Standing.REPLACED)
-    return Stand(Standing.UNFINISHED)
+        return Stand(Status.TAKEN_BACK if version.name > now else Status.REPLACED)
+    return Stand(Status.UNFINISHED)

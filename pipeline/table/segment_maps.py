@@ -27,7 +27,7 @@ MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
 )
 """Why a segment has no map of its own; not_suited: the calibrator refuses its scores."""
 
-OWN, MOVED, PARENT, GLOBAL, IDENTITY = "segment", "moved", "parent", "global", "identity"
+OWN, ADJUSTED, PARENT, GLOBAL, IDENTITY = "segment", "moved", "parent", "global", "identity"
 """Rows that a segment's map was fitted to; moved: a parent's map, adjusted by two numbers of the segment's own."""
 
 _COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
@@ -59,7 +59,7 @@ class SegmentRules:
         return found.tolist()
 
 
-class Moves(NamedTuple):
+class Adjustments(NamedTuple):
     """Adjustments of the segments' maps: logit p = shift + slope * logit of the map's p.
 
     Attributes
@@ -146,7 +146,7 @@ class LevelFit:
     rows, positives : of each segment: rows used, and those with label 1.
     reasons : why a segment has no map, None where it has one.
     maps : of all segments, in order; size 0 where there is none.
-    moves : of all segments, where maps borrow strength; None for level 0, and where they do not.
+    adjustments : of all segments, where maps borrow strength; None for level 0, and where they do not.
     crossed : variances of the shifts and slopes that values of the last column have in all segments of the others
     bent : how far own maps bend from moved ones, and where shifts and slopes are independent, where it was estimated
     """
@@ -157,7 +157,7 @@ class LevelFit:
     positives: npt.NDArray[np.int64]
     reasons: list[str | None]
     maps: Maps
-    moves: Moves | None = None
+    adjustments: Adjustments | None = None
     crossed: tuple[float, float] = (0.0, 0.0)
     bent: dict[str, float] = field(default_factory=dict)
 

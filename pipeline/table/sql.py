@@ -98,19 +98,19 @@ def query(
     if not inline and d.parquet is None:
         raise ConfigError(f"--dialect {dialect}: it reads no Parquet by its path: give --inline")
     rows = f"(SELECT t.*, {_transformed(d, table.facts.score_transform, score)} AS {_SCORE} FROM {log} AS t)"
-    moving = isinstance(table, SegmentedLookup) and table.moves is not None
-    if inline and isinstance(table, SegmentedLookup) and moving:
-        return _moved_inline(d, table, rows)
+    adjusting = isinstance(table, SegmentedLookup) and table.adjustments is not None
+    if inline and isinstance(table, SegmentedLookup) and adjusting:
+        return _adjusted_inline(d, table, rows)
     if inline:
         ends = _inline_ends(d, table)
         return f"SELECT s.*,\n  {_guarded(d, _expression(d, table))} AS probability{ends}\nFROM {rows} AS s"
     assert d.parquet is not None
     where = d.parquet.format(path=path.replace("'", "''"))
     ends = _joined_ends(d, table)
-    if isinstance(table, SegmentedLookup) and moving:
+    if isinstance(table, SegmentedLookup) and adjusting:
         beside = d.parquet.format(path=storage.beside(path, SEGMENTS_FILE).replace("'", "''"))
-        sigmoids = table.moves is not None and table.moves.of is not None
-        return _moved_join(d, table.columns, where, beside, rows, sigmoids=sigmoids) + d.end
+        sigmoids = table.adjustments is not None and table.adjustments.of is not None
+        return _adjusted_join(d, table.columns, where, beside, rows, sigmoids=sigmoids) + d.end
     if isinstance(table, SegmentedLookup):
         return _keyed_join(d, table.columns, where, rows, ends) + d.end
     return _join(d, where, rows, ends) + d.end
@@ -222,7 +222,7 @@ def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str, ends:
 _MOVES = ("logit_shift", "logit_slope", "prob_min", "prob_max")
 
 
-def _moved_join(
+def _adjusted_join(
     d: Dialect, columns: Sequence[str], where: str, beside: str, rows: str, *, sigmoids: bool = False
 ) -> str:
     """Write the join of a table with adjusted maps: each row takes the numbers of the most columns.
@@ -237,13 +237,13 @@ def _moved_join(
 
     one, zero = f"1.0E0{d.suffix}", f"0.0E0{d.suffix}"
     names = (*_MOVES, "logit_from") if sigmoids else _MOVES
-    moves = ", ".join(f"p.{name}" for name in names)
+    adjustments = ", ".join(f"p.{name}" for name in names)
     lookup = f"SELECT p.*, {kinds('p', 'segment_level')} AS {_MAP} FROM {where} AS p"
     # A sigmoid needs no map; the one of all rows is there for whatever.
     fitted = kinds("p", "fitted_level")
     fitted = f"CASE WHEN p.logit_from = 'map' THEN {fitted} ELSE '0' END" if sigmoids else fitted
     known = (
-        f"SELECT {kinds('p', 'segment_level')} AS calibration_segment, {fitted} AS {_MAP}, {moves} "
+        f"SELECT {kinds('p', 'segment_level')} AS calibration_segment, {fitted} AS {_MAP}, {adjustments} "
         f"FROM {beside} AS p"
     )
     keys = ", ".join(f"{_key(d, columns[:level], 'k')} AS key{level}" for level in levels)
@@ -264,7 +264,7 @@ def _moved_join(
     )
     kind = "ASOF LEFT JOIN" if d.asof else "LEFT JOIN"
     numbers = ("a.logit_shift", "a.logit_slope", "a.prob_min", "a.prob_max")
-    moved = _moved(d, *numbers)
+    adjusted = _adjusted(d, *numbers)
     of_scores = "".join(
         f"WHEN a.logit_from = '{kind}' THEN {_of_score(d, kind, *numbers)} "
         for kind in schema.LOGIT_FROM[1:]
@@ -277,40 +277,40 @@ def _moved_join(
         f"applied AS (\n  SELECT s.*, {_guarded(d, _LINE)} AS {_MAPPED}\n  FROM rows_of_maps AS s\n  {kind} lookup "
         f"AS l\n    ON s.{_MAP} = l.{_MAP} AND {_within(d)}\n)\n"
         f"SELECT a.*,\n  CASE WHEN a.{_MAPPED} IS NULL THEN NULL {of_scores}WHEN a.logit_shift = 0 AND "
-        f"a.logit_slope = 1 THEN a.{_MAPPED} ELSE {moved} END AS probability\nFROM applied AS a"
+        f"a.logit_slope = 1 THEN a.{_MAPPED} ELSE {adjusted} END AS probability\nFROM applied AS a"
     )
 
 
 def _of_score(d: Dialect, kind: str, shift: str, slope: str, low: str, high: str) -> str:
     """A sigmoid of the score. kind : of `schema.LOGIT_FROM`."""
     if kind == "log_odds":
-        return _moved(d, shift, slope, low, high, q=f"a.{_SCORE}")
+        return _adjusted(d, shift, slope, low, high, q=f"a.{_SCORE}")
     return _sigmoid(d, f"({shift} + {slope} * a.{_SCORE})")
 
 
-def _moved(d: Dialect, shift: str, slope: str, low: str, high: str, q: str = f"a.{_MAPPED}") -> str:
+def _adjusted(d: Dialect, shift: str, slope: str, low: str, high: str, q: str = f"a.{_MAPPED}") -> str:
     """The probability of the map, moved."""
     one = f"1.0E0{d.suffix}"
     held = f"(CASE WHEN {q} < {low} THEN {low} WHEN {q} > {high} THEN {high} ELSE {q} END)"
     return f"{one} / ({one} + exp(-({shift} + {slope} * (ln{held} - ln({one} - {held})))))"
 
 
-def _moved_inline(d: Dialect, table: SegmentedLookup, rows: str) -> str:
+def _adjusted_inline(d: Dialect, table: SegmentedLookup, rows: str) -> str:
     """The same, written into the query."""
-    moves = table.moves
-    assert moves is not None
+    adjustments = table.adjustments
+    assert adjustments is not None
     cases = []
     for key in sorted({*table.bounds, *table.entries} - {()}, key=lambda key: (-len(key), str(key))):
         entry = table.entry_of(key)
-        numbers = [] if entry is None else [float(column[entry]) for column in moves[1:5]]
-        kind = 0 if entry is None or moves.of is None else int(moves.of[entry])
+        numbers = [] if entry is None else [float(column[entry]) for column in adjustments[1:5]]
+        kind = 0 if entry is None or adjustments.of is None else int(adjustments.of[entry])
         still = not kind and (not numbers or numbers[:2] == [0.0, 1.0])
         texts = [_number(d, number) for number in numbers]
         value = f"a.{_MAPPED}"
         if kind:
             value = _of_score(d, schema.LOGIT_FROM[kind], *texts)
         elif not still:
-            value = _moved(d, *texts)
+            value = _adjusted(d, *texts)
         cases.append(f"WHEN {_matches(d, table.columns, key, 'a')} THEN {value}")
     applied = f"SELECT s.*, {_guarded(d, _expression(d, table))} AS {_MAPPED} FROM {rows} AS s"
     return (

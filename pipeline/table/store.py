@@ -10,7 +10,7 @@
 A version is written whole under a name that readers pass over, its manifest last, then renamed; then the journal says
 that it will be current; moving CURRENT is the last step and the only visible one. On object stores, which cannot
 rename, the manifest and CURRENT are single writes, and a version without a manifest does not exist. Nothing is ever
-overwritten but CURRENT and the index. All this happens in turns (`pipeline.files.turns`), and wherever it is
+overwritten but CURRENT and the index. All this happens in turns (`pipeline.files.locks`), and wherever it is
 stopped, the same command run again goes on from there.
 """
 
@@ -31,10 +31,18 @@ from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, Tem
 from logcal.storage import with_checksum
 from pipeline import schema
 from pipeline.files.folders import Folder, check_writable, remove
+from pipeline.files.locks import FolderLock, locking, make, remove_dead
 from pipeline.files.secrets import redacted
-from pipeline.files.turns import Turn, make, remove_dead, taking_turns
 from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE
-from pipeline.table.published import CURRENT, LOOKUP, MANIFEST, SCORE_TABLE, PublishedTable, Version, standing
+from pipeline.table.published import (
+    CURRENT,
+    LOOKUP,
+    MANIFEST,
+    SCORE_TABLE,
+    PublishedTable,
+    Version,
+    status_of,
+)
 
 _STAGING = ".staging-"
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
@@ -87,8 +95,8 @@ class TableStore(PublishedTable):
         """
         with self._storing(), self._staging() as staging:
             written = {} if staging is None else _keep(score_table, Folder(self.filesystem, str(staging)))
-            with self.turn() as turn:
-                meanwhile = self._published(manifest.get("run_id"), turn)
+            with self.locked() as lock:
+                meanwhile = self._published(manifest.get("run_id"), lock)
                 if meanwhile is not None:
                     return meanwhile
                 now = self.current()
@@ -114,7 +122,7 @@ class TableStore(PublishedTable):
                     "refused": refused,
                     "files": written,
                 }
-                turn.check()
+                lock.check()
                 place.write(
                     MANIFEST,
                     json.dumps(with_checksum(redacted(complete)), indent=2, allow_nan=False).encode(),
@@ -123,7 +131,7 @@ class TableStore(PublishedTable):
                     self._versions.appear(staging, name)
                 version = Version(name, self._versions.located(name), complete)
                 self._index.write(self._runs())
-                self._enter(CANDIDATE if version.candidate else PUBLISH, version, before, turn)
+                self._enter(CANDIDATE if version.candidate else PUBLISH, version, before, lock)
         return version
 
     def make_current(self, version: Version, event: str = PUBLISH) -> str | None:
@@ -137,19 +145,19 @@ class TableStore(PublishedTable):
             It is current.
         """
         self.verify(version)
-        with self.turn() as turn:
+        with self.locked() as lock:
             now = self.readable_current()
             if now == version.name:
                 raise NothingToDoError(f"version {version.name} of '{self.table}' is current: nothing to do")
-            self._enter(event, version, now, turn)
+            self._enter(event, version, now, lock)
         return now
 
     def enter_candidate(self, version: Version) -> None:
         """Say in the journal that there is a candidate, if the run that made it was killed before it could."""
         if any(entry.version == version.name for entry in self.journal.entries()):
             return
-        with self.turn() as turn:
-            self._enter(CANDIDATE, version, self.readable_current(), turn)
+        with self.locked() as lock:
+            self._enter(CANDIDATE, version, self.readable_current(), lock)
 
     def promote(self, name: str) -> tuple[str | None, Version]:
         """Make a version current, such as a candidate; return what CURRENT held, and it. Errors: as `make_current`."""
@@ -176,12 +184,12 @@ class TableStore(PublishedTable):
             raise InputRejectedError(
                 f"table '{self.table}' has no version in {self.root}: nothing to go back to"
             )
-        with self.turn() as turn:
+        with self.locked() as lock:
             now = self.readable_current()
             version = self.version(name or self._before(now))
             self.verify(version)
             if now != version.name:
-                self._enter(ROLLBACK, version, now, turn)
+                self._enter(ROLLBACK, version, now, lock)
         return now, version
 
     def prune(self, keep: int, needed: Callable[[], Set[str]] = set) -> list[str]:
@@ -201,13 +209,13 @@ class TableStore(PublishedTable):
         InputRejectedError
             CURRENT holds no name, or that of a version that is not there.
         """
-        with self.turn() as turn:
+        with self.locked() as lock:
             names, now, entries = self.names(), self.current(), self.journal.entries()
             before = None if now is None else self.predecessor(entries, now.name)
             stay = {*names[-keep:], before, None if now is None else now.name, *needed()}
             gone = [name for name in names if name not in stay]
             for name in gone:
-                turn.check()
+                lock.check()
                 self.journal.add(PRUNE, name, None if now is None else now.name)
                 # Without a manifest there is no version, so nobody sees a part of one.
                 self._versions.remove(f"{name}/{MANIFEST}")
@@ -229,7 +237,7 @@ class TableStore(PublishedTable):
         return found
 
     @contextmanager
-    def turn(self) -> Iterator[Turn]:
+    def locked(self) -> Iterator[FolderLock]:
         """Be the only one who changes this table; what killed processes left of CURRENT and the index is removed.
 
         Raises
@@ -237,10 +245,10 @@ class TableStore(PublishedTable):
         TemporaryError, ConfigError
             The store cannot be written to now, or not at all.
         """
-        with self._storing(), taking_turns(self.folder) as turn:
-            if turn.sure:
+        with self._storing(), locking(self.folder) as lock:
+            if lock.sure:
                 self.folder.tidy()
-            yield turn
+            yield lock
 
     @contextmanager
     def _storing(self) -> Iterator[None]:
@@ -254,28 +262,28 @@ class TableStore(PublishedTable):
                 ) from error
             raise TemporaryError(f"{reason}; nothing was published: run again later") from error
 
-    def _enter(self, event: str, version: Version, now: str | None, turn: Turn) -> None:
+    def _enter(self, event: str, version: Version, now: str | None, lock: FolderLock) -> None:
         """Say it in the journal, then move CURRENT if that is what happened."""
         self.check_current()
-        turn.check()
+        lock.check()
         notes = "; ".join(str(refusal["message"]) for refusal in version.refusals)
         run_id = version.manifest.get("run_id")
         self.journal.add(event, version.name, now, run_id, notes if event == CANDIDATE else None)
         if event != CANDIDATE:
             self.folder.replace(CURRENT, f"{version.name}\n".encode())
 
-    def _published(self, run_id: str | None, turn: Turn) -> Version | None:
+    def _published(self, run_id: str | None, lock: FolderLock) -> Version | None:
         """Version that another process made of the same run meanwhile, live now; None if there is none."""
         found = None if run_id is None else self.find_run(run_id)
         if found is None:
             return None
         now = self.current_name()
-        if not standing(found, self.journal.entries(), now).to_be_current:
+        if not status_of(found, self.journal.entries(), now).to_be_current:
             raise NothingToDoError(
                 f"another process published the same log and configuration as version {found.name} meanwhile: "
                 "nothing to do"
             )
-        self._enter(PUBLISH, found, now, turn)
+        self._enter(PUBLISH, found, now, lock)
         return found
 
     @contextmanager

@@ -13,7 +13,7 @@ from calibrators.arithmetic.passes import Points
 from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.error_bars import error_bar_passes
 from calibrators.measures.predictions import assess, run_passes
-from pipeline.evaluate.judgement import chance_error, failed, judge, required_values
+from pipeline.evaluate.significance import chance_error, failed, judge, required_values
 
 
 def bars(p, label):

@@ -33,7 +33,7 @@ _FARTHEST = 1000.0
 _MAP, _SCORE, _LOG_ODDS = range(3)
 
 
-class Moves(NamedTuple):
+class Adjustments(NamedTuple):
     """Maps and sigmoids that rows go through, entry by entry.
 
     Attributes
@@ -83,11 +83,11 @@ class Moves(NamedTuple):
             move_each(p, entry, numbers, out)
             return out
         shift, slope, low, high = (column[entry] for column in numbers)
-        moving = np.flatnonzero(((shift != 0.0) | (slope != 1.0)) & ~np.isnan(p))
-        shift, slope, low, high = (column[moving] for column in (shift, slope, low, high))
-        q = np.maximum(low, np.minimum(high, p[moving]))
+        adjusting = np.flatnonzero(((shift != 0.0) | (slope != 1.0)) & ~np.isnan(p))
+        shift, slope, low, high = (column[adjusting] for column in (shift, slope, low, high))
+        q = np.maximum(low, np.minimum(high, p[adjusting]))
         out = p.copy()
-        out[moving] = logistic(shift + slope * log_odds(q))
+        out[adjusting] = logistic(shift + slope * log_odds(q))
         return out
 
     def apply_one(self, p: float, entry: int, score: float) -> float:
@@ -112,14 +112,14 @@ _STEP = 0.01
 """Log-odds between the knots of a gap's curve: the line between two is within 2e-5 of it, relative to it."""
 
 
-def _sigmoid(moves: Moves, entry: int) -> CalibrationMap:
+def _sigmoid(adjustments: Adjustments, entry: int) -> CalibrationMap:
     """A segment's sigmoid as a map: lines between probabilities that are a step of log-odds apart."""
-    shift, slope = float(moves.shift[entry]), float(moves.slope[entry])
+    shift, slope = float(adjustments.shift[entry]), float(adjustments.slope[entry])
     if slope == 0.0:
         return CalibrationMap.from_bins(np.empty(0), logistic(np.array([shift])), np.zeros(1), np.zeros(1))
     eta = np.arange(-_LAST_SHOWN, _LAST_SHOWN + _STEP, _STEP) * math.copysign(1.0, slope)
     score = (eta - shift) / slope
-    if moves.of is not None and moves.of[entry] == _LOG_ODDS:
+    if adjustments.of is not None and adjustments.of[entry] == _LOG_ODDS:
         score = logistic(score)
     score, first = np.unique(score, return_index=True)
     level = logistic(eta[first])
@@ -129,14 +129,16 @@ def _sigmoid(moves: Moves, entry: int) -> CalibrationMap:
     return CalibrationMap.from_knots(score, level, nothing, nothing)
 
 
-def drawn(one: CalibrationMap, moves: Moves, entry: int) -> CalibrationMap:
-    """A map that is moved, as a map: constant rows are moved, and each gap's curve becomes lines."""
-    if moves.of is not None and moves.of[entry] != _MAP:
-        return _sigmoid(moves, entry)
-    slope, low, high = (float(column[entry]) for column in (moves.slope, moves.low, moves.high))
+def drawn(one: CalibrationMap, adjustments: Adjustments, entry: int) -> CalibrationMap:
+    """A map that is adjusted, as a map: constant rows are adjusted, and each gap's curve becomes lines."""
+    if adjustments.of is not None and adjustments.of[entry] != _MAP:
+        return _sigmoid(adjustments, entry)
+    slope, low, high = (
+        float(column[entry]) for column in (adjustments.slope, adjustments.low, adjustments.high)
+    )
 
-    def moved(p: Array) -> Array:
-        return moves.apply(p, np.full(p.size, entry, np.int32), p)
+    def adjusted(p: Array) -> Array:
+        return adjustments.apply(p, np.full(p.size, entry, np.int32), p)
 
     def logit(p: Array) -> Array:
         q = np.maximum(low, np.minimum(high, p))
@@ -157,7 +159,7 @@ def drawn(one: CalibrationMap, moves: Moves, entry: int) -> CalibrationMap:
     keep &= np.append(True, np.maximum.accumulate(score_lo)[:-1] < score_lo[1:])
     row, step = row[keep], step[keep]
     anchor, p, score_lo = (column[keep] for column in (anchor, p, score_lo))
-    level = np.maximum.accumulate(moved(p))
+    level = np.maximum.accumulate(adjusted(p))
     score_hi = np.append(score_lo[1:], np.inf)
     line = one.slope[row] != 0
     lines = np.zeros(row.size)

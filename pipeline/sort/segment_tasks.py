@@ -1,8 +1,8 @@
-"""Visiting the segments of a level: the third stage of the out-of-core sort where a log has segments.
+"""Tasks for the segments of a level: the third stage of the out-of-core sort where a log has segments.
 
 Small segments are packed into tasks by the bytes of what the merge left of them; a segment that is larger than a task
-is visited in passes over parts, each what some neighbouring ranges of scores left. Whoever wants something of segments
-says what is to be done with either.
+is fitted or measured in passes over parts, each the items of some neighbouring ranges of scores. A `SegmentTask`
+says how to do either.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in, writing
 from pipeline.files.folders import Folder
 from pipeline.log import segment_values
-from pipeline.sort.exchange import Exchanged, Slices, gather, item_counts
 from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
 from pipeline.sort.segments import Segments, write_codes
+from pipeline.sort.shuffle import ShuffleFile, Slices, gather, item_counts
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -40,7 +40,7 @@ ITEM_BYTES = 48
 
 
 @dataclass(frozen=True)
-class Visit(Generic[R]):
+class SegmentTask(Generic[R]):
     """Segment task.
 
     Parameters
@@ -97,7 +97,7 @@ def keep_keys(segments: Segments, names: Sequence[str], scratch: str, folder: st
 class Work(NamedTuple):
     """Work of a task of the third stage.
 
-    level : place of the segments' level among those that are visited. codes : the segments
+    level : place of the segments' level among those that are wanted. codes : the segments
     files : what is left of them
     part : of a segment that is larger than a task, and alone here; None: the segments are here as a whole
     heaviest : see `ScoreTable`
@@ -105,7 +105,7 @@ class Work(NamedTuple):
 
     level: int
     codes: Integers
-    files: tuple[Exchanged, ...]
+    files: tuple[ShuffleFile, ...]
     part: _Part | None
     heaviest: float = 1.0
 
@@ -117,7 +117,7 @@ class Work(NamedTuple):
         return Slices(list(points), np.array([0, points.score.size]))
 
 
-class Visited(NamedTuple):
+class TaskResults(NamedTuple):
     """Result of a `Work`. result : for the segments; of a part its first score, points, and state of the pass."""
 
     level: int
@@ -129,7 +129,7 @@ class Visited(NamedTuple):
 def most_works(rows: int, item_bytes: int, task_bytes: int, fewest_rows: int, most: int) -> int:
     """Bound the tasks of the third stage of a level, in a log with so many rows.
 
-    item_bytes : of what the merge leaves of a row. fewest_rows : of a segment that is visited
+    item_bytes : of what the merge leaves of a row. fewest_rows : of a segment that is wanted
     most : segments of a task
     """
     segments = min(segment_values.MAX_SEGMENTS, rows // max(1, fewest_rows))
@@ -151,7 +151,7 @@ def add_works(
     Parameters
     ----------
     merged : a score table with what is left of segments, level by level, and anything; or a reference to the pair
-    wanted : of each level, which segments are visited; or a reference
+    wanted : of each level, which segments are wanted; or a reference
     pooled : whether what is left is pooled, so that no segment is cut
     task_bytes : that a task takes
     most : tasks: so many are there, those beyond what there is do nothing, and where more were needed they take more
@@ -159,21 +159,21 @@ def add_works(
     return graph.entries("work", graph.task("pack", _packed, merged, wanted, pooled, task_bytes, most), most)
 
 
-def add_visits(graph: Graph, works: Sequence[Any], visit: Visit[R], scratch: str) -> Any:
-    """Add the third stage to a graph: `join-i -> joined`; return a reference to what `finish_visits` takes.
+def add_segment_tasks(graph: Graph, works: Sequence[Any], segment_task: SegmentTask[R], scratch: str) -> Any:
+    """Add the third stage to a graph: `join-i -> joined`; return a reference to what `finish_segment_tasks` takes.
 
-    works : of `add_works`, pooled where the visit has no first pass. scratch : where tasks leave what came of them
+    works : of `add_works`, pooled where the segment task has no first pass. scratch : where tasks leave their results
     """
-    found = graph.layer("join", _join, _tasks(works, visit), receipts=receipts_in(scratch))
+    found = graph.layer("join", _join, _tasks(works, segment_task), receipts=receipts_in(scratch))
     return graph.task("joined", _filled, found)
 
 
-def _tasks(works: Sequence[Any], visit: Visit[Any]) -> list[tuple[Any, ...]]:
-    chunk = None if visit.first is None else visit.first.chunk
-    return [(work, visit.small, chunk) for work in works]
+def _tasks(works: Sequence[Any], segment_task: SegmentTask[Any]) -> list[tuple[Any, ...]]:
+    chunk = None if segment_task.first is None else segment_task.first.chunk
+    return [(work, segment_task.small, chunk) for work in works]
 
 
-def _filled(found: list[Visited | None]) -> list[Visited]:
+def _filled(found: list[TaskResults | None]) -> list[TaskResults]:
     return [one for one in found if one is not None]
 
 
@@ -187,7 +187,7 @@ def _packed(
     def works(size: int, segments: int) -> list[Work]:
         return [
             work._replace(heaviest=merged[0].heaviest)
-            for level, (files, own) in enumerate(zip(merged[0].exchanged, wanted, strict=True))
+            for level, (files, own) in enumerate(zip(merged[0].shuffled, wanted, strict=True))
             for work in _works(level, files, ~own, size, segments, cut=not pooled)
         ]
 
@@ -196,7 +196,7 @@ def _packed(
 
 def _works(
     level: int,
-    files: Sequence[Exchanged],
+    files: Sequence[ShuffleFile],
     skipped: npt.NDArray[np.bool_],
     task_bytes: int,
     most: int,
@@ -214,7 +214,7 @@ def _works(
     ]
 
 
-def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> Visited | None:
+def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> TaskResults | None:
     if work is None:
         return None
     if work.part is None:
@@ -222,13 +222,13 @@ def _join(work: Work | None, small: Callable[[Slices], Any], chunk: Any) -> Visi
     else:
         points = work.part.points()
         result = (float(points.score[0]), points.score.size, chunk(points))
-    return Visited(work.level, work.codes, work.part, result)
+    return TaskResults(work.level, work.codes, work.part, result)
 
 
-def finish_visits(
-    found: Sequence[Visited], levels: int, executor: Executor, visit: Visit[R]
+def finish_segment_tasks(
+    found: Sequence[TaskResults], levels: int, executor: Executor, segment_task: SegmentTask[R]
 ) -> list[list[tuple[Integers, R]]]:
-    """Visit the segments that were cut, in passes over their parts; of each level places of segments and results."""
+    """Do the task for segments that were cut, in passes over their parts; return places and results of each level."""
     done: list[list[tuple[Integers, R]]] = [[] for _ in range(levels)]
     cut: dict[tuple[int, int], list[tuple[_Part, float, int, Any]]] = {}
     for level, codes, part, result in found:
@@ -237,12 +237,12 @@ def finish_visits(
         else:
             cut.setdefault((level, int(codes[0])), []).append((part, *result))
     for (level, code), parts in cut.items():
-        done[level].append((np.array([code]), _visit_large(parts, executor, visit)))
+        done[level].append((np.array([code]), _fit_large(parts, executor, segment_task)))
     return [sorted(own, key=lambda item: int(item[0][0])) for own in done]
 
 
 def map_segments(
-    files: Sequence[Exchanged],
+    files: Sequence[ShuffleFile],
     executor: Executor,
     function: Callable[[int, Integers, Slices], R],
     task_bytes: int,
@@ -264,7 +264,7 @@ def _map(function: Callable[[int, Integers, Slices], R], index: int, work: Work)
     return function(index, work.codes, work.items())
 
 
-def _gathered(files: tuple[Exchanged, ...], codes: Integers) -> Slices:
+def _gathered(files: tuple[ShuffleFile, ...], codes: Integers) -> Slices:
     columns, starts, _ = gather(files, int(codes[0]), int(codes[-1]))
     # Nothing is left of those in between.
     return Slices(columns, np.append(starts[codes - codes[0]], starts[-1]))
@@ -273,7 +273,7 @@ def _gathered(files: tuple[Exchanged, ...], codes: Integers) -> Slices:
 class _Part(NamedTuple):
     """Items of one segment in some neighbouring ranges. spans : of each file, the first and the end."""
 
-    files: tuple[Exchanged, ...]
+    files: tuple[ShuffleFile, ...]
     spans: tuple[tuple[int, int], ...]
 
     def points(self) -> Points:
@@ -281,8 +281,8 @@ class _Part(NamedTuple):
         return Points(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def _parts(files: Sequence[Exchanged], code: int, task_bytes: int) -> list[_Part]:
-    parts: list[list[tuple[Exchanged, tuple[int, int]]]] = []
+def _parts(files: Sequence[ShuffleFile], code: int, task_bytes: int) -> list[_Part]:
+    parts: list[list[tuple[ShuffleFile, tuple[int, int]]]] = []
     held = 0
     for file in files:
         start, stop = file.starts(code, code).tolist()
@@ -301,8 +301,10 @@ def _run_part(part: _Part, chunk: Callable[[Points], Any]) -> Any:
     return chunk(part.points())
 
 
-def _visit_large(parts: list[tuple[_Part, float, int, Any]], executor: Executor, visit: Visit[R]) -> R:
-    """Visit a large segment by its parts, each with its state of the first pass."""
+def _fit_large(
+    parts: list[tuple[_Part, float, int, Any]], executor: Executor, segment_task: SegmentTask[R]
+) -> R:
+    """Do the task for a large segment by its parts, each with its state of the first pass."""
     states: list[Any] | None = [state for *_, state in parts]
 
     def run(request: Pass) -> Any:
@@ -317,8 +319,8 @@ def _visit_large(parts: list[tuple[_Part, float, int, Any]], executor: Executor,
         first, states = states, None
         return request.combine(first)
 
-    assert visit.large is not None
-    return visit.large(sum(points for _, _, points, _ in parts), run)
+    assert segment_task.large is not None
+    return segment_task.large(sum(points for _, _, points, _ in parts), run)
 
 
 def pack(
@@ -328,7 +330,7 @@ def pack(
 
     Parameters
     ----------
-    sizes : bytes of each segment, in order. skipped : which are not visited.
+    sizes : bytes of each segment, in order. skipped : which are not wanted.
     task_bytes : that a task takes. most : segments of a task
     cut : whether segments larger than a task are cut; otherwise each is a task
 

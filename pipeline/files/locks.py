@@ -5,7 +5,7 @@ together, while nobody changes it.
 
 On a mounted file system the folder itself is locked, and the lock ends with its process however that ends. Object
 stores have no locks: there a run puts an object of its own into `lock/` and looks what else is there. Whoever meets
-nobody that it must not meet has its turn, since of two who have put theirs the one who looks last sees the other;
+nobody that it must not meet has its lock, since of two who have put theirs the one who looks last sees the other;
 whoever does not takes his back and tries again later. That asks of a store only that what has been put is listed, and
 no conditional writes, which many lack. An object is renewed as long as its process lives; that of one that was killed
 counts for nothing once it is older than a living one lets it become. How old one is the store says, of both: when it
@@ -44,7 +44,7 @@ LOCKS = "lock"
 _RANDOM = random.SystemRandom()
 
 
-class Turn:
+class FolderLock:
     """The right to change a folder, or to use it, for now.
 
     Attributes
@@ -79,9 +79,9 @@ class Turn:
             )
 
     @contextmanager
-    def renewing(self) -> Iterator[Turn]:
+    def renewing(self) -> Iterator[FolderLock]:
         """Keep it until the block ends."""
-        thread = threading.Thread(target=self._renew, name="logcal-turn", daemon=True)
+        thread = threading.Thread(target=self._renew, name="logcal-lock", daemon=True)
         thread.start()
         try:
             yield self
@@ -98,7 +98,7 @@ class Turn:
 
 
 @contextmanager
-def taking_turns(folder: Folder, *, shared: bool = False, patience: float | None = None) -> Iterator[Turn]:
+def locking(folder: Folder, *, shared: bool = False, patience: float | None = None) -> Iterator[FolderLock]:
     """Wait until a folder, which is made if need be, may be changed, and keep others waiting meanwhile.
 
     shared : to use it, together with others who do
@@ -111,15 +111,15 @@ def taking_turns(folder: Folder, *, shared: bool = False, patience: float | None
     """
     folder.make()
     patience = PATIENCE if patience is None else patience
-    with _flocked(folder, shared, patience) if folder.local else _alone(folder, shared, patience) as turn:
-        yield turn
+    with _flocked(folder, shared, patience) if folder.local else _alone(folder, shared, patience) as lock:
+        yield lock
 
 
 @contextmanager
-def _flocked(folder: Folder, shared: bool, patience: float) -> Iterator[Turn]:
+def _flocked(folder: Folder, shared: bool, patience: float) -> Iterator[FolderLock]:
     descriptor = os.open(folder.root, os.O_RDONLY)
     try:
-        yield Turn(folder, None, _flock(descriptor, folder.root, shared, patience), {})
+        yield FolderLock(folder, None, _flock(descriptor, folder.root, shared, patience), {})
     finally:
         os.close(descriptor)
 
@@ -139,7 +139,7 @@ def _flock(descriptor: int, root: str, shared: bool, patience: float) -> bool:
 
 
 @contextmanager
-def _alone(folder: Folder, shared: bool, patience: float) -> Iterator[Turn]:
+def _alone(folder: Folder, shared: bool, patience: float) -> Iterator[FolderLock]:
     name = f"{LOCKS}/{uuid.uuid4().hex}"
     facts = {"host": socket.gethostname(), "process": os.getpid(), "shared": shared}
     end = time.monotonic() + patience
@@ -160,8 +160,8 @@ def _alone(folder: Folder, shared: bool, patience: float) -> Iterator[Turn]:
                 folder.remove(name)
             who = f"a run on {others[0].get('host')} (process {others[0].get('process')})"
             _wait(end, patience, folder.root, who)
-        with Turn(folder, name, True, facts).renewing() as turn:
-            yield turn
+        with FolderLock(folder, name, True, facts).renewing() as lock:
+            yield lock
     finally:
         with suppress(Exception):  # nobody minds it for long
             folder.remove(name)

@@ -1,8 +1,8 @@
 """Fitting segments that borrow strength, out of core: see `calibrators.segments.partial_pooling` for what is fitted.
 
-A merged range leaves of each segment its counts within the stretches where its parent's map can be constant. Level by
-level these come together (a task takes neighbouring segments of all ranges), the variances of the level are estimated
-from all its segments, in the order of their keys, and its maps are what the next level leans on.
+A merged range leaves of each segment its counts within the block ranges where its parent's map can be constant. Level
+by level these come together (a task takes neighbouring segments of all ranges), the variances of the level are
+estimated from all its segments, in the order of their keys, and its maps are what the next level leans on.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
+from calibrators.segments.adjusting import Adjusted, CellParts, adjust, cross
 from calibrators.segments.bends import bend
 from calibrators.segments.curves import LEAST, MOST, curve_of, logit_of
-from calibrators.segments.moving import CellParts, Moved, cross, move
-from calibrators.segments.partial_pooling import LEAN, Stretches
+from calibrators.segments.partial_pooling import LEAN, BlockRanges
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in, write_blob
 from pipeline.fit.calibration import refuse_table
-from pipeline.fit.leaning_cells import (
+from pipeline.fit.pooled_cells import (
     Joined,
     Made,
     Own,
@@ -39,12 +39,12 @@ from pipeline.fit.leaning_cells import (
     shares_of,
     starts_of,
 )
-from pipeline.sort.exchange import item_counts
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan
 from pipeline.sort.segment_merge import Cutting
-from pipeline.sort.segment_visits import ITEM_BYTES, MOST_POOLED, most_works, pack, within
+from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, most_works, pack, within
 from pipeline.sort.segments import Codes, Level, Segments, write_codes
-from pipeline.table.segment_maps import ONE_SCORE, LevelFit, Maps, Moves
+from pipeline.sort.shuffle import item_counts
+from pipeline.table.segment_maps import ONE_SCORE, Adjustments, LevelFit, Maps
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class _Curves:
 
     Attributes
     ----------
-    stretches : where each map is constant on the rows that it was fitted to
-    logit : float64 array: of each stretch's level. centre : float64 array, shape (maps,): see `Curve`
-    moves : how each map comes from one of those in the table
+    block_ranges : where each map is constant on the rows that it was fitted to
+    logit : float64 array: of each block range's level. centre : float64 array, shape (maps,): see `Curve`
+    adjustments : how each map comes from one of those in the table
     """
 
-    stretches: Stretches
+    block_ranges: BlockRanges
     logit: Array
     centre: Array
-    moves: Moves
+    adjustments: Adjustments
 
 
 class Numbered(NamedTuple):
@@ -77,15 +77,15 @@ class Numbered(NamedTuple):
     cutting: Cutting
 
 
-def add_leaning(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, rows: SortedRows) -> Any:
+def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, rows: SortedRows) -> Any:
     """Add the fits of all levels to a graph: `whole -> pack-1 -> join-1-i -> move-1 -> own-1-i -> level-1
     -> pack-2 ... -> levels`.
 
     Parameters
     ----------
     calibrator : of all rows; with its sampling rate counts are the log's, and maps those of all rows. Where it is
-        isotonic regression, shifts and slopes are most likely ones, and own maps lean on moved ones; otherwise they
-        give expected probabilities, and own maps lean on moved ones that bend
+        isotonic regression, shifts and slopes are most likely ones, and own maps lean on adjusted ones; otherwise they
+        give expected probabilities, and own maps lean on adjusted ones that bend
     first, numbered : references to the score table with the first pass's result, and to a `Numbered`
 
     Returns
@@ -103,13 +103,13 @@ def add_leaning(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any,
         works = graph.entries(f"work-{i + 1}", packed, most)
         receipts = receipts_in(plan.scratch)
         joined = graph.layer(f"join-{i + 1}", join, [(work,) for work in works], receipts=receipts)
-        moved = graph.task(f"move-{i + 1}", _move, numbered, joined, curves, i, mean)
+        adjusted = graph.task(f"adjust-{i + 1}", _adjust, numbered, joined, curves, i, mean)
         shares = graph.entries(
-            f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("shares"), moved), most
+            f"share-{i + 1}", graph.task(f"shares-{i + 1}", operator.attrgetter("shares"), adjusted), most
         )
         each = [(*of, rate) for of in zip(works, joined, shares, strict=True)]
         made = graph.layer(f"own-{i + 1}", make, each)
-        level = graph.task(f"level-{i + 1}", _fit_level, numbered, moved, made, curves, i, rate)
+        level = graph.task(f"level-{i + 1}", _fit_level, numbered, adjusted, made, curves, i, rate)
         curves = graph.task(f"curves-{i + 1}", operator.itemgetter(1), level)
         levels.append(level)
     return graph.task("levels", _all_levels, levels, fitted)
@@ -128,15 +128,15 @@ def _fitted(first: tuple[ScoreTable, Any], calibrator: Calibrator) -> Calibrator
 
 
 def _curve_of_all(fitted: Calibrator, rate: float) -> _Curves:
-    found, ends = fitted.stretches(), fitted.calibration_map_.prob_lo[[0, -1]]
+    found, ends = fitted.block_ranges(), fitted.calibration_map_.prob_lo[[0, -1]]
     curve = curve_of(found.level, found.weight)
     if isinstance(fitted, Isotonic):  # the curve is the map, but that it says neither 0 nor 1
         ends = np.array([curve.low, curve.high])
         ends = np.asarray(odds_divided(ends, rate)) if rate != 1.0 else ends
     low, high = ends.reshape(2, 1)
-    moves = Moves(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
-    stretches = Stretches(found.edges, np.array([0, found.edges.size]))
-    return _Curves(stretches, curve.logit, np.array([curve.centre]), moves)
+    adjustments = Adjustments(np.zeros(1, np.int32), np.zeros(1), np.ones(1), low, high)
+    block_ranges = BlockRanges(found.edges, np.array([0, found.edges.size]))
+    return _Curves(block_ranges, curve.logit, np.array([curve.centre]), adjustments)
 
 
 def _parents(numbered: Numbered, level: int) -> Codes:
@@ -157,11 +157,11 @@ def _packed(
     count: int,
 ) -> list[Work | None]:
     """Gather a level's segments from tasks, within the block ranges of their parents' maps."""
-    files, stretches, pooled = merged[0].exchanged[level], curves.stretches, numbered.wanted[level]
+    files, block_ranges, pooled = merged[0].shuffled[level], curves.block_ranges, numbered.wanted[level]
     parent, below = _parents(numbered, level), level + 1 < len(numbered.segments.levels)
     name = f"{plan.scratch}/level-{level + 1}"
     edges, logits = f"{name}-edges", f"{name}-logits"
-    write_blob(edges, [stretches.edges.data])
+    write_blob(edges, [block_ranges.edges.data])
     write_blob(logits, [curves.logit.data])
     of = write_codes(f"{name}-parents", parent)
     sizes = 8 * files[0].columns * item_counts(files)
@@ -170,7 +170,7 @@ def _packed(
         small, _ = pack(sizes, np.zeros(parent.size, np.bool_), task_bytes, most, cut=False)
         found = []
         for first, last in ((int(codes[0]), int(codes[-1])) for codes in small):
-            starts = stretches.starts[parent[first] : parent[last] + 2]
+            starts = block_ranges.starts[parent[first] : parent[last] + 2]
             own = pooled[first : last + 1]
             left = f"{name}-cells-{first}"
             found.append(
@@ -187,42 +187,44 @@ class _Level(NamedTuple):
     bent : for the manifest. shares : of tasks that make maps
     """
 
-    moved: Moved
+    adjusted: Adjusted
     crossed: tuple[float, float]
     bent: dict[str, float]
     shares: list[Own | None]
 
 
-def _move(numbered: Numbered, joined: list[Joined | None], above: _Curves, place: int, mean: bool) -> _Level:
+def _adjust(
+    numbered: Numbered, joined: list[Joined | None], above: _Curves, place: int, mean: bool
+) -> _Level:
     parent, pooled = _parents(numbered, place), numbered.wanted[place]
     centre = above.centre[parent]
     cells = cells_of([part for part in joined if part is not None], above.logit, centre)
-    moved, crossed, across = _moved(cells, centre, numbered.segments.levels[place], parent, mean)
+    adjusted, crossed, across = _adjusted(cells, centre, numbered.segments.levels[place], parent, mean)
     if not mean:
-        return _Level(moved, crossed, {}, shares_of(joined, moved, pooled, None, LEAN))
-    bends = bend(cells, moved, pooled)
+        return _Level(adjusted, crossed, {}, shares_of(joined, adjusted, pooled, None, LEAN))
+    bends = bend(cells, adjusted, pooled)
     theta = bends.theta if bends.sigma else None
-    bent = {"place": moved.place, "place_across": across, "bend": bends.sigma}
-    return _Level(moved, crossed, bent, shares_of(joined, moved, pooled, theta, STRENGTH))
+    bent = {"place": adjusted.place, "place_across": across, "bend": bends.sigma}
+    return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, pooled, theta, STRENGTH))
 
 
-def _moved(
+def _adjusted(
     parts: CellParts, centre: Array, level: Level, parent: Codes, mean: bool
-) -> tuple[Moved, tuple[float, float], float]:
+) -> tuple[Adjusted, tuple[float, float], float]:
     """Adjust segments to their parents' curves: by their last column's value in all of them, and each by what
     is left; and the variances and the place of the former.
     """
     if level.level < 2:
-        return move(parts, mean=mean), (0.0, 0.0), 0.0
+        return adjust(parts, mean=mean), (0.0, 0.0), 0.0
     cells = parts.part(0, parts.groups)
     values: dict[Any, int] = {}
     value = np.array([values.setdefault(key[-1], len(values)) for key in level.keys], np.int64)
     main = cross(cells, value, parent.astype(np.int64), mean=mean)
     sizes = np.diff(cells.starts)
     logit = np.repeat(main.shift, sizes) + np.repeat(main.slope, sizes) * cells.logit
-    own = move(cells._replace(logit=logit, centre=main.shift + main.slope * centre), mean=mean)
+    own = adjust(cells._replace(logit=logit, centre=main.shift + main.slope * centre), mean=mean)
     shift, slope = own.shift + own.slope * main.shift, own.slope * main.slope
-    return Moved(own.variances, shift, slope, own.place), main.variances, main.place
+    return Adjusted(own.variances, shift, slope, own.place), main.variances, main.place
 
 
 def _fit_level(
@@ -236,31 +238,33 @@ def _fit_level(
         reasons[lacking] = ONE_SCORE
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     maps = Maps(sizes, [list(column) for column in zip(*(part.columns for part in parts), strict=True)])
-    moves = _moves(own.level, level.moved, above.moves, _parents(numbered, place), parts, rate)
+    adjustments = _adjustments(
+        own.level, level.adjusted, above.adjustments, _parents(numbered, place), parts, rate
+    )
     fit = LevelFit(
-        own.level, own.keys, own.rows, own.positives, reasons, maps, moves, level.crossed, level.bent
+        own.level, own.keys, own.rows, own.positives, reasons, maps, adjustments, level.crossed, level.bent
     )
     found = [part.curves for part in parts if part.curves is not None]
     curves = None
     if found:
-        edges, logit, stretches, centre = (np.concatenate(column) for column in zip(*found, strict=True))
-        curves = _Curves(Stretches(edges, starts_of(stretches)), logit, centre, moves)
-    return fit, curves, level.moved.variances
+        edges, logit, block_ranges, centre = (np.concatenate(column) for column in zip(*found, strict=True))
+        curves = _Curves(BlockRanges(edges, starts_of(block_ranges)), logit, centre, adjustments)
+    return fit, curves, level.adjusted.variances
 
 
-def _moves(
+def _adjustments(
     level: int,
-    moved: Moved,
-    above: Moves,
+    adjusted: Adjusted,
+    above: Adjustments,
     parent: Codes,
     made: list[Made],
     rate: float,
-) -> Moves:
+) -> Adjustments:
     """Return the adjustments as the table has them: those of a parent without a map of its own come first."""
     # With odds times the rate: logit p - log r = shift + slope (logit q - log r).
     log_rate = float(logit_of(np.array([rate]), np.ones(1))[0])
-    slope = moved.slope
-    shift = moved.shift + (1.0 - slope) * log_rate
+    slope = adjusted.slope
+    shift = adjusted.shift + (1.0 - slope) * log_rate
     low, high = above.low[parent], above.high[parent]
     fitted = np.concatenate([part.fitted for part in made])
     fitted_level = above.fitted_level[parent]
@@ -269,7 +273,7 @@ def _moves(
         of[fitted] = np.concatenate([_ends(part)[ends] for part in made])
     shift = np.where(fitted, 0.0, shift + slope * above.shift[parent])
     slope = np.where(fitted, 1.0, slope * above.slope[parent])
-    return Moves(fitted_level, shift, slope, np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST))
+    return Adjustments(fitted_level, shift, slope, np.clip(low, LEAST, MOST), np.clip(high, LEAST, MOST))
 
 
 def _ends(made: Made) -> tuple[Array, Array]:

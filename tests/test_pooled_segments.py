@@ -23,15 +23,15 @@ from jobs import score as score_job
 from jobs.cluster.starting import starting_executor
 from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
 from jobs.config.loading import load
+from logcal.adjustments import Adjustments, drawn
 from logcal.errors import InputRejectedError
-from logcal.moved import Moves, drawn
 from logcal.reading import read_table
 from logcal.table import Table
-from pipeline.fit import leaning_cells
+from pipeline.fit import pooled_cells
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort import packed, run_files, segment_visits
+from pipeline.sort import packed, run_files, segment_tasks
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.lookup_table import segmented_files
 from pipeline.table.segment_maps import SegmentRules
@@ -204,7 +204,7 @@ def line_of(at, x, weight):
     return [np.polyfit(x, (1 - 2 * p) * x**k, 1, w=by)[::-1] for k in range(3)]
 
 
-def mean_moved(at, x, label, weight, variances, line):
+def mean_adjusted(at, x, label, weight, variances, line):
     """The most likely move of the most likely curve, and from there to expected probabilities."""
     p, prior = expit(at), np.diag(variances)
     base = at - (1 - 2 * p) / 2 * (variances[0] + variances[1] * x**2)
@@ -262,13 +262,13 @@ def on_a_curve(table, columns, weighted, found):
             line = line_of(at[shared], at[shared] - middle, weight[shared])
             for rows in values:
                 own = (label[rows], weight[rows], found.levels[level].crossed, line)
-                a, d = mean_moved(at[rows], at[rows] - middle, *own)
+                a, d = mean_adjusted(at[rows], at[rows] - middle, *own)
                 for column in (at, exact, centre):
                     column[rows] += a + d * (column[rows] - middle)
         x = at - centre - places["place"]
         line, before = line_of(at, x, weight), at.copy()
         for rows in groups_of([key[:level] for key in keys]):
-            a, d = mean_moved(before[rows], x[rows], label[rows], weight[rows], variances, line)
+            a, d = mean_adjusted(before[rows], x[rows], label[rows], weight[rows], variances, line)
             exact[rows] += a + d * (exact[rows] - centre[rows] - places["place"])
             at[rows] = before[rows] + a + d * x[rows]
             if min(label[rows].sum(), (1 - label[rows]).sum()) >= RULES.min_positives:
@@ -328,9 +328,9 @@ def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
     for layout in range(3):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
         monkeypatch.setattr(packed, "STRIDE", int(rng.choice([1, 16, 1024])))
-        monkeypatch.setattr(segment_visits, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
+        monkeypatch.setattr(segment_tasks, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
         # Cells in memory, or read where they are looked at.
-        monkeypatch.setattr(leaning_cells, "MOST_HELD", int(rng.choice([0, 1 << 22])))
+        monkeypatch.setattr(pooled_cells, "MOST_HELD", int(rng.choice([0, 1 << 22])))
         (tmp_path / str(layout)).mkdir()
         own = table.take(rng.permutation(table.num_rows)) if layout else table
         cut = (int(rng.integers(1, 7)), int(rng.integers(20, 5000)))
@@ -362,14 +362,14 @@ def test_maps_never_decrease_and_never_answer_0_or_1(tmp_path):
     loaded = read_table(path)
     assert loaded.whole.predict(-1.0) == 0
     score = np.sort(np.concatenate([np.random.default_rng(0).random(3000) * 1.2 - 0.1, [-np.inf, np.inf]]))
-    moved = 0
+    adjusted = 0
     for key in [*loaded.keys, (None, "never seen"), (77, "x")]:
         found = Table(loaded).predict(score, dict(zip(loaded.columns, key, strict=True)))
         assert np.diff(found).min() >= 0
         if loaded.entry_of(key) is not None:
-            moved += 1
+            adjusted += 1
             assert 0 < found[0] <= found[-1] < 1
-    assert moved > 10
+    assert adjusted > 10
 
 
 @pytest.mark.parametrize("weight", [1e16, 1e100])
@@ -403,8 +403,8 @@ def test_unseen_segments_go_through_the_nearest_known_one(tmp_path):
     loaded = read_table(path)
     one, score = Table(loaded), np.linspace(0, 1, 200)
     expected = np.array([
-        loaded.moves.apply_one(loaded.own_map((1,)).predict(float(s)), e) if (e := loaded.entry_of((1,))) is not None
-        else loaded.own_map((1,)).predict(float(s)) for s in score
+        loaded.adjustments.apply_one(loaded.own_map((1,)).predict(float(s)), e)
+        if (e := loaded.entry_of((1,))) is not None else loaded.own_map((1,)).predict(float(s)) for s in score
     ])  # fmt: skip
     np.testing.assert_array_equal(one.predict(score, {"a": 1, "b": "unseen"}), expected)
     np.testing.assert_array_equal(one.predict(score, {"a": 1000, "b": "x"}), loaded.whole.predict(score))
@@ -414,7 +414,7 @@ def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
     rng = np.random.default_rng(9)
     p = np.concatenate([[0.0, 1.0, 1e-300, 1 - 2**-53, 5e-324, np.nan], rng.random(3000) ** 8])
     n = 40
-    moves = Moves(
+    adjustments = Adjustments(
         np.zeros(n, np.int32),
         rng.normal(0, 8, n) * (np.arange(n) > 2),
         np.where(np.arange(n) > 1, rng.exponential(1, n), 1.0),
@@ -422,16 +422,18 @@ def test_compiled_or_not_and_one_by_one_give_the_same_bits(monkeypatch):
         np.full(n, 1 - 1e-12),
     )
     entry = rng.integers(0, n, p.size).astype(np.int32)
-    monkeypatch.setattr("logcal.moved.compiled", lambda _: True)
-    compiled = moves.apply(p, entry, p)
-    monkeypatch.setattr("logcal.moved.compiled", lambda _: False)
-    np.testing.assert_array_equal(moves.apply(p, entry, p), compiled)
+    monkeypatch.setattr("logcal.adjustments.compiled", lambda _: True)
+    compiled = adjustments.apply(p, entry, p)
+    monkeypatch.setattr("logcal.adjustments.compiled", lambda _: False)
+    np.testing.assert_array_equal(adjustments.apply(p, entry, p), compiled)
     np.testing.assert_array_equal(
-        [moves.apply_one(v, e, v) for v, e in zip(p.tolist(), entry.tolist(), strict=True)], compiled
+        [adjustments.apply_one(v, e, v) for v, e in zip(p.tolist(), entry.tolist(), strict=True)], compiled
     )
     held = np.clip(p, 1e-200, 1 - 1e-12)
-    still = (moves.shift == 0) & (moves.slope == 1)
-    expected = np.where(still[entry], p, expit(moves.shift[entry] + moves.slope[entry] * logit(held)))
+    still = (adjustments.shift == 0) & (adjustments.slope == 1)
+    expected = np.where(
+        still[entry], p, expit(adjustments.shift[entry] + adjustments.slope[entry] * logit(held))
+    )
     np.testing.assert_allclose(compiled, expected, rtol=1e-12)
 
 
@@ -462,12 +464,12 @@ def test_a_moved_map_is_drawn_within_its_error(tmp_path):
     assert one.monotone
     assert one.problem() is None
     score = np.random.default_rng(0).random(5000) * 1.1 - 0.05
-    exact = loaded.moves.apply(
+    exact = loaded.adjustments.apply(
         loaded.own_map(key).predict(score), np.full(score.size, loaded.entry_of(key), np.int32), score
     )
     np.testing.assert_allclose(one.predict(score), exact, rtol=2e-5)
     assert one.weight.sum() == loaded.own_map(key).weight.sum()
-    assert len(drawn(one, loaded.moves, 0)) >= len(one)
+    assert len(drawn(one, loaded.adjustments, 0)) >= len(one)
 
 
 @pytest.mark.parametrize(
@@ -528,7 +530,7 @@ def test_from_a_log_to_its_report(tmp_path):
     made = run(fit_job, FitConfig, tmp_path)
     segments = made["segments"]
     assert segments["min_positives"] == 100
-    assert set(segments["fitted_on"]) == {"segment", "moved"}
+    assert set(segments["fitted_on"]) == {"segment", "adjusted"}
     assert [row["level"] for row in segments["variances"]] == [1, 2]
     manifest = json.loads(next((tmp_path / "store").glob("t/versions/*/manifest.json")).read_text())
     assert manifest["format_version"] == "2"
@@ -541,7 +543,7 @@ def test_from_a_log_to_its_report(tmp_path):
     in_sample = {"allow_in_sample": True}
     report = {"path": str(tmp_path / "report")}
     measured = run(evaluate, EvaluateConfig, tmp_path, evaluate=in_sample, report=report)
-    assert set(measured["segments"]["fitted_on"]) == {"segment", "moved"}
+    assert set(measured["segments"]["fitted_on"]) == {"segment", "adjusted"}
     # Isotonic regression keeps totals, and nearly so do maps that lean.
     mean = np.average(scored["probability"])
     assert mean == pytest.approx(np.mean(scored["label"]), rel=0.01)

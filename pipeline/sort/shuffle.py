@@ -1,4 +1,4 @@
-"""The exchange between ranges of scores and segments: what a merged range leaves of each segment, and who gathers it.
+"""The shuffle between ranges of scores and segments: what a merged range leaves of each segment, and who gathers it.
 
 A file holds items of some numbers each (points, or pooled blocks of them), segment after segment, ascending in each:
 packed column by column (`pipeline.sort.packed`), and so is where each segment's items begin. A segment's items of all
@@ -19,7 +19,7 @@ from pipeline.sort.packed import Packed, write_packed
 from pipeline.sort.run_files import Integers
 
 
-class Exchanged(NamedTuple):
+class ShuffleFile(NamedTuple):
     """A file of items: a column each, and then where each segment's begin, and the end."""
 
     file: Packed
@@ -53,9 +53,9 @@ class Exchanged(NamedTuple):
         return [column.view(np.float64) for column in self.file.read_first(self.columns, start, stop)]
 
 
-def write_exchange(path: str, columns: Sequence[Array], starts: Integers) -> Exchanged:
+def write_shuffle(path: str, columns: Sequence[Array], starts: Integers) -> ShuffleFile:
     """Write a range's items. starts : of each segment's, and the end; shape (segments + 1,)."""
-    return Exchanged(write_packed(path, [*columns, starts]))
+    return ShuffleFile(write_packed(path, [*columns, starts]))
 
 
 class Slices(NamedTuple):
@@ -76,7 +76,7 @@ class Slices(NamedTuple):
             yield Points(*(column[start:stop] for column in self.columns))
 
 
-def gather(files: Sequence[Exchanged], first: int, last: int) -> Slices:
+def gather(files: Sequence[ShuffleFile], first: int, last: int) -> Slices:
     """All items of segments first, ..., last. files : in the order of their ranges."""
     found = each(lambda file: file.read(first, last), files, files[0].path)
     counts = np.sum([np.diff(starts) for _, starts in found], axis=0, dtype=np.int64)
@@ -102,7 +102,7 @@ class Layers(NamedTuple):
     starts: Integers
 
 
-def layers(files: Sequence[Exchanged], first: int, last: int) -> Layers:
+def layers(files: Sequence[ShuffleFile], first: int, last: int) -> Layers:
     """Do `gather` for tasks that go through all files at once: nothing is moved."""
     starts = np.stack(each(lambda file: file.starts(first, last), files, files[0].path))
     sizes = starts[:, -1] - starts[:, 0]
@@ -118,7 +118,7 @@ def layers(files: Sequence[Exchanged], first: int, last: int) -> Layers:
     return Layers(items, starts + (begin - starts[:, 0])[:, np.newaxis])
 
 
-def item_counts(files: Sequence[Exchanged]) -> Integers:
+def item_counts(files: Sequence[ShuffleFile]) -> Integers:
     """Return the number of items of each segment."""
     total = np.zeros(files[0].segments, np.int64)
     for starts in each(lambda file: file.starts(0, file.segments - 1), files, files[0].path):

@@ -170,7 +170,7 @@ def _failed(required: Mapping[str, float], found: Mapping[str, float | None]) ->
             yield f"{wanted}, found {value:.6g}"
 
 
-def judgement_facts(after: Assessment, bars: ErrorBars | None) -> dict[str, Any]:
+def significance_facts(after: Assessment, bars: ErrorBars | None) -> dict[str, Any]:
     """The judgement for machines."""
     verdict = judge(after, bars)
     return {

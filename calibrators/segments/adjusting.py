@@ -1,7 +1,7 @@
 """Adjustments of segments to the map of the rows that they are part of: two numbers each, shrunken towards none.
 
 The variances of these numbers are what the segments of a level tell together (empirical Bayes). A segment is seen only
-through its counts in stretches within which its parent's map is constant.
+through its counts in slopes within which its parent's map is constant.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from calibrators.segments.expected import asymmetry, excess, line, moments, seen
 Integers = npt.NDArray[np.int64]
 
 VARIANCES = np.concatenate([[0.0], 2.0 ** np.arange(-14, 7)])
-"""Candidates for the variances of shifts and of stretches."""
+"""Candidates for the variances of shifts and of slopes."""
 
 _FIRST = (0.25, 0.0625)
 _SMALLEST = VARIANCES[1]
@@ -89,14 +89,14 @@ class CellParts(Protocol):
 
 
 @dataclass(frozen=True)
-class Moved:
+class Adjusted:
     """Adjustment of each segment to its parent's curve.
 
     Attributes
     ----------
-    variances : of the shifts and of the stretches
+    variances : of the shifts and of the slopes
     shift, slope : float64 arrays, shape (segments,): logit p = shift + slope * logit of the parent's level; slope >= 0
-    place : where shifts and stretches are independent, less the parent's centre
+    place : where shifts and slopes are independent, less the parent's centre
     """
 
     variances: tuple[float, float]
@@ -105,7 +105,7 @@ class Moved:
     place: float = 0.0
 
 
-def move(cells: CellParts, *, mean: bool = False) -> Moved:
+def adjust(cells: CellParts, *, mean: bool = False) -> Adjusted:
     """Estimate the variances of the segments of a level, and each segment's shift and stretch of its parent's curve.
 
     Weights count as repeated rows. Deterministic: sums run in the order of the segments. O(cells) a round of some,
@@ -115,7 +115,7 @@ def move(cells: CellParts, *, mean: bool = False) -> Moved:
     ----------
     cells : of the segments
     mean : whether the parent's curve is the mean of its segments' curves, and what is sought is each segment's expected
-        probability; and whether shifts and stretches are independent at the place where this is likeliest. Otherwise
+        probability; and whether shifts and slopes are independent at the place where this is likeliest. Otherwise
         the parent's curve is the most likely one, what is sought is a segment's most likely one, and the place is the
         parent's centre.
     """
@@ -124,7 +124,7 @@ def move(cells: CellParts, *, mean: bool = False) -> Moved:
     search = _Search(cells, mean)
     places = search.places() if mean else (0.0,)
     if groups >= 2 * _SHARE:  # if those of some are the variances of all, one round tells
-        some = move(_some(cells, groups // _SHARE), mean=mean)
+        some = adjust(_some(cells, groups // _SHARE), mean=mean)
         pair, place = some.variances, some.place
         places = (place,)
         seen.add((pair, place))
@@ -137,9 +137,9 @@ def move(cells: CellParts, *, mean: bool = False) -> Moved:
                 break
             seen.add((pair, place))
         if pair == (0.0, 0.0):
-            return Moved(pair, np.zeros(groups), np.ones(groups))
+            return Adjusted(pair, np.zeros(groups), np.ones(groups))
         search.climb(threads, pair, place)
-    return search.moved(pair, place)
+    return search.adjusted(pair, place)
 
 
 class _Search:
@@ -157,13 +157,13 @@ class _Search:
         self._moments = np.concatenate([np.zeros((1, 7)), *map(_moments_of, parts)]).sum(axis=0)
 
     def places(self) -> tuple[float, ...]:
-        """Centred places where shifts and stretches may be independent, as differences to the parents' centres."""
+        """Centred places where shifts and slopes may be independent, as differences to the parents' centres."""
         s0, s1, s2 = self._moments[:3].tolist()
         deviation = math.sqrt(max(s2 / s0 - (s1 / s0) ** 2, 0.0)) if s0 > 0 else 0.0
         return tuple(deviation * step for step in _STEPS) if deviation > 0 else (0.0,)
 
     def climb(self, threads: ThreadPoolExecutor, variances: tuple[float, float], place: float) -> None:
-        """Go to each segment's most likely shift and stretch."""
+        """Go to each segment's most likely shift and slope."""
         self._theta[:, 0] += self._theta[:, 1] * (place - self._place)
         self._place = place
         list(threads.map(self._climb, self._pieces, repeat(variances)))
@@ -201,7 +201,7 @@ class _Search:
         pair = (float(VARIANCES[shift]), float(VARIANCES[slope]))
         return pair, places[of] if pair[1] > 0 else places[0]
 
-    def moved(self, pair: tuple[float, float], place: float) -> Moved:
+    def adjusted(self, pair: tuple[float, float], place: float) -> Adjusted:
         """Adjustments that were found."""
         shift, slope = self._theta.T.copy()
         if self._mean:
@@ -210,7 +210,7 @@ class _Search:
             shift += (lines[0] * more).sum(axis=1)
             slope = np.maximum(slope + (lines[1] * more).sum(axis=1), -1.0)
         # A curve's centre is its parent's; taking it out leaves the form that tables have.
-        return Moved(pair, shift - slope * self._centre, 1.0 + slope, place)
+        return Adjusted(pair, shift - slope * self._centre, 1.0 + slope, place)
 
 
 def _moments_of(cells: Cells) -> Array:
@@ -236,27 +236,27 @@ def _some(cells: CellParts, every: int) -> Cells:
     return Cells(np.concatenate([[0], np.cumsum(sizes)]), *columns)
 
 
-def cross(cells: Cells, value: Integers, parent: Integers, *, mean: bool = False) -> Moved:
+def cross(cells: Cells, value: Integers, parent: Integers, *, mean: bool = False) -> Adjusted:
     """Estimate what a value does to the curves of all parents that have it: the main effect of a second column.
 
     Without it, what a value does everywhere has to be learned anew for each parent. Values that one parent alone has
-    are left out: that is what `move` learns.
+    are left out: that is what `adjust` learns.
 
     Parameters
     ----------
     cells : of segments
     value, parent : int64 arrays, shape (segments,): whose rows a segment has: of which value, and of which parent
-    mean : see `move`
+    mean : see `adjust`
 
     Returns
     -------
-    Moved
+    Adjusted
         By segment, not by value: 0 and 1 for values that are left out. O(cells log cells).
     """
     sizes = np.diff(cells.starts)
     pairs = np.unique(np.stack([value, parent]), axis=1)[0]
     several = (np.bincount(pairs, minlength=value.max(initial=0) + 1) > 1)[value] & (sizes > 0)
-    found = Moved((0.0, 0.0), np.zeros(sizes.size), np.ones(sizes.size))
+    found = Adjusted((0.0, 0.0), np.zeros(sizes.size), np.ones(sizes.size))
     if not several.any():
         return found
     shared, group = np.unique(value[several], return_inverse=True)
@@ -271,6 +271,6 @@ def cross(cells: Cells, value: Integers, parent: Integers, *, mean: bool = False
     information = weight * p * (1.0 - p)
     centre = float((information * logit).sum() / information.sum())
     starts = np.searchsorted(owner[order], np.arange(shared.size + 1))
-    moved = move(Cells(starts, np.full(shared.size, centre), logit, weight, positives), mean=mean)
-    found.shift[several], found.slope[several] = moved.shift[group], moved.slope[group]
-    return Moved(moved.variances, found.shift, found.slope, moved.place)
+    adjusted = adjust(Cells(starts, np.full(shared.size, centre), logit, weight, positives), mean=mean)
+    found.shift[several], found.slope[several] = adjusted.shift[group], adjusted.slope[group]
+    return Adjusted(adjusted.variances, found.shift, found.slope, adjusted.place)

@@ -1,6 +1,6 @@
-"""Tasks of partial pooling for the segments of a level: see `pipeline.fit.leaning_segments`.
+"""Tasks of partial pooling for the segments of a level: see `pipeline.fit.pooled_segments`.
 
-A task takes neighbouring segments. It leaves what they have within the stretches of their parents' maps in a file of
+A task takes neighbouring segments. It leaves what they have within the block ranges of their parents' maps in a file of
 scratch space, since of many segments together that is as much as the log; once the level's variances are known, it
 makes of that file the maps of its segments.
 """
@@ -16,33 +16,33 @@ import numpy.typing as npt
 from calibrators._kernels.log_odds import logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
+from calibrators.segments.adjusting import Adjusted, CellParts, Cells
 from calibrators.segments.bends import bent
 from calibrators.segments.curves import LEAST, MOST, logit_of
 from calibrators.segments.isotonic_groups import maps_of_blocks
-from calibrators.segments.moving import CellParts, Cells, Moved
 from calibrators.segments.partial_pooling import (
+    BlockRanges,
     CountedCells,
     OwnMaps,
-    Stretches,
-    WithinStretches,
+    WithinBlockRanges,
     cells_within,
     own_maps,
     pool_within,
 )
 from pipeline.files.blobs import Blob
-from pipeline.sort.exchange import Exchanged, gather, layers
 from pipeline.sort.packed import Packed, write_packed
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import read_codes
+from pipeline.sort.shuffle import ShuffleFile, gather, layers
 
 MOST_HELD = 1 << 23
 """Cells that are read once and held, 24 bytes each."""
 
 
 class Parents(NamedTuple):
-    """The maps that the segments of a task move: paths of files, and the place of the first stretch.
+    """The maps that the segments of a task move: paths of files, and the place of the first block range.
 
-    edges, logits : of all stretches. starts : of the stretches of these maps, shape (maps + 1,)
+    edges, logits : of all block ranges. starts : of the block ranges of these maps, shape (maps + 1,)
     of : the place of each segment's map among all
     """
 
@@ -66,7 +66,7 @@ class Work(NamedTuple):
     left : path of the file that the task leaves
     """
 
-    files: tuple[Exchanged, ...]
+    files: tuple[ShuffleFile, ...]
     first: int
     last: int
     parents: Parents
@@ -78,10 +78,10 @@ class Work(NamedTuple):
 class Joined(NamedTuple):
     """Rows of some segments in the block ranges of their parents' maps, in a file.
 
-    Cells are what a segment has in a stretch; a pooled segment's are made of items. Columns: of each segment its
-    cells; of each cell the place of its stretch among all, weight, positives, and where segments are below its first
-    score; of the pooled segments' cells how many items each has, of pooled segments how many; of their items first
-    score, last score, weight, positives.
+    Cells are what a segment has in a block range; a pooled segment's are made of items. Columns: of each segment its
+    cells; of each cell the place of its block range among all, weight, positives, and where segments are below
+    its first score; of the pooled segments' cells how many items each has, of pooled segments how many; of
+    their items first score, last score, weight, positives.
     """
 
     file: Packed
@@ -95,7 +95,7 @@ class Joined(NamedTuple):
         """Number of cells of each segment."""
         return self.file.read(0).view(np.int64)
 
-    def stretches(self, start: int = 0, stop: int | None = None) -> Integers:
+    def block_ranges(self, start: int = 0, stop: int | None = None) -> Integers:
         """Block ranges of cells start, ..., stop - 1."""
         return self.file.read(1, start, stop).view(np.int64)
 
@@ -119,14 +119,14 @@ def join(work: Work | None) -> Joined | None:
     parents = work.parents
     parent = read_codes(parents.of, work.first, work.last + 1)
     parent -= parent[0]
-    stretches = Stretches(parents.read(parents.edges), parents.starts - parents.starts[0])
+    block_ranges = BlockRanges(parents.read(parents.edges), parents.starts - parents.starts[0])
     if work.files[0].columns == 4:  # counts
         items, layer_starts = layers(work.files, work.first, work.last)
-        counted = cells_within(items, layer_starts, stretches, parent, work.pooled)
+        counted = cells_within(items, layer_starts, block_ranges, parent, work.pooled)
         del items
         return Joined(write_packed(work.left, _counted_columns(work, counted)))
     columns, starts, _ = gather(work.files, work.first, work.last)
-    found = pool_within(columns, starts, stretches, parent, work.pooled)
+    found = pool_within(columns, starts, block_ranges, parent, work.pooled)
     del columns
     return Joined(write_packed(work.left, _columns(work, found)))
 
@@ -134,7 +134,7 @@ def join(work: Work | None) -> Joined | None:
 def _counted_columns(work: Work, found: CountedCells) -> Iterator[npt.NDArray[Any]]:
     """The columns of a `Joined`."""
     yield found.sizes
-    yield found.stretch + work.parents.starts[0]
+    yield found.block_range + work.parents.starts[0]
     yield found.weight
     yield found.positives
     yield found.first if work.below else np.empty(0)
@@ -143,13 +143,13 @@ def _counted_columns(work: Work, found: CountedCells) -> Iterator[npt.NDArray[An
     yield from found.items
 
 
-def _columns(work: Work, found: WithinStretches) -> Iterator[npt.NDArray[Any]]:
+def _columns(work: Work, found: WithinBlockRanges) -> Iterator[npt.NDArray[Any]]:
     """The columns of a `Joined`: most are short, and so each is made when the one before it is written."""
     segment = np.repeat(np.arange(found.sizes.size, dtype=np.int32), found.sizes)
-    # Items of one stretch are a cell of it.
-    begin = np.flatnonzero(np.diff(segment, prepend=np.int32(-1)) | np.diff(found.stretch, prepend=-1))
+    # Items of one block range are a cell of it.
+    begin = np.flatnonzero(np.diff(segment, prepend=np.int32(-1)) | np.diff(found.block_range, prepend=-1))
     yield np.bincount(segment[begin], minlength=found.sizes.size)
-    yield found.stretch[begin] + work.parents.starts[0]
+    yield found.block_range[begin] + work.parents.starts[0]
     yield np.add.reduceat(found.weight, begin)
     yield np.add.reduceat(found.positives, begin)
     yield found.first[begin] if work.below else np.empty(0)
@@ -163,7 +163,7 @@ def _columns(work: Work, found: WithinStretches) -> Iterator[npt.NDArray[Any]]:
 class JoinedCells:
     """The cells of all segments of a level, read where they are looked at: of a million segments they are 400 MB.
 
-    logit : of all stretches of the parents' maps. centre : of each segment's parent
+    logit : of all block ranges of the parents' maps. centre : of each segment's parent
     """
 
     def __init__(self, joined: Sequence[Joined], logit: Array, centre: Array) -> None:
@@ -189,7 +189,7 @@ class JoinedCells:
                 continue
             begin, end = (self.starts[[low, high]] - self.starts[first]).tolist()
             own = slice(at, at + end - begin)
-            columns[0, own] = self._logit[part.stretches(begin, end)]
+            columns[0, own] = self._logit[part.block_ranges(begin, end)]
             columns[1, own] = part.numbers(2, begin, end)
             columns[2, own] = part.numbers(3, begin, end)
             at = own.stop
@@ -216,7 +216,7 @@ class Own(NamedTuple):
 
 def shares_of(
     joined: Sequence[Joined | None],
-    moved: Moved,
+    adjusted: Adjusted,
     pooled: npt.NDArray[np.bool_],
     theta: Array | None,
     lean: float,
@@ -231,15 +231,15 @@ def shares_of(
             continue
         own = slice(at, at + part.segments)
         bends = None if theta is None else theta[before[own.start] : before[own.stop]]
-        shares.append(Own(moved.shift[own], moved.slope[own], bends, lean))
+        shares.append(Own(adjusted.shift[own], adjusted.slope[own], bends, lean))
         at += part.segments
     return shares
 
 
-class MovedMaps(NamedTuple):
-    """Finished maps of some segments, as the segments below move them: see `leaning_segments.Curves`.
+class AdjustedMaps(NamedTuple):
+    """Finished maps of some segments, as the segments below move them: see `pooled_segments.Curves`.
 
-    edges, logit : float64 arrays. sizes : of each segment its stretches. centre : of each segment
+    edges, logit : float64 arrays. sizes : of each segment its block ranges. centre : of each segment
     """
 
     edges: Array
@@ -258,7 +258,7 @@ class Made(NamedTuple):
     fitted: npt.NDArray[np.bool_]
     sizes: Integers
     columns: list[Array]
-    curves: MovedMaps | None
+    curves: AdjustedMaps | None
 
 
 def make(work: Work | None, joined: Joined | None, share: Own | None, rate: float) -> Made | None:
@@ -269,7 +269,7 @@ def make(work: Work | None, joined: Joined | None, share: Own | None, rate: floa
     if not (work.below or fitted.any()):
         return Made(fitted, sizes, [np.empty(0)] * 7, None)
     cells = joined.sizes()
-    logit = work.parents.read(work.parents.logits)[joined.stretches() - work.parents.starts[0]]
+    logit = work.parents.read(work.parents.logits)[joined.block_ranges() - work.parents.starts[0]]
     eta = np.repeat(share.shift, cells) + np.repeat(share.slope, cells) * logit
     of_cells, items = joined.item_counts()
     first, last, weight, positives = joined.items()
@@ -305,8 +305,8 @@ def _curves(
     cells: Integers,
     fitted: npt.NDArray[np.bool_],
     own: OwnMaps | None,
-) -> MovedMaps:
-    """first, logit, weight : of all cells where the parents' maps are moved. cells : of each segment."""
+) -> AdjustedMaps:
+    """first, logit, weight : of all cells where the parents' maps are adjusted. cells : of each segment."""
     owner = np.repeat(np.arange(fitted.size), cells)
     kept = ~fitted[owner]
     edges, logit, weight, owner = first[kept], logit[kept], weight[kept], owner[kept]
@@ -324,7 +324,7 @@ def _curves(
     information = weight * p * (1.0 - p)
     total = np.add.reduceat(information, starts[:-1])
     centre = np.add.reduceat(information * logit, starts[:-1]) / np.where(total > 0, total, 1.0)
-    return MovedMaps(edges, logit, np.diff(starts), centre)
+    return AdjustedMaps(edges, logit, np.diff(starts), centre)
 
 
 def starts_of(sizes: Integers) -> Integers:
