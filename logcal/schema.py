@@ -82,7 +82,7 @@ def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
             *(pa.field(name, kind) for name, kind in columns),
             pa.field("rows", pa.int64(), nullable=False),  # used
             pa.field("rows_positive", pa.int64(), nullable=False),  # of them with label 1
-            # segment, adjusted, parent, global, identity
+            # segment, moved, parent, global, identity
             pa.field("fitted_on", pa.string(), nullable=False),
             pa.field(
                 "fitted_level", pa.int32(), nullable=False

@@ -23,7 +23,7 @@ from calibrators import Isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
 from pipeline.evaluate.stream_page import render_stream
 from pipeline.execution import InlineExecutor
-from pipeline.files import turns
+from pipeline.files import locks
 from pipeline.files.folders import Folder
 from pipeline.follow import batch as batches
 from pipeline.follow import follower as following
@@ -272,7 +272,7 @@ def test_a_kill_at_each_write_leaves_what_the_next_follower_finishes(tmp_path, p
         world.current = "000002-b"
         done = set(_known(world))
         with monkeypatch.context() as patch:
-            patch.setattr(turns, "LEASE", dt.timedelta(0))
+            patch.setattr(locks, "LEASE", dt.timedelta(0))
             world.take_all()
         versions = dict.fromkeys({*planned, *done}, "000001-a")
         assert world.written() == world.expected(versions), at
@@ -333,7 +333,7 @@ def test_a_paused_holder_of_a_lease_writes_nothing_more(tmp_path, monkeypatch):
     paused.start()
     change = paused.listing(whole=True)
     world.current = "000002-b"
-    monkeypatch.setattr(turns, "LEASE", dt.timedelta(0))
+    monkeypatch.setattr(locks, "LEASE", dt.timedelta(0))
     world.take_all()
     with pytest.raises(TemporaryError, match="took over"):
         paused.run(change)

@@ -455,7 +455,7 @@ def test_segments_are_found_by_columns_as_by_their_keys(tmp_path):
                 np.testing.assert_array_equal(getattr(one, name), getattr(expected, name))
 
 
-def test_a_moved_map_is_drawn_within_its_error(tmp_path):
+def test_an_adjusted_map_is_drawn_within_its_error(tmp_path):
     table = some_log(10)
     _, path = published(tmp_path, fit(tmp_path, table))
     loaded = read_table(path)
@@ -530,7 +530,7 @@ def test_from_a_log_to_its_report(tmp_path):
     made = run(fit_job, FitConfig, tmp_path)
     segments = made["segments"]
     assert segments["min_positives"] == 100
-    assert set(segments["fitted_on"]) == {"segment", "adjusted"}
+    assert set(segments["fitted_on"]) == {"segment", "moved"}
     assert [row["level"] for row in segments["variances"]] == [1, 2]
     manifest = json.loads(next((tmp_path / "store").glob("t/versions/*/manifest.json")).read_text())
     assert manifest["format_version"] == "2"
@@ -543,7 +543,7 @@ def test_from_a_log_to_its_report(tmp_path):
     in_sample = {"allow_in_sample": True}
     report = {"path": str(tmp_path / "report")}
     measured = run(evaluate, EvaluateConfig, tmp_path, evaluate=in_sample, report=report)
-    assert set(measured["segments"]["fitted_on"]) == {"segment", "adjusted"}
+    assert set(measured["segments"]["fitted_on"]) == {"segment", "moved"}
     # Isotonic regression keeps totals, and nearly so do maps that lean.
     mean = np.average(scored["probability"])
     assert mean == pytest.approx(np.mean(scored["label"]), rel=0.01)

@@ -17,7 +17,7 @@ import pytest
 
 from jobs.resume import left_to_do
 from logcal.errors import CheckFailedError, InputRejectedError, NothingToDoError, TemporaryError
-from pipeline.files import folders, turns
+from pipeline.files import folders, locks
 from pipeline.table.store import TableStore
 from tests.manifests import FITTED
 
@@ -175,7 +175,7 @@ def test_the_same_on_an_object_store(monkeypatch, name):
         action(expected)
     new = looks(expected)
     # What a killed run held counts as long as it may be alive.
-    monkeypatch.setattr(turns, "LEASE", timedelta(0))
+    monkeypatch.setattr(locks, "LEASE", timedelta(0))
     for number in range(1, counter.count + 1):
         for when in ("before", "after"):
             store = prepared()
@@ -418,7 +418,7 @@ def test_of_identical_runs_one_is_published(store):
 
 
 def test_waiting_ends(store, monkeypatch):
-    monkeypatch.setattr(turns, "PATIENCE", 0.0)
+    monkeypatch.setattr(locks, "PATIENCE", 0.0)
     with store.turn(), pytest.raises(TemporaryError, match=r"has been using .*: run again later"):
         fit(store, "a")
     assert fit(store, "a") == looks(store)
@@ -428,13 +428,13 @@ def test_waiting_ends(store, monkeypatch):
 def test_whether_a_run_lives_is_told_by_the_stores_clock(theirs, monkeypatch):
     """Machines whose clocks differ took each other for dead, and both wrote; or for alive long after they had died."""
     store = TableStore(f"memory://{uuid.uuid4().hex}", "ads")
-    monkeypatch.setattr(turns, "PATIENCE", 0.0)
+    monkeypatch.setattr(locks, "PATIENCE", 0.0)
     lock = {"host": "other", "process": 1, "shared": False, "at": (datetime.now(UTC) + theirs).isoformat()}
     store.folder.write("lock/other", json.dumps(lock).encode())
     with pytest.raises(TemporaryError, match="a run on other"):
         fit(store, "a")
     written = store.filesystem.store[f"{store.folder.root}/lock/other"]
-    written.modified = datetime.now(UTC) - turns.LEASE
+    written.modified = datetime.now(UTC) - locks.LEASE
     fit(store, "a")
     assert (store.folder / "lock").names() == []
 
@@ -444,7 +444,7 @@ def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):
     first = fit(store, "a")
 
     def slow(name):
-        monkeypatch.setattr(turns, "LEASE", timedelta(0))
+        monkeypatch.setattr(locks, "LEASE", timedelta(0))
         fit(store, "c")
         return b"late"
 

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from logcal.errors import ConfigError, TemporaryError
-from pipeline.files import folders, turns
+from pipeline.files import folders, locks
 from pipeline.files.blobs import Blob, Receipts, fetch, read_blob, receipts_in, write_blob
 from pipeline.files.folders import Folder, check_free, check_writable, remove, size
 from pipeline.files.locks import hold, make, remove_dead
@@ -196,7 +196,7 @@ def test_what_dead_runs_left_in_a_store_is_removed(url, monkeypatch):
         assert base.names() == sorted([living.rpartition("/")[2], "something"])
         with scratch_folder(url):
             assert len(base.names()) == 3
-        monkeypatch.setattr(turns, "LEASE", timedelta(0))
+        monkeypatch.setattr(locks, "LEASE", timedelta(0))
         with scratch_folder(url):
             assert len(base.names()) == 2
     assert base.names() == ["something"]

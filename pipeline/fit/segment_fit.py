@@ -68,12 +68,12 @@ class Merged(NamedTuple):
     """Result of the graph of a fit to segments.
 
     first : the score table of all rows, and the result of the first pass
-    results : of the segments, as from `add_pooled` or `add_segment_tasks`; None where these need the fit to all rows
+    joined : results of the segments, as from `add_pooled` or `add_segment_tasks`; None where these need the fit to all rows
     """
 
     first: tuple[ScoreTable, Any]
     numbered: Numbered
-    results: Any
+    joined: Any
 
 
 def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
@@ -86,14 +86,14 @@ def add_segment_fit(graph: Graph, recipe: Recipe, rows: SortedRows) -> Any:
     numbered = graph.task("number", _number, rows.total, rows.plan.scratch, recipe, rows.weighted, keep)
     cutting = graph.task("cut", operator.attrgetter("cutting"), numbered)
     first = add_merge(graph, rows, calibrator.first_pass(), cutting)
-    results = None
+    joined = None
     if recipe.leans:
-        results = add_pooled(graph, calibrator, first, numbered, rows)
+        joined = add_pooled(graph, calibrator, first, numbered, rows)
     elif not calibrator.fitted_for_segments:
         wanted = graph.task("wanted", operator.attrgetter("wanted"), numbered)
-        segment_task = _visit(recipe, calibrator.for_segments())
-        results = _add_segment_tasks(graph, segment_task, first, wanted, rows, recipe)
-    return graph.task("fitted", Merged, first, numbered, results)
+        segment_task = _segment_task(recipe, calibrator.for_segments())
+        joined = _add_segment_tasks(graph, segment_task, first, wanted, rows, recipe)
+    return graph.task("fitted", Merged, first, numbered, joined)
 
 
 def _placed(rows: SortedRows, recipe: Recipe) -> SortedRows:
@@ -112,7 +112,7 @@ def _add_segment_tasks(
     return add_segment_tasks(graph, works, segment_task, rows.plan.scratch)
 
 
-def _visit(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0) -> SegmentTask[Fitted]:
+def _segment_task(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0) -> SegmentTask[Fitted]:
     """Fit segments in a segment task.
 
     calibrator : for them. heaviest : of the score table; segments that are not cut know it by themselves
@@ -175,10 +175,10 @@ def finish_segments(
 
     See `fit_segments`. merged : what `add_segment_fit` gave
     """
-    first, numbered, results = merged
+    first, numbered, joined = merged
     rows, interval = _placed(rows, recipe), recipe.interval
     if recipe.leans:
-        below, variances, fitted = results
+        below, variances, fitted = joined
         check_table(first[0])
         fit = Fit(fitted, first[0], gathered=first[0].gathered)
     else:
@@ -187,7 +187,7 @@ def finish_segments(
     if recipe.leans:
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
-    segment_task = _visit(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
+    segment_task = _segment_task(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
     if results is None:
         graph = Graph()
         results = executor.compute(
@@ -198,7 +198,7 @@ def finish_segments(
     for level, reasons, done in zip(
         found,
         numbered.reasons,
-        finish_segment_tasks(results, len(found), executor, segment_task),
+        finish_segment_tasks(joined, len(found), executor, segment_task),
         strict=True,
     ):
         levels.append(_level_fit(level, done, list(reasons), interval))
