@@ -68,7 +68,7 @@ class Merged(NamedTuple):
     """Result of the graph of a fit to segments.
 
     first : the score table of all rows, and the result of the first pass
-    joined : results of the segments, as from `add_pooled` or `add_segment_tasks`; None where these need the fit to all rows
+    joined : of the segments, from `add_pooled` or `add_segment_tasks`; None where these need the fit to all rows
     """
 
     first: tuple[ScoreTable, Any]
@@ -188,9 +188,9 @@ def finish_segments(
         types = numbered.segments.levels[-1].types
         return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
     segment_task = _segment_task(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
-    if results is None:
+    if joined is None:
         graph = Graph()
-        results = executor.compute(
+        joined = executor.compute(
             graph, _add_segment_tasks(graph, segment_task, first, numbered.wanted, rows, recipe)
         )
     found = numbered.segments.levels

@@ -102,9 +102,9 @@ def run_twice(stage: Stage, call: Call, random: np.random.Generator) -> Iterator
     others: list[int] = []
 
     def impatient() -> int:
-        from pipeline.files import turns
+        from pipeline.files import locks
 
-        turns.PATIENCE = 0.1
+        locks.PATIENCE = 0.1
         return stage.command()
 
     stage.reset()
