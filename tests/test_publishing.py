@@ -419,7 +419,7 @@ def test_of_identical_runs_one_is_published(store):
 
 def test_waiting_ends(store, monkeypatch):
     monkeypatch.setattr(locks, "PATIENCE", 0.0)
-    with store.turn(), pytest.raises(TemporaryError, match=r"has been using .*: run again later"):
+    with store.locked(), pytest.raises(TemporaryError, match=r"has been using .*: run again later"):
         fit(store, "a")
     assert fit(store, "a") == looks(store)
 
