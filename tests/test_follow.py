@@ -285,7 +285,7 @@ def _die(follower: Follower) -> None:
     if follower.ledger.folder.local:
         follower.lease_owner.release()
     else:
-        follower.lease_owner._turn._ended.set()
+        follower.lease_owner._lock._ended.set()
 
 
 def _planned(world: World) -> list[str]:
