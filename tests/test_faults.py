@@ -4,6 +4,7 @@ import contextlib
 import errno
 import http.server
 import json
+import os
 import sys
 import threading
 
@@ -14,6 +15,7 @@ import pytest
 from jobs import tables
 from jobs.cluster import process_memory
 from logcal.errors import ConfigError, FileChangedError, TemporaryError
+from pipeline.files import folders
 from pipeline.files.faults import as_fault
 from pipeline.files.secrets import redacted, remember, without_secrets
 from pipeline.log.log_files import reading
@@ -319,3 +321,15 @@ def test_a_full_disk_is_temporary_wherever_something_is_made(place, call, monkey
     monkeypatch.setattr("pipeline.files.folders.write_whole", fails)
     with pytest.raises(TemporaryError if code == 75 else ConfigError, match="--report"):
         tables.diff(str(place.store), place.table, "000001", "000002", str(place.root / "page.html"))
+
+
+def test_a_file_removes_unfinished_copies_of_itself_after_an_hour(tmp_path):
+    page = tmp_path / "page[1].html"
+    names = [page.name, page.name, f"{page.name}.old", "page1.html"]
+    old, young, longer, alike = (tmp_path / folders.temporary_name(name) for name in names)
+    for path in (old, young, longer, alike):
+        path.write_bytes(b"half")
+        os.utime(path, None if path == young else (1e9, 1e9))
+    folders.write_whole(page, b"whole")
+    assert page.read_bytes() == b"whole"
+    assert set(tmp_path.iterdir()) == {page, young, longer, alike}

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import fnmatch
+import glob
 import hashlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,8 @@ from logcal.errors import ConfigError, InputRejectedError, TemporaryError
 from logcal.storage import open_filesystem, parse_checked
 
 _TEMPORARY = ".tmp"
+ABANDONED = 3600.0
+"""Seconds after which nobody is taken to write a temporary file any more."""
 _BLOCK = 1 << 20
 _SYNC_THREADS = 4
 
@@ -287,6 +291,8 @@ def beside(path: Path) -> Iterator[Path]:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file of a mounted file system, whatever was there: readers see the old one or the new one.
 
+    It removes copies of this file that killed processes left unfinished an hour ago or earlier.
+
     Raises
     ------
     OSError
@@ -295,6 +301,11 @@ def write_whole(path: Path, data: bytes) -> None:
     with beside(path) as temporary:
         write_synced(temporary, data)
         _rename(temporary, path)
+    start = temporary.name[: -len(uuid.uuid4().hex + _TEMPORARY)]
+    for left in path.parent.glob(f"{glob.escape(start)}{'[0-9a-f]' * 32}{_TEMPORARY}"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > ABANDONED:
+                left.unlink()
 
 
 def free_for(folder: Path, marker: str) -> bool:

@@ -34,7 +34,7 @@ from typing import Any
 
 from logcal.errors import TemporaryError
 from logcal.storage import parse_json
-from pipeline.files.folders import Folder, remove
+from pipeline.files.folders import ABANDONED, Folder, remove
 
 PATIENCE = 600.0
 """Seconds that a run waits for others."""
@@ -222,8 +222,6 @@ def _wait(end: float, patience: float, root: str, who: str) -> None:
 
 _NEW = ".new-"
 _ABANDONED = re.compile(rf"{re.escape(_NEW)}[0-9a-f]{{32}}|.+\.[0-9a-f]{{32}}\.tmp")
-_LONG = 3600.0
-"""Seconds."""
 
 
 def hold(folder: Path) -> int | None:
@@ -281,7 +279,7 @@ def remove_abandoned(folder: Path) -> None:
     for path in left:
         with contextlib.suppress(OSError):
             facts = path.lstat()
-            if time.time() - facts.st_mtime > _LONG:
+            if time.time() - facts.st_mtime > ABANDONED:
                 # Nothing is ever in such a folder.
                 path.rmdir() if stat.S_ISDIR(facts.st_mode) else path.unlink()
 
