@@ -172,6 +172,8 @@ class Prepared(Startable):
         table, _ = build_score_table(self.log, plan, executor)
         check_table(table)
         calibrators, notes = self._suitable(table)
+        for calibrator in calibrators.values():
+            calibrator.heaviest = table.heaviest
         passes = cross_validation_passes(
             calibrators,
             folds=self.config.compare.folds,

@@ -246,7 +246,7 @@ class Auto(Calibrator):
             fine = yield fine_cells_pass()
         places, shift = places_of(fine, self.sampling_rate), math.log(self.sampling_rate)
         cells = cells_on(places, fine)
-        self.choice_ = chosen(cells, _halves(fine, int(self.seed)))
+        self.choice_ = chosen(cells, _halves(fine, int(self.seed), self.heaviest))
         self.posterior_ = Pointwise(places, self.choice_.curve, cells, self.choice_.share, shift)
         self.leaning_ = self.choice_.leaning
         self.chosen_ = (
@@ -306,11 +306,12 @@ class Auto(Calibrator):
         self.excess_ = dict(zip(names, zip(excess.tolist(), error.tolist(), strict=True), strict=True))
 
 
-def _halves(fine: FineCells, seed: int) -> list[tuple[Array, Array]]:
+def _halves(fine: FineCells, seed: int, heaviest: float) -> list[tuple[Array, Array]]:
     """Weight and positives in each cell of two halves of the observations."""
     points = Points(fine.first, fine.weight, fine.positives)
+    layout = layout_of([part_totals(points)])
     found = []
-    for half in FoldedPoints(layout_of([part_totals(points)]), 2, seed).split(points, 0):
+    for half in FoldedPoints(layout, 2, seed, heaviest).split(points, 0):
         weight, positives = np.zeros(fine.first.size), np.zeros(fine.first.size)
         if half is not None:
             at = np.searchsorted(fine.first, half.score)
