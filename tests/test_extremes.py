@@ -40,6 +40,15 @@ def test_weights_out_of_range_are_refused():
             fitted("isotonic", score, label, weights)
 
 
+@pytest.mark.parametrize("weights", [[1e-100, 1e100], [1e16], [1e100]])
+def test_auto_never_says_0_or_1(weights):
+    score, label = sample()
+    rows = fitted("auto", score, label, np.random.default_rng(1).choice(weights, ROWS))
+    expect_sound(rows, score)
+    p = rows.predict(np.linspace(0, 1, 1001))
+    assert 0 < p.min() < p.max() < 1
+
+
 # Auto is smooth and isotonic.
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"auto"}))
 def test_weights_at_the_ends_of_the_range(method):

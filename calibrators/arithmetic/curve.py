@@ -53,6 +53,12 @@ def log_odds(probability: Array) -> Array:
     return log_odds_within(np.clip(probability, LOW, HIGH))
 
 
+def held_log_odds(f: Array) -> Array:
+    """Log-odds held to those of probabilities in [1e-12, 1 - 1e-12]."""
+    low = float(log_odds(np.array([LEAST]))[0])
+    return np.asarray(np.clip(f, low, -low))
+
+
 # Scores as places on a line
 
 
@@ -255,6 +261,7 @@ class Posterior:
     def _likelihood(self, theta: Array, into: Array) -> float:
         return float(kernel.likelihood(self.table, theta, *self._cells, into[0], into[1]))
 
+    @np.errstate(over="ignore")  # steps are shortened until there is none
     def mode(self, variance: Array, start: Array) -> tuple[Array, float]:
         """The mode, and Laplace's log evidence, less a constant; steps are halved until they do no harm."""
         theta = start

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrators._kernels import curve as kernel
-from calibrators.arithmetic.curve import LEAST, Cells, Curve, expit, fitted, log_odds, with_counts
+from calibrators.arithmetic.curve import LEAST, Cells, Curve, expit, fitted, held_log_odds, log_odds, with_counts
 from calibrators.arithmetic.passes import Array
 
 STRENGTH = 3000.0
@@ -69,7 +69,7 @@ class Choice:
         places = np.concatenate([place[low], cells, place[high]])
         odds = np.concatenate([f[low] + (own[0] - ends[0]), own, f[high] + (own[-1] - ends[1])])
         distinct = np.append(True, np.diff(places) > 0)
-        return places[distinct], odds[distinct]
+        return places[distinct], held_log_odds(odds[distinct])
 
 
 def chosen(cells: Cells, halves: Sequence[tuple[Array, Array]] | None) -> Choice:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrators.arithmetic.curve import LEAST, Curve, cells_on, fitted, log_odds, places_of
+from calibrators.arithmetic.curve import Curve, cells_on, fitted, held_log_odds, places_of
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.passes import Array, Passes
 from calibrators.arithmetic.pointwise import Pointwise
@@ -91,9 +91,3 @@ class Smooth(Calibrator):
         self.posterior_ = Pointwise(places, self.curve_, cells, None, shift)
         place, f = self.curve_.knots
         return tabulated_curve(fine, places, (place, held_log_odds(f)), shift, float(self.max_error))
-
-
-def held_log_odds(f: Array) -> Array:
-    """Log-odds of probabilities in [1e-12, 1 - 1e-12]."""
-    low = float(log_odds(np.array([LEAST]))[0])
-    return np.asarray(np.clip(f, low, -low))
