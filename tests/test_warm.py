@@ -16,23 +16,30 @@ from jobs.config.loading import load
 from jobs.registry import JOBS
 from pipeline.fit.calibration import METHODS
 
-pytestmark = pytest.mark.system
-
+system = pytest.mark.system
 ROOT = Path(__file__).parents[1]
 COMPILING = "compiling for this machine"
 
 
-def test_cases_are_settings_of_jobs():
-    for case in warm.cases():
-        own = ("log.path=log", "store.path=store", "store.table=t")
-        load(JOBS["fit"].config_class(), (), (*own, *case.fit))
-        for job, *settings in case.then:
-            output = {"score": ("output.path=o",), "evaluate": ("report.path=o",)}.get(job, ())
-            load(JOBS[job].config_class(), (), (*own, *output, *settings))
-    named = " ".join(text for case in warm.cases() for text in case.fit)
-    assert all(f"calibrator.method={method}" in named for method in METHODS)
+def test_jobs_take_all_cases(monkeypatch, tmp_path):
+    taken = set()
+
+    def prepared(name, settings):
+        config = load(JOBS[name].config_class(), (), settings)
+        if name == "fit":  # others need its table
+            JOBS[name].load_module().prepare(config)
+            taken.add(config.calibrator.method)
+
+    monkeypatch.setattr(warm, "_job", prepared)
+    monkeypatch.setattr(warm, "SIZES", {"small": 40})
+    (tmp_path / "small").mkdir()
+    warm._write_log(tmp_path / "small" / "log", 40)
+    for number in range(len(warm._all_cases())):
+        warm._run(number, tmp_path)
+    assert taken == set(METHODS)
 
 
+@system
 def test_it_says_what_it_did(monkeypatch, tmp_path):
     monkeypatch.setattr(warm, "cases", lambda: iter([warm.Case((), (("score",),))]))
     monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
@@ -44,6 +51,7 @@ def test_it_says_what_it_did(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@system
 def test_several_processes_share_the_cases(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(warm, "_all_cases", lambda: _ALL[:3])
     monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))
@@ -72,6 +80,7 @@ if __name__ == "__main__":
 """
 
 
+@system
 @pytest.mark.parametrize("end", ["kill", "raise"])
 def test_processes_end_with_the_one_that_made_them(tmp_path, end):
     script = tmp_path / "script.py"
@@ -93,6 +102,7 @@ def test_where_nothing_can_be_kept_no_other_process_could_help(monkeypatch, tmp_
     assert "kept nowhere" in warm.warm(processes=3).lines[0]
 
 
+@system
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_after_it_no_job_compiles(place, tmp_path):
