@@ -24,7 +24,7 @@ ANY_TABLE = "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: fal
 _NUMBERS = "\\w*seconds|process|checksum|peak_memory_bytes|inode|at|until|days_sorted|days_reused|rows_sorted"
 _TIMES = re.compile(
     rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?"
-    rb'|"(?:%s)": ?[\d.]+|"holder": ?"\w+"|seconds</th><td>[\d.,]+|"sorted_now": \w+' % _NUMBERS.encode()
+    rb'|"(?:%s)": ?[\d.]+|seconds</th><td>[\d.,]+|"sorted_now": \w+' % _NUMBERS.encode()
 )
 _RECORD = re.compile(r"\d{8}T\d{6}-")
 _NOWHERE = open(os.devnull, "w")  # noqa: PTH123, SIM115 - handlers of log lines keep it

@@ -109,11 +109,10 @@ def run_twice(stage: Stage, call: Call, random: np.random.Generator) -> Iterator
 
     stage.reset()
     ended = _traced_at(stage, call, Meanwhile(lambda: others.append(forked(impatient).code)))
-    trial = _judged(stage, "run twice", _at(call), ended, (75, 99))
-    allowed = {stage.scenario.code, *stage.scenario.again, TEMPORARY}
-    if stage.scenario.repeats:
-        # The first may have done its work already, and nothing is left for another one.
-        allowed.add(NOT_SUITED)
+    # Either may have done its work already; of some commands nothing is left for the other one then.
+    late = (NOT_SUITED,) if stage.scenario.repeats else ()
+    trial = _judged(stage, "run twice", _at(call), ended, (TEMPORARY, 99, *late))
+    allowed = {stage.scenario.code, *stage.scenario.again, TEMPORARY, *late}
     wrong = [f"the other run ended with {code}" for code in others if code not in allowed]
     yield Trial(trial.kind, trial.scenario, trial.moment, trial.code, trial.again, (*trial.problems, *wrong))
 
