@@ -15,7 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrators._kernels import curve as kernel
-from calibrators.arithmetic.curve import LEAST, Cells, Curve, expit, fitted, held_log_odds, log_odds, with_counts
+from calibrators.arithmetic.curve import (
+    LEAST,
+    Cells,
+    Curve,
+    expit,
+    fitted,
+    held_log_odds,
+    log_odds,
+    with_counts,
+)
 from calibrators.arithmetic.passes import Array
 
 STRENGTH = 3000.0

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from calibrators.arithmetic.curve import Curve, cells_on, fitted, held_log_odds, places_of
 from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
-from calibrators.arithmetic.passes import Array, Passes
+from calibrators.arithmetic.passes import Passes
 from calibrators.arithmetic.pointwise import Pointwise
 from calibrators.arithmetic.tabulate import check_max_error, tabulated_curve
 from calibrators.methods.base import Calibrator
