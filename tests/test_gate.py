@@ -124,6 +124,26 @@ def test_percent_is_refused_beside_probabilities(place, gated):
     assert place.current == first
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"score": np.arange(2000) / 2000, "label": np.arange(2000) >= 1500},
+            "were the scores made from the labels?",
+        ),
+        (
+            {name: np.tile(column, 2) for name, column in predictions(3000).items()},
+            "6,000 rows are exactly 2 times the 3,000 distinct scores: is each row there 2 times?",
+        ),
+    ],
+)
+def test_rows_that_are_too_good_are_warned_of(place, gated, columns, said):
+    place.write_log(columns)
+    gated().expect(0)
+    [warning] = manifest(place)["gate"]["warnings"]
+    assert said in warning
+
+
 def test_rows_are_held_out_where_there_is_a_version_to_compare_with(place, gated):
     place.write_log(predictions(4000))
     assert "holdout" not in gated().expect(0).json["gate"]

@@ -104,6 +104,8 @@ WHAT_TO_DO = {
     "holdout": "are its labels complete and right? If so, the next fit, with these rows in it, is compared anew",
 }
 """Remedies by the rule that refuses; a refusal for passing data ends with them."""
+COPIED = 1000
+"""Distinct scores from which on rows that are a multiple of them are copies."""
 OFF = 3.3
 """Standard errors by which observed and expected positives may lie apart: one chance in a thousand."""
 
@@ -253,6 +255,7 @@ def judge(
         auc, error = ranking(whole)
         facts |= {"auc": auc, "auc_error": error}
         failed += _ranking(config, whole, auc, error)
+        warnings += _too_good(data, auc)
     if change is not None:
         facts["change"] = change.as_dict()
         text = f"the probability changes by {change.mean:.3g} on average, {change.relative:.2f} of its mean"
@@ -321,6 +324,23 @@ def _ranking(
         said = "expected that higher scores mean more positives, found one probability for all scores"
         return [("ranking", f"{said}: are the labels or the scores the wrong way round?")]
     return []
+
+
+def _too_good(data: dict[str, Any], auc: float | None) -> list[str]:
+    """Describe what no ordinary log shows: labels that the scores know, and rows that are there several times."""
+    rows, positives, scores = data["rows_used"], data["rows_positive"], data["distinct_scores"]
+    found = []
+    if auc == 1.0 and min(positives, rows - positives) >= RARE:
+        found.append(
+            "every row with label 1 has a higher score than every row with label 0: were the scores made from the "
+            "labels?"
+        )
+    times = rows // max(1, scores)
+    if times > 1 and scores >= COPIED and times * scores == rows:
+        found.append(
+            f"{rows:,} rows are exactly {times} times the {scores:,} distinct scores: is each row there {times} times?"
+        )
+    return found
 
 
 def change_of(content: Content, current: Version | None, folder: str) -> MapChange | None:
