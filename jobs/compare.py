@@ -15,7 +15,7 @@ from jobs.config.jobs import CompareConfig
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.rows import Sorting, columns_of, label_lines, page_folder, scratch_line, warn_of_labels
 from logcal.comparison import comparison_headline, comparison_lines, suitable
-from logcal.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError, counted
 from pipeline.evaluate.comparison_page import comparison_document, render_comparison
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
@@ -102,13 +102,11 @@ class Prepared(Startable):
         return Plan(
             job="compare",
             stages=(
-                f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)",
+                f"sort: read {', '.join(log.columns.names)} and write sorted runs ({counted(tasks, 'task')})",
                 "merge: write the score table to scratch",
                 f"compare: fit {names} to the rows outside each of {config.compare.folds} folds, measure inside",
             ),
-            reads=(
-                f"{', '.join(config.log.path)}: {len(log.files)} files, {log.rows:,} rows, {log.size:,} bytes",
-            ),
+            reads=(f"{', '.join(config.log.path)}: {log.described()}",),
             writes=(
                 *written,
                 scratch_line(config, self.needed),

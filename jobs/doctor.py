@@ -21,7 +21,7 @@ from jobs.config.base import Section, Text
 from jobs.config.cluster import ClusterConfig
 from jobs.config.jobs import Scratch
 from jobs.outcome import Outcome
-from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, counted
 from logcal.storage import open_filesystem
 from pipeline.files.folders import check_writable, size
 
@@ -241,4 +241,4 @@ def _log(path: Any) -> str:
         facts = log_facts(paths)
     except OSError as error:
         raise InputRejectedError(f"log.path: cannot be read: {error}") from None
-    return f"{', '.join(paths)}: {facts.files:,} files, {facts.rows:,} rows"
+    return f"{', '.join(paths)}: {counted(facts.files, 'file')}, {facts.rows:,} rows"

@@ -41,7 +41,7 @@ from jobs.rows import (
     warn_of_labels,
     window_of,
 )
-from logcal.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
 from pipeline.evaluate.evaluation import Evaluation, run_document
@@ -280,7 +280,7 @@ class Prepared(Startable):
         log = self.log
         tasks = len(cut(log, self.sorting.plan(log).run_rows))
         return (
-            f"sort: read {', '.join(log.columns.names)} and write sorted runs ({tasks} tasks)",
+            f"sort: read {', '.join(log.columns.names)} and write sorted runs ({counted(tasks, 'task')})",
             "merge: write the score table to scratch",
         )
 

@@ -38,7 +38,7 @@ from jobs.rows import (
     scratch_line,
     warn_of_labels,
 )
-from logcal.errors import ConfigError
+from logcal.errors import ConfigError, counted
 from pipeline.classifier.provenance import generated_by
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder, check_free, check_writable, size
@@ -295,16 +295,17 @@ class Prepared(Startable):
         log, kept, quarantine = source.log, source.kept, self.sorting.quarantine
         merged = self.needed if kept is None else scratch_bytes(log, write=False)
         runs, buckets = len(cut(log, sort.run_rows)), max(1, merged // sort.bucket_bytes)
-        where = "write sorted runs to scratch"
+        where, at_most = "write sorted runs to scratch", ""
         facts: dict[str, Any] = {}
         if source.window is not None:
             facts["window"] = planned = source.planned()
+            at_most = "at most "
             where = f"keep {planned['days_to_sort']} of {len(source.window.days)} days sorted in the store"
         return Plan(
             job="fit",
             stages=(
-                f"sort: read {', '.join(log.columns.names)} and {where} ({'at most ' if facts else ''}{runs} tasks)",
-                f"merge: add up ties and fit {config.calibrator.method} (about {buckets} tasks)",
+                f"sort: read {', '.join(log.columns.names)} and {where} ({at_most}{counted(runs, 'task')})",
+                f"merge: add up ties and fit {config.calibrator.method} (about {counted(buckets, 'task')})",
                 f"combine: gather what they leave in one process (at most {size(self.fitting.gathers())})",
                 "publish: write a new version, then point CURRENT to it",
             ),
@@ -508,7 +509,7 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
     if window is not None:
         lines.insert(
             2,
-            f"  {window['first']} to {window['last']}: {window['days_sorted']} days sorted now, "
+            f"  {window['first']} to {window['last']}: {counted(window['days_sorted'], 'day')} sorted now, "
             f"{window['days_reused']} kept from earlier fits, {len(window['days_missing'])} without rows",
         )
     return Outcome(summary=summary, lines=lines)

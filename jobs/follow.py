@@ -23,6 +23,7 @@ from logcal.errors import (
     InputRejectedError,
     NothingToDoError,
     TemporaryError,
+    counted,
     examples,
 )
 from pipeline.execution import Executor
@@ -70,8 +71,8 @@ def _check_known(ledger: Ledger, places: Places, config: FollowConfig) -> None:
     if found:
         raise ConfigError(
             f"output.path: expected a new or empty folder, or one with its ledger {ledger.root}, found "
-            f"{len(found):,} files without it ({examples(found, 3)}): give --rebuild to make the ledger from the log "
-            "and the output, or choose another folder"
+            f"{counted(len(found), 'file')} without it ({examples(found, 3)}): give --rebuild to make "
+            "the ledger from the log and the output, or choose another folder"
         )
 
 
@@ -101,7 +102,7 @@ class Prepared:
                 "score: copy each file and add the probability (a task for 64 files or 64 MiB)",
                 "commit: write what became of each file to the ledger",
             ),
-            reads=(f"{', '.join(config.log.path)}: {len(backlog)} files that are new",),
+            reads=(f"{', '.join(config.log.path)}: {counted(len(backlog), 'file')} to score",),
             writes=(f"{self.places.target_root}/", f"{self.ledger.root}/"),
             facts={"backlog": len(backlog), "known": len(self.ledger.files), "table": config.store.table},
         )
@@ -156,7 +157,7 @@ class Prepared:
                 if follower.pending
                 else "nothing pending"
             )
-            raise KeyboardInterrupt(f"stopped after {totals.files:,} files; {left}") from None
+            raise KeyboardInterrupt(f"stopped after {counted(totals.files, 'file')}; {left}") from None
         finally:
             told.tell(last=True)
         return totals.outcome(refits.count)
@@ -223,7 +224,7 @@ class Prepared:
             names = examples(sorted(totals.refused), 3)
             first = totals.refused[min(totals.refused)]
             raise InputRejectedError(
-                f"{len(totals.refused):,} files were refused ({names}); the others were scored. The first: {first}"
+                f"{counted(len(totals.refused), 'file')} refused ({names}); the others were scored. The first: {first}"
             )
         if not totals.batches and not refits.count:
             raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")

@@ -14,7 +14,7 @@ import yaml
 from jobs.config.loading import known_keys, read_values
 from jobs.outcome import Outcome
 from jobs.registry import JOBS
-from logcal.errors import ConfigError, InputRejectedError, listing
+from logcal.errors import ConfigError, InputRejectedError, counted, listing
 from pipeline.files.folders import check_writable, write_whole
 from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, log_facts
 
@@ -92,7 +92,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         else [f"logcal {job} --config {path}" for job in ("compare", "fit", "score")]
     )
     lines = [
-        f"{facts.files:,} files, {facts.rows:,} rows",
+        f"{counted(facts.files, 'file')}, {facts.rows:,} rows",
         *(f"  {key}: {_said(value)}{_because(notes.get(key, ''))}" for key, value in shown.items()),
         *_candidates(roles, given),
         "",
@@ -209,7 +209,7 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
             inner = inner.setdefault(part, {})
         inner[last] = value
     lines = [
-        f"# Written by `logcal init` after a look at {facts.files:,} files with {facts.rows:,} rows.",
+        f"# Written by `logcal init` after a look at {counted(facts.files, 'file')} with {facts.rows:,} rows.",
         f"# For {', '.join(SERVED)}; `logcal config JOB` lists every key.",
         *(f"# {key}: {note}" for key, note in notes.items()),
     ]

@@ -16,7 +16,7 @@ from jobs.config.jobs import MonitorConfig
 from jobs.gate.limits import check_transform
 from jobs.outcome import Outcome, Plan, Startable
 from jobs.rows import columns_of, open_dated, own_page_folder, plan_of, row_settings, scratch_line
-from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, NothingToDoError
+from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, NothingToDoError, counted
 from pipeline.evaluate.day_ratios import excess_sentence
 from pipeline.evaluate.drift_page import e_value, render_drift
 from pipeline.execution import Executor, Graph
@@ -144,7 +144,7 @@ class Prepared(Startable):
         """Plan of the monitor."""
         days = [day_of(day).isoformat() for day in self.days]
         look = (
-            f"look at {len(days)} days, {days[0]} to {days[-1]}, one after the other: sort, merge, add up"
+            f"look at {counted(len(days), 'day')}, {days[0]} to {days[-1]}, one after the other: sort, merge, add up"
             if days
             else None
         )
@@ -153,7 +153,7 @@ class Prepared(Startable):
             job="monitor",
             stages=(look or "write the page of the days that were looked at before",),
             reads=(
-                f"{', '.join(self.config.log.path)}: {len(self.window.log.files)} files, {self.window.log.rows:,} rows",
+                f"{', '.join(self.config.log.path)}: {self.window.log.described()}",
                 self.version.lookup_path,
             ),
             writes=(
@@ -203,7 +203,7 @@ class Prepared(Startable):
         _check_alarm(history, alpha, self.version)
         looked = len(history.days) - len(self.history.days)
         lines = [
-            f"no alarm: version {self.version.name} after {len(history.days)} days, {looked} of them new",
+            f"no alarm: version {self.version.name} after {counted(len(history.days), 'day')}, {looked} of them new",
             f"  e-value {e_value(history.state.log_e)}; an alarm needs {1 / alpha:g}",
             *([f"  {waiting}"] if waiting else []),
             f"  {self.place}",

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from jobs import interrupts
+from logcal.errors import counted
 from pipeline.execution import Report
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class LogLines:
         now = time.monotonic()
         if stage not in self.started:
             self.started[stage] = self.said[stage] = now
-            log.info("%s: %s tasks%s", stage, f"{total:,}", _living(workers))
+            log.info("%s: %s%s", stage, counted(total, "task"), _living(workers))
         seconds = now - self.started[stage]
         if done == total:
             del self.started[stage]
@@ -101,7 +102,7 @@ class LogLines:
         elif now - self.said[stage] >= self.interval:
             self.said[stage] = now
             left = f", about {seconds / done * (total - done):.0f} s left" if done else ""
-            how_far = f"{done:,} of {total:,} tasks, {seconds:.0f} s"
+            how_far = f"{done:,} of {counted(total, 'task')}, {seconds:.0f} s"
             log.info("%s: %s%s%s", stage, how_far, left, _living(workers))
 
 

@@ -9,7 +9,7 @@ from jobs.config.jobs import ScoreConfig
 from jobs.gate.limits import Limits, check_classifier, check_transform, outside_text, unseen_text
 from jobs.outcome import Outcome, Plan
 from jobs.rows import above_days, facts_of, place_of, window_of
-from logcal.errors import ConfigError
+from logcal.errors import ConfigError, counted
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.classifier.features import Roles, open_features
 from pipeline.execution import Executor, Graph
@@ -133,7 +133,7 @@ class Prepared:
         return Plan(
             job="score",
             stages=(
-                f"score: copy each file and add the probability ({len(tasks_of(log.files))} tasks)",
+                f"score: copy each file and add the probability ({counted(len(tasks_of(log.files)), 'task')})",
                 "publish: rename the finished folder to its place",
             ),
             reads=(
@@ -194,7 +194,7 @@ class Prepared:
             summary["threshold"] = classifying.threshold
         without = f", {scored.null_rows:,} of them without a score and so without a probability"
         lines = [
-            f"scored {scored.rows:,} rows in {len(scored.files)} files{without if scored.null_rows else ''}",
+            f"scored {scored.rows:,} rows in {counted(len(scored.files), 'file')}{without if scored.null_rows else ''}",
             f"  with {scored.table} version {scored.version}",
             f"  {scored.path}",
         ]

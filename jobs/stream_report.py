@@ -16,7 +16,7 @@ from jobs.gate.limits import WARNED
 from jobs.outcome import Outcome
 from jobs.refit import PUBLISHED, Refits
 from jobs.rows import page_folder
-from logcal.errors import LogcalError, examples
+from logcal.errors import LogcalError, counted, examples
 from pipeline.files.secrets import without_secrets
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.batch import Places
@@ -99,13 +99,15 @@ class Totals(Counts):
             "refused": self.refused,
         }
         lines = [
-            f"scored {self.rows:,} rows in {self.files:,} files, {self.batches:,} batches",
+            f"scored {self.rows:,} rows in {counted(self.files, 'file')}, {counted(self.batches, 'batch')}",
             f"  {self.path}",
         ]
         if self.refused:
-            lines.append(f"  {len(self.refused):,} files were refused: {examples(sorted(self.refused), 3)}")
+            lines.append(
+                f"  {counted(len(self.refused), 'file')} refused: {examples(sorted(self.refused), 3)}"
+            )
         if self.waiting:
-            lines.append(f"  {self.waiting:,} files could not be read yet")
+            lines.append(f"  {counted(self.waiting, 'file')} could not be read yet")
         return Outcome(summary=summary, lines=lines)
 
 
@@ -158,7 +160,7 @@ class StreamStatus:
             said(ages["table_age"]),
         )
         lines = [
-            f"{self.places.target_root}: {scored:,} files scored, {len(backlog):,} to score ({size:,} bytes)",
+            f"{self.places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
             f"  last batch {batch}; table version {summary['version']}, published {published}",
         ]
         if last:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jobs.outcome import Outcome
 from jobs.records import RUNS
-from logcal.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError, TemporaryError, counted
 from logcal.storage import open_filesystem
 from pipeline.files.faults import as_fault
 from pipeline.files.folders import Folder
@@ -42,7 +42,7 @@ def list_tables(store: str) -> Outcome:
             {"table": name, "current": current, "since": _since(table, current), "versions": len(names)}
         )
         lines.append(
-            f"{name}  {current or 'no current version'}  {rows[-1]['since'] or ''}  {len(names)} versions"
+            f"{name}  {current or 'no current version'}  {rows[-1]['since'] or ''}  {counted(len(names), 'version')}"
         )
     if not rows:
         raise InputRejectedError(f"expected published tables, found none in {store}: see `logcal fit`")
@@ -148,7 +148,7 @@ def history(store: str, table: str) -> Outcome:
     records, damaged = read_records(folder)
     lines = [_history_line(record) for record in records] or [f"no run records in {folder}"]
     if damaged:
-        lines.append(f"{damaged} files in {folder} cannot be read")
+        lines.append(f"{counted(damaged, 'file')} in {folder} cannot be read")
     return Outcome(summary={"table": table, "runs": records, "damaged": damaged}, lines=lines)
 
 
@@ -205,7 +205,7 @@ def prune(store: str, table: str, keep: int) -> Outcome:
         )
     gone = found.prune(keep, lambda: needed_versions(found.folder))
     left = found.names()
-    lines = [*(f"removed {name}" for name in gone), f"{table}: {len(left)} versions left"]
+    lines = [*(f"removed {name}" for name in gone), f"{table}: {counted(len(left), 'version')} left"]
     return Outcome(summary={"table": table, "removed": gone, "versions": left}, lines=lines)
 
 

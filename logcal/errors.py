@@ -72,6 +72,11 @@ def listing(problems: Sequence[object]) -> str:
     return "\n".join(lines)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural, such as '1 file' or '2,000 batches'."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun[-2:] == 'ch' else 's'}"
+
+
 def examples(items: Sequence[object], most: int = 5) -> str:
     """List at most `most` items in one line, and count the others."""
     shown = ", ".join(str(item) for item in items[:most])

@@ -21,7 +21,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.processors import processors
 from logcal import storage
 from logcal.arrow_columns import as_column, column_of, kind_of, segment_problems
-from logcal.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.lookup_table import Array, LookupFacts, LookupTable, SegmentedLookup
 from logcal.manifest import read_manifest
 from logcal.reading import MANIFEST_FILE, cached_table, not_given
@@ -272,7 +272,9 @@ class Table:
         said = "" if self.name is None else f"{self.name!r}, "
         said += f"version {facts.version!r}, method {facts.method!r}, {facts.rows:,} rows"
         if isinstance(self._lookup, SegmentedLookup):
-            said += f", {self._lookup.own_segments.num_rows:,} segments of {', '.join(self.segments)}"
+            said += (
+                f", {counted(self._lookup.own_segments.num_rows, 'segment')} of {', '.join(self.segments)}"
+            )
         return f"<Table {said}>"
 
     def _rows_for(self, segments: Mapping[str, Any] | None) -> tuple[Array, Callable[[float], float]]:

@@ -177,7 +177,7 @@ def test_files_of_different_types(place):
     table = pq.read_table(other)
     pq.write_table(table.set_column(0, "score", table["score"].cast(pa.float32())), other)
     before = place.tree()
-    refused(place, place.job("fit"), 3, "expected one type in all files", "float in 1 files", before=before)
+    refused(place, place.job("fit"), 3, "expected one type in all files", "float in 1 file", before=before)
 
 
 def test_all_problems_of_a_log_are_said_at_once(place):

@@ -105,7 +105,7 @@ def test_other_columns_are_refused(tmp_path, column):
 
 def test_files_must_agree(tmp_path):
     path = write(tmp_path, {"label": LABEL, "x": [1.0] * 12}, {"label": LABEL, "x": ["a"] * 12})
-    with pytest.raises(InputRejectedError, match=r"expected one type in all files, found double in 1 files"):
+    with pytest.raises(InputRejectedError, match=r"expected one type in all files, found double in 1 file"):
         open_features(path, Roles("label"))
     path = write(tmp_path, {"label": LABEL, "x": [1.0] * 12}, {"label": LABEL})
     with pytest.raises(InputRejectedError, match=r"column 'x' .* is not in 1 of 2 files"):

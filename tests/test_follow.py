@@ -561,7 +561,7 @@ def test_files_that_cannot_be_used_are_refused_by_each_command(place, stream):
     for kind, content in POISON.items():
         (arriving / f"{kind}.parquet").write_bytes(content)
     _lands(arriving, "good.parquet")
-    follow("--once").expect(3, f"{len(POISON)} files were refused")
+    follow("--once").expect(3, f"{len(POISON)} files refused")
     assert [path.name for path in place.output.glob("*.parquet")] == ["good.parquet"]
     refused = follow("--status", "--json").expect(0).json["refused"]
     assert set(refused) == {f"{kind}.parquet" for kind in POISON}
@@ -778,9 +778,7 @@ def test_once_says_what_it_did(place, stream):
     follow("--once").expect(99)
     (arriving / "poison.parquet").write_text("this is no Parquet file")
     _lands(arriving, "b.parquet")
-    follow("--once", "follow.give_up=0s").expect(
-        3, "1 files were refused (poison.parquet); the others were scored"
-    )
+    follow("--once", "follow.give_up=0s").expect(3, "1 file refused (poison.parquet); the others were scored")
     follow("--once").expect(99)
     status = follow("--status", "--json").expect(0).json
     assert (status["files"], status["backlog"], list(status["refused"])) == (2, 0, ["poison.parquet"])
@@ -925,7 +923,7 @@ def test_what_cannot_be_followed_is_refused(place, stream):
     follow("--once").expect(0)
     follow("--once", "output.column=p").expect(2, "ledger of another")
     shutil.rmtree(place.root / "output.logcal")
-    follow("--once").expect(2, "found 1 files without it", "--rebuild")
+    follow("--once").expect(2, "found 1 file without it", "--rebuild")
     follow("--once", "--rebuild").expect(99)
     follow("--once").expect(99)
 

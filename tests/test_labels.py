@@ -343,7 +343,7 @@ def test_times_with_and_without_a_zone_are_refused(clicks):
 
 def test_outcomes_without_rows_or_files_are_refused(clicks):
     write(clicks.labels, clicks.clicks.slice(0, 0))
-    joined(clicks)[0].expect(3, "expected outcomes, found no rows in 1 files")
+    joined(clicks)[0].expect(3, "expected outcomes, found no rows in 1 file")
     (clicks.labels / "part-0.parquet").unlink()
     joined(clicks)[0].expect(3, "log.labels.path", "found nothing")
 

@@ -86,7 +86,7 @@ def test_nothing_to_read(folder):
             GOOD.rename_columns(["s", "label", "o"]),
             r"'score' \(log.score\) is not in any file.* columns s, label, o",
         ),
-        (GOOD.slice(0, 0), "expected rows, found none in 1 files"),
+        (GOOD.slice(0, 0), "expected rows, found none in 1 file"),
     ],
 )
 def test_columns_that_cannot_be_used(tmp_path, table, message):

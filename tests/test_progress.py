@@ -88,11 +88,11 @@ def test_stages_one_after_the_other_and_one_of_no_tasks(lines, clock):
         if total:
             report(stage, total, total)
     assert lines() == [
-        "read: 1 tasks",
+        "read: 1 task",
         "read: done, 2.0 s",
         "merge: 0 tasks",
         "merge: done, 0.0 s",
-        "read: 1 tasks",
+        "read: 1 task",
         "read: done, 2.0 s",
     ]
 

@@ -149,7 +149,7 @@ def test_history(fitted, call):
     assert "fit              exit 0" in said[0]
     assert "evaluate         exit 0" in said[1]
     assert "ECE 0." in said[1]
-    assert said[2].startswith("1 files in")
+    assert said[2].startswith("1 file in")
     found = fitted.run("tables", "history", "--json", *store).expect(0)
     assert found.stdout.count("\n") == 1
     assert [run["job"] for run in found.json["runs"]] == ["fit", "evaluate"]

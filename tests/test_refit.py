@@ -128,7 +128,7 @@ def test_a_damaged_file_stops_no_refit(place, stream):
     follow("--once", *refits).expect(0)
     for name in ("refused", "half"):
         (arriving / f"date=2026-11-19/{name}.parquet").write_text("this is no Parquet file")
-    follow("--once", *refits).expect(3, "2 files were refused")
+    follow("--once", *refits).expect(3, "2 files refused")
     lands(arriving, "date=2026-11-20/b.parquet")
     (place.root / "output.logcal" / "refit.json").unlink()
     (arriving / "date=2026-11-20/later.parquet").write_text("nor is this one, yet")

@@ -522,7 +522,7 @@ def test_the_command_on_two_workers(place):
         "window.last=3d",
     )
     done = place.job("fit", *settings).expect(0)
-    assert "1 days sorted now, 2 kept from earlier fits, 0 without rows" in done.stdout
+    assert "1 day sorted now, 2 kept from earlier fits, 0 without rows" in done.stdout
     raw = run(place.root, raw_days(place.root, place.log, 1, 3), "raw", log=weighted)
     written = place.store / "ads" / "versions" / place.current / "manifest.json"
     assert json.loads(written.read_text())["fingerprint"] == content(raw)

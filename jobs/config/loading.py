@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from jobs.config.base import Section, section_of
 from jobs.config.jobs import JOB_CONFIGS, RETIRED
 from jobs.config.sections import CalibratorConfig
-from logcal.errors import ConfigError, listing
+from logcal.errors import ConfigError, counted, listing
 from pipeline.files.secrets import HIDDEN
 
 log = logging.getLogger("logcal")
@@ -105,7 +105,7 @@ def raise_all(problems: Sequence[str]) -> None:
     if len(problems) == 1:
         raise ConfigError(problems[0])
     if problems:
-        raise ConfigError(f"the configuration has {len(problems)} problems:\n{listing(problems)}")
+        raise ConfigError(f"the configuration has {counted(len(problems), 'problem')}:\n{listing(problems)}")
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from jobs.config.base import Name, Names, Packages, Paths, Section, Text
+from logcal.errors import counted
 
 _PATH = (
     "Where the log is: a folder (its hive partitions too), a Parquet file, a glob or an fsspec URL such as "
@@ -111,7 +112,7 @@ def label_conflicts(key: tuple[str, ...], label: str, labels: LabelsConfig) -> I
     elif labels.key and len(labels.key) != len(key):
         yield (
             "labels.key",
-            f"expected as many columns as key has, found {len(labels.key)} columns for {len(key)}",
+            f"expected as many columns as key has, found {counted(len(labels.key), 'column')} for {len(key)}",
         )
     if label != "label":
         yield "label", f"expected no column of its own with labels.path, found '{label}': set labels.label"

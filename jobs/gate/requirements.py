@@ -12,7 +12,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
 from jobs.config.sections import GateConfig
-from logcal.errors import ConfigError, InputRejectedError
+from logcal.errors import ConfigError, InputRejectedError, counted
 from pipeline.fit.fitting import Content
 from pipeline.fit.holdout import HeldOut
 from pipeline.log.logs import Columns, open_log
@@ -171,8 +171,8 @@ def judge_held_out(
         )
     if compared and held.worse:
         warnings.append(
-            f"in {len(held.worse)} segments the log loss on held-out rows is worse than the current version's beyond "
-            f"chance: {in_words(held.worse)}"
+            f"in {counted(len(held.worse), 'segment')} the log loss on held-out rows is worse than the current "
+            f"version's beyond chance: {in_words(held.worse)}"
         )
     refusals = [_refusal(rule, said) for rule, said in failed]
     return Verdict({**held.as_dict(), "judged": True, "compared": compared}, refusals, warnings)

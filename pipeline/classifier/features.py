@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logcal.errors import InputRejectedError, examples, listing
+from logcal.errors import InputRejectedError, counted, examples, listing
 from pipeline.log import log_files
 from pipeline.log.log_files import LogFile, find_files, open_parquet
 from pipeline.log.logs import BATCH_ROWS, Columns, Labels, Log, numbers, read_footers
@@ -144,7 +144,7 @@ def open_features(
         problems += column_problems
         files = tuple(file for file, _ in good)
         if not problems and sum(file.rows for file in files) == 0:
-            problems.append(f"expected rows, found none in {len(files)} files")
+            problems.append(f"expected rows, found none in {counted(len(files), 'file')}")
         columns = Columns(roles.label or (features[0].name if features else ""), roles.label)
         types = {f.name: str(f.type) for f in schema}
         log = Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
@@ -226,7 +226,7 @@ def _several(name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]]) -> 
     if not twice:
         return ""
     return (
-        f"column '{name}' ({role}): expected one column of this name, found several in {len(twice)} files "
+        f"column '{name}' ({role}): expected one column of this name, found several in {counted(len(twice), 'file')} "
         f"({examples(twice, 3)}): give the others another name"
     )
 
@@ -235,7 +235,9 @@ def _differing(name: str, role: str, schemas: Sequence[tuple[str, pa.Schema]]) -
     by_type: dict[str, list[str]] = {}
     for path, schema in schemas:
         by_type.setdefault(str(schema.field(name).type), []).append(path)
-    counts = "; ".join(f"{kind} in {len(f)} files ({examples(f, 2)})" for kind, f in by_type.items())
+    counts = "; ".join(
+        f"{kind} in {counted(len(f), 'file')} ({examples(f, 2)})" for kind, f in by_type.items()
+    )
     return f"column '{name}' ({role}): expected one type in all files, found {counts}: write the files with one schema"
 
 

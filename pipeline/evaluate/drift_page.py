@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from logcal.errors import counted
 from pipeline.evaluate.day_ratios import DayRatio, ratio_figure
 from pipeline.evaluate.page import MISSING, render_page
 
@@ -32,7 +33,7 @@ def render_drift(
     return render_page(
         TEMPLATE,
         title=title,
-        headline=alarms[0] if alarms else f"No drift was found in {len(days)} days.",
+        headline=alarms[0] if alarms else f"No drift was found in {counted(len(days), 'day')}.",
         details=alarms[1:],
         kind="high" if alarms else "within",
         alpha=f"{100 * alpha:g}",

@@ -14,7 +14,7 @@ from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
-from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, examples, listing
+from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, counted, examples, listing
 from pipeline.files.requests import TOGETHER, together
 from pipeline.log import folder_tree, segment_values
 from pipeline.log.label_counts import Joined
@@ -158,7 +158,7 @@ class Log:
 
     def described(self) -> str:
         """Size of the log and skipped entries, in one line."""
-        text = f"{len(self.files)} files, {self.rows:,} rows, {self.size:,} bytes"
+        text = f"{counted(len(self.files), 'file')}, {self.rows:,} rows, {self.size:,} bytes"
         if self.skipped:
             text += f"; {len(self.skipped)} others are skipped ({examples(self.skipped, 3)})"
         if self.columns.labels is not None:
@@ -218,7 +218,7 @@ def open_log(
     problems = [*map(str, unreadable), *column_problems]
     files = tuple(file for file, _ in good)
     if not problems and sum(file.rows for file in files) == 0:
-        problems.append(f"expected rows, found none in {len(files)} files")
+        problems.append(f"expected rows, found none in {counted(len(files), 'file')}")
     if problems:
         kind: type[InputRejectedError] = InputRejectedError
         if unreadable and not column_problems:
@@ -320,7 +320,9 @@ def check_roles(
         for path, schema in schemas:
             by_type.setdefault(kinds[id(schema)], []).append(path)
         if len(by_type) > 1:
-            counts = "; ".join(f"{kind} in {len(f)} files ({examples(f, 2)})" for kind, f in by_type.items())
+            counts = "; ".join(
+                f"{kind} in {counted(len(f), 'file')} ({examples(f, 2)})" for kind, f in by_type.items()
+            )
             problems.append(
                 f"column '{name}' ({section}.{role}): expected one type in all files, found {counts}: "
                 "write the files with one schema"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logcal.arrow_columns import as_numpy, null_mask
-from logcal.errors import InputRejectedError, examples, listing
+from logcal.errors import InputRejectedError, counted, examples, listing
 from pipeline.log import folder_tree
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.label_counts import (
@@ -216,7 +216,7 @@ class Outcomes:
         problems = [*map(str, unreadable), *problems]
         files = tuple(file for file, _ in good)
         if not problems and not sum(file.rows for file in files):
-            problems.append(f"expected outcomes, found no rows in {len(files)} files")
+            problems.append(f"expected outcomes, found no rows in {counted(len(files), 'file')}")
         kinds: tuple[str, ...] = ()
         if not problems:
             kinds, more = _compared(source, schemas[0][1], own[0][1])

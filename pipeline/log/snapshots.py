@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from logcal.errors import ConfigError, InputRejectedError, LogcalError, examples
+from logcal.errors import ConfigError, InputRejectedError, LogcalError, counted, examples
 from pipeline.files.faults import as_fault
 
 if TYPE_CHECKING:
@@ -202,8 +202,9 @@ def _iceberg(filesystem: Any, folder: str, url: str) -> Snapshot:
     deletions = sum(1 for file in files if file.delete_files)
     if deletions:
         raise InputRejectedError(
-            f"{folder}: expected an Iceberg table whose live files hold live rows only, found {deletions} files with "
-            "deletions beside them (merge-on-read): rewrite its data files, or write the wanted rows as plain Parquet"
+            f"{folder}: expected an Iceberg table whose live files hold live rows only, found "
+            f"{counted(deletions, 'file')} with deletions beside them (merge-on-read): rewrite its data files, or "
+            "write the wanted rows as plain Parquet"
         )
     fields = tuple((field.name, field.field_id) for field in table.schema().fields)
     paths = _paths(filesystem, (file.file.file_path for file in files))
