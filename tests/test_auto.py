@@ -100,26 +100,6 @@ def test_the_losses_are_those_of_a_slow_cross_validation():
         assert auto.cross_validated_log_loss_[name] == pytest.approx(total / 300, rel=1e-12)
 
 
-def test_parts_do_not_matter():
-    points = collapse(*wavy(400))
-    whole, cut = (
-        Auto(list(CANDIDATES)).fit_points(points),
-        fit_in_parts(Auto(list(CANDIDATES)), points, 7),
-    )
-    assert cut.cross_validated_log_loss_ == whole.cross_validated_log_loss_
-    assert cut.excess_ == whole.excess_
-    assert np.array_equal(cut.predict(points.score), whole.predict(points.score))
-
-
-def test_neither_order_nor_repetition_matters():
-    scores, labels = wavy(400)
-    weights = np.random.default_rng(1).integers(1, 4, 400)
-    one = Auto(list(CANDIDATES)).fit(scores, labels, weights)
-    order = np.random.default_rng(2).permutation(int(weights.sum()))
-    two = Auto(list(CANDIDATES)).fit(np.repeat(scores, weights)[order], np.repeat(labels, weights)[order])
-    assert one.cross_validated_log_loss_ == two.cross_validated_log_loss_
-
-
 @pytest.mark.parametrize("folds", [2, 5])
 def test_each_observation_is_in_one_fold(folds):
     points = collapse(*wavy(501))
@@ -145,13 +125,6 @@ def test_ties_are_dealt_by_numbers():
     assert np.array_equal(drawn.sum(axis=0), points.positives)
     assert abs(drawn.mean() - 100) < 1.5
     assert drawn.var() == pytest.approx(400 * 0.25 * 0.75, rel=0.25)
-
-
-def test_what_is_left_of_a_weight_goes_to_one_fold():
-    points = Points(np.arange(50.0), np.full(50, 2.5), np.full(50, 1.25))
-    folded = FoldedPoints(layout_of([part_totals(points)]), 3, seed=0)
-    total = sum(folded.split(points, fold)[1].weight.sum() for fold in range(3))
-    assert total == pytest.approx(125)
 
 
 def test_seeds_deal_differently():

@@ -1,13 +1,10 @@
 """BBQ against a direct loop over rows, models and bins with scipy's log-beta."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from scipy.special import betaln
 
 from calibrators._kernels import binnings
-from calibrators.arithmetic.passes import Points
 from calibrators.methods import binnings as family
 from calibrators.methods.bbq import BBQ
 
@@ -142,11 +139,6 @@ def test_number_of_models_is_exact_where_the_cube_root_is_whole():
         assert _fewest_bins(float(root**3 - 1), 10.0) == max(1, (root - 1) // 10)
         assert _most_bins(float(root**3), 10.0) == min(-(-(root**3) // 5), 10 * root)
         assert _most_bins(float(root**3 + 1), 10.0) == min(-(-(root**3 + 1) // 5), 10 * root + 1)
-
-
-def in_parts(points, cuts):
-    bounds = [0, *sorted(cuts), points.score.size]
-    return [Points(*(column[a:b] for column in points)) for a, b in pairwise(bounds)]
 
 
 def test_points_beyond_one_block_of_the_kernel():

@@ -125,13 +125,6 @@ def test_weights_equal_repeated_rows(calibrator):
 
 
 @over(EVERYTHING)
-def test_order_of_the_rows_changes_nothing(calibrator):
-    s, z, w = observations()
-    order = np.random.default_rng(1).permutation(s.size)
-    assert_same(fit(calibrator, s, z, w), fit(calibrator, s[order], z[order], w[order]))
-
-
-@over(EVERYTHING)
 def test_where_the_points_are_cut_changes_nothing(calibrator):
     s, z, w = observations(decimals=3)
     for parts, weighted, skip in ((2, True, True), (25, False, True), (25, True, False)):

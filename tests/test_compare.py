@@ -1,6 +1,5 @@
 """Methods compared by cross-validation: against brute force, through the real command, and as a page."""
 
-import itertools
 import json
 import math
 import re
@@ -16,11 +15,10 @@ import logcal
 from calibrators import ABB, BBQ, ENIR, HistogramBinning, Isotonic, Platt
 from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.passes import Points, collapse
-from calibrators.measures.predictions import measure, run_passes
+from calibrators.measures.predictions import measure
 from calibrators.methods.auto import Auto
-from calibrators.methods.cross_validation import BY_FOLD, RAW, cross_validate, cross_validation_passes
+from calibrators.methods.cross_validation import BY_FOLD, RAW, cross_validate
 from calibrators.methods.folded import FoldedPoints
-from logcal.comparison import comparison_headline
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.evaluate.comparison_page import render_comparison
 
@@ -138,33 +136,11 @@ def test_infinite_losses_are_counted():
     assert "The log loss of isotonic is infinite: it gave probability 0 to the label of 2 rows" in page
 
 
-def cut(points, parts):
-    edges = np.linspace(0, points.score.size, parts + 1).astype(int)
-    return [Points(*(c[a:b] for c in points)) for a, b in itertools.pairwise(edges) if a < b]
-
-
-def test_parts_change_nothing(points, found):
-    pieces = cut(points, 7)
-
-    def run(request):
-        chosen = [p for p in pieces if request.only is None or p.score[0] in request.only]
-        return request.combine([request.chunk(p) for p in chosen])
-
-    assert run_passes(cross_validation_passes(METHODS, folds=4, seed=3), run) == found
-
-
 def test_enir_and_abb_on_scores_that_are_no_probabilities(points):
     shifted = Points(points.score * 8 - 4, points.weight, points.positives)
     found = cross_validate(shifted, {"enir": ENIR(), "abb": ABB()}, folds=2)
     assert [method.name for method in found.methods] == ["enir", "abb"]
     assert all(method.estimates[name].error is not None for method in found.methods for name in BY_FOLD)
-
-
-def test_too_few_of_a_label_are_refused():
-    with pytest.raises(
-        ValueError, match="at least twice as many observations of each label as folds, found 3"
-    ):
-        cross_validate(collapse(np.arange(50) / 50, np.arange(50) > 46), {"isotonic": Isotonic()})
 
 
 # The command
@@ -218,15 +194,6 @@ def test_more_folds_than_the_rows_of_a_label_allow_are_refused(place):
     arguments = ("compare", "--set", "log.path=log", "--set", "cluster.kind=inline")
     few = place.run(*arguments, "--set", "compare.folds=100", "--set", "compare.methods=platt")
     few.expect(3, "expected at least twice as many observations of each label as folds")
-
-
-def test_the_headline_names_what_cannot_be_told_apart(points):
-    same = {"one": Isotonic(), "two": Isotonic()}
-    found = cross_validate(points, {**same, "platt": Platt()}, folds=3)
-    line = comparison_headline(found)
-    if found.best("log_loss") in same:
-        assert "not measurably different" in line
-    assert "every label" not in line
 
 
 # Sampling weights.

@@ -24,7 +24,7 @@ from calibrators.measures.decomposition import (
     mean_deviation,
     mean_losses,
 )
-from calibrators.measures.predictions import assess, run_passes
+from calibrators.measures.predictions import run_passes
 from calibrators.measures.reliability_curve import consistency_band
 
 
@@ -178,19 +178,6 @@ def test_errors_of_groups_are_their_formulas(groups, scale):
         shown += Fraction(one.weight) * sum(deviation)
     assert chance_error(table) == pytest.approx(float(shown / whole), rel=1e-11, abs=1e-300)
     assert debiased_squared_error(table) == pytest.approx(float(squared / whole), rel=1e-11, abs=1e-15)
-
-
-def test_errors_of_groups_and_what_chance_does_to_them():
-    rng = np.random.default_rng(4)
-    p = np.repeat(np.linspace(0.02, 0.4, 10), 100)
-    shown, squared = [], []
-    for _ in range(200):
-        found = assess(p, None, (rng.random(p.size) < p).astype(float))
-        shown.append(found.measures.ece_frequency)
-        squared.append(debiased_squared_error(found.by_frequency))
-    assert np.mean(shown) == pytest.approx(chance_error(found.by_frequency), rel=0.05)
-    assert np.mean(squared) == pytest.approx(0.0, abs=4 * np.std(squared) / np.sqrt(200))
-    assert min(squared) < 0 < max(squared)
 
 
 def test_groups_that_say_nothing():

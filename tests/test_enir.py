@@ -8,12 +8,11 @@ import pytest
 from scipy.special import xlog1py, xlogy
 
 from calibrators._kernels import near_isotonic_tree as tree
-from calibrators.arithmetic.label_runs import join_runs, part_runs
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods import enir
 from calibrators.methods.enir import ENIR
 from calibrators.methods.isotonic import Isotonic
-from calibrators.methods.solution_path import NearIsotonicPath, near_isotonic_path
+from calibrators.methods.solution_path import near_isotonic_path
 
 CRITERIA = ["bic", "aic", "aicc"]
 
@@ -117,24 +116,6 @@ def test_equals_the_average_over_all_breakpoints_in_rational_arithmetic(name):
     assert compared > 15
 
 
-@pytest.mark.parametrize(
-    ("n", "decimals", "weights", "name"),
-    [(2000, None, None, "bic"), (3000, 3, "whole", "aicc"), (2000, None, "real", "aic")],
-)
-def test_equals_the_average_over_all_breakpoints_of_the_path(name, n, decimals, weights):
-    score, labels = curve(n, n, decimals)
-    rng = np.random.default_rng(2)
-    weight = {None: None, "whole": rng.integers(1, 5, n), "real": rng.random(n) + 0.2}[weights]
-    points = collapse(score, labels, weight)
-    path = NearIsotonicPath.of_runs(join_runs([part_runs(points)]))
-    models = []
-    for lam in path.breakpoints:
-        solution = path.solution(lam)
-        models.append((lam, solution.level[np.searchsorted(solution.last_score, points.score)]))
-    assert len(models) > 100
-    assert_equals_slow(points, models, name)
-
-
 @pytest.mark.parametrize("name", CRITERIA)
 def test_skipping_models_changes_nothing(name):
     for seed, n, decimals in [(1, 5000, None), (2, 5000, 3), (3, 300, None)]:
@@ -175,15 +156,6 @@ def test_labels_without_a_fall_leave_isotonic_regression():
         assert fitted.models_.lam.tolist() == [0.0]
         assert fitted.models_.weight.tolist() == [1.0]
         assert fitted.models_.log_likelihood.tolist() == [0.0]
-
-
-def test_follows_a_curve_that_falls():
-    rng = np.random.default_rng(8)
-    score = rng.random(20_000)
-    truth = np.where(score < 0.5, 0.7, 0.2 + 0.6 * (score > 0.8))
-    fitted = ENIR(shrink=0).fit(score, rng.random(20_000) < truth)
-    assert fitted.predict([0.25, 0.65, 0.9]) == pytest.approx([0.7, 0.2, 0.8], abs=0.05)
-    assert not fitted.calibration_map_.monotone
 
 
 def authors_path(score, labels):

@@ -168,19 +168,6 @@ def test_weights_at_the_ends_of_their_range_are_measured(unit):
     assert compared_far.log_loss.difference == compared_near.log_loss.difference
 
 
-def test_intervals_hold_as_often_as_they_say():
-    rng = np.random.default_rng(5)
-    p = np.sort(rng.beta(0.5, 8.0, 2000))
-    covered = z = score = 0
-    for _ in range(400):
-        found = bars(Points(p, np.ones(p.size), (rng.random(p.size) < p).astype(float)))
-        covered += found.ratio_low <= 1.0 <= found.ratio_high
-        z += abs(found.ratio_z) < 1.96
-        score += found.score_test_p > 0.05
-    for count in (covered, z, score):
-        assert 360 <= count <= 397
-
-
 @given(observations(), st.lists(st.integers(1, 24), max_size=4), st.sampled_from([None, squared, rounded]))
 def test_nothing_depends_on_the_parts(points, cuts, predict):
     ties = np.flatnonzero(np.append(True, np.diff(points.score) > 0))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -289,8 +289,13 @@ def test_error_bars_stand_beside_the_measures():
     parts = log_loss["miscalibration"] - log_loss["discrimination"] + log_loss["uncertainty"]
     assert parts == pytest.approx(found.after.measures.log_loss)
     assert before["decomposition"]["log_loss"]["miscalibration"] > 10 * log_loss["chance_95"]
-    labels = [row["label"] for row in certainty_rows(found)]
-    assert {"Observed over expected", "Spiegelhalter's z", "AUC with its 95 % interval"} <= set(labels)
+    rows = {row["label"]: row for row in certainty_rows(found)}
+    assert {"Observed over expected", "Spiegelhalter's z", "AUC with its 95 % interval"} <= rows.keys()
+    assert rows["Calibration slope"]["after"].startswith("1.0")
+    assert "to" in rows["Calibration intercept"]["before"]
+    assert rows["Distance to the recalibrated probability"]["before"].count(",") == 2
+    assert rows["Smooth calibration error"]["after"]
+    assert set(after["agreement"]) == {one.name for one in fields(type(found.certainty_after.agreement))}
 
 
 def test_a_sampled_log_is_measured_as_all_rows_are():

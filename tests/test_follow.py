@@ -28,7 +28,7 @@ from pipeline.files.folders import Folder
 from pipeline.follow import batch as batches
 from pipeline.follow import follower as following
 from pipeline.follow import ledger as ledgers
-from pipeline.follow.arrivals import Limits, compare, cut, list_sources
+from pipeline.follow.arrivals import Limits, cut, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.ledger import Known, LeaseOwner, Ledger, Source
@@ -167,28 +167,6 @@ def test_each_file_once_with_the_bytes_of_score(any_world):
     world.arrive("late.parquet")
     assert world.take_all().ledger.last == 4
     assert world.written() == world.expected()
-
-
-def test_once_again_and_again_leaves_what_one_follower_leaves(tmp_path):
-    worlds = []
-    for name in ("again", "goes-on"):
-        (tmp_path / name).mkdir()
-        worlds.append(World(tmp_path / name))
-    again, goes_on = worlds
-    follower = goes_on.follower()
-    follower.start()
-    for look in range(4):
-        for world in worlds:
-            for i in range(look + 1):
-                world.arrive(f"date=2026-11-{20 + look % 2}/{look}-{i}.parquet", at=look + 1.0)
-            if look == 2:
-                world.arrive("date=2026-11-20/0-0.parquet", rows=30, at=9.0)
-        again.take_all()
-        while follower.run(follower.listing(whole=True)) is not None:
-            pass
-    follower.lease_owner.release()
-    assert again.written() == goes_on.written() == goes_on.expected()
-    assert _known(again) == _known(goes_on)
 
 
 # A kill after each write of a batch
@@ -423,22 +401,6 @@ def test_a_file_that_changes_between_plan_and_read_is_taken_as_it_is_then(world,
     assert pq.read_metadata(path).num_rows == 30
 
 
-def test_a_file_that_changes_while_it_is_read(world, monkeypatch):
-    path = world.arrive("a.parquet", at=1.0)
-    real = score_file
-
-    def changing(*args):
-        if path.stat().st_mtime == 1.0:
-            content = path.read_bytes()
-            path.write_bytes(content)
-        return real(*args)
-
-    monkeypatch.setattr(batches, "score_file", changing)
-    world.take_all()
-    assert world.written() == world.expected()
-    assert _known(world)["a.parquet"].stamp == str(path.stat().st_mtime)
-
-
 @pytest.mark.parametrize("deleted", ["keep", "remove"])
 def test_a_source_that_is_deleted(any_world, deleted):
     world = any_world
@@ -543,17 +505,6 @@ POISON = {
     "fewer": _of_rows(0),
 }
 """Files whose footers can be read, and whose scores cannot be used."""
-
-
-def test_files_whose_scores_cannot_be_used_are_refused_by_name(world):
-    for kind, content in POISON.items():
-        (world.log / f"{kind}.parquet").write_bytes(content)
-    world.arrive("b.parquet")
-    for _ in range(2):
-        follower = world.take_all()
-        assert set(follower.ledger.refused) == {f"{kind}.parquet" for kind in POISON}
-        assert all("score" in said or "row groups" in said for said in follower.ledger.refused.values())
-        assert set(world.written()) == {"b.parquet"}
 
 
 def test_files_that_cannot_be_used_are_refused_by_each_command(place, stream):
@@ -734,16 +685,6 @@ def test_a_batch_has_one_file_at_least_and_keeps_to_its_limits():
         5,
     ]
     assert cut([], Limits()) == ()
-
-
-def test_what_is_compared():
-    known = {"a": Known(1, "1"), "b": Known(1, "1"), "c": Known(1, "1", reason="bad")}
-    listed = [Source("d", 1, "3"), Source("b", 2, "1"), Source("a", 1, "1"), Source("e", 1, "2.5")]
-    change = compare(listed, known, whole=True)
-    assert [s.name for s in change.new] == ["b", "e", "d"]
-    assert change.changed == ("b",)
-    assert change.gone == ("c",)
-    assert compare(listed, known, whole=False, ignore_changed=True).gone == ()
 
 
 # The command

@@ -536,13 +536,3 @@ def test_the_manifest_says_what_was_done(tmp_path):
         {"name": "c", "kind": "category"},
     ]
     assert metadata["seed"] == 4
-
-
-def test_the_plan_says_what_would_be_done(tmp_path):
-    data = write(people(), tmp_path / "data", 2)
-    plan = generate.prepare(configure(data, tmp_path / "out", "generate.repeats=null")).plan
-    text = "\n".join(plan.lines())
-    assert "GaussianNB" in text
-    assert "about 42 times" in text  # of some 120 rows
-    assert "2 files, 400 rows" in text
-    assert not (tmp_path / "out").exists()

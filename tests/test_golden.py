@@ -1,7 +1,5 @@
 """A store and scored logs that version 0.1.0 wrote: they are read for ever, and made again to the last bit."""
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from jobs.cluster.starting import starting_executor
 from jobs.config.jobs import FitConfig, ScoreConfig
 from jobs.config.loading import load
 from jobs.config.sections import SegmentsConfig
-from logcal.errors import InputRejectedError
 from pipeline.table.store import TableStore
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -123,40 +120,6 @@ def test_a_table_with_a_history_is_taken_up(golden):
     assert store.rollback()[1].name == first
     assert store.promote(third)[0] == first
     assert store.rollback()[1].name == first
-
-
-def newer(golden, name):
-    """Let a file of a version say that it has a format that nobody knows yet."""
-    (folder,) = (golden / "store" / "isotonic" / "versions").iterdir()
-    path = folder / name
-    if name == "manifest.json":
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": "5"}))
-        return
-    table = pq.read_table(path)
-    pq.write_table(
-        table.replace_schema_metadata({**table.schema.metadata, b"logcal.format_version": b"5"}), path
-    )
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][name]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    manifest.pop("checksum", None)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "lookup.parquet"])
-def test_a_newer_format_is_refused(golden, name):
-    newer(golden, name)
-    store = ("store.path=store", "store.table=isotonic")
-    said = (
-        r"expected format_version 1, 2, 3 or 4, found 5.*a newer version of logcal wrote it: use that version"
-    )
-    with pytest.raises(InputRejectedError, match=said):
-        run(score, ScoreConfig, "log.path=to-score", *store, "output.path=now")
-    assert not (golden / "now").exists()
-    if name == "manifest.json":
-        with pytest.raises(InputRejectedError, match=said):
-            run(fit, FitConfig, "log.path=log", *store)
-    with pytest.raises(InputRejectedError, match=said):
-        logcal.load("store", "isotonic")
 
 
 @pytest.mark.parametrize("table", ["isotonic", "platt", "segments", "history"])

@@ -12,7 +12,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import dask
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -258,31 +257,6 @@ def test_a_dry_run_draws_the_graph(place):
 # In other programs
 
 
-def test_the_fit_as_a_part_of_another_program(place, call, client):
-    place.write_log()
-    call("fit", "calibrator.method=isotonic").expect(0)
-    (published,) = (place.store / place.table / "versions").iterdir()
-    expected = read_table(str(published / "lookup.parquet"))
-    sections = {
-        "log": {"path": str(place.log)},
-        "calibrator": {"method": "isotonic"},
-        "scratch": str(place.scratch),
-    }
-    table = logcal.graph("fit", sections)
-    assert isinstance(table, Delayed)
-    grid = np.linspace(-1, 2, 1001)
-    half = dask.delayed(operator.methodcaller("predict", grid))(
-        dask.delayed(operator.attrgetter("map"))(table)
-    )
-    for scheduler in ("synchronous", "threads", client.get):
-        found, values = dask.compute(table, half, scheduler=scheduler)
-        assert found.facts.fingerprint == expected.facts.fingerprint
-        assert found.facts.data == expected.facts.data
-        assert np.array_equal(values, expected.map.predict(grid), equal_nan=True)
-    assert not list(place.scratch.glob("*/run-*"))
-    assert len(list((place.store / place.table / "versions").iterdir())) == 1
-
-
 @pytest.mark.parametrize("given", ["a client", "its address"])
 def test_a_job_of_another_program_runs_on_its_cluster(place, given, monkeypatch):
     """In a process of its own where the program has a package of our name: then by the scheduler's address."""
@@ -372,12 +346,14 @@ def test_every_fit_as_a_part_of_another_program(dated, call, client, settings):
         section, _, name = key.partition(".")
         sections.setdefault(section, {})[name] = yaml.safe_load(value)
     table = logcal.graph("fit", sections)
-    for scheduler in ("synchronous", client.get):
+    assert isinstance(table, Delayed)
+    for scheduler in ("synchronous", "threads", client.get):
         found = table.compute(scheduler=scheduler)
         assert found.facts == replace(expected.facts, version="unpublished")
         if settings[0] in SEGMENTS:
             assert found.map_of(("c",)).predict(0.4) == expected.map_of(("c",)).predict(0.4)
     assert not list(dated.scratch.rglob("run-*"))
+    assert len(list(published.parent.iterdir())) == 1
 
 
 def stages(path):

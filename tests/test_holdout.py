@@ -183,25 +183,6 @@ def test_what_passes_is_fitted_to_all_rows(place, call, gated):
     assert other["gate"]["holdout"]["rows"] == held["rows"]
 
 
-@pytest.mark.parametrize("method", ["isotonic", "bbq"])
-def test_a_held_out_share_does_not_depend_on_files(place, call, gated, method):
-    columns = place.predictions(3000)
-    columns["score"] = np.round(columns["score"], 2)
-    place.write_log(columns)
-    order = np.random.default_rng(4).permutation(3000)
-    place.write_log({name: column[order] for name, column in columns.items()}, files=7, name="other")
-    found = [
-        gated(
-            "gate.refit=false", f"calibrator.method={method}", store__table=name, log__path=place.root / name
-        )
-        .expect(0)
-        .json
-        for name in ("log", "other")
-    ]
-    assert found[0]["fingerprint"] == found[1]["fingerprint"]
-    assert found[0]["gate"] == found[1]["gate"]
-
-
 def test_a_table_that_is_worse_on_rows_that_are_new_is_refused(place, call, gated):
     place.write_log(place.predictions(6000))
     first = gated().expect(0).json["version"]

@@ -109,22 +109,6 @@ def test_the_band_is_that_of_a_double_loop(seed):
     assert (found.lower <= found.upper).all()
 
 
-@pytest.mark.system
-def test_bands_hold_the_truth():
-    rng = np.random.default_rng(1)
-    held = 0
-    for _ in range(40):
-        score = rng.random(3000)
-        label = rng.random(3000) < 0.02 + 0.3 * score**3
-        cells = run_in_memory(cell_passes(), collapse(score, label))
-        lower, upper = cell_bounds(cells)
-        at = np.sort(score)
-        cell = np.searchsorted(cells.last, at)
-        truth = 0.02 + 0.3 * at**3
-        held += bool(np.all((lower[cell] <= truth) & (truth <= upper[cell + 1])))
-    assert held >= 38
-
-
 def test_labels_that_fall_with_the_score_refute_a_band():
     score = np.arange(4000.0)
     points = collapse(score, (score < 2000).astype(int))
@@ -509,34 +493,6 @@ def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, ki
         ).fetchnumpy()
         np.testing.assert_array_equal(answer["prob_lower"], lower)
         np.testing.assert_array_equal(answer["prob_upper"], upper)
-
-
-def test_intervals_of_segments_do_not_depend_on_how_rows_are_cut(tmp_path):
-    from jobs.config.jobs import FitConfig
-    from jobs.fit import recipe_of
-    from pipeline.execution import InlineExecutor
-    from pipeline.fit.fitting import Fitting
-    from pipeline.log.logs import Columns, open_log
-    from pipeline.sort.score_table import SortPlan
-    from pipeline.sort.source import Source
-
-    a_log_of_segments(tmp_path, "counts")
-    log = open_log([str(tmp_path / "log")], Columns("score", "label", "w", ("a",)))
-    recipe = recipe_of(
-        FitConfig(
-            log={"path": "x", "segment": ["a"], "weight": "w"},
-            store={"path": "y", "table": "t"},
-            segments={"shrinkage": "none", "min_rows": 100},
-            calibrator={"interval": "band"},
-        )
-    )
-    prints = set()
-    for run_rows, bucket in ((1 << 21, 24 << 20), (700, 9000)):
-        plan = SortPlan(str(tmp_path / f"scratch-{run_rows}"), run_rows=run_rows, bucket_bytes=bucket)
-        (tmp_path / f"scratch-{run_rows}").mkdir()
-        content, _ = Fitting(recipe, Source(log), plan).fit(InlineExecutor())
-        prints.add(content.fingerprint)
-    assert len(prints) == 1
 
 
 def test_what_does_not_go_with_intervals(tmp_path):

@@ -1,16 +1,14 @@
 """Isotonic regression against scikit-learn, and in any number of parts."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators import CalibrationMap, Isotonic, Points, collapse
+from calibrators import CalibrationMap, Isotonic, collapse
 from calibrators._kernels import pava
-from calibrators.arithmetic.pooling import pool_blocks, pool_classes, pool_points
+from calibrators.arithmetic.pooling import pool_classes, pool_points
 from calibrators.segments.isotonic_groups import fit_groups
 
 
@@ -35,27 +33,6 @@ def test_equals_scikit_learn(n, digits, weighted):
 def test_scores_closer_than_scikit_learn_tells_apart_stay_apart():
     s = np.array([1e-9, 2e-9, 3e-9, 4e-9])
     np.testing.assert_array_equal(Isotonic(ends=0).fit(s, [0, 0, 1, 1]).predict(s), [0, 0, 1, 1])
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from([0.1, 0.3, 0.7, 1.0, 2.5, 1e-9, 1e12])),
-        min_size=1,
-        max_size=120,
-    ),
-    st.lists(st.integers(1, 119), max_size=6),
-    st.booleans(),
-)
-def test_pooling_parts_first_gives_the_same_bits(rows, cuts, weighted):
-    s, z, w = (np.array(column) for column in zip(*rows, strict=True))
-    points = collapse(s / 7, z, w if weighted else None)
-    edges = sorted({0, points.score.size, *(c for c in cuts if c < points.score.size)})
-    parts = [Points(*(c[a:b] for c in points)) for a, b in itertools.pairwise(edges)]
-    whole = pool_points(points)
-    again = pool_blocks([pool_points(p) for p in parts])
-    for name in ("first", "last", "weight", "positives"):
-        np.testing.assert_array_equal(getattr(whole, name), getattr(again, name))
-    assert np.all(np.diff(whole.level) >= 0)
 
 
 def test_levels_that_differ_in_the_last_place_are_told_apart():
@@ -146,30 +123,6 @@ def test_ends_equal_scikit_learn_with_two_rows_more(n, digits, weighted, ends):
     points = collapse(s, z, w)
     expected_positives = points.positives.sum() + ends * (1 - low - high)
     assert points.weight @ ours.predict(points.score) == pytest.approx(expected_positives)
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from([1.0, 2.5, 0.3])),
-        min_size=1,
-        max_size=80,
-    ),
-    st.lists(st.integers(1, 79), max_size=4),
-    st.sampled_from([1.0, 0.1, 3.0]),
-    st.booleans(),
-)
-def test_ends_do_not_depend_on_the_parts(rows, cuts, ends, strict):
-    s, z, w = (np.array(column) for column in zip(*rows, strict=True))
-    points = collapse(s / 7, z, w)
-    edges = sorted({0, points.score.size, *(c for c in cuts if c < points.score.size)})
-    parts = [Points(*(c[a:b] for c in points)) for a, b in itertools.pairwise(edges)]
-    whole = Isotonic(strict, ends).fit_points(points).calibration_map_
-    again = Isotonic(strict, ends).fit_passes(lambda p: p.combine([p.chunk(part) for part in parts]))
-    for name in CalibrationMap.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(whole, name), getattr(again.calibration_map_, name))
-    assert whole.monotone
-    assert whole.prob_lo[0] > 0
-    assert whole.prob_lo[-1] < 1
 
 
 @pytest.mark.parametrize("ends", [-1, np.inf, np.nan, True, "1", None])

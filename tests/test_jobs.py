@@ -39,21 +39,6 @@ def test_a_rerun_recognises_its_result(place, run):
     assert len(place.versions) == 3
 
 
-def test_a_rerun_after_a_rollback_says_where_current_is(place, run):
-    place.write_log()
-    assert run("fit").code == 0
-    assert run("fit", "calibrator.method=histogram").code == 0
-    first, second = place.versions
-    store = ("--store", str(place.store), "--table", place.table)
-    place.run("tables", "rollback", *store).expect(0)
-    assert place.current == first
-    again = run("fit", "calibrator.method=histogram")
-    assert again.code == 99
-    assert f"version {second}, which a rollback took back on" in again.stderr
-    assert f"(CURRENT names {first})" in again.stderr
-    assert place.current == first
-
-
 def test_scoring_twice_and_with_an_older_version(place, run):
     place.write_log()
     run("fit")
@@ -186,19 +171,6 @@ def test_everything_in_a_bucket(place, run):
             assert filesystem.cat_file(f"{root}/scored/{name}") == (place.output / name).read_bytes()
     finally:
         filesystem.rm(root, recursive=True)
-
-
-def test_a_scored_log_scored_again_with_other_names(place, run):
-    place.write_log()
-    run("fit")
-    assert run("score").code == 0
-    again = {"log__path": place.output, "output__path": place.root / "twice"}
-    refused = run("score", "output.column=second", **again)
-    assert (refused.code, "set output.version_column to another name" in refused.stderr) == (3, True)
-    assert run("score", "output.column=second", "output.version_column=second_version", **again).code == 0
-    table = pq.read_table(place.root / "twice" / "part-0.parquet")
-    assert table.column_names[-4:] == ["probability", "table_version", "second", "second_version"]
-    assert table["second"].equals(table["probability"])
 
 
 def test_a_log_of_several_places(place, run):

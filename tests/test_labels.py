@@ -250,12 +250,6 @@ def clicks(place):
     return place
 
 
-def replaced(table, **columns):
-    for name, column in columns.items():
-        table = table.drop_columns([name]) if column is None else table.set_column(0, name, column)
-    return table
-
-
 BAD = {
     "a key that outcomes lack": ((), {"id": None}, 3, "column 'id' (log.labels.key) is not in any file"),
     "a key that the log lacks": (("log.key=absent",), {}, 3, "column 'absent' (log.key) is not in any file"),

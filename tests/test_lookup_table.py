@@ -85,13 +85,6 @@ def test_file_has_the_documented_columns_and_keys(path):
     assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
 
 
-def test_a_map_that_falls_says_so(tmp_path):
-    falling = CalibrationMap.from_bins(np.array([0.5]), np.array([0.8, 0.2]), np.ones(2), np.ones(2))
-    path = str(tmp_path / "lookup.parquet")
-    write_lookup_table(path, falling, **FACTS)
-    assert not read_lookup_table(path).facts.monotone
-
-
 def test_same_arguments_same_bytes(path, tmp_path):
     buffer = io.BytesIO()
     write_lookup_table(buffer, MAP, **{**FACTS, "parameters": dict(reversed(CONTENT["parameters"].items()))})

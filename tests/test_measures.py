@@ -11,7 +11,7 @@ import sklearn.metrics
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from calibrators import CalibrationMap, Isotonic
+from calibrators import CalibrationMap
 from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Pass, Points, collapse
 from calibrators.measures.predictions import (
@@ -135,14 +135,6 @@ def test_weight_equals_repetition_and_order_does_not_matter(data, random):
     assert assess(*rows) == assess(p, w, z * w)
 
 
-@given(observations(), st.lists(st.integers(1, 24)), st.integers(1, 12), st.booleans())
-def test_cutting_changes_nothing(data, cuts, bins, skip):
-    p, w, z = data
-    points = collapse(p, z, w)
-    expected = run_passes(assessment_passes(bins=bins), in_parts(points, []))
-    assert run_passes(assessment_passes(bins=bins), in_parts(points, cuts, skip=skip)) == expected
-
-
 @given(observations(), st.lists(st.integers(1, 24)), st.integers(0, 3), st.integers(1, 12))
 @example((np.array([0.1, 0.2, 0.3, 0.4]), np.ones(4), np.array([0.0, 1, 0, 1])), [1, 2, 3], 0, 4)
 def test_ties_made_by_a_map_are_ties_across_parts(data, cuts, levels, bins):
@@ -157,19 +149,6 @@ def test_ties_made_by_a_map_are_ties_across_parts(data, cuts, levels, bins):
     # The same from rows that were never added up: sums of whole numbers are exact there too.
     if np.all(w == w.round()):
         assert found == assess(steps.predict(p), w, z * w, bins=bins)
-
-
-def test_parts_of_a_large_table_agree_with_memory():
-    p, w, z = sample(20_000, weighted=True)
-    points = collapse(p, z, w)
-    fitted = Isotonic().fit_points(points).calibration_map_
-    run = in_parts(points, range(0, 20_000, 777), trip=True)
-    before, after = run_passes(
-        side_by_side(assessment_passes(), assessment_passes(fitted.predict, bins=15)), run
-    )
-    assert before == assess(p, w, z * w)
-    assert after == assess(fitted.predict(points.score), points.weight, points.positives, bins=15)
-    assert after.measures.ece_frequency < before.measures.ece_frequency
 
 
 def test_side_by_side_carries_on_when_one_needs_more_sweeps():
@@ -198,20 +177,6 @@ def test_side_by_side_carries_on_when_one_needs_more_sweeps():
 
 def _size(points):
     return points.score.size
-
-
-def test_second_pass_asks_only_for_parts_in_which_groups_end():
-    p, w, z = sample(1000)
-    points = collapse(p, z, w)
-    asked = []
-
-    def run(request):
-        asked.append(request.only)
-        return in_parts(points, range(0, 1000, 10))(request)
-
-    run_passes(assessment_passes(bins=4), run)
-    assert asked[0] is None
-    assert len(asked[1]) == 3
 
 
 @given(observations(), st.lists(st.integers(1, 24)), st.integers(1, 12))

@@ -10,7 +10,6 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators.arithmetic.label_runs import join_runs, part_runs
 from calibrators.arithmetic.passes import Points, collapse
-from calibrators.methods.isotonic import Isotonic
 from calibrators.methods.near_isotonic_regression import NearIsotonic
 from calibrators.methods.solution_path import NearIsotonicPath, near_isotonic_path
 
@@ -221,18 +220,6 @@ def test_every_solution_is_optimal(n):
             assert_optimal(path, points, float(lam))
 
 
-@pytest.mark.system
-def test_a_million_points_are_optimal_and_end_in_scikit_learns_isotonic_regression():
-    score, labels = curve(np.random.default_rng(5), 10**6)
-    points = collapse(score, labels)
-    path = path_of_points(points, 1024)
-    t = path.breakpoints
-    for lam in [0.3, t[0], t[5], (t[5] + t[6]) / 2, t[500], t[-2], t[-1], 2 * t[-1]]:
-        assert_optimal(path, points, float(lam))
-    expected = IsotonicRegression().fit_transform(score, labels.astype(float))
-    np.testing.assert_allclose(levels_at_points(path.solution(t[-1]), score), expected, rtol=0, atol=1e-12)
-
-
 def test_last_solution_is_scikit_learns_isotonic_regression():
     for name, (score, weight, positives) in data_sets(2000):
         path = path_of_points(Points(score, weight, positives))
@@ -241,21 +228,6 @@ def test_last_solution_is_scikit_learns_isotonic_regression():
         for lam in [*path.breakpoints[-1:], np.inf, 1e12 * weight.sum()]:
             got = levels_at_points(path.solution(lam), score)
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12, err_msg=name)
-
-
-def test_order_of_merging_makes_no_difference():
-    for name, points in data_sets(5000):
-        sweeps, heap = path_of_points(points, SWEEPS_ONLY), path_of_points(points, HEAP_ONLY)
-        assert np.array_equal(sweeps.degrees_of_freedom, heap.degrees_of_freedom), name
-        if "weights" in name and "whole" not in name:
-            np.testing.assert_allclose(sweeps.breakpoints, heap.breakpoints, rtol=1e-11)
-        else:
-            assert np.array_equal(sweeps.breakpoints, heap.breakpoints), name
-        for lam in heap.breakpoints[:: max(1, heap.breakpoints.size // 5)]:
-            a, b = sweeps.solution(lam), heap.solution(lam)
-            np.testing.assert_allclose(
-                levels_at_points(a, points.score), levels_at_points(b, points.score), rtol=0, atol=1e-11
-            )
 
 
 def test_equal_quotients_are_one_breakpoint():
@@ -267,14 +239,6 @@ def test_equal_quotients_are_one_breakpoint():
     assert path.breakpoints.tolist() == [float(lam) for lam, *_ in exact_path(weight, positives)[1:]]
     assert path.breakpoints[0] == 2 / 3
     assert path.degrees_of_freedom[0] == 9
-
-
-def test_alternating_labels_have_one_breakpoint():
-    labels = np.tile([1, 0], 500)
-    path = near_isotonic_path(np.arange(1000), labels)
-    # All interior gaps and the two outer ones close at times of whole numbers only.
-    assert path.breakpoints.tolist() == [float(lam) for lam, *_ in exact_path(np.ones(1000), labels)[1:]]
-    assert np.array_equal(path.solution(path.breakpoints[-1]).level, [0.5])
 
 
 def test_levels_that_meet_at_rest_merge_at_once():
@@ -312,21 +276,6 @@ def test_lambda_is_checked(lam):
 def cut(points, places):
     bounds = [0, *np.minimum(places, points.score.size), points.score.size]
     return [Points(*(x[a:b] for x in points)) for a, b in itertools.pairwise(bounds) if b > a]
-
-
-@pytest.mark.parametrize("moments", [False, True])
-def test_runs_do_not_depend_on_where_parts_are_cut(moments):
-    rng = np.random.default_rng(6)
-    for trial in range(60):
-        n = int(rng.integers(1, 200))
-        z = rng.random(n) < rng.choice([0.03, 0.5, 0.97])
-        w = [None, rng.random(n) * 10.0 ** rng.integers(-9, 9, n), np.full(n, 0.1)][trial % 3]
-        points = collapse(np.round(rng.random(n), 2), z, w)
-        whole = join_runs([part_runs(points, moments)])
-        places = np.sort(rng.integers(0, points.score.size + 1, rng.integers(0, 12)))
-        parts = join_runs([part_runs(part, moments) for part in cut(points, places)])
-        for a, b in zip(whole, parts, strict=True):
-            assert np.array_equal(a, b)
 
 
 def test_runs_equal_a_loop():
@@ -375,14 +324,6 @@ def test_calibrator_is_the_solution_at_its_lambda(lam):
         )
         parts = fit_in_parts(NearIsotonic(lam=lam, shrink=0), points, [5, 6, 7, 600])
         assert np.array_equal(parts.predict(points.score), got)
-
-
-def test_calibrator_at_infinite_lambda_is_isotonic_regression():
-    score, labels = curve(np.random.default_rng(8), 5000)
-    grid = np.linspace(-0.1, 1.1, 1001)
-    got = NearIsotonic(lam=np.inf, shrink=0).fit(score, labels)
-    assert np.array_equal(got.predict(grid), Isotonic(ends=0).fit(score, labels).predict(grid))
-    assert got.calibration_map_.monotone
 
 
 @pytest.mark.system

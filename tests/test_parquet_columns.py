@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline._kernels import compact, distinct
 from pipeline.log import thrift
 from pipeline.log.chunks import CheckedFooter
 from pipeline.score.parquet.append import append_columns
@@ -87,14 +86,6 @@ def test_footers_that_are_read_and_written_keep_their_bytes():
         assert end == len(footer)
         assert thrift.struct(fields) == footer
         assert thrift.list_of(thrift.STRUCT, thrift.read_list(fields[2][1])) == fields[2][1]
-
-
-@given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=300))
-def test_numbers_and_strings_survive_encoding(number, text):
-    assert thrift.read_integer(thrift.integer(number)) == number
-    assert thrift.read_binary(thrift.binary(text)) == text
-    fields = {1: (thrift.I64, thrift.integer(number)), 40: (thrift.BINARY, thrift.binary(text)), 41: (1, b"")}
-    assert thrift.read_struct(thrift.struct(fields)) == (fields, len(thrift.struct(fields)))
 
 
 def test_values_of_every_type_are_passed_over():
@@ -223,27 +214,6 @@ def test_sizes_add_up():
     assert max(ends) == start
 
 
-def test_codes_are_packed_as_the_format_says():
-    # The example of the Parquet specification: 0 to 7 in three bits each.
-    out = np.zeros(1, "<u4")
-    distinct.pack(np.arange(8, dtype=np.uint16), 3, out)
-    assert out.tobytes()[:3] == bytes([0b10001000, 0b11000110, 0b11111010])
-
-
-@given(st.lists(st.sampled_from([0.0, -0.0, 1.5, 2.5, -3.5, 4.25, 1e300]), max_size=40), st.integers(0, 8))
-def test_dictionary_codes(values, limit):
-    bits = np.array(values, dtype=np.float64).view(np.uint64)
-    dictionary = np.empty(limit, np.uint64)
-    codes = np.empty(bits.size, np.uint16)
-    slots = np.full(16, -1, np.int32)
-    used = distinct.encode(bits, slots, np.uint64(60), dictionary, 0, limit, codes)
-    if used < 0:
-        assert len(set(bits.tolist())) > limit
-    else:
-        assert used == len(set(bits.tolist()))
-        assert dictionary[codes].tolist() == bits.tolist()
-
-
 def test_descriptions_of_the_schema_are_extended():
     spark = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}
     avro = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
@@ -268,18 +238,6 @@ def test_descriptions_of_the_schema_are_extended():
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[b"ARROW:schema"])))
     assert schema.names == ["a", "d", "p", "v"]
     assert schema.metadata[b"note"] == b"kept"
-
-
-def test_page_indexes_stay_with_their_columns():
-    source = numbered(4000, write_page_index=True, data_page_size=800, row_group_size=2000)
-    metadata = check(source, np.resize([0.1, 0.9], 4000))
-    for group in range(2):
-        columns = [metadata.row_group(group).column(i) for i in range(3)]
-        assert [c.has_offset_index for c in columns] == [True, True, True]
-    found = pq.read_table(
-        io.BytesIO(with_columns(source, np.arange(4000) / 4000)), filters=[("a", ">", 3900)]
-    )
-    assert found.column("p").to_pylist() == [i / 4000 for i in range(3901, 4000)]
 
 
 @pytest.mark.parametrize("reader", ["duckdb", "polars"])
@@ -461,18 +419,6 @@ THRIFT = st.recursive(
     ),
     max_leaves=12,
 )
-
-
-@given(st.lists(THRIFT, min_size=1, max_size=4), st.integers(0, 300))
-def test_compiled_code_walks_as_the_plain_code_does(values, cut):
-    for kind, encoded in values:
-        data = encoded + b"rest"
-        ends = np.empty(1, np.int64)
-        assert compact.element_ends(np.frombuffer(data, np.uint8), 0, kind, ends)
-        assert ends[0] == len(encoded) == thrift.skip(data, 0, kind)
-        short = encoded[: min(cut, len(encoded) - 1)]
-        whole = compact.element_ends(np.frombuffer(short, np.uint8), 0, kind, ends)
-        assert not whole
 
 
 def read_by(large, data, at):

@@ -84,17 +84,6 @@ def test_the_evidence_is_that_of_its_formula(scale):
     np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
-def test_shares_change_nothing(monkeypatch):
-    cells = cells_of(np.random.default_rng(6), groups=200)
-    expected = adjust(cells)
-    for share in (7, 64, 100):
-        monkeypatch.setattr(adjusting, "_SHARE", share)
-        found = adjust(cells)
-        assert found.variances == expected.variances
-        np.testing.assert_allclose(found.shift, expected.shift, rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(found.slope, expected.slope, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("mean", [False, True])
 def test_pieces_change_nothing_at_all(monkeypatch, mean):
     cells = cells_of(np.random.default_rng(6), groups=200)
@@ -207,33 +196,6 @@ def test_own_maps(seed, m, lean):
         assert level[-1] < 1
     assert blocks.weight.sum() == w.sum()
     assert blocks.positives.sum() == y.sum()
-
-
-def test_cells_are_all_that_an_own_map_needs():
-    """Plain pooling within block ranges of a constant prior first changes nothing."""
-    rng = np.random.default_rng(5)
-    m = 400
-    w = rng.integers(1, 5, m).astype(float)
-    y = rng.binomial(w.astype(int), np.linspace(0.1, 0.6, m)).astype(float)
-    edges = np.arange(0, m, 40)
-    prior = np.repeat(np.linspace(0.1, 0.5, edges.size), 40)
-    whole = own_map(np.arange(m, dtype=float), w, y, prior)
-    first, weight, positives, priors = [], [], [], []
-    for start in edges:
-        rows = slice(start, start + 40)
-        part = own_map(np.arange(start, start + 40, dtype=float), w[rows], y[rows], prior[rows], 0.0)
-        first += list(part.first)
-        weight += list(part.weight)
-        positives += list(part.positives)
-        priors += [prior[start]] * part.first.size
-    assert len(first) < m / 4
-    blocks = own_map(np.array(first), np.array(weight), np.array(positives), np.array(priors))
-    at = np.arange(m)
-    np.testing.assert_allclose(
-        blocks.level[np.searchsorted(blocks.first, at, "right") - 1],
-        whole.level[np.searchsorted(whole.first, at, "right") - 1],
-        rtol=1e-13,
-    )
 
 
 def test_the_ends_of_a_curve_are_finite():

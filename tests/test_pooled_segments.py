@@ -495,18 +495,6 @@ def test_tables_of_segments_that_cannot_be(tmp_path, column, value, said):
         read_table(path)
 
 
-def test_a_changed_number_is_noticed(tmp_path):
-    _, path = published(tmp_path, fit(tmp_path, some_log(12)))
-    read_table(path)
-    beside = tmp_path / "segments.parquet"
-    table = pq.read_table(beside)
-    at = table.schema.get_field_index("logit_shift")
-    shift = np.asarray(table["logit_shift"]) + 1e-9
-    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(shift)), beside)
-    with pytest.raises(InputRejectedError, match="changed after it was published"):
-        read_table(path)
-
-
 def run(job, config, root, **sections):
     """Run a job in this process; returns its summary."""
     gate = {"min_rows": 0, "min_positives": 0, "ranking": False, "holdout": "none"}
@@ -552,31 +540,6 @@ def test_from_a_log_to_its_report(tmp_path):
     assert found.summary["segments"]
     query = tables.sql(str(tmp_path / "store"), "t", "000001", "duckdb", False, "log", "score")
     assert "logit_shift" in query.lines[0]
-
-
-def test_windows_weights_grids_and_kept_tables_change_nothing(tmp_path):
-    """A window's kept days give what a fit of their rows gives; a grid what rounded scores give."""
-    table = some_log(14)
-    day = np.arange(table.num_rows) % 3
-    dates = pa.array([f"2026-01-0{d + 1}" for d in day])
-    rounded = table.set_column(0, "score", pa.array(np.round(np.asarray(table["score"]), 2)))
-    (tmp_path / "days").mkdir()
-    write_log(tmp_path / "days" / "log", table.append_column("date", dates))
-    (tmp_path / "raw").mkdir()
-    write_log(tmp_path / "raw" / "log", rounded.filter(pa.array(day > 0)))
-    log = {"weight": "w", "segment": ["b", "a"]}
-    made = run(
-        fit_job, FitConfig, tmp_path / "days", log=log, window={"column": "date", "last": "2d"},
-        score_table={"keep": True, "grid": "1e-2"},
-    )  # fmt: skip
-    raw = run(fit_job, FitConfig, tmp_path / "raw", log=log)
-    for name in ("lookup.parquet", "segments.parquet"):
-        one, other = (
-            pq.read_table(next((tmp_path / place / "store").glob(f"t/versions/*/{name}")), partitioning=None)
-            for place in ("days", "raw")
-        )
-        assert one.replace_schema_metadata().equals(other.replace_schema_metadata())
-    assert made["segments"]["variances"] == raw["segments"]["variances"]
 
 
 def test_what_a_value_does_everywhere_is_learned_once(tmp_path):

@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import uuid
 import warnings
@@ -455,73 +453,6 @@ def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):
 
 
 # The command
-
-KILLED_IN_A_COMMAND = """
-import os, signal, sys
-from pipeline.files import folders
-count, number = 0, int(sys.argv[1])
-def counting(function):
-    def wrapped(*arguments):
-        global count
-        count += 1
-        if count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments)
-    return wrapped
-for name in ("write_synced", "_append", "_rename", "_put"):
-    setattr(folders, name, counting(getattr(folders, name)))
-from jobs.cli import run
-sys.argv = ["logcal", *sys.argv[2:]]
-run()
-"""
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("number", [6, 7])
-def test_a_killed_fit_is_finished_by_the_next(place, number):
-    place.write_log()
-    arguments = place.arguments("fit", "--json")
-    command = [sys.executable, "-c", KILLED_IN_A_COMMAND, str(number), *arguments]
-    killed = subprocess.run(command, cwd=place.root, env=place.environment, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    place.run("tables", "show", "--store", str(place.store), "--table", "ads").expect(3, "run `logcal fit`")
-    done = place.job("fit", "--json").expect(0)
-    assert done.json["version"] == place.current
-    assert len(place.versions) == 1
-    place.job("fit").expect(99, "nothing to do")
-    assert done.json["rows_used"] == 3000
-
-
-@pytest.mark.system
-def test_two_commands_at_once(place):
-    place.write_log()
-    (place.root / "one").mkdir()
-    both = [place.start("fit", scratch=place.root / "one"), place.start("fit", scratch=place.root / "two")]
-    # The one that comes second finds the other's result, at its start or when it wants to publish.
-    assert sorted(running.result().code for running in both) == [0, 99]
-    assert len(place.versions) == 1
-
-
-@pytest.mark.system
-def test_methods_in_turn(place):
-    place.write_log()
-    first = place.job("fit", "--json").expect(0).json["version"]
-    second = place.job("fit", "calibrator.method=abb", "--json").expect(0).json["version"]
-    plan = place.job("fit", "--dry-run").expect(0)
-    assert f"point CURRENT to version {first}, which the same run made before" in plan.stdout
-    assert place.current == second
-    again = place.job("fit", "--json").expect(0)
-    assert again.json["version"] == first == place.current
-    assert again.json["rows_used"] == 3000
-    assert len(place.versions) == 2
-    table = ("--store", str(place.store), "--table", "ads")
-    place.run("tables", "rollback", *table).expect(0)
-    assert place.current == second
-    place.job("fit").expect(99, "which a rollback took back")
-    place.run("tables", "promote", *table, "000001").expect(0)
-    assert place.current == first
-    place.run("tables", "promote", *table, "000001").expect(99, "is current")
-    place.run("tables", "promote", *table, "7").expect(3, "no version '7'")
 
 
 def test_a_candidate_by_the_command(place):

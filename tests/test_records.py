@@ -110,19 +110,6 @@ def test_changes_of_a_table_by_hand_are_recorded(place, call, monkeypatch):
     assert not (place.root / "mistyped").exists()
 
 
-def test_nothing_that_is_left_behind_holds_a_secret(place, call):
-    path = "s3://me:pa55word@nosuch/log?X-Amz-Signature=abcdef"
-    lineage, metrics = place.root / "events.jsonl", place.root / "a.prom"
-    (place.store / "ads").mkdir(parents=True)
-    settings = (f"record.prometheus={metrics}", f"record.openlineage={lineage}")
-    call("fit", *settings, "storage.options.s3.secret=letmein123", log__path=path)
-    left = "".join(one.read_text() for one in (*place.store.rglob("*.json"), metrics, lineage))
-    assert '"exit_code": ' in left
-    assert "s3://***@nosuch" in left
-    for secret in ("pa55word", "abcdef", "letmein123"):
-        assert secret not in left
-
-
 def test_records_can_be_left_out_and_failing_to_write_one_only_warns(place, call):
     place.write_log()
     call("fit", "record.path=none").expect(0)

@@ -1,7 +1,5 @@
 """Sampled logs: maps of all rows from the rows that were kept, against scikit-learn with weights and T itself."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import logit
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, Points, collapse
+from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, collapse
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.measures.certainty import certain_passes
 from calibrators.measures.error_bars import error_bar_passes
@@ -69,17 +67,6 @@ def test_lines_that_are_cut_hold_the_rows_between_the_cuts(rate):
     assert table.weight.tolist() == np.bincount(row, minlength=len(table)).tolist()
     assert table.positives.tolist() == np.bincount(row, z, len(table)).tolist()
     assert len(table) > len(Isotonic(strict=True).fit(s, z).calibration_map_)
-
-
-def test_parts_do_not_matter():
-    points = collapse(*sample(1000, digits=3))
-    cuts = [0, 1, 90, 500, points.score.size]
-    parts = [Points(*(column[a:b] for column in points)) for a, b in itertools.pairwise(cuts)]
-    for make in (Isotonic, lambda: Isotonic(strict=True), ABB):
-        whole = of_all_rows(make(), 0.05).fit_points(points).calibration_map_
-        again = of_all_rows(make(), 0.05).fit_passes(lambda p: p.combine([p.chunk(part) for part in parts]))
-        for name in whole.__dataclass_fields__:
-            assert np.array_equal(getattr(whole, name), getattr(again.calibration_map_, name))
 
 
 def test_platt_moves_its_intercept():

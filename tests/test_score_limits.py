@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -154,15 +153,3 @@ def test_a_replacement_that_is_refused_leaves_the_old(fitted, call):
     settings = ("output.mode=replace", "score.max_outside_range=0.05")
     call("score", *settings, log__path=new).expect(4)
     assert fitted.tree() == before | shutil_tree
-
-
-def test_readers_of_parquet_take_the_folder(fitted, call):
-    duckdb = pytest.importorskip("duckdb")
-    pd = pytest.importorskip("pandas")
-    call("score").expect(0)
-    expected = pq.read_table(fitted.output)["probability"].to_numpy()
-    folder = f"{fitted.output}/"
-    assert pl.read_parquet(folder)["probability"].to_numpy().tobytes() == expected.tobytes()
-    assert pd.read_parquet(folder)["probability"].to_numpy().tobytes() == expected.tobytes()
-    found = duckdb.sql(f"SELECT probability FROM read_parquet('{folder}*')").fetchnumpy()["probability"]
-    assert found.tobytes() == expected.tobytes()

@@ -11,18 +11,17 @@ import scipy.special
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibrators import Isotonic, Points, collapse
+from calibrators import Points, collapse
 from calibrators.arithmetic.passes import Pass
 from logcal.errors import InputRejectedError
 from pipeline.evaluate.kept_table import KeptTable
 from pipeline.execution import InlineExecutor
 from pipeline.files.folders import Folder
-from pipeline.fit.calibration import fit_log
 from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
 from pipeline.sort import regrouping, run_files, score_table
 from pipeline.sort.parts import read_points, write_points
-from pipeline.sort.score_table import SortedRows, SortPlan, build_score_table, scratch_bytes
+from pipeline.sort.score_table import SortPlan, build_score_table, scratch_bytes
 from pipeline.sort.source import Source
 
 
@@ -90,33 +89,6 @@ def check_equal_to_sorting_in_memory(tmp_path_factory, rows, weighted, cut, run_
     assert table.used_positive == label.sum()
     assert (table.lowest, table.highest) == (expected.score[0], expected.score[-1])
     assert sum(run.stat().st_size for run in folder.glob("run-*")) <= scratch_bytes(log, write=False)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_heavy_ties_in_many_runs_and_parts(tmp_path, weighted):
-    rng = np.random.default_rng(0)
-    n = 60_000
-    score = np.where(rng.random(n) < 0.4, 0.25, rng.normal(size=n))
-    label = rng.random(n) < 0.3
-    weight = rng.exponential(size=n)
-    path = write_log(tmp_path / "log", {"score": score, "label": label, "w": weight}, 5, 7000)
-    log = open_log(path, Columns("score", "label", "w" if weighted else None))
-    expected = collapse(score, label, weight if weighted else None)
-    whole = Isotonic().fit_points(expected).calibration_map_
-    for run_rows, bucket_bytes in ((1 << 21, 1 << 24), (3000, 30_000)):
-        plan = SortPlan(tmp_path, run_rows=run_rows, bucket_bytes=bucket_bytes)
-        fit = fit_log(
-            Isotonic(),
-            SortedRows(log, replace(plan, write=tmp_path / f"table-{run_rows}"), None),
-            InlineExecutor(),
-        )
-        assert_same(points_of(fit.table), expected)
-        for name in whole.__dataclass_fields__:
-            np.testing.assert_array_equal(
-                getattr(fit.calibrator.calibration_map_, name), getattr(whole, name), err_msg=name
-            )
-    assert len(fit.table.parts) > 2
-    assert fit.table.weight == (n if not weighted else pytest.approx(weight.sum(), rel=1e-12))
 
 
 @pytest.mark.parametrize(
@@ -244,12 +216,6 @@ def test_sizes_of_the_work_for_logs_and_memory_of_any_size(tmp_path):
     # More than the memory allows is never asked for.
     assert plan.within(256 << 20, 10**12) == small
     assert plan.within(1 << 40, 10**12).bucket_bytes * 8 < 1 << 40
-
-
-def test_a_part_survives_a_round_trip(tmp_path):
-    points = collapse([0.5, -2.0, 1e300], [1, 0, 1], [0.1, 3.0, 1e12])
-    write_points(points, tmp_path / "part.parquet")
-    assert_same(read_points(str(tmp_path / "part.parquet")), points)
 
 
 def test_a_row_group_of_a_part_is_a_part(tmp_path):

@@ -1,7 +1,6 @@
 """Scored logs: nothing of the log changes, every row gets the map's probability."""
 
 import json
-import math
 import tracemalloc
 import uuid
 from datetime import UTC, datetime
@@ -291,21 +290,6 @@ def test_bytes_do_not_depend_on_the_workers(tmp_path, scoring):
         assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
-def test_a_repeated_task_writes_the_same_file(tmp_path, scoring):
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": scores(500)})})
-    task = (
-        LocalFileSystem(),
-        log.files[0],
-        LocalFileSystem(),
-        str(tmp_path / "b"),
-        scoring,
-    )
-    first = score_file(*task)
-    content = (tmp_path / "b").read_bytes()
-    assert score_file(*task) == first == (500, 0, 0, 0, 0, math.inf, -math.inf, len(content))
-    assert (tmp_path / "b").read_bytes() == content
-
-
 def test_object_stores(tmp_path, scoring):
     filesystem = fsspec.filesystem("memory")
     table = pa.table({"score": scores(300), "user": pa.array(["x", None, "y"] * 100)})
@@ -391,15 +375,6 @@ def test_new_columns_of_one_name():
         Scoring("score", "lookup.parquet", "Table_Version")
 
 
-def test_outputs_that_overlap_the_log(tmp_path, scoring):
-    log = write_log(tmp_path / "log", {"day=1/a.parquet": pa.table({"score": [0.5]})})
-    (tmp_path / "link").symlink_to(tmp_path / "log")
-    for output in ("log", "log/out", "log/day=1", "link/out", "."):
-        with pytest.raises(ConfigError, match=r"output\.path: expected a folder apart from the log"):
-            check_output(log, scored_output(str(tmp_path / output)), "run")
-    check_output(log, scored_output(str(tmp_path / "log2")), "run")
-
-
 def test_a_single_file_and_a_glob_may_be_scored_beside_themselves(tmp_path, scoring):
     write_log(
         tmp_path / "log",
@@ -419,15 +394,6 @@ def test_files_that_would_get_one_name(tmp_path, scoring):
     log = open_log([str(tmp_path / "one"), str(tmp_path / "two")], Columns("score"))
     with pytest.raises(ConfigError, match=r"found several named a\.parquet: score the folders one by one"):
         run(log, scoring, tmp_path / "out")
-
-
-def test_the_same_run_and_another(tmp_path, scoring):
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": [0.5]})})
-    run(log, scoring, tmp_path / "out")
-    with pytest.raises(NothingToDoError, match="nothing was written"):
-        run(log, scoring, tmp_path / "out")
-    with pytest.raises(ConfigError, match="the result of another run"):
-        run(log, scoring, tmp_path / "out", run_id="other")
 
 
 def test_a_lookup_table_that_is_not_one_writes_nothing(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import pickle
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from calibrators import CalibrationMap
-from calibrators._kernels import lookup
 from calibrators.measures.assessment import MEASURES
 from calibrators.measures.certainty import certainty, error_bars
 from calibrators.measures.decomposition import chance_error, debiased_squared_error
@@ -28,9 +26,7 @@ from calibrators.measures.predictions import assess
 from calibrators.methods.base import Line
 from logcal import names
 from logcal.errors import InputRejectedError
-from logcal.lookup_table import SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
-from logcal.segment_index import _Texts
 from logcal.table import Table
 from pipeline import schema
 from pipeline.evaluate import segment_numbers
@@ -240,29 +236,6 @@ def test_equals_a_loop_in_memory(
         tmp_path_factory.mktemp("x"), table.take(np.arange(len(rows))[::-1]), columns, weighted, rules
     )
     assert files_of(found, columns)[1:] == files_of(again, columns)[1:]
-
-
-@pytest.mark.system
-def test_very_many_segments(tmp_path):
-    rng = np.random.default_rng(0)
-    model = rng.permutation(np.arange(60_000) % 20_000)
-    score, label = rng.random(60_000), rng.integers(0, 2, 60_000)
-    names = pa.array(model).cast(pa.string())
-    table = pa.table({"score": score, "label": label, "model": names})
-    found = fit(tmp_path, table, ("model",), rules=SegmentRules(3, 1), cut=(3, 7_000), run_rows=20_000)
-    own = found.levels[1]
-    assert own.keys == [(name,) for name in sorted(map(str, range(20_000)))]
-    assert own.rows.sum() == 60_000
-    for at in rng.integers(0, 20_000, 200).tolist():
-        of = model == int(own.keys[at][0])
-        if label[of].sum() in (0, 3):
-            assert own.reasons[at] == "one_class"
-            continue
-        expected = make_calibrator("isotonic", {}).fit(score[of], label[of]).calibration_map_
-        start = sum(own.maps.sizes[:at])
-        np.testing.assert_array_equal(
-            own.maps.arrays()[2][start : start + own.maps.sizes[at]], expected.prob_lo
-        )
 
 
 def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path):
@@ -492,47 +465,6 @@ def test_damaged_tables_are_refused(tmp_path, damage):
 
 
 # The command
-
-
-def rows_of(lookup: bytes) -> pa.Table:
-    return pq.ParquetFile(pa.BufferReader(lookup)).read().replace_schema_metadata()
-
-
-@pytest.mark.system
-def test_fit_and_score_with_segments(place):
-    table = some_log(6000, 5, ties=False)
-    place.write_log(table)
-    arguments = ["log.segment=[model, country]", "segments.shrinkage=none"]
-    arguments += ["segments.min_rows=200", "segments.min_positives=20"]
-    made = place.job("fit", *arguments, "--json")
-    assert made.code == 0, made.stderr
-    segments = made.json["segments"]
-    assert segments["columns"] == ["model", "country"]
-    keys = {(r["model"], r["country"]) for r in table.to_pylist()}
-    assert segments["count"] == len(keys) == sum(segments["fitted_on"].values())
-    assert set(segments["fitted_on"]) == {"segment", "parent", "global"}
-    first = place.lookup()
-    for workers in (2, 3):
-        more = (f"cluster.workers={workers}", f"log.max_bad_fraction=0.{workers}")
-        place.job("fit", *arguments, "cluster.kind=local", *more).expect(0)
-        assert rows_of(place.lookup()).equals(rows_of(first))
-    news = pa.table(
-        {"score": [0.5, 0.5, None], "model": pa.array([1, 99, 1]), "country": pa.array(["a", "a", "nowhere"])}
-    )
-    place.write_log(pa.concat_tables([table.select(news.column_names), news]), name="new")
-    done = place.job("score", *arguments[:1], "--json", log__path=place.root / "new")
-    assert done.code == 0, done.stderr
-    assert (done.json["unseen_rows"], done.json["null_rows"]) == (2, 1)
-    scored = pa.concat_tables(
-        pq.ParquetFile(p).read() for p in sorted(place.output.glob("*.parquet"))
-    ).to_pylist()
-    expected = expected_maps(table, ("model", "country"), False, SegmentRules(200, 20))
-    for row in scored[:-1]:
-        key = (row["model"], row["country"])
-        fallen = next(k for k in (key, key[:1], ()) if not isinstance(expected.get(k, ""), str))
-        assert row["probability"] == expected[fallen].predict(row["score"])
-    assert scored[-1]["probability"] is None
-    assert json.loads((place.root / "output.logcal" / "manifest.json").read_text())["unseen_rows"] == 2
 
 
 def test_what_segments_do_not_go_with_is_refused(place):
@@ -818,57 +750,11 @@ def test_text_that_is_not_ascii_is_checked_and_other_text_is_taken():
             segment_values.Encoder(("a",)).encode(pa.RecordBatch.from_arrays([column], ["a"]))
 
 
-def test_keys_are_columns_until_they_are_looked_at():
-    keys = segment_values.Keys([pa.array(["a", None, "b"]), pa.array([1, 2, 3])])
-    assert len(keys) == 3
-    assert segment_values.arrays(keys, [pa.string(), pa.int64()])[1] is keys.columns[1]
-    assert segment_values.arrays(keys, [pa.string(), pa.int32()])[1].type == pa.int32()
-    assert list(keys) == [("a", 1), (None, 2), ("b", 3)]
-    assert keys[1] == (None, 2)
-    assert keys == [("a", 1), (None, 2), ("b", 3)]
-    assert keys != [("a", 1)]
-    assert pickle.loads(pickle.dumps(keys)) == keys
-
-
 def test_reasons_of_many_segments_are_those_of_each():
     rows, positives = (column.ravel() for column in np.meshgrid(np.arange(9), np.arange(9)))
     for rules in (SegmentRules(4, 2), SegmentRules(1, 1), SegmentRules(4, 3, lean=True)):
         each = [reason_of(rules, n, k) for n, k in zip(rows.tolist(), positives.tolist(), strict=True)]
         assert rules.reasons(rows, positives) == each
-
-
-def test_very_many_known_texts_are_found():
-    known = pa.array(["", *(f"{i * 7919 % 100_003:x}" for i in range(6000))])
-    texts = _Texts(known)
-    wanted = [*known.to_pylist()[::-1], "none", "", "z" * 100]
-    expected = {text: i for i, text in enumerate(known.to_pylist())}
-    assert texts.find(pa.array(wanted)).tolist() == [expected.get(text, -1) for text in wanted]
-
-
-@given(st.integers(0, 2**32), st.lists(st.integers(1, 70), min_size=1, max_size=9))
-def test_scores_of_many_maps_at_once(seed, sizes):
-    """Compiled and not: of maps of different lengths, at their edges, beyond them, and at what is no number."""
-    rng = np.random.default_rng(seed)
-    edges = [np.append(np.sort(rng.choice(200, n - 1, replace=False) / 8.0), np.inf) for n in sizes]
-    score_hi, rows = np.concatenate(edges), sum(sizes)
-    columns = rng.random(rows), np.where(rng.random(rows) < 0.5, 0.0, rng.random(rows)), rng.random(rows)
-    starts = np.cumsum([0, *sizes])
-    score = np.append(rng.integers(-2, 210, 600) / 8.0, [np.nan, np.inf, -np.inf])
-    place = rng.integers(0, len(sizes), score.size).astype(np.int32)
-    maps = {"score_hi": score_hi, **dict(zip(("prob_lo", "slope", "anchor"), columns, strict=True))}
-    table = SegmentedLookup(None, maps, starts, [], np.empty(0), None, None)
-    found = np.empty(score.size)
-    lookup.apply_each(score, score.view(np.uint64), place, table._index, found)
-    row = table._rows_at(score, place)
-    for s, k, p, r in zip(score.tolist(), place.tolist(), found.tolist(), row.tolist(), strict=True):
-        if np.isnan(s):
-            assert np.isnan(p)
-            continue
-        assert r == starts[k] + int(np.searchsorted(edges[k][:-1], s, side="right"))
-        level, slope, anchor = (
-            column[starts[k] + int(np.searchsorted(edges[k][:-1], s, side="right"))] for column in columns
-        )
-        assert p == (level if slope == 0 else level + slope * (s - anchor))
 
 
 @pytest.mark.parametrize(("distinct", "coded"), [(50, True), (5000, False)])

@@ -7,13 +7,11 @@ import re
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
 from calibrators.arithmetic.passes import Points
-from calibrators.measures.assessment import ReliabilityBin
 from calibrators.measures.error_bars import error_bar_passes
 from calibrators.measures.predictions import assess, run_passes
-from pipeline.evaluate.significance import chance_error, failed, judge, required_values
+from pipeline.evaluate.significance import failed, judge, required_values
 
 
 def bars(p, label):
@@ -31,14 +29,6 @@ def some(rows=20_000, seed=0, shift=0.0):
     z = random.normal(size=rows) - 1
     p = 1 / (1 + np.exp(-z))
     return p, (random.random(rows) < 1 / (1 + np.exp(-z - shift))).astype(np.float64)
-
-
-@pytest.mark.parametrize(("m", "p"), [(1, 0.3), (10, 0.02), (50, 0.5), (2000, 0.001), (100_000, 0.2)])
-def test_chance_error_is_the_mean_absolute_deviation_of_a_binomial(m, p):
-    k = np.arange(m + 1)
-    expected = float((stats.binom.pmf(k, m, p) * np.abs(k / m - p)).sum())
-    group = ReliabilityBin(0, 1, m, m * p, p, p, m, 0, 1)
-    assert chance_error([group]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_verdicts_say_direction_size_and_chance():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +17,6 @@ from calibrators.measures.engine import Wanted, column_passes
 from calibrators.measures.error_bars import ErrorBars
 from calibrators.measures.predictions import run_passes
 from calibrators.measures.spread import Spread, agreement, distances, lines, smooth_ece
-from pipeline.evaluate.certainty import certainty_rows
 from pipeline.evaluate.significance import observed_over_expected
 
 
@@ -195,27 +193,6 @@ def test_segments_ratios_are_those_of_all_rows():
         [y.mean() / 0.2, low / 0.2, high / 0.2, (y.sum() - 160) / np.sqrt(128)],
     )
     assert all(np.isnan(column[1]) for column in found.values())
-
-
-def test_the_report_says_them():
-    from calibrators import Isotonic
-    from calibrators.measures.predictions import run_passes  # noqa: F401
-    from pipeline.evaluate.evaluation import evaluate
-
-    p, y = sample(7, digits=None)
-    points = collapse(p, y)
-    found = evaluate(
-        lambda request: request.combine([request.chunk(points)]),
-        Isotonic().fit_points(points).calibration_map_,
-        rows=p.size,
-    )
-    rows = {row["label"]: row for row in certainty_rows(found)}
-    assert rows["Calibration slope"]["after"].startswith("1.0")
-    assert "to" in rows["Calibration intercept"]["before"]
-    assert rows["Distance to the recalibrated probability"]["before"].count(",") == 2
-    assert rows["Smooth calibration error"]["after"]
-    facts = found.as_dict()["after"]["certainty"]["agreement"]
-    assert set(facts) == {one.name for one in dataclasses.fields(type(found.certainty_after.agreement))}
 
 
 def test_chance_is_known_of_very_many_predictions_too(monkeypatch):

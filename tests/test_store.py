@@ -8,7 +8,7 @@ import uuid
 import fsspec
 import pytest
 
-from logcal.errors import ConfigError, InputRejectedError, TemporaryError
+from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.locks import hold
 from pipeline.table.store import TableStore
 from tests.manifests import FITTED, WRONG, with_value
@@ -48,18 +48,6 @@ def test_a_version_says_where_it_is_to_those_who_do_not_know_the_store(store):
     for version in (published, store.current()):
         with fsspec.open(version.lookup_path) as file:
             assert file.read() == b"x" + version.name.encode()
-
-
-def test_rollback_goes_back_and_to_any_version(store):
-    names = [publish(store, content).name for content in (b"a", b"b", b"c")]
-    assert store.rollback()[1].name == names[1]
-    assert store.rollback()[1].name == names[0]
-    with pytest.raises(InputRejectedError, match="no version before"):
-        store.rollback()
-    assert store.rollback(names[2]) == (names[0], store.version(names[2]))
-    with pytest.raises(InputRejectedError, match="no version '000009-x'; found 000001-"):
-        store.rollback("000009-x")
-    assert store.current().name == names[2]
 
 
 def test_a_damaged_version_is_not_gone_back_to(store):
@@ -134,21 +122,6 @@ def test_a_manifest_without_a_key(tmp_path, key):
     (tmp_path / "ads" / "versions" / version.name / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputRejectedError, match=f"expected {key} to be .*, found nothing"):
         store.version()
-
-
-def test_a_failure_on_the_way_leaves_nothing_visible(tmp_path):
-    store = TableStore(str(tmp_path), "ads")
-    first = publish(store)
-
-    def fail(name):
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(TemporaryError, match=r"No space left on device.*nothing was published"):
-        store.publish("f" * 64, fail, FITTED)
-    with pytest.raises(KeyboardInterrupt):
-        store.publish("f" * 64, lambda name: (_ for _ in ()).throw(KeyboardInterrupt), FITTED)
-    assert store.current().name == first.name
-    assert [p.name for p in (tmp_path / "ads" / "versions").iterdir()] == [first.name]
 
 
 def test_the_score_table_is_kept_with_its_checksums(store, tmp_path):

@@ -101,13 +101,6 @@ def test_a_fit_keeps_as_many_versions_as_it_is_told(place, call):
     call("fit", "calibrator.method=abb", "retention.versions=1").expect(99)
 
 
-def test_one_file_says_what_all_jobs_keep(place, call):
-    file = place.root / "day.yaml"
-    file.write_text("retention: {versions: 30, ledger: 40d}\n")
-    place.write_log()
-    call("fit", "--dry-run", f"--config={file}").expect(0)
-
-
 # Differences
 
 

@@ -25,7 +25,6 @@ from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from pipeline.execution import InlineExecutor
 from pipeline.log.score_grid import round_scores
 from pipeline.sort import day_tables
-from pipeline.sort.score_table import SortPlan
 from pipeline.table.store import TableStore
 from tests.test_segments import Shuffled
 
@@ -492,42 +491,6 @@ def test_two_fits_at_once_on_one_store(tmp_path, log):
     assert kept == [date_of(2), date_of(3), date_of(4)]
 
 
-@pytest.mark.parametrize("segment", [[], ["model"]])
-def test_a_grid_equals_a_log_with_rounded_scores(tmp_path, segment):
-    tables = []
-    for name in ("log", "rounded"):
-        table = day_rows(1, rows=900, ties=False).append_column("model", pa.array(["a", "b", "c"] * 300))
-        if name == "rounded":
-            table = table.set_column(0, "score", pa.array(np.rint(table["score"].to_numpy() * 100) / 100))
-        (tmp_path / name).mkdir()
-        pq.write_table(table, tmp_path / name / "part.parquet")
-        settings = {"log": {"segment": segment}, "segments": {"min_rows": 10, "min_positives": 2}}
-        found = run(tmp_path, tmp_path / name, f"store-{name}", score_table={"grid": "1e-2"}, **settings)
-        assert found["largest_score_move"] == (pytest.approx(0.005, rel=0.1) if name == "log" else 0)
-        tables.append(pq.read_table(found["lookup_path"]))
-    assert tables[0].equals(tables[1])
-
-
-@pytest.mark.system
-def test_the_command_on_two_workers(place):
-    for day in range(4):
-        write_day(place.log, day, day_rows(day, rows=1000))
-    weighted = {"weight": "w"}
-    run(place.root, place.log, log=weighted, window=window(until=date_of(2)))
-    settings = (
-        "cluster.kind=local",
-        "cluster.workers=2",
-        "log.weight=w",
-        "window.column=date",
-        "window.last=3d",
-    )
-    done = place.job("fit", *settings).expect(0)
-    assert "1 day sorted now, 2 kept from earlier fits, 0 without rows" in done.stdout
-    raw = run(place.root, raw_days(place.root, place.log, 1, 3), "raw", log=weighted)
-    written = place.store / "ads" / "versions" / place.current / "manifest.json"
-    assert json.loads(written.read_text())["fingerprint"] == content(raw)
-
-
 def test_a_dry_run_says_how_many_days_would_be_sorted(tmp_path, log):
     run(tmp_path, log, window=window(until=date_of(3)))
     config = {
@@ -552,28 +515,6 @@ def with_segments(table: pa.Table, seed: int, names: list[str | None]) -> pa.Tab
     model = pa.array([names[i] for i in rng.integers(0, len(names), table.num_rows)], pa.string())
     site = pa.array(rng.integers(-1, 2, table.num_rows), mask=rng.random(table.num_rows) < 0.1)
     return table.append_column("model", model).append_column("site", site)
-
-
-def beside(summary) -> bytes:
-    return (Path(summary["lookup_path"]).parent / "segments.parquet").read_bytes()
-
-
-def test_days_of_segments_in_files_of_several_days_and_many_small_runs(tmp_path, monkeypatch):
-    rng = np.random.default_rng(8)
-    table = with_segments(day_rows(1, rows=3000), 5, ["a", "b", None, "c"])
-    dates = pa.array([date_of(int(day)) for day in rng.integers(0, 4, 3000)])
-    table = table.append_column("date", dates)
-    (tmp_path / "log").mkdir()
-    pq.write_table(table, tmp_path / "log" / "all.parquet", row_group_size=400)
-    monkeypatch.setattr(SortPlan, "within", lambda plan, *_: replace(plan, run_rows=400, bucket_bytes=3000))
-    sections = {"log": {"weight": "w", "segment": ["model", "site"]}}
-    found = run(tmp_path, tmp_path / "log", window=window("2d"), **sections)
-    own = table.filter(pc.is_in(table["date"], pa.array([date_of(2), date_of(3)])))
-    pq.write_table(own, tmp_path / "own.parquet")
-    raw = run(tmp_path, tmp_path / "own.parquet", "raw", **sections)
-    assert (lookup(found), beside(found)) == (lookup(raw), beside(raw))
-    runs = list((tmp_path / "store" / "ads" / "days").glob("*/run-*"))
-    assert len([path for path in runs if "merged" in path.name]) >= 2
 
 
 # In other jobs
