@@ -14,12 +14,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from calibrators.arithmetic.processors import processors
 from jobs.config.base import Section, Text
 from jobs.config.cluster import ClusterConfig
-from jobs.config.jobs import Scratch
 from jobs.outcome import Outcome
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, counted
 from logcal.storage import open_filesystem
@@ -31,20 +28,25 @@ _BUSY = 1.5
 
 
 class _Log(Section):
-    path: Any = Field(None, description="As log.path of the jobs; null: not looked at.")
+    path: Any = None
+    """As log.path of the jobs; null: not looked at."""
 
 
 class _Store(Section):
-    path: Text | None = Field(None, description="As store.path of the jobs; null: not looked at.")
+    path: Text | None = None
+    """As store.path of the jobs; null: not looked at."""
 
 
 class DoctorConfig(Section):
     """Places to check: the parts of any job's configuration that say where things are."""
 
-    log: _Log = Field(_Log(), description="The log that would be read.")
-    store: _Store = Field(_Store(), description="The store that would be published to.")
-    scratch: Scratch = None
-    cluster: ClusterConfig = Field(ClusterConfig(), description="Where the work would run.")
+    log: _Log
+    """The log that would be read."""
+    store: _Store
+    """The store that would be published to."""
+    scratch: Text | None = None
+    """Folder for temporary files."""
+    cluster: ClusterConfig
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import yaml
 from jobs.config.cluster import ClusterConfig, parse_bytes
 from jobs.config.jobs import EvaluateConfig, FitConfig, FollowConfig, MonitorConfig, ScoreConfig
 from jobs.config.loading import known_keys, load
-from jobs.config.rendering import OVERLAYS, conf_files
+from jobs.config.rendering import OVERLAYS, conf_files, meanings
+from jobs.config.sections import CalibratorConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError
 from pipeline.fit.calibration import METHODS
@@ -441,7 +442,7 @@ def test_help_names_the_keys_that_are_required(job):
 def test_every_key_has_a_meaning(job):
     def check(model):
         for name, info in model.model_fields.items():
-            assert info.description, name
+            assert meanings(model)[name], name
             if hasattr(info.annotation, "model_fields"):
                 check(info.annotation)
 
@@ -458,7 +459,7 @@ def test_an_overlay_goes_over_any_job(name, write):
 
 
 def test_every_method_is_explained():
-    meaning = FitConfig.model_fields["calibrator"].annotation.model_fields["method"].description
+    meaning = meanings(CalibratorConfig)["method"]
     assert [method for method in METHODS if not re.search(rf"\b{method}\b[^.]*: ", meaning)] == []
 
 

@@ -68,12 +68,12 @@ def _check_kind(kind: str) -> str:
 class SecurityConfig(Section):
     """Certificates for a scheduler at a tls address."""
 
-    ca_file: Text | None = Field(
-        None,
-        description="Of the authority that signed the scheduler's. null: as Dask's own configuration has it.",
-    )
-    cert_file: Text | None = Field(None, description="Of this command.")
-    key_file: Text | None = Field(None, description="Of cert_file.")
+    ca_file: Text | None = None
+    """The authority's, which signed the scheduler's. null: as Dask's own configuration has it."""
+    cert_file: Text | None = None
+    """This command's."""
+    key_file: Text | None = None
+    """The key of cert_file."""
 
     @property
     def given(self) -> bool:
@@ -92,43 +92,31 @@ class SecurityConfig(Section):
 class ClusterConfig(Section):
     """Place where the work runs."""
 
-    kind: Annotated[Text, AfterValidator(_check_kind)] = Field(
-        AUTO,
-        description="auto: local where classifiers are trained or applied, otherwise threads, and processes forked "
-        "beside them where many small files are scored. inline: in this process, one task after the other, for "
-        "debugging. threads: on threads of this process. local: on worker processes of this machine, as a Dask "
-        "cluster. address, scheduler_file: a Dask cluster that is running. Or the dotted path of a cluster class, "
-        "such as dask_jobqueue.SLURMCluster, dask_kubernetes.operator.KubeCluster or coiled.Cluster.",
-    )
-    workers: int | None = Field(
-        None,
-        ge=1,
-        description="Number of workers. null: with auto, threads and local, one per core as far as the memory goes; "
-        "with a class, as many as the class starts by itself. Not used with the other kinds.",
-    )
-    memory: Annotated[Text, BeforeValidator(_check_memory)] = Field(
-        "2GiB",
-        description="Memory of each worker, such as 2GiB or 1500MB. Tasks are sized for it, and a worker process of "
-        "this machine never gets more. Workers from elsewhere must have at least as much for each of their threads.",
-    )
-    address: Text | None = Field(
-        None, description="With kind address: the scheduler's, such as tcp://10.0.0.5:8786."
-    )
-    scheduler_file: Text | None = Field(
-        None,
-        description="With kind scheduler_file: the file that the scheduler wrote (dask scheduler --scheduler-file).",
-    )
-    arguments: dict[str, Any] = Field({}, description="With a class: its keyword arguments.")
-    security: SecurityConfig = Field(
-        default_factory=SecurityConfig,
-        description="With kind address or scheduler_file: certificates (TLS).",
-    )
-    timeout: float = Field(
-        300.0,
-        gt=0,
-        description="Seconds to wait for the cluster and its first worker, and later, where all workers have gone, for "
-        "another.",
-    )
+    kind: Annotated[Text, AfterValidator(_check_kind)] = AUTO
+    """auto: local where classifiers are trained or applied, otherwise threads, and processes forked beside them
+    where many small files are scored. inline: in this process, one task after the other, for debugging. threads: on
+    threads of this process. local: on worker processes of this machine, as a Dask cluster. address, scheduler_file:
+    a Dask cluster that is running. Or the dotted path of a cluster class, such as dask_jobqueue.SLURMCluster,
+    dask_kubernetes.operator.KubeCluster or coiled.Cluster.
+    """
+    workers: int | None = Field(None, ge=1)
+    """Number of workers. null: with auto, threads and local, one per core as far as the memory goes; with a class,
+    as many as the class starts by itself. Not used with the other kinds.
+    """
+    memory: Annotated[Text, BeforeValidator(_check_memory)] = "2GiB"
+    """Memory of each worker, such as 2GiB or 1500MB. Tasks are sized for it, and a worker process of this machine
+    never gets more. Workers from elsewhere must have at least as much for each of their threads.
+    """
+    address: Text | None = None
+    """With kind address: the scheduler's, such as tcp://10.0.0.5:8786."""
+    scheduler_file: Text | None = None
+    """With kind scheduler_file: the file that the scheduler wrote (dask scheduler --scheduler-file)."""
+    arguments: dict[str, Any] = Field({})
+    """With a class: its keyword arguments."""
+    security: SecurityConfig = Field(default_factory=SecurityConfig)
+    """With kind address or scheduler_file: certificates (TLS)."""
+    timeout: float = Field(300.0, gt=0)
+    """Seconds to wait for the cluster and its first worker, and later, where all workers have gone, for another."""
 
     @property
     def memory_bytes(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
+from pydantic.fields import FieldInfo
 
 from calibrators import COMPARED
 from jobs.config.base import Names, Packages, Paths, Section, Text, as_tuple
@@ -37,117 +38,89 @@ from jobs.config.sections import (
     parse_duration,
 )
 
-Scratch = Annotated[
-    Text | None,
-    Field(
-        description="Folder for temporary files, which all workers must see, or a URL of an object store. null: the "
-        "system's temporary folder."
-    ),
-]
-_LOG = Field(description="The prediction log to read.")
-_CLUSTER = Field(ClusterConfig(), description="Where the work runs.")
-
 
 class StorageConfig(Section):
     """Options for object stores. Never written to manifests, records or reports."""
 
-    options: dict[str, dict[str, Any]] = Field(
-        {},
-        description="By protocol, what fsspec's file system is made with, for all paths of the job, such as {s3: "
-        "{endpoint_url: https://minio:9000, key: someone, secret: '${MINIO_SECRET}'}}. Text that is ${NAME} is the "
-        "environment variable NAME. Workers of a cluster that is running need them in their own environment.",
-    )
-
-
-_STORAGE = Field(StorageConfig(), description="How object stores are reached.", exclude=True)
+    options: dict[str, dict[str, Any]] = Field({})
+    """By protocol, what fsspec's file system is made with, for all paths of the job, such as {s3: {endpoint_url:
+    https://minio:9000, key: someone, secret: '${MINIO_SECRET}'}}. Text that is ${NAME} is the environment variable
+    NAME. Workers of a cluster that is running need them in their own environment.
+    """
 
 
 class RecordConfig(Section):
     """Records of every attempt, also one that fails."""
 
-    path: Text | None = Field(
-        None,
-        description="Folder of the run records, a JSON file an attempt: job, time, exit code, message, inputs, "
-        "outputs, rows, measures, software, host. null: <store.path>/<store.table>/runs, where that store is; without "
-        "a store, <output.path>.logcal. none: no records. Where one cannot be written there is a warning.",
-    )
-    prometheus: Text | None = Field(
-        None,
-        description="File such as /var/lib/node_exporter/logcal.prom for Prometheus' textfile collector: last success, "
-        "duration, rows and measures, by job and table. Several jobs share one file.",
-    )
-    openlineage: Text | None = Field(
-        None,
-        description="URL of an OpenLineage server, or a file: a START event, and COMPLETE, FAIL or ABORT. Needs "
-        "`pip install 'logcal[lineage]'`.",
-    )
-
-
-_RECORD = Field(RecordConfig(), description="What every attempt leaves behind, also one that fails.")
+    path: Text | None = None
+    """Folder of the run records, a JSON file an attempt: job, time, exit code, message, inputs, outputs, rows,
+    measures, software, host. null: <store.path>/<store.table>/runs, where that store is; without a store,
+    <output.path>.logcal. none: no records. Where one cannot be written there is a warning.
+    """
+    prometheus: Text | None = None
+    """File such as /var/lib/node_exporter/logcal.prom for Prometheus' textfile collector: last success, duration,
+    rows and measures, by job and table. Several jobs share one file.
+    """
+    openlineage: Text | None = None
+    """URL of an OpenLineage server, or a file: a START event, and COMPLETE, FAIL or ABORT. Needs `pip install
+    'logcal[lineage]'`.
+    """
 
 
 class JobConfig(Section):
-    """Shared part of every job's configuration; declared in each, so that these keys come last."""
+    """Shared part of every job's configuration: these keys are shown last."""
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {}
     """Earlier names of keys, by key."""
 
-    if TYPE_CHECKING:
-        scratch: str | None
-        cluster: ClusterConfig
-        storage: StorageConfig
+    record: RecordConfig
+    storage: StorageConfig = Field(exclude=True)
+    scratch: Text | None = None
+    """Folder for temporary files, which all workers must see, or a URL of an object store. null: the system's temporary
+    folder.
+    """
+    cluster: ClusterConfig
+
+
+def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
+    """A section's keys in the order in which they are shown: those that all jobs share come last."""
+    return sorted(model.model_fields.items(), key=lambda item: item[0] in JobConfig.model_fields)
 
 
 _PAGE = ("report", "path")
 RETIRED = {"page": {"path"}}
 """Sections that no job has any more, with their keys: other jobs than those with an alias pass over them."""
 
-_WINDOW: WindowConfig = Field(
-    WindowConfig(), description="Which days of the log to use: all, or the last ones."
-)
-
 
 class FitConfig(JobConfig):
     """Configuration of fit."""
 
-    log: LogConfig = _LOG
-    store: StoreConfig = Field(description="Where to publish the lookup table.")
-    calibrator: CalibratorConfig = Field(CalibratorConfig(), description="How to calibrate.")
-    segments: SegmentsConfig = Field(
-        SegmentsConfig(), description="With log.segment: which segments get a map of their own."
-    )
-    window: WindowConfig = _WINDOW
-    score_table: ScoreTableConfig = Field(
-        ScoreTableConfig(),
-        description="The sorted log, one row a distinct score, which the calibrator is fitted to.",
-    )
-    gate: GateConfig = Field(GateConfig(), description="What the table must pass before it is used.")
-    retention: RetentionConfig = Field(RetentionConfig(), description="What is kept of earlier versions.")
-    record: RecordConfig = _RECORD
-    storage: StorageConfig = _STORAGE
-    scratch: Scratch = None
-    cluster: ClusterConfig = _CLUSTER
+    log: LogConfig
+    store: StoreConfig
+    calibrator: CalibratorConfig
+    segments: SegmentsConfig
+    """With log.segment: which segments get a map of their own."""
+    window: WindowConfig
+    score_table: ScoreTableConfig
+    """The sorted log, one row a distinct score, which the calibrator is fitted to."""
+    gate: GateConfig
+    retention: RetentionConfig
 
 
 class ScoreConfig(JobConfig):
     """Configuration of score."""
 
-    log: ScoreLogConfig = _LOG
-    store: PublishedConfig = Field(description="The published table to score with.")
-    classifier: ClassifierConfig = Field(
-        ClassifierConfig(), description="A classifier to score with, for logs of features."
-    )
-    window: WindowConfig = Field(
-        WindowConfig(),
-        description="Which days of the log to score: all, or the last ones. The files that may hold rows of these "
-        "days are scored whole.",
-    )
-    score: ScoreSection = Field(ScoreSection(), description="What is scored, and what is not.")
-    output: ScoredConfig = Field(description="Where the scored log goes.")
-    record: RecordConfig = _RECORD
-    storage: StorageConfig = _STORAGE
-    scratch: Scratch = None
-    cluster: ClusterConfig = _CLUSTER
+    log: ScoreLogConfig
+    store: PublishedConfig
+    """The published table to score with."""
+    classifier: ClassifierConfig
+    """A classifier to score with, for logs of features."""
+    window: WindowConfig
+    """Days of the log to score: all, or the last ones. The files that may hold rows of these days are scored
+    whole.
+    """
+    score: ScoreSection
+    output: ScoredConfig
 
 
 class EvaluateConfig(JobConfig):
@@ -155,20 +128,16 @@ class EvaluateConfig(JobConfig):
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
-    log: MeasuredLogConfig = Field(
-        description="The prediction log to read. Or path is the folder score_table that a version kept "
-        "(score_table.keep of fit): the log it was fitted to, sorted already; the other keys then mean nothing."
-    )
-    store: PublishedConfig = Field(description="The published table to measure.")
-    window: WindowConfig = Field(
-        WindowConfig(), description="Which days of the log to measure: all, or the last ones."
-    )
-    report: ReportConfig = Field(description="Where the report goes.")
-    evaluate: EvaluateSection = Field(EvaluateSection(), description="How to measure.")
-    record: RecordConfig = _RECORD
-    storage: StorageConfig = _STORAGE
-    scratch: Scratch = None
-    cluster: ClusterConfig = _CLUSTER
+    log: MeasuredLogConfig
+    """The prediction log to read. Or path is the folder score_table that a version kept (score_table.keep of fit):
+    the log it was fitted to, sorted already; the other keys then mean nothing.
+    """
+    store: PublishedConfig
+    """The published table to measure."""
+    window: WindowConfig
+    """Days of the log to measure: all, or the last ones."""
+    report: ReportConfig
+    evaluate: EvaluateSection
 
 
 DEMO_TABLE = "adult-income"
@@ -177,11 +146,7 @@ DEMO_TABLE = "adult-income"
 class DemoConfig(JobConfig):
     """Configuration of demo."""
 
-    output: DemoOutputConfig = Field(DemoOutputConfig(), description="Where the demo's files go.")
-    record: RecordConfig = _RECORD
-    storage: StorageConfig = _STORAGE
-    scratch: Scratch = None
-    cluster: ClusterConfig = _CLUSTER
+    output: DemoOutputConfig
 
     @property
     def store(self) -> PublishedConfig:
@@ -192,16 +157,12 @@ class DemoConfig(JobConfig):
 class MonitorSection(Section):
     """Rule for alarms."""
 
-    alpha: float = Field(
-        0.01,
-        gt=0,
-        lt=1,
-        description="The chance, at most, that a table whose odds are right within the tolerance ever gives an alarm, "
-        "however long it is watched. Of segments it is the share of false alarms.",
-    )
-    tolerance: float = Field(
-        1.05, ge=1, description="Factor by which odds may be wrong, either way, without being an alarm."
-    )
+    alpha: float = Field(0.01, gt=0, lt=1)
+    """The chance, at most, that a table whose odds are right within the tolerance ever gives an alarm, however long
+    it is watched. Of segments it is the share of false alarms.
+    """
+    tolerance: float = Field(1.05, ge=1)
+    """Factor by which odds may be wrong, either way, without being an alarm."""
 
 
 class MonitorConfig(JobConfig):
@@ -209,22 +170,15 @@ class MonitorConfig(JobConfig):
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
-    log: MeasuredLogConfig = Field(
-        description="The log with the days that have arrived, their labels complete. Rows are counted: no weights."
-    )
-    store: PublishedConfig = Field(description="The published table to watch.")
-    window: WindowConfig = Field(
-        description="column dates the rows. Days that were looked at, and those that the table was fitted to, are "
-        "passed over."
-    )
-    monitor: MonitorSection = Field(MonitorSection(), description="When an alarm is given.")
-    report: PageConfig = Field(
-        PageConfig(), description="The page of all days that were looked at, written anew each time."
-    )
-    record: RecordConfig = _RECORD
-    storage: StorageConfig = _STORAGE
-    scratch: Scratch = None
-    cluster: ClusterConfig = _CLUSTER
+    log: MeasuredLogConfig
+    """The log with the days that have arrived, their labels complete. Rows are counted: no weights."""
+    store: PublishedConfig
+    """The published table to watch."""
+    window: WindowConfig
+    """column dates the rows. Days that were looked at, and those that the table was fitted to, are passed over."""
+    monitor: MonitorSection
+    report: PageConfig
+    """The page of all days that were looked at, written anew each time."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Days need a date, and evidence needs rows."""
@@ -245,21 +199,16 @@ Methods = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), Field(min_lengt
 class CompareSection(Section):
     """Methods to compare, and how."""
 
-    methods: Methods = Field(
-        METHODS,
-        description="The methods, by their names in calibrator.method. bbq is left out for scores outside [0, 1]. "
-        "The scores as they are come first, if they are probabilities.",
-    )
-    params: dict[str, Any] = Field(
-        {}, description="Parameters of methods, such as {histogram: {bins: 20}, abb: {max_cuts: 500}}."
-    )
-    folds: int = Field(
-        5,
-        ge=2,
-        le=100,
-        description="Parts of the log: each is predicted by calibrators that were fitted to the others.",
-    )
-    seed: int = Field(0, ge=0, lt=2**31, description="Of the folds: another one deals the rows otherwise.")
+    methods: Methods = METHODS
+    """The methods, by their names in calibrator.method. bbq is left out for scores outside [0, 1]. The scores as
+    they are come first, if they are probabilities.
+    """
+    params: dict[str, Any] = Field({})
+    """Parameters of methods, such as {histogram: {bins: 20}, abb: {max_cuts: 500}}."""
+    folds: int = Field(5, ge=2, le=100)
+    """Parts of the log: each is predicted by calibrators that were fitted to the others."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of the folds: another one deals the rows otherwise."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """A method is compared once; parameters are those of a method that is."""
@@ -275,17 +224,11 @@ class CompareConfig(JobConfig):
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
-    log: LogConfig = Field(
-        description="The prediction log to read. Segments are not told apart: log.segment is passed over."
-    )
-    compare: CompareSection = Field(CompareSection(), description="What is compared, and how.")
-    report: PageConfig = Field(
-        PageConfig(), description="The comparison as a page; it is printed in any case."
-    )
-    record: RecordConfig = _RECORD
-    storage: StorageConfig = _STORAGE
-    scratch: Scratch = None
-    cluster: ClusterConfig = _CLUSTER
+    log: LogConfig
+    """The prediction log to read. Segments are not told apart: log.segment is passed over."""
+    compare: CompareSection
+    report: PageConfig
+    """The comparison as a page; it is printed in any case."""
 
 
 def _check_size(text: str) -> str:
@@ -309,51 +252,42 @@ class FollowSection(Section):
 
     command_options: ClassVar[tuple[str, ...]] = ("once", "status", "retry", "rebuild")
 
-    once: bool = Field(
-        False,
-        description="Take what is there at the start, then end: 0, or 99 where nothing was new, or 3 where files "
-        "were refused. For cron and Airflow. false: go on until stopped.",
-    )
-    poll: Duration = Field("1s", description="Time between listings.")
-    relist: Duration = Field(
-        "1h", description="Time between listings of all days; between them `lookback` is listed."
-    )
-    partition: Text = Field(
-        "date", description="Key of hive folders that give the day of a file, such as date=2026-01-31."
-    )
-    lookback: Days = Field(
-        "3d",
-        description="Days before today whose folders are listed each time. Files outside dated folders, and in folders "
-        "of days to come, always are.",
-    )
-    max_files: int = Field(1000, ge=1, description="Files of a batch at most.")
-    max_bytes: Size = Field("4GiB", description="Bytes of a batch's files at most; it has one file at least.")
-    changed: Literal["rescore", "ignore", "fail"] = Field(
-        "rescore",
-        description="What to do with a file that was scored and has another size or modification time now. rescore: "
-        "write its scored file again. ignore: leave that. fail: stop with exit code 4.",
-    )
-    deleted: Literal["keep", "remove"] = Field(
-        "keep", description="What becomes of the scored file of a file that is gone from the log."
-    )
-    give_up: Duration = Field(
-        "5m",
-        description="Time after which a file that cannot be read is refused; until then it may be half-written.",
-    )
-    lifetime: Duration = Field(
-        "24h",
-        description="Time after which the command ends with 0, to be started again by whatever supervises it.",
-    )
-    status: bool = Field(False, description="Say how the stream stands, and do nothing.")
-    retry: Text | None = Field(
-        None,
-        description="Name of a refused file, below the log's folder, that was mended and is to be tried again.",
-    )
-    rebuild: bool = Field(
-        False,
-        description="Make a lost ledger from the log and the output before following: a scored file that is there, "
-        "with as many rows, and not older than its source, is kept.",
-    )
+    once: bool = False
+    """Take what is there at the start, then end: 0, or 99 where nothing was new, or 3 where files were refused. For
+    cron and Airflow. false: go on until stopped.
+    """
+    poll: Duration = "1s"
+    """Time between listings."""
+    relist: Duration = "1h"
+    """Time between listings of all days; between them `lookback` is listed."""
+    partition: Text = "date"
+    """Key of hive folders that give the day of a file, such as date=2026-01-31."""
+    lookback: Days = "3d"
+    """Days before today whose folders are listed each time. Files outside dated folders, and in folders of days to
+    come, always are.
+    """
+    max_files: int = Field(1000, ge=1)
+    """Files of a batch at most."""
+    max_bytes: Size = "4GiB"
+    """Bytes of a batch's files at most; it has one file at least."""
+    changed: Literal["rescore", "ignore", "fail"] = "rescore"
+    """Treatment of a file that was scored and has another size or modification time now. rescore: write its
+    scored file again. ignore: leave that. fail: stop with exit code 4.
+    """
+    deleted: Literal["keep", "remove"] = "keep"
+    """Treatment of the scored file of a file that is gone from the log."""
+    give_up: Duration = "5m"
+    """Time after which a file that cannot be read is refused; until then it may be half-written."""
+    lifetime: Duration = "24h"
+    """Time after which the command ends with 0, to be started again by whatever supervises it."""
+    status: bool = False
+    """Say how the stream stands, and do nothing."""
+    retry: Text | None = None
+    """Name of a refused file, below the log's folder, that was mended and is to be tried again."""
+    rebuild: bool = False
+    """Make a lost ledger from the log and the output before following: a scored file that is there, with as many
+    rows, and not older than its source, is kept.
+    """
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -374,32 +308,27 @@ class FollowSection(Section):
 class LabelledConfig(Section):
     """Place of rows with labels."""
 
-    path: Paths | None = Field(
-        None,
-        description="A log with labels, such as one that joins outcomes to predictions. null: log.path has them; rows "
-        "without a label wait.",
-    )
+    path: Paths | None = None
+    """A log with labels, such as one that joins outcomes to predictions. null: log.path has them; rows without a
+    label wait.
+    """
 
 
 class RefitSection(Section):
     """Rule for refits: the fit job runs as it would by itself, with the sections that it knows."""
 
-    every: Duration | None = Field(
-        None, description="Time after the last refit, such as 24h. null: not by the clock."
-    )
-    rows: int | None = Field(
-        None, ge=1, description="Rows scored since the last refit. null: not by their number."
-    )
-    alarm: Duration | None = Field(
-        None,
-        description="Time between looks at the table as `logcal monitor` does (with window.column, and the section "
-        "monitor); its alarm is a reason for a refit. null: not looked at.",
-    )
-    mature_after: OptionalDays = Field(
-        "0d",
-        description="With window.column: days after which a day's labels are taken to be complete; later days are left "
-        "out. Positives and negatives become known at different speeds, so that what is known early is biased.",
-    )
+    every: Duration | None = None
+    """Time after the last refit, such as 24h. null: not by the clock."""
+    rows: int | None = Field(None, ge=1)
+    """Rows scored since the last refit. null: not by their number."""
+    alarm: Duration | None = None
+    """Time between looks at the table as `logcal monitor` does (with window.column, and the section monitor); its
+    alarm is a reason for a refit. null: not looked at.
+    """
+    mature_after: OptionalDays = "0d"
+    """With window.column: days after which a day's labels are taken to be complete; later days are left out.
+    Positives and negatives become known at different speeds, so that what is known early is biased.
+    """
 
     @property
     def wanted(self) -> bool:
@@ -425,11 +354,10 @@ class RefitSection(Section):
 class RetentionSection(RetentionConfig):
     """Retention of versions and of the ledger."""
 
-    ledger: Days | None = Field(
-        None,
-        description="Days after which dated folders of the log are neither listed nor known any more, such as 90d. "
-        "null: nothing is forgotten.",
-    )
+    ledger: Days | None = None
+    """Days after which dated folders of the log are neither listed nor known any more, such as 90d. null: nothing
+    is forgotten.
+    """
 
     @property
     def ledger_days(self) -> int | None:
@@ -442,43 +370,38 @@ class FollowConfig(JobConfig):
 
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
-    log: LogConfig = Field(description="The prediction log to follow: one folder that files arrive in.")
-    store: PublishedConfig = Field(
-        description="The published table to score with. version null: the one that is current as each batch begins."
-    )
-    classifier: ClassifierConfig = Field(
-        ClassifierConfig(), description="A classifier to score with, for logs of features."
-    )
-    output: ScoredConfig = Field(
-        description="Where the scored files go, each under its own name. The ledger lies beside it, in <path>.logcal/."
-    )
-    score: RangeSection = Field(RangeSection(), description="What is not scored: files of other scores.")
-    follow: FollowSection = Field(FollowSection(), description="How files are followed.")
-    labelled: LabelledConfig = Field(LabelledConfig(), description="With refits: where rows with labels are.")
-    refit: RefitSection = Field(RefitSection(), description="When the table is fitted anew.")
-    calibrator: CalibratorConfig = Field(CalibratorConfig(), description="With refits: how to calibrate.")
-    segments: SegmentsConfig = Field(
-        SegmentsConfig(), description="With refits and log.segment: which segments get a map of their own."
-    )
-    window: WindowConfig = Field(
-        WindowConfig(), description="With refits: which days of the log to use: all, or the last ones."
-    )
-    score_table: ScoreTableConfig = Field(ScoreTableConfig(), description="With refits: the sorted log.")
-    gate: GateConfig = Field(
-        GateConfig(), description="With refits: what the table must pass before it is used."
-    )
-    monitor: MonitorSection = Field(MonitorSection(), description="With refit.alarm: when an alarm is given.")
-    retention: RetentionSection = Field(RetentionSection(), description="What is forgotten, and when.")
-    report: PageConfig = Field(
-        PageConfig(),
-        description="The page of the stream, local, written anew once a minute and at the end: its state, its last "
-        "batches, what was refused, and whether the probabilities of the last days came true (where the table is "
-        "watched: refit.alarm, or `logcal monitor`).",
-    )
-    record: RecordConfig = _RECORD
-    storage: StorageConfig = _STORAGE
-    scratch: Scratch = None
-    cluster: ClusterConfig = _CLUSTER
+    log: LogConfig
+    """The prediction log to follow: one folder that files arrive in."""
+    store: PublishedConfig
+    """The published table to score with. version null: the one that is current as each batch begins."""
+    classifier: ClassifierConfig
+    """A classifier to score with, for logs of features."""
+    output: ScoredConfig
+    """Folder of the scored files, each under its own name. The ledger lies beside it, in <path>.logcal/."""
+    score: RangeSection
+    follow: FollowSection
+    labelled: LabelledConfig
+    """With refits: where rows with labels are."""
+    refit: RefitSection
+    """When the table is fitted anew."""
+    calibrator: CalibratorConfig
+    """With refits: how to calibrate."""
+    segments: SegmentsConfig
+    """With refits and log.segment: which segments get a map of their own."""
+    window: WindowConfig
+    """With refits: which days of the log to use: all, or the last ones."""
+    score_table: ScoreTableConfig
+    """With refits: the sorted log."""
+    gate: GateConfig
+    """With refits: what the table must pass before it is used."""
+    monitor: MonitorSection
+    """With refit.alarm: when an alarm is given."""
+    retention: RetentionSection
+    report: PageConfig
+    """The page of the stream, local, written anew once a minute and at the end: its state, its last batches, what
+    was refused, and whether the probabilities of the last days came true (where the table is watched: refit.alarm,
+    or `logcal monitor`).
+    """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """A version that is named does not change."""
@@ -498,38 +421,32 @@ class FollowConfig(JobConfig):
 class DataConfig(Section):
     """Labelled data."""
 
-    path: Paths = Field(
-        description="Where the data is: a folder, a Parquet file, a glob or an fsspec URL such as s3://bucket/data/; "
-        "or a list of these. One row an example; numbers, booleans and text, nulls where values are missing."
-    )
-    label: Text = Field("label", description="Column of the label: booleans, or the numbers 0 and 1.")
-    key: Names = Field(
-        (), description="With data.labels: columns that tell examples apart; they are no features."
-    )
-    labels: LabelsConfig = Field(
-        LabelsConfig(),
-        description="Where labels are that lie in other files; data.time is when the examples were made.",
-    )
-    features: Names | None = Field(
-        None, description="Columns to learn from. null: all but those that are named here for something else."
-    )
-    exclude: Names = Field((), description="With features null: columns not to learn from.")
-    categories: Names = Field(
-        (), description="Features that are categories although they are whole numbers. Text always is."
-    )
-    keep: Names = Field(
-        (),
-        description="Columns to copy to the log, such as segments. They are features only if features names them.",
-    )
-    row_id: Text | None = Field(
-        None,
-        description="Column that tells the rows apart: whole numbers or text. A row then has the same part in every "
-        "fold wherever it lies. null: its place in the data, files by name.",
-    )
-    group: Text | None = Field(None, description="With generate.split=group: column of the group.")
-    time: Text | None = Field(
-        None, description="With generate.split=time: column of the time, or of any number that grows with it."
-    )
+    path: Paths
+    """Place of the data: a folder, a Parquet file, a glob or an fsspec URL such as s3://bucket/data/; or a list of
+    these. One row an example; numbers, booleans and text, nulls where values are missing.
+    """
+    label: Text = "label"
+    """Column of the label: booleans, or the numbers 0 and 1."""
+    key: Names = ()
+    """With data.labels: columns that tell examples apart; they are no features."""
+    labels: LabelsConfig
+    """Labels that lie in other files; data.time is when the examples were made."""
+    features: Names | None = None
+    """Columns to learn from. null: all but those that are named here for something else."""
+    exclude: Names = ()
+    """With features null: columns not to learn from."""
+    categories: Names = ()
+    """Features that are categories although they are whole numbers. Text always is."""
+    keep: Names = ()
+    """Columns to copy to the log, such as segments. They are features only if features names them."""
+    row_id: Text | None = None
+    """Column that tells the rows apart: whole numbers or text. A row then has the same part in every fold wherever
+    it lies. null: its place in the data, files by name.
+    """
+    group: Text | None = None
+    """With generate.split=group: column of the group."""
+    time: Text | None = None
+    """With generate.split=time: column of the time, or of any number that grows with it."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """A label is no feature, and no column is two things at once."""
@@ -554,128 +471,82 @@ class DataConfig(Section):
                 yield "exclude", "only goes with data.features=null"
 
 
-_ESTIMATOR: dict[str, Any] = {
-    "class": (
-        Text,
-        Field(
-            "sklearn.naive_bayes.GaussianNB",
-            description="Dotted path of a classifier's class in one of the packages below; it needs predict_proba "
-            "or decision_function.",
-        ),
-    ),
-    "params": (
-        dict[str, Any],
-        Field(
-            {},
-            description="Its parameters, such as {max_iter: 500}. A random_state that is not given here comes from "
-            "generate.seed; threads are held to one a task.",
-        ),
-    ),
-    "packages": (
-        Packages,
-        Field(
-            ("sklearn",),
-            description="Packages that the class may come from: sklearn, xgboost, lightgbm, catboost. Nothing else "
-            "is ever imported.",
-        ),
-    ),
-    "categories": (
-        Literal["one_hot", "none"],
-        Field(
-            "one_hot",
-            description="one_hot: a column a category, and one for null where there are nulls. none: the features "
-            "must be numbers.",
-        ),
-    ),
-    "imputation": (
-        Literal["median", "mean", "most_frequent", "none"],
-        Field(
-            "median",
-            description="What stands in for a missing number, computed from the rows trained on. none: the "
-            "estimator takes missing values itself.",
-        ),
-    ),
-    "scaling": (
-        Literal["standard", "min_max", "none"],
-        Field(
-            "none",
-            description="standard: numbers to mean 0 and variance 1. min_max: to [0, 1]. none: as they are.",
-        ),
-    ),
-}
+# Not written below: it is a word of Python.
+_CLASS: Any = Field(
+    "sklearn.naive_bayes.GaussianNB",
+    description="Dotted path of a classifier's class in one of the packages below; it needs predict_proba or "
+    "decision_function.",
+)
+_KEYS: dict[str, Any] = {"class": (Text, _CLASS)}
+_Classifier: Any = create_model("_Classifier", __base__=Section, **_KEYS)
 
-# Not written as a class: `class`, its first key, is a word of Python.
-EstimatorConfig: Any = create_model("EstimatorConfig", __base__=Section, **_ESTIMATOR)
-EstimatorConfig.__doc__ = "How to make the classifier."
+
+class EstimatorConfig(_Classifier):
+    """The classifier, and the preprocessing before it."""
+
+    params: dict[str, Any] = Field({})
+    """Its parameters, such as {max_iter: 500}. A random_state that is not given here comes from generate.seed; threads
+    are held to one a task.
+    """
+    packages: Packages = ("sklearn",)
+    """Packages that the class may come from: sklearn, xgboost, lightgbm, catboost. Nothing else is ever imported."""
+    categories: Literal["one_hot", "none"] = "one_hot"
+    """one_hot: a column a category, and one for null where there are nulls. none: the features must be numbers."""
+    imputation: Literal["median", "mean", "most_frequent", "none"] = "median"
+    """Stand-in for a missing number, computed from the rows trained on. none: the estimator takes missing values
+    itself.
+    """
+    scaling: Literal["standard", "min_max", "none"] = "none"
+    """standard: numbers to mean 0 and variance 1. min_max: to [0, 1]. none: as they are."""
 
 
 class GenerateSection(Section):
     """Rules for generating the log."""
 
-    target_rows: int = Field(
-        5000,
-        ge=1,
-        description="Repeat until at least so many rows are scored; the last repeat is kept whole.",
-    )
-    train_fraction: float = Field(
-        0.7, gt=0, lt=1, description="Share of the rows that a repeat is trained on; it scores the others."
-    )
-    repeats: int | None = Field(
-        None,
-        ge=1,
-        le=10_000,
-        description="Number of repeats; goes over target_rows. null: as target_rows needs.",
-    )
-    seed: int = Field(
-        0,
-        ge=0,
-        lt=1 << 64,
-        description="Of all random numbers: a row's part in a repeat depends on the seed, the repeat and the row's id.",
-    )
-    split: Literal["row", "group", "time"] = Field(
-        "row",
-        description="row: each row on its own. group: all rows of a group in the same part. time: train on the past: "
-        "the last (1 - train_fraction) of the rows in `repeats` blocks (null: 5), each scored by a classifier trained "
-        "on all rows before it.",
-    )
-    stratified: bool = Field(
-        False, description="With row: give both parts the same share of positives, as nearly as can be."
-    )
-    training: Literal["in_memory", "partial_fit"] = Field(
-        "in_memory",
-        description="in_memory: each task holds all rows. partial_fit: batch by batch, for estimators that have it and "
-        "data that a worker cannot hold.",
-    )
-    batch_rows: int = Field(10_000, ge=1, description="With partial_fit: rows a step.")
-    on_failure: Literal["stop", "skip"] = Field(
-        "stop",
-        description="What to do when a repeat fails, as when the estimator does not converge or a part has one class. "
-        "stop: write nothing. skip: go on without it and, where target_rows counts, with one more.",
-    )
+    target_rows: int = Field(5000, ge=1)
+    """Repeat until at least so many rows are scored; the last repeat is kept whole."""
+    train_fraction: float = Field(0.7, gt=0, lt=1)
+    """Share of the rows that a repeat is trained on; it scores the others."""
+    repeats: int | None = Field(None, ge=1, le=10_000)
+    """Number of repeats; goes over target_rows. null: as target_rows needs."""
+    seed: int = Field(0, ge=0, lt=1 << 64)
+    """Seed of all random numbers: a row's part in a repeat depends on the seed, the repeat and the row's id."""
+    split: Literal["row", "group", "time"] = "row"
+    """row: each row on its own. group: all rows of a group in the same part. time: train on the past: the last (1 -
+    train_fraction) of the rows in `repeats` blocks (null: 5), each scored by a classifier trained on all rows
+    before it.
+    """
+    stratified: bool = False
+    """With row: give both parts the same share of positives, as nearly as can be."""
+    training: Literal["in_memory", "partial_fit"] = "in_memory"
+    """in_memory: each task holds all rows. partial_fit: batch by batch, for estimators that have it and data that a
+    worker cannot hold.
+    """
+    batch_rows: int = Field(10_000, ge=1)
+    """With partial_fit: rows a step."""
+    on_failure: Literal["stop", "skip"] = "stop"
+    """Treatment of a repeat that fails, as when the estimator does not converge or a part has one class. stop: write
+    nothing. skip: go on without it and, where target_rows counts, with one more.
+    """
 
 
 class GeneratedConfig(Section):
     """Target of the log and the classifier."""
 
-    path: Text = Field(
-        description="Folder to write to: log/, a prediction log for the other jobs; classifier/, the classifier "
-        "trained on all rows, which `logcal score` takes."
-    )
+    path: Text
+    """Folder to write to: log/, a prediction log for the other jobs; classifier/, the classifier trained on all
+    rows, which `logcal score` takes.
+    """
 
 
 class GenerateConfig(JobConfig):
     """Configuration of generate."""
 
-    data: DataConfig = Field(description="The labelled data to learn from.")
-    estimator: EstimatorConfig = Field(
-        EstimatorConfig(), description="The classifier, and what comes before it."
-    )
-    generate: GenerateSection = Field(GenerateSection(), description="How to generate the log.")
-    output: GeneratedConfig = Field(description="Where the results go.")
-    record: RecordConfig = _RECORD
-    storage: StorageConfig = _STORAGE
-    scratch: Scratch = None
-    cluster: ClusterConfig = _CLUSTER
+    data: DataConfig
+    """The labelled data to learn from."""
+    estimator: EstimatorConfig
+    generate: GenerateSection
+    output: GeneratedConfig
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """A key that goes with a way to split is given exactly with it."""

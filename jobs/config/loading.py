@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from jobs.config.base import Section, section_of
-from jobs.config.jobs import JOB_CONFIGS, RETIRED
+from jobs.config.jobs import JOB_CONFIGS, RETIRED, fields_of
 from jobs.config.sections import CalibratorConfig
 from logcal.errors import ConfigError, counted, listing
 from pipeline.files.secrets import HIDDEN
@@ -412,7 +412,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _keys(model: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
-    for name, info in model.model_fields.items():
+    for name, info in fields_of(model):
         section = section_of(info.annotation)
         if section is None and name not in model.command_options:
             yield (*above, name), info
@@ -552,7 +552,7 @@ def _suggestion(path: Sequence[str | int], models: Sequence[type[Section]]) -> s
         return ""
     same = [key for key in known if key.rsplit(".", 1)[-1] == last]
     siblings = [key for key in known if key.rpartition(".")[0] == _dotted(path[:-1])]
-    fields = {name: info for model in models for name, info in model.model_fields.items()}
+    fields = {name: info for model in models for name, info in fields_of(model)}
     sections = [name for name, info in fields.items() if section_of(info.annotation)]
     close = (
         same

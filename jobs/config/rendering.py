@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
+from ast import AnnAssign, ClassDef, Constant, Expr, Name, parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import yaml
 
 from jobs.config.base import Section, section_of
 from jobs.config.cluster import ClusterConfig
-from jobs.config.jobs import JOB_CONFIGS
+from jobs.config.jobs import JOB_CONFIGS, fields_of
 
 _WIDTH = 98
 
@@ -115,7 +119,7 @@ def render_overlay(overlay: Overlay) -> str:
     """An overlay, each key with its meaning."""
     lines = [*_comment(overlay.header, ""), "", "cluster:"]
     for key, value in overlay.values.items():
-        lines += _comment(ClusterConfig.model_fields[key].description or "", "  ")
+        lines += _comment(meanings(ClusterConfig)[key], "  ")
         if not isinstance(value, dict):
             lines.append(f"  {key}: {_scalar(value)}")
             continue
@@ -144,13 +148,34 @@ def _needs_values(model: type[Section]) -> bool:
     )
 
 
+@cache
+def meanings(model: type[Section]) -> dict[str, str]:
+    """The meaning of each key: its description, the docstring below it, or that of its section.
+
+    Pydantic reads such docstrings too, but when a class is made: that would cost every command 40 ms.
+    """
+    below = {}
+    for kind in (kind for kind in reversed(model.__mro__) if issubclass(kind, Section) and kind.__doc__):
+        [made] = parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(made, ClassDef)
+        for key, text in pairwise(made.body):
+            match key, text:
+                case AnnAssign(target=Name(id=name)), Expr(value=Constant(value=str(said))):
+                    below[name] = inspect.cleandoc(said)
+    found = {}
+    for name, info in model.model_fields.items():
+        section = section_of(info.annotation)
+        found[name] = info.description or below.get(name) or (section and inspect.getdoc(section)) or ""
+    return found
+
+
 def _section(model: type[Section], indent: str = "") -> Iterator[str]:
-    shown = {name: info for name, info in model.model_fields.items() if name not in model.command_options}
-    for i, (name, info) in enumerate(shown.items()):
+    shown = [item for item in fields_of(model) if item[0] not in model.command_options]
+    for i, (name, info) in enumerate(shown):
         section = section_of(info.annotation)
         if i and not indent:
             yield ""
-        meaning = info.description or ""
+        meaning = meanings(model)[name]
         required = section is None and info.is_required()
         yield from _comment(f"REQUIRED. {meaning}" if required else meaning, indent)
         if section:

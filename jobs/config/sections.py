@@ -53,41 +53,33 @@ Duration = Annotated[Text, BeforeValidator(_durations_need_a_unit), AfterValidat
 class LabelsConfig(Section):
     """Labels that lie in other files than the predictions, and are joined by key."""
 
-    path: Paths | None = Field(
-        None,
-        description="Where the outcomes are: files, folders, globs, URLs, Delta or Iceberg tables, as log.path. "
-        "log.label is then not read. null: labels are in the log.",
-    )
-    key: Names = Field(
-        (),
-        description="Columns of the outcomes that must equal those of log.key, in their order. []: those of log.key.",
-    )
-    label: Text | None = Field(
-        None,
-        description="Column of the outcomes with the label: booleans, or the numbers 0 and 1; a null is no outcome. "
-        "null: an outcome means 1.",
-    )
-    time: Text | None = Field(
-        None,
-        description="Column of the outcomes with their time: timestamps or dates. An outcome then counts from a day "
-        "before the prediction (log.time, or window.column) to the end of wait, and a window sorts only those days "
-        "anew that it can be of. null: an outcome counts whenever it came.",
-    )
-    wait: Duration | None = Field(
-        None,
-        description="How long after a prediction, such as 3d, its outcome may come; after a day's end, where only the "
-        "day is known. Until then the row waits for its label: with missing=negative also if an outcome has come, "
-        "since early ones are mostly positive. Time is what the newest outcome says or, without labels.time, the end "
-        "of the log's newest day. null: no row waits.",
-    )
-    missing: Literal["negative", "drop"] = Field(
-        "negative", description="What a row without an outcome is: label 0 (negative), or left out (drop)."
-    )
-    duplicates: Literal["any", "last", "first", "error"] = Field(
-        "any",
-        description="Which of several outcomes of a prediction counts. any: 1 if one of them is 1. last, first: by "
-        "labels.time. error: a key that has several is refused.",
-    )
+    path: Paths | None = None
+    """Place of the outcomes: files, folders, globs, URLs, Delta or Iceberg tables, as log.path. log.label is then
+    not read. null: labels are in the log.
+    """
+    key: Names = ()
+    """Columns of the outcomes that must equal those of log.key, in their order. []: those of log.key."""
+    label: Text | None = None
+    """Column of the outcomes with the label: booleans, or the numbers 0 and 1; a null is no outcome. null: an
+    outcome means 1.
+    """
+    time: Text | None = None
+    """Column of the outcomes with their time: timestamps or dates. An outcome then counts from a day before the
+    prediction (log.time, or window.column) to the end of wait, and a window sorts only those days anew that it can
+    be of. null: an outcome counts whenever it came.
+    """
+    wait: Duration | None = None
+    """Time after a prediction, such as 3d, in which its outcome may come; after a day's end, where only the day is
+    known. Until then the row waits for its label: with missing=negative also if an outcome has come, since early
+    ones are mostly positive. Time is what the newest outcome says or, without labels.time, the end of the log's
+    newest day. null: no row waits.
+    """
+    missing: Literal["negative", "drop"] = "negative"
+    """Meaning of a row without an outcome: label 0 (negative), or left out (drop)."""
+    duplicates: Literal["any", "last", "first", "error"] = "any"
+    """The one of several outcomes of a prediction that counts. any: 1 if one of them is 1. last, first: by labels.time.
+    error: a key that has several is refused.
+    """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The other keys only mean something with a path; an order needs times."""
@@ -119,72 +111,50 @@ def label_conflicts(key: tuple[str, ...], label: str, labels: LabelsConfig) -> I
 
 
 class LogConfig(Section):
-    """A log with labels."""
+    """The prediction log to read, with labels."""
 
     path: Paths = Field(description=_PATH)
     score: Text = Field("score", description=_SCORE)
-    label: Text = Field(
-        "label",
-        description="Column of the label: booleans, or the numbers 0 and 1; null: not known yet, the row waits.",
-    )
-    key: Names = Field(
-        (),
-        description="With log.labels: columns that tell predictions apart, such as request_id: integers, strings, "
-        "bytes or dates; a null matches nothing.",
-    )
-    time: Text | None = Field(
-        None,
-        description="With log.labels: column with the time of the prediction: timestamps, or what window.column may "
-        "be. null: window.column.",
-    )
-    labels: LabelsConfig = Field(
-        LabelsConfig(), description="Where labels are that come later, in other files (docs/labels.md)."
-    )
-    weight: Text | None = Field(
-        None,
-        description="Column of the row's weight: a number from 1e-100 to 1e100. null: every row weighs 1.",
-    )
-    weights: Literal["counts", "sampling"] = Field(
-        "counts",
-        description="What a weight says. counts: how often the row counts; 2 is the row twice. sampling: how "
-        "many others it stands for, whatever its label, because rows were drawn with different probabilities: then the "
-        "rows count as Kish's effective size, (sum w)^2 / sum w^2, and it does not matter what weights are multiplied "
-        "by.",
-    )
-    negative_sampling_rate: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Share of the rows with label 0 that the log holds, chosen by chance, such as 0.01: probabilities "
-        "are then those of all rows. Do not give sampled rows weights for it.",
-    )
-    positive_sampling_rate: float = Field(1.0, gt=0, le=1, description="The same of the rows with label 1.")
-    segment: Names = Field(
-        (),
-        description="Columns whose values tell segments apart, such as [model_id, country]: strings, integers, "
-        "booleans or dates; null is a segment too. fit makes a map for each; score and evaluate use those of the "
-        "table. []: one map for all rows.",
-    )
-    score_transform: Literal["none", "sigmoid"] = Field(
-        "none",
-        description="none: the score as it is. sigmoid: 1 / (1 + exp(-score)), for scores that are margins "
-        "(log odds).",
-    )
-    on_bad_rows: Literal["fail", "quarantine"] = Field(
-        "fail",
-        description="What to do with rows whose score, label or weight cannot be used. fail: stop and say which. "
-        "quarantine: leave them out, and count them by reason.",
-    )
-    max_bad_fraction: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="With quarantine: the largest fraction of bad rows, in [0, 1], that is still accepted.",
-    )
-    quarantine_path: Text | None = Field(
-        None,
-        description="With quarantine: folder to write the bad rows to, as Parquet. null: they are only counted.",
-    )
+    label: Text = "label"
+    """Column of the label: booleans, or the numbers 0 and 1; null: not known yet, the row waits."""
+    key: Names = ()
+    """With log.labels: columns that tell predictions apart, such as request_id: integers, strings, bytes or dates;
+    a null matches nothing.
+    """
+    time: Text | None = None
+    """With log.labels: column with the time of the prediction: timestamps, or what window.column may be. null:
+    window.column.
+    """
+    labels: LabelsConfig
+    """Labels that come later, in other files (docs/labels.md)."""
+    weight: Text | None = None
+    """Column of the row's weight: a number from 1e-100 to 1e100. null: every row weighs 1."""
+    weights: Literal["counts", "sampling"] = "counts"
+    """Meaning of a weight. counts: how often the row counts; 2 is the row twice. sampling: how many others it stands
+    for, whatever its label, because rows were drawn with different probabilities: then the rows count as Kish's
+    effective size, (sum w)^2 / sum w^2, and it does not matter what weights are multiplied by.
+    """
+    negative_sampling_rate: float = Field(1.0, gt=0, le=1)
+    """Share of the rows with label 0 that the log holds, chosen by chance, such as 0.01: probabilities are then
+    those of all rows. Do not give sampled rows weights for it.
+    """
+    positive_sampling_rate: float = Field(1.0, gt=0, le=1)
+    """The same of the rows with label 1."""
+    segment: Names = ()
+    """Columns whose values tell segments apart, such as [model_id, country]: strings, integers, booleans or dates;
+    null is a segment too. fit makes a map for each; score and evaluate use those of the table. []: one map for all
+    rows.
+    """
+    score_transform: Literal["none", "sigmoid"] = "none"
+    """none: the score as it is. sigmoid: 1 / (1 + exp(-score)), for scores that are margins (log odds)."""
+    on_bad_rows: Literal["fail", "quarantine"] = "fail"
+    """Treatment of rows whose score, label or weight cannot be used. fail: stop and say which. quarantine: leave
+    them out, and count them by reason.
+    """
+    max_bad_fraction: float = Field(0.01, ge=0, le=1)
+    """With quarantine: the largest fraction of bad rows, in [0, 1], that is still accepted."""
+    quarantine_path: Text | None = None
+    """With quarantine: folder to write the bad rows to, as Parquet. null: they are only counted."""
 
     @property
     def sampling(self) -> bool:
@@ -217,7 +187,7 @@ class LogConfig(Section):
 
 _SAME_TRANSFORM = Field(
     None,
-    description="What the scores go through first: the table's own transform, whatever is given here. none or sigmoid: "
+    description="Transform of the scores: the table's own transform, whatever is given here. none or sigmoid: "
     "an error if it is not the table's. null: not compared.",
 )
 
@@ -229,14 +199,13 @@ class MeasuredLogConfig(LogConfig):
 
 
 class ScoreLogConfig(Section):
-    """A log to be scored: labels and weights are not read."""
+    """The prediction log to read; its labels and weights are not."""
 
     path: Paths = Field(description=_PATH)
-    score: Text = Field(
-        "score",
-        description="Column of the score: floats or integers. A score that is null or NaN gets a null probability. "
-        "With a classifier: the column to write it to.",
-    )
+    score: Text = "score"
+    """Column of the score: floats or integers. A score that is null or NaN gets a null probability. With a
+    classifier: the column to write it to.
+    """
     score_transform: Literal["none", "sigmoid"] | None = _SAME_TRANSFORM
 
 
@@ -268,40 +237,31 @@ def check_days(text: str) -> str:
 
 
 class WindowConfig(Section):
-    """Days of the log that are used."""
+    """Days of the log to use: all, or the last ones."""
 
-    column: Text | None = Field(
-        None,
-        description="Column that dates the rows: dates, timestamps, integers such as 20260131, text such as "
-        "2026-01-31; or the key of hive folders such as date=2026-01-31. fit keeps each day's rows sorted in the "
-        "store, and later fits sort only days that are new or changed. null: all of the log.",
-    )
-    last: Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(check_days)] = Field(
-        "30d", description="With window.column: the number of days, such as 30d."
-    )
-    until: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_check_date)] | None = Field(
-        None,
-        description="With window.column: the last day, such as 2026-01-31. null: the latest day in the log.",
-    )
-    min_labelled: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="With window.column: share of a day's rows that must have their label for the day to be used, in "
-        "[0, 1]. Positives and negatives become known at different speeds: what is known of a day early is biased.",
-    )
-    suspect_days: Literal["set_aside", "refuse", "use"] = Field(
-        "set_aside",
-        description="With window.column, in fits: what becomes of a day that differs from the others more than days do "
-        "(rows, labels, share of positives, scores, ranking, calibration, copies). set_aside: the fit goes on without "
-        "it, and says so; two such days in a row that are alike are drift and are used. refuse: exit 3. use: no day is "
-        "compared. `logcal days` excludes and includes days by hand.",
-    )
-    half_life: Annotated[Text, AfterValidator(check_days)] | None = Field(
-        None,
-        description="With window.column: the number of days, such as 14d, after which a row counts half as much as "
-        "one of the last day. null: all rows count alike.",
-    )
+    column: Text | None = None
+    """Column that dates the rows: dates, timestamps, integers such as 20260131, text such as 2026-01-31; or the key
+    of hive folders such as date=2026-01-31. fit keeps each day's rows sorted in the store, and later fits sort only
+    days that are new or changed. null: all of the log.
+    """
+    last: Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(check_days)] = "30d"
+    """With window.column: the number of days, such as 30d."""
+    until: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_check_date)] | None = None
+    """With window.column: the last day, such as 2026-01-31. null: the latest day in the log."""
+    min_labelled: float = Field(0.0, ge=0, le=1)
+    """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
+    Positives and negatives become known at different speeds: what is known of a day early is biased.
+    """
+    suspect_days: Literal["set_aside", "refuse", "use"] = "set_aside"
+    """With window.column, in fits: what becomes of a day that differs from the others more than days do (rows,
+    labels, share of positives, scores, ranking, calibration, copies). set_aside: the fit goes on without it, and
+    says so; two such days in a row that are alike are drift and are used. refuse: exit 3. use: no day is compared.
+    `logcal days` excludes and includes days by hand.
+    """
+    half_life: Annotated[Text, AfterValidator(check_days)] | None = None
+    """With window.column: the number of days, such as 14d, after which a row counts half as much as one of the last
+    day. null: all rows count alike.
+    """
 
     @property
     def length(self) -> int:
@@ -335,87 +295,78 @@ OwnDays = Annotated[Text, BeforeValidator(_days_need_a_unit), AfterValidator(che
 
 
 class StoreConfig(Section):
-    """Store of a job's table."""
+    """Store to publish the lookup table in."""
 
-    path: Text = Field(description="Folder of the published tables; made if it is not there.")
-    table: Name = Field(description="Name of the table: letters, digits, '-', '_' and '.'.")
-    publish: Literal["current", "candidate"] = Field(
-        "current",
-        description="current: make the new version the one that is used. candidate: only keep it, until `logcal tables "
-        "promote` makes it current.",
-    )
-    force: bool = Field(
-        False,
-        description="Whether to make it current also where its data end earlier than those of the version that is: "
-        "the option --force. Otherwise that is refused if window.until is given, or if that version was published "
-        "while this fit ran.",
-    )
+    path: Text
+    """Folder of the published tables; made if it is not there."""
+    table: Name
+    """Name of the table: letters, digits, '-', '_' and '.'."""
+    publish: Literal["current", "candidate"] = "current"
+    """current: make the new version the one that is used. candidate: only keep it, until `logcal tables promote`
+    makes it current.
+    """
+    force: bool = False
+    """true: make it current also where its data end earlier than those of the version that is: the option
+    --force. Otherwise that is refused if window.until is given, or if that version was published while this fit
+    ran.
+    """
 
 
 class PublishedConfig(Section):
     """A published table."""
 
-    path: Text = Field(description="Folder of the published tables.")
-    table: Name = Field(description="Name of the table.")
-    version: Name | None = Field(None, description="Version of the table. null: the one that CURRENT names.")
+    path: Text
+    """Folder of the published tables."""
+    table: Name
+    """Name of the table."""
+    version: Name | None = None
+    """Version of the table. null: the one that CURRENT names."""
 
 
 class CalibratorConfig(Section):
     """Method of calibration."""
 
-    method: Text = Field(
-        "auto",
-        description="auto: a smooth curve, or isotonic regression that leans on it, place by place along the score as "
-        "halves of the rows decide; with params: {candidates: [platt, isotonic, "
-        "enir, bbq, abb]} the simplest of these that is not clearly worse by cross-validation. smooth: the curve, "
-        "whose prior is the score, averaged by evidence. isotonic: isotonic regression. enir: an ensemble of "
-        "near-isotonic regressions. near_isotonic: one of them. bbq: an average of equal-frequency binnings. sbb, "
-        "abb: the best of all binnings, and their average. histogram: equal-frequency bins. platt: a sigmoid fitted "
-        "to the scores. beta: beta calibration, of scores in [0, 1]. dg, dgg: isotonic regression on a log that "
-        "`logcal generate` made, on its rows and on groups of them. docs/methods.md helps to choose.",
-    )
-    params: dict[str, Any] = Field(
-        {},
-        description="The method's parameters, such as {bins: 20} for histogram or {group_size: 100} for dgg.",
-    )
-    monotone: Literal["require", "allow", "repair"] = Field(
-        "allow",
-        description="What to do when the fitted map decreases somewhere, as enir, near_isotonic, bbq, sbb, abb and "
-        "histogram may. allow: publish it. repair: publish its isotonic projection. require: publish nothing.",
-    )
-    interval: Literal["none", "auto", "posterior", "band", "venn_abers"] = Field(
-        "none",
-        description="An interval for each row of the table, in prob_lower and prob_upper. posterior: where the true "
-        "probability likely is, 95 % at each score by itself, of auto and smooth. band: the true probability "
-        "lies within it, at all scores at once with 95 % confidence, if it never decreases with the score. "
-        "venn_abers: the multiprobabilities of Venn-Abers prediction, of isotonic alone; no confidence "
-        "interval. auto: posterior, or band where there is none. With segments those of each map are of the "
-        "rows that it is fitted to (segments.shrinkage: none).",
-    )
+    method: Text = "auto"
+    """auto: a smooth curve, or isotonic regression that leans on it, place by place along the score as halves of
+    the rows decide; with params: {candidates: [platt, isotonic, enir, bbq, abb]} the simplest of these that is not
+    clearly worse by cross-validation. smooth: the curve, whose prior is the score, averaged by evidence. isotonic:
+    isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one of them. bbq: an average
+    of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. histogram: equal-frequency
+    bins. platt: a sigmoid fitted to the scores. beta: beta calibration, of scores in [0, 1]. dg, dgg: isotonic
+    regression on a log that `logcal generate` made, on its rows and on groups of them. docs/methods.md helps to
+    choose.
+    """
+    params: dict[str, Any] = Field({})
+    """The method's parameters, such as {bins: 20} for histogram or {group_size: 100} for dgg."""
+    monotone: Literal["require", "allow", "repair"] = "allow"
+    """Treatment of a fitted map that decreases somewhere, as enir, near_isotonic, bbq, sbb, abb and histogram may.
+    allow: publish it. repair: publish its isotonic projection. require: publish nothing.
+    """
+    interval: Literal["none", "auto", "posterior", "band", "venn_abers"] = "none"
+    """An interval for each row of the table, in prob_lower and prob_upper. posterior: where the true probability
+    likely is, 95 % at each score by itself, of auto and smooth. band: the true probability lies within it, at all
+    scores at once with 95 % confidence, if it never decreases with the score. venn_abers: the multiprobabilities of
+    Venn-Abers prediction, of isotonic alone; no confidence interval. auto: posterior, or band where there is none.
+    With segments those of each map are of the rows that it is fitted to (segments.shrinkage: none).
+    """
 
 
 class SegmentsConfig(Section):
     """Segments with a map of their own, and the treatment of the others."""
 
-    shrinkage: Literal["auto", "none"] = Field(
-        "auto",
-        description="auto: segments borrow strength where the method is auto or isotonic (not strict): every segment "
-        "moves the map of the segment of one column less by two numbers, as far as its rows tell, and those with "
-        "enough rows have a map of their own that leans on it (docs/segments.md). none, and other methods: a segment "
-        "has its own map or that of the segment of one column less, as it is.",
-    )
-    min_rows: int = Field(
-        1000,
-        ge=1,
-        description="Rows that a segment must have to be calibrated on its own, where segments do not borrow strength.",
-    )
-    min_positives: int | None = Field(
-        None,
-        ge=1,
-        description="Rows with label 1 that it must have; and as many with label 0, where segments borrow strength. "
-        "null: 100 where they do, otherwise 10. With less, and without borrowing, it uses the map of the segment of "
-        "one column less, then that of all rows, then the score as it is.",
-    )
+    shrinkage: Literal["auto", "none"] = "auto"
+    """auto: segments borrow strength where the method is auto or isotonic (not strict): every segment moves the map
+    of the segment of one column less by two numbers, as far as its rows tell, and those with enough rows have a map
+    of their own that leans on it (docs/segments.md). none, and other methods: a segment has its own map or that of
+    the segment of one column less, as it is.
+    """
+    min_rows: int = Field(1000, ge=1)
+    """Rows that a segment must have to be calibrated on its own, where segments do not borrow strength."""
+    min_positives: int | None = Field(None, ge=1)
+    """Rows with label 1 that it must have; and as many with label 0, where segments borrow strength. null: 100
+    where they do, otherwise 10. With less, and without borrowing, it uses the map of the segment of one column
+    less, then that of all rows, then the score as it is.
+    """
 
     def positives(self, leaning: bool) -> int:
         """Rows with label 1 that a segment must have. leaning : whether segments borrow strength."""
@@ -438,13 +389,13 @@ def _check_grid(text: str) -> str:
 class ScoreTableConfig(Section):
     """The sorted log, one row a distinct score."""
 
-    keep: bool = Field(False, description="Whether to keep it with the published version, as Parquet.")
-    grid: Annotated[Text, BeforeValidator(_as_grid), AfterValidator(_check_grid)] = Field(
-        "none",
-        description="What scores are rounded to when they are read. none: they stay as they are. float32: the nearest "
-        "32-bit float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest move is "
-        "reported. With a power of ten and without weights a day table is counts, of bounded size.",
-    )
+    keep: bool = False
+    """true: keep it with the published version, as Parquet."""
+    grid: Annotated[Text, BeforeValidator(_as_grid), AfterValidator(_check_grid)] = "none"
+    """Rounding of scores when they are read. none: they stay as they are. float32: the nearest 32-bit
+    float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest move is reported. With
+    a power of ten and without weights a day table is counts, of bounded size.
+    """
 
 
 def _share_as_text(value: Any) -> Any:
@@ -474,51 +425,37 @@ def _check_holdout(text: str) -> str:
 class GateConfig(Section):
     """Requirements for a new table before it goes live; a table that fails stays a candidate, exit 4."""
 
-    min_rows: int = Field(
-        1000,
-        ge=0,
-        description="Rows that the table must have been fitted to, at least; with weights, as many as "
-        "they count for (log.weights).",
+    min_rows: int = Field(1000, ge=0)
+    """Rows that the table must have been fitted to, at least; with weights, as many as they count for
+    (log.weights).
+    """
+    min_positives: int = Field(10, ge=0)
+    """Rows with label 1 that it must have been fitted to, at least, and as many with label 0; with weights as
+    gate.min_rows.
+    """
+    max_rows_drop: float = Field(0.5, ge=0, le=1)
+    """The largest share by which it may have fewer rows, and less weight, than the current version. 1: any."""
+    ranking: bool = True
+    """true: scores must rank; refused if the AUC is below 0.5 beyond chance (2.33 standard errors), as with
+    inverted labels, or if all scores get one probability.
+    """
+    max_change: float | None = Field(None, gt=0)
+    """The largest mean change of the probability against the current version's, over the log's rows and relative to
+    the mean probability. null: any, with a warning from 0.5 on.
+    """
+    holdout: Annotated[str, BeforeValidator(_share_as_text), AfterValidator(_check_holdout)] | None = (
+        AUTO_HOLDOUT
     )
-    min_positives: int = Field(
-        10,
-        ge=0,
-        description="Rows with label 1 that it must have been fitted to, at least, and as many with label 0; with "
-        "weights as gate.min_rows.",
-    )
-    max_rows_drop: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="The largest share by which it may have fewer rows, and less weight, than the current version. 1: "
-        "any.",
-    )
-    ranking: bool = Field(
-        True,
-        description="Whether scores must rank: refused if the AUC is below 0.5 beyond chance (2.33 standard errors), "
-        "as with inverted labels, or if all scores get one probability.",
-    )
-    max_change: float | None = Field(
-        None,
-        gt=0,
-        description="The largest mean change of the probability against the current version's, over the log's rows and "
-        "relative to the mean probability. null: any, with a warning from 0.5 on.",
-    )
-    holdout: Annotated[str, BeforeValidator(_share_as_text), AfterValidator(_check_holdout)] | None = Field(
-        AUTO_HOLDOUT,
-        description="Rows to judge the table on, which it is not fitted to: a share of them such as 0.2 or 20%, chosen "
-        "by their content, or with window.column the last days, such as 1d. auto: where there is a current version to "
-        "compare with, the last day, or without a window a tenth of the rows. none: no rows.",
-    )
-    refit: bool = Field(
-        True,
-        description="With gate.holdout: whether what passes is fitted to all rows before it is published.",
-    )
-    on_fail: Literal["refuse", "warn"] = Field(
-        "refuse",
-        description="refuse: what fails is kept as a candidate, the current version stays, and the exit code is 4. "
-        "warn: it is published with a warning.",
-    )
+    """Rows to judge the table on, which it is not fitted to: a share of them such as 0.2 or 20%, chosen by their
+    content, or with window.column the last days, such as 1d. auto: where there is a current version to compare
+    with, the last day, or without a window a tenth of the rows. none: no rows.
+    """
+    refit: bool = True
+    """With gate.holdout: whether what passes is fitted to all rows before it is published."""
+    on_fail: Literal["refuse", "warn"] = "refuse"
+    """refuse: what fails is kept as a candidate, the current version stays, and the exit code is 4. warn: it is
+    published with a warning.
+    """
 
     @property
     def share(self) -> float | None:
@@ -552,39 +489,33 @@ class GateConfig(Section):
 class RetentionConfig(Section):
     """Retention of earlier versions."""
 
-    versions: int | None = Field(
-        None,
-        ge=1,
-        description="How many of the newest versions stay when a new one is published; the current one, and the one "
-        "that a rollback would go back to, stay in any case. null: all.",
-    )
+    versions: int | None = Field(None, ge=1)
+    """Number of the newest versions that stay when a new one is published; the current one, and the one that a
+    rollback would go back to, stay in any case. null: all.
+    """
 
 
 class EvaluateSection(Section):
     """Rules of the evaluation."""
 
-    bins: int = Field(10, ge=1, le=1000, description="Number of bins of ECE, MCE and the reliability table.")
-    last: OwnDays = Field(
-        None,
-        description="With window.column: the number of last days to measure, such as 1d. null: window.last.",
-    )
-    against: Text | None = Field(
-        None,
-        description="What to compare the table with, on the same rows: another version's name, previous (the version "
-        "before it), or raw (the scores themselves). The difference of the losses is given with its standard error.",
-    )
-    require: dict[str, float] = Field(
-        {},
-        description="Limits of measures, such as {ece_frequency: 0.01, calibration_in_the_large: 0.02, auc: 0.7}: the "
-        "largest absolute value; of auc and accuracy the smallest. Where one is not kept the report is written and the "
-        "exit code is 4. Beside the measures: calibration_in_the_large (mean prediction less the share of label 1), "
-        "log_ratio (the logarithm of observed over expected), ratio_z and spiegelhalter_z (standard normal by chance).",
-    )
-    allow_in_sample: bool = Field(
-        True,
-        description="Whether the log may hold rows that the table was fitted to, which make it look better than it is. "
-        "false: that is exit code 4. Where it does, the report says so in any case.",
-    )
+    bins: int = Field(10, ge=1, le=1000)
+    """Number of bins of ECE, MCE and the reliability table."""
+    last: OwnDays = None
+    """With window.column: the number of last days to measure, such as 1d. null: window.last."""
+    against: Text | None = None
+    """Other side of a comparison, on the same rows: another version's name, previous (the version before it),
+    or raw (the scores themselves). The difference of the losses is given with its standard error.
+    """
+    require: dict[str, float] = Field({})
+    """Limits of measures, such as {ece_frequency: 0.01, calibration_in_the_large: 0.02, auc: 0.7}: the largest
+    absolute value; of auc and accuracy the smallest. Where one is not kept the report is written and the exit code
+    is 4. Beside the measures: calibration_in_the_large (mean prediction less the share of label 1), log_ratio (the
+    logarithm of observed over expected), ratio_z and spiegelhalter_z (standard normal by chance).
+    """
+    allow_in_sample: bool = True
+    """true: the log may hold rows that the table was fitted to, which make it look better than it is. false: that
+    is exit code 4. Where it does, the report says so in any case.
+    """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Only what is measured can be required."""
@@ -603,103 +534,86 @@ REQUIRABLE = (
 class ScoredConfig(Section):
     """Target of the scored log."""
 
-    path: Text = Field(
-        description="Folder to write the scored log to, in the layout of the log; outside the log. With a window "
-        "{day} in it is the window's last day."
-    )
-    mode: Literal["new", "replace"] = Field(
-        "new",
-        description="What to do where output.path holds an earlier result. new: refuse. replace: put the new output, "
-        "whole, in its place.",
-    )
-    column: Text = Field("probability", description="Name of the column with the calibrated probability.")
-    version_column: Text = Field(
-        "table_version", description="Name of the column with the version of the table that was used."
-    )
-    interval: bool = Field(
-        False,
-        description="Whether to add the columns prob_lower and prob_upper too, from a table with intervals "
-        "(calibrator.interval of fit).",
-    )
-    decision_column: Text = Field(
-        "decision",
-        description="With a classifier: name of the column with the decision, true where the probability reaches the "
-        "threshold that maximises the classification rate on the rows the classifier was trained on.",
-    )
+    path: Text
+    """Folder to write the scored log to, in the layout of the log; outside the log. With a window {day} in it is
+    the window's last day.
+    """
+    mode: Literal["new", "replace"] = "new"
+    """Treatment of output.path where it holds an earlier result. new: refuse. replace: put the new output, whole,
+    in its place.
+    """
+    column: Text = "probability"
+    """Name of the column with the calibrated probability."""
+    version_column: Text = "table_version"
+    """Name of the column with the version of the table that was used."""
+    interval: bool = False
+    """true: add the columns prob_lower and prob_upper too, from a table with intervals (calibrator.interval of
+    fit).
+    """
+    decision_column: Text = "decision"
+    """With a classifier: name of the column with the decision, true where the probability reaches the threshold
+    that maximises the classification rate on the rows the classifier was trained on.
+    """
 
 
 class ClassifierConfig(Section):
     """A classifier that `logcal generate` trained."""
 
-    path: Text | None = Field(
-        None,
-        description="Its folder, or that of the generated log. The log then has features: their score is added as "
-        "log.score, with the probability and the decision. null: the log has scores.",
-    )
-    packages: Packages = Field(
-        ("sklearn",),
-        description="Packages whose types may be loaded with it: sklearn, xgboost, lightgbm, catboost.",
-    )
-    allow_other: bool = Field(
-        False,
-        description="Whether to score with a table that was fitted on another classifier's generated log.",
-    )
+    path: Text | None = None
+    """Its folder, or that of the generated log. The log then has features: their score is added as log.score, with
+    the probability and the decision. null: the log has scores.
+    """
+    packages: Packages = ("sklearn",)
+    """Packages whose types may be loaded with it: sklearn, xgboost, lightgbm, catboost."""
+    allow_other: bool = False
+    """true: score with a table that was fitted on another classifier's generated log."""
 
 
 class RangeSection(Section):
     """Scores that a table is not for."""
 
-    max_outside_range: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="The largest share of rows, in [0, 1], whose score may lie below or above all scores that the "
-        "table was fitted to. Above it nothing is written (exit code 4; follow refuses the file by name): such scores "
-        "are often of another model, or in percent. From 0.01 on there is a warning.",
-    )
+    max_outside_range: float = Field(0.5, ge=0, le=1)
+    """The largest share of rows, in [0, 1], whose score may lie below or above all scores that the table was fitted
+    to. Above it nothing is written (exit code 4; follow refuses the file by name): such scores are often of another
+    model, or in percent. From 0.01 on there is a warning.
+    """
 
 
 class ScoreSection(RangeSection):
     """Rows to score."""
 
-    last: OwnDays = Field(
-        None,
-        description="With window.column: the number of last days to score, such as 1d. null: window.last.",
-    )
-    max_unseen: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it "
-        "does not know. Above it nothing is written (exit code 4). From 0.01 on there is a warning.",
-    )
+    last: OwnDays = None
+    """With window.column: the number of last days to score, such as 1d. null: window.last."""
+    max_unseen: float = Field(1.0, ge=0, le=1)
+    """With a table of segments: the largest share of rows, in [0, 1], that may be of segments that it does not
+    know. Above it nothing is written (exit code 4). From 0.01 on there is a warning.
+    """
 
 
 class ReportConfig(Section):
     """Target of the report."""
 
-    path: Text = Field(
-        description="Folder to write report.html, run.json and the reliability table to. With a window {day} in it is "
-        "the window's last day; {job} is the command's name."
-    )
-    mode: Literal["new", "replace"] = Field(
-        "new",
-        description="What to do where report.path holds another report. new: refuse. replace: put the new one, "
-        "whole, in its place.",
-    )
+    path: Text
+    """Folder to write report.html, run.json and the reliability table to. With a window {day} in it is the window's
+    last day; {job} is the command's name.
+    """
+    mode: Literal["new", "replace"] = "new"
+    """Treatment of report.path where it holds another report. new: refuse. replace: put the new one, whole, in its
+    place.
+    """
 
 
 class PageConfig(Section):
     """Target of a page that is not of one day."""
 
-    path: Text | None = Field(
-        None,
-        description="Folder to write report.html and run.json to. {job} in it is the command's name, and so is {day}, "
-        "so that one configuration serves all commands. null: no page.",
-    )
+    path: Text | None = None
+    """Folder to write report.html and run.json to. {job} in it is the command's name, and so is {day}, so that one
+    configuration serves all commands. null: no page.
+    """
 
 
 class DemoOutputConfig(Section):
     """Target of the demo."""
 
-    path: Text = Field("demo-output", description="Folder to write the log, the tables and the report to.")
+    path: Text = "demo-output"
+    """Folder to write the log, the tables and the report to."""
