@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from _measure import print_machine
 
 import logcal
-from jobs import days
+from jobs import tables
 from logcal.errors import LogcalError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -170,7 +170,9 @@ def people(rows: int, seed: int) -> None:
         for number in range(BAD, BAD + 5):
             code = operation.fit(number, "another model")
             if number == BAD:
-                days.change(str(operation.store), "t", date(BAD), "include", "the new model, as announced")
+                tables.decide_on(
+                    str(operation.store), "t", date(BAD), "include", "the new model, as announced"
+                )
                 code = operation.run()
             live = len(operation.used() & set(new))
             print(f"announced model, day {number} exit {code}, live with {live} of its days")

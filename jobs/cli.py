@@ -7,14 +7,17 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from jobs import commands, interrupts
+from jobs import interrupts
 from jobs.cluster.worker_process import PRELOADED
 from jobs.logging_setup import log_to_stderr
 from jobs.registry import JOBS, Job
+
+if TYPE_CHECKING:
+    from jobs.outcome import Outcome
 
 _processes = sys.modules.get("multiprocessing")
 if _processes is not None and _processes.parent_process() is not None:
@@ -43,7 +46,7 @@ Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 input rejected,
 _CONFIG = click.option(
     "--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones go over earlier ones."
 )
-_SET = "Set one key; goes over all files."
+_SET: Any = {"multiple": True, "metavar": "KEY.PATH=VALUE", "help": "Set one key; goes over all files."}
 _DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Check all, read only footers, say what would happen."
 )
@@ -117,6 +120,22 @@ def main() -> None:
     log_to_stderr()
 
 
+def _complete_setting(name: str) -> Callable[..., Any]:
+    """Complete --set of a job: its keys, and the values of keys that have few."""
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+        from jobs.config.loading import key_choices
+        from jobs.registry import JOBS
+
+        key, equals, value = begun.partition("=")
+        choices = key_choices(JOBS[name].config_class())
+        if equals:
+            return [f"{key}={choice}" for choice in choices.get(key, ()) if choice.startswith(value)]
+        return [f"{known}=" for known in choices if known.startswith(key)]
+
+    return complete
+
+
 def _add_job(job: Job) -> None:
     def command(
         files: tuple[str, ...],
@@ -135,14 +154,7 @@ def _add_job(job: Job) -> None:
         ]
         _leave(run_job(job, files, [*settings, *short], dry_run=dry_run, as_json=as_json, graph=graph))
 
-    setting = click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY.PATH=VALUE",
-        help=_SET,
-        shell_complete=commands.complete_setting(job.name),
-    )
+    setting = click.option("--set", "settings", **_SET, shell_complete=_complete_setting(job.name))
     for option in (_JSON, _GRAPH, _DRY_RUN, setting, _CONFIG):
         command = option(command)
     for shortcut in job.shortcuts:
@@ -180,201 +192,271 @@ for _job in JOBS.values():
     _add_job(_job)
 
 
-@main.group()
-def tables() -> None:
+def _command(group: click.Group, short: str, *options: Any, changes: bool = False) -> Callable[[Any], None]:
+    """Make a command of a function whose outcome is shown. changes : whether it changes a table, which is recorded."""
+
+    def add(function: Callable[..., Outcome]) -> None:
+        name = function.__name__.strip("_").partition("_")[0]
+        path = "logcal" if group is main else f"logcal {group.name}"
+
+        def command(as_json: bool, **given: Any) -> None:
+            from jobs.records import Attempt
+            from jobs.run import guarded, show
+
+            attempt = None
+            if changes:
+                attempt = Attempt.of_table(f"{group.name}-{name}", given["store"], given["table"])
+
+            def run() -> None:
+                outcome = function(**given)
+                if attempt is not None:
+                    attempt.outcome = outcome
+                show(outcome.summary, outcome.lines, as_json)
+
+            code = guarded(f"{path} {name}", run, as_json, attempt)
+            if attempt is not None:
+                attempt.end(code)
+            _leave(code)
+
+        made: Any = command
+        for option in (_JSON, *reversed(options)):
+            made = option(made)
+        group.command(name, short_help=short, help=function.__doc__)(made)
+
+    return add
+
+
+@main.group("tables")
+def _tables() -> None:
     """Look after published tables and their versions."""
+
+
+@main.group("days")
+def _days() -> None:
+    """Decide which days of a table's log are fitted to."""
+
+
+def _actions() -> Any:
+    from jobs import tables
+
+    return tables
 
 
 _STORE = click.option("--store", required=True, metavar="PATH", help="Folder of the published tables.")
 _TABLE = click.option("--table", required=True, metavar="NAME", help="Name of the table.")
-
-
-def _table_command(
-    name: str,
-    action: Callable[..., Any],
-    as_json: bool,
-    changed: tuple[str, str] | None = None,
-    group: str = "tables",
-) -> None:
-    """Changed : store and table of a command that changes something, which leaves a record."""
-    from jobs.records import Attempt
-    from jobs.run import guarded, show
-
-    attempt = None if changed is None else Attempt.of_table(f"{group}-{name}", *changed)
-
-    def run() -> None:
-        from jobs import tables as actions
-
-        outcome = action(actions)
-        if attempt is not None:
-            attempt.outcome = outcome
-        show(outcome.summary, outcome.lines, as_json)
-
-    code = guarded(f"logcal {group} {name}", run, as_json, attempt)
-    if attempt is not None:
-        attempt.end(code)
-    _leave(code)
-
-
-@tables.command("list", short_help="List all tables, or all versions of one.")
-@_STORE
-@click.option("--table", metavar="NAME", help="Name of the table; without it all are listed.")
-@_JSON
-def list_versions(store: str, table: str | None, as_json: bool) -> None:
-    """List all versions of a table, oldest first; a star marks the current one."""
-    _table_command("list", lambda actions: actions.list_versions(store, table), as_json)
-
-
-@tables.command(short_help="Show VERSION, or the current one.")
-@_STORE
-@_TABLE
-@_JSON
-@click.argument("version", required=False)
-def show(store: str, table: str, version: str | None, as_json: bool) -> None:
-    """Show VERSION, or the current one: what it was fitted to, and how."""
-    _table_command("show", lambda actions: actions.show(store, table, version), as_json)
-
-
-@tables.command(short_help="Print the SQL that applies VERSION, or the current one.")
-@_STORE
-@_TABLE
-@click.option("--dialect", required=True, metavar="NAME", help="duckdb, spark, postgres, ...")
-@click.option("--inline", is_flag=True, help="Write the table into the query.")
-@click.option("--log", default="log", metavar="NAME", show_default=True, help="The log's table.")
-@click.option("--score", default="score", metavar="NAME", show_default=True, help="Its score column.")
-@_JSON
-@click.argument("version", required=False)
-def sql(
-    store: str,
-    table: str,
-    version: str | None,
-    dialect: str,
-    inline: bool,
-    log: str,
-    score: str,
-    as_json: bool,
-) -> None:
-    """Print the query that adds the probability to a log's rows, with VERSION or the current one."""
-    _table_command(
-        "sql", lambda actions: actions.sql(store, table, version, dialect, inline, log, score), as_json
-    )
-
-
-@tables.command(short_help="Tell what was done with the table.")
-@_STORE
-@_TABLE
-@_JSON
-def history(store: str, table: str, as_json: bool) -> None:
-    """Tell what was done with the table: every attempt of a job, with exit code, rows and measures."""
-    _table_command("history", lambda actions: actions.history(store, table), as_json)
-
-
-@tables.command(short_help="Make VERSION current again, or the one before.")
-@_STORE
-@_TABLE
-@_JSON
-@click.argument("version", required=False)
-def rollback(store: str, table: str, version: str | None, as_json: bool) -> None:
-    """Make VERSION current again; without it, the one before the current."""
-    _table_command(
-        "rollback", lambda actions: actions.rollback(store, table, version), as_json, (store, table)
-    )
-
-
-@tables.command(short_help="Make VERSION current, such as a candidate.")
-@_STORE
-@_TABLE
-@_JSON
-@click.argument("version")
-def promote(store: str, table: str, version: str, as_json: bool) -> None:
-    """Make VERSION current, such as one that was kept as a candidate."""
-    _table_command("promote", lambda actions: actions.promote(store, table, version), as_json, (store, table))
-
-
-@tables.command(short_help="Say what lies between versions OLD and NEW.")
-@_STORE
-@_TABLE
-@_JSON
-@click.option("--report", "--output", metavar="FILE", help="Write a page with both maps there (HTML).")
-@click.argument("old")
-@click.argument("new")
-def diff(store: str, table: str, old: str, new: str, report: str | None, as_json: bool) -> None:
-    """Say what lies between versions OLD and NEW: facts, probabilities, segments."""
-    _table_command("diff", lambda actions: actions.diff(store, table, old, new, report), as_json)
-
-
-@tables.command(short_help="Remove old versions.")
-@_STORE
-@_TABLE
-@_JSON
-@click.option(
-    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest stay."
-)
-def prune(store: str, table: str, keep: int, as_json: bool) -> None:
-    """Remove all versions but the newest N, the current one and its predecessor."""
-    _table_command("prune", lambda actions: actions.prune(store, table, keep), as_json, (store, table))
-
-
-@main.group()
-def days() -> None:
-    """Decide which days of a table's log are fitted to."""
-
-
-_DAY = click.argument("day")
+_ANY_TABLE = click.option("--table", metavar="NAME", help="Name of the table; without it all are listed.")
+_VERSION = click.argument("name", metavar="[VERSION]", required=False)
+_OF_TABLE = (_STORE, _TABLE)
 _REASON = click.option("--reason", required=True, metavar="TEXT", help="Why, for whoever asks later.")
+_DAY = (*_OF_TABLE, click.argument("day"))
 
 
-def _change_day(
-    store: str, table: str, day: str, decision: str | None, reason: str, as_json: bool, name: str
-) -> None:
-    from jobs import days as actions
-
-    _table_command(
-        name, lambda _: actions.change(store, table, day, decision, reason), as_json, (store, table), "days"
-    )
+@_command(_tables, "List all tables, or all versions of one.", _STORE, _ANY_TABLE)
+def list_versions(**given: Any) -> Outcome:
+    """List all versions of a table, oldest first; a star marks the current one."""
+    return _actions().list_versions(**given)
 
 
-@days.command("list", short_help="List days that are decided on or set aside.")
-@_STORE
-@_TABLE
-@_JSON
-def list_days(store: str, table: str, as_json: bool) -> None:
+@_command(_tables, "Show VERSION, or the current one.", *_OF_TABLE, _VERSION)
+def show(**given: Any) -> Outcome:
+    """Show VERSION, or the current one: what it was fitted to, and how."""
+    return _actions().show(**given)
+
+
+@_command(
+    _tables,
+    "Print the SQL that applies VERSION, or the current one.",
+    *_OF_TABLE,
+    click.option("--dialect", required=True, metavar="NAME", help="duckdb, spark, postgres, ..."),
+    click.option("--inline", is_flag=True, help="Write the table into the query."),
+    click.option("--log", default="log", metavar="NAME", show_default=True, help="The log's table."),
+    click.option("--score", default="score", metavar="NAME", show_default=True, help="Its score column."),
+    _VERSION,
+)
+def sql(**given: Any) -> Outcome:
+    """Print the query that adds the probability to a log's rows, with VERSION or the current one."""
+    return _actions().sql(**given)
+
+
+@_command(_tables, "Tell what was done with the table.", *_OF_TABLE)
+def history(**given: Any) -> Outcome:
+    """Tell what was done with the table: every attempt of a job, with exit code, rows and measures."""
+    return _actions().history(**given)
+
+
+@_command(_tables, "Make VERSION current again, or the one before.", *_OF_TABLE, _VERSION, changes=True)
+def rollback(**given: Any) -> Outcome:
+    """Make VERSION current again; without it, the one before the current."""
+    return _actions().rollback(**given)
+
+
+@_command(
+    _tables,
+    "Make VERSION current, such as a candidate.",
+    *_OF_TABLE,
+    click.argument("name", metavar="VERSION"),
+    changes=True,
+)
+def promote(**given: Any) -> Outcome:
+    """Make VERSION current, such as one that was kept as a candidate."""
+    return _actions().promote(**given)
+
+
+@_command(
+    _tables,
+    "Say what lies between versions OLD and NEW.",
+    *_OF_TABLE,
+    click.option(
+        "--report", "--output", "output", metavar="FILE", help="Write a page with both maps there (HTML)."
+    ),
+    click.argument("old"),
+    click.argument("new"),
+)
+def diff(**given: Any) -> Outcome:
+    """Say what lies between versions OLD and NEW: facts, probabilities, segments."""
+    return _actions().diff(**given)
+
+
+_KEEP: Any = {
+    "type": click.IntRange(min=1),
+    "required": True,
+    "metavar": "N",
+    "help": "How many of the newest stay.",
+}
+
+
+@_command(_tables, "Remove old versions.", *_OF_TABLE, click.option("--keep", **_KEEP), changes=True)
+def prune(**given: Any) -> Outcome:
+    """Remove all versions but the newest N, the current one and its predecessor."""
+    return _actions().prune(**given)
+
+
+@_command(_days, "List days that are decided on or set aside.", *_OF_TABLE)
+def list_days(**given: Any) -> Outcome:
     """List the days that a person decided on, and those that the newest fit set aside, with reasons."""
-    from jobs import days as actions
-
-    _table_command("list", lambda _: actions.list_days(store, table), as_json, None, "days")
+    return _actions().list_days(**given)
 
 
-@days.command(short_help="Leave DAY out of fits.")
-@_STORE
-@_TABLE
-@_REASON
-@_JSON
-@_DAY
-def exclude(store: str, table: str, reason: str, as_json: bool, day: str) -> None:
+@_command(_days, "Leave DAY out of fits.", *_DAY, _REASON, changes=True)
+def exclude(**given: Any) -> Outcome:
     """Leave DAY, such as 2026-01-31, out of fits, until its files change."""
-    _change_day(store, table, day, "exclude", reason, as_json, "exclude")
+    return _actions().decide_on(**given, decision="exclude")
 
 
-@days.command(short_help="Let DAY into fits, however strange it looks.")
-@_STORE
-@_TABLE
-@_REASON
-@_JSON
-@_DAY
-def include(store: str, table: str, reason: str, as_json: bool, day: str) -> None:
+@_command(_days, "Let DAY into fits, however strange it looks.", *_DAY, _REASON, changes=True)
+def include(**given: Any) -> Outcome:
     """Let DAY, such as 2026-01-31, into fits, however strange it looks, until its files change."""
-    _change_day(store, table, day, "include", reason, as_json, "include")
+    return _actions().decide_on(**given, decision="include")
 
 
-@days.command(short_help="Take a decision on DAY back.")
-@_STORE
-@_TABLE
-@_JSON
-@_DAY
-def judge(store: str, table: str, as_json: bool, day: str) -> None:
+@_command(_days, "Take a decision on DAY back.", *_DAY, changes=True)
+def judge(**given: Any) -> Outcome:
     """Take the decision on DAY back: the next fit judges it."""
-    _change_day(store, table, day, None, "", as_json, "judge")
+    return _actions().decide_on(**given)
 
 
-commands.add_to(main)
+# The commands of the first minutes.
+
+
+def _names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    from jobs.config.rendering import conf_files
+
+    return [name for name in (file.removesuffix(".yaml") for file in conf_files()) if name.startswith(begun)]
+
+
+@_command(
+    main,
+    "Print a job's configuration: every key, commented.",
+    click.argument("name", required=False, shell_complete=_names),
+)
+def config(name: str | None) -> Outcome:
+    """Print the configuration NAME: every key with its meaning and default.
+
+    \b
+      logcal config fit > fit.yaml
+      logcal config cluster/slurm > slurm.yaml
+
+    Without NAME: the names there are.
+    """  # noqa: D301
+    from jobs.config.rendering import show_configuration
+
+    return show_configuration(name)
+
+
+@_command(
+    main,
+    "Write a configuration for a log, after a look at it.",
+    click.argument("log"),
+    click.argument("folder", default="."),
+    click.option("--daily", is_flag=True, help="For a log of days: day.yaml, and day.sh to run once a day."),
+    click.option("--set", "settings", **_SET),
+)
+def init(**given: Any) -> Outcome:
+    """Write one configuration for LOG, ready to run, to FOLDER (default: here).
+
+    \b
+      logcal init demo-output/log/calibration income
+      logcal init --daily /data/log ads
+
+    Looks at the log's footers alone: which columns can be the score, the label, a
+    weight, a date, a segment. One file serves all jobs; nothing is overwritten.
+    """  # noqa: D301
+    from jobs import init
+
+    return init.init(**given)
+
+
+@_command(main, "Say whether logcal can work here.", _CONFIG, click.option("--set", "settings", **_SET))
+def doctor(**given: Any) -> Outcome:
+    """Look at versions, compiled code, memory, scratch space, cluster, store, log.
+
+    \b
+      logcal doctor
+      logcal doctor --config fit.yaml --config slurm.yaml
+
+    Takes any job's configuration; all that is in the way is said at once.
+    """  # noqa: D301
+    from jobs.doctor import examine
+
+    return examine(**given)
+
+
+@_command(main, "Compile all that jobs can meet, ahead of them.")
+def warm() -> Outcome:
+    """Compile all that jobs can meet, and keep it.
+
+    \b
+      logcal warm
+      LOGCAL_CACHE=/opt/logcal logcal warm
+
+    Once after an installation, or while an image is built: the first jobs take
+    some seconds otherwise. This takes a minute or two, in a process for each
+    processor, and seconds when done.
+    """  # noqa: D301
+    from jobs import warm
+
+    return warm.warm()
+
+
+@main.command("completion", short_help="Print a script that completes commands and keys.")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def _completion(shell: str) -> None:
+    """Print what makes SHELL complete commands, options and the keys of --set.
+
+    \b
+      eval "$(logcal completion bash)"                         in ~/.bashrc
+      eval "$(logcal completion zsh)"                          in ~/.zshrc
+      logcal completion fish > ~/.config/fish/completions/logcal.fish
+    """  # noqa: D301
+    from click.shell_completion import get_completion_class
+
+    context = click.get_current_context().find_root()
+    found = get_completion_class(shell)
+    assert found is not None
+    script = found(context.command, {}, "logcal", "_LOGCAL_COMPLETE").source()
+    if shell == "bash":
+        # A key is followed by its value, not by a space.
+        script = script.replace(
+            "    return 0\n", "    [[ ${COMPREPLY-} == *= ]] && compopt -o nospace\n    return 0\n", 1
+        )
+    click.echo(script)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulated_days import KINDS, simulated_day
 
 import logcal
-from jobs.days import change, list_days
+from jobs.tables import decide_on, list_days
 from logcal.errors import ConfigError, InputRejectedError
 from pipeline.files.folders import Folder
 from pipeline.sort.day_profiles import Profile, cell_of, middle_of
@@ -116,7 +116,7 @@ def test_days_that_a_fit_set_aside_for_good_stay_aside_until_nothing_else_is_lef
     assert [finding.day for finding in before] == [5, 6, 7]
     assert suspect_days(days, remembered=before) == []
     # A person lets one in, and those like it come in with it.
-    change(str(store), "ads", "2026-01-07", "include", "the new model")
+    decide_on(str(store), "ads", "2026-01-07", "include", "the new model")
     assert fit() == []
 
 
@@ -153,8 +153,8 @@ def test_decisions_are_kept_and_hold_until_the_day_changes(tmp_path):
     table = tmp_path / "store" / "ads"
     (table / "days" / "2026-01-31-0123456789abcdef-01234567").mkdir(parents=True)
     store = str(tmp_path / "store")
-    change(store, "ads", "2026-01-31", "exclude", "labels came late")
-    change(store, "ads", "20260201", "include", "the new model")
+    decide_on(store, "ads", "2026-01-31", "exclude", "labels came late")
+    decide_on(store, "ads", "20260201", "include", "the new model")
     decisions = read_decisions(Folder.at(table))
     assert {d: (own.decision, own.reason) for d, own in decisions.items()} == {
         "2026-01-31": ("exclude", "labels came late"),
@@ -165,7 +165,7 @@ def test_decisions_are_kept_and_hold_until_the_day_changes(tmp_path):
     changed = {"2026-01-31": ["2026-01-31-fedcba9876543210"]}
     assert not any(decisions[day].holds(tables) for day, tables in changed.items())
     assert "labels came late" in "\n".join(list_days(store, "ads").lines)
-    change(store, "ads", "2026-01-31", None, "")
+    decide_on(store, "ads", "2026-01-31", None, "")
     assert set(read_decisions(Folder.at(table))) == {"2026-02-01"}
 
 
@@ -173,7 +173,7 @@ def test_what_is_no_day_or_no_decision_is_said(tmp_path):
     (tmp_path / "ads").mkdir()
     (tmp_path / "ads" / "CURRENT").write_text("000001-abc")
     with pytest.raises(ConfigError, match="such as 2026-01-31, found 'yesterday'"):
-        change(str(tmp_path), "ads", "yesterday", "exclude", "x")
+        decide_on(str(tmp_path), "ads", "yesterday", "exclude", "x")
     for content in ("[1]", "{", json.dumps({"2026-01-31": {"decision": "exclude"}}), "[" * 100_000):
         (tmp_path / "ads" / DECISIONS).write_text(content)
         with pytest.raises(InputRejectedError, match=r"days\.json"):

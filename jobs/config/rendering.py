@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 import textwrap
@@ -18,6 +19,8 @@ import yaml
 from jobs.config.base import Section, section_of
 from jobs.config.cluster import ClusterConfig
 from jobs.config.jobs import JOB_CONFIGS, fields_of
+from jobs.outcome import Outcome
+from logcal.errors import ConfigError
 
 _WIDTH = 98
 
@@ -196,6 +199,24 @@ def _scalar(value: Any) -> str:
         return f"'{value}'"  # Text of digits, for which only some values need quotes: show that it is text.
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def show_configuration(name: str | None) -> Outcome:
+    """A file of conf/ by its name without the suffix, or all names.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name.
+    """
+    files = {key.removesuffix(".yaml"): text for key, text in conf_files().items()}
+    if name is None:
+        return Outcome({"names": list(files)}, list(files))
+    if name not in files:
+        close = difflib.get_close_matches(name, files, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(files)}"
+        raise ConfigError(f"NAME: expected a configuration that logcal has, found '{name}'; {hint}")
+    return Outcome({"name": name, "yaml": files[name]}, [files[name].removesuffix("\n")])
 
 
 def write_conf(folder: Path) -> None:
