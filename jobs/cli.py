@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -204,6 +206,10 @@ def _command(group: click.Group, short: str, *options: Any, changes: bool = Fals
             from jobs.run import guarded, show
 
             attempt = None
+            if _TABLE_FILES in options:
+                known = partial(_find_table, given, required=_TABLE in options)
+                if code := guarded(f"{path} {name}", known, as_json):
+                    _leave(code)
             if changes:
                 attempt = Attempt.of_table(f"{group.name}-{name}", given["store"], given["table"])
 
@@ -242,16 +248,26 @@ def _actions() -> Any:
     return tables
 
 
-_STORE = click.option("--store", required=True, metavar="PATH", help="Folder of the published tables.")
-_TABLE = click.option("--table", required=True, metavar="NAME", help="Name of the table.")
+def _find_table(given: dict[str, Any], required: bool) -> None:
+    """Put the store and the table that a configuration names among a command's arguments."""
+    files, store, table = given.pop("files"), given["store"], given["table"]
+    if files or store is None or (required and table is None):
+        given["store"], given["table"] = _actions().named(files, store, table, required=required)
+
+
+_STORE = click.option("--store", metavar="PATH", help="Folder of the published tables.")
+_TABLE = click.option("--table", metavar="NAME", help="Name of the table.")
+_TABLE_FILES = click.option(
+    "--config", "files", multiple=True, metavar="FILE", help="A job's configuration, instead of both."
+)
 _ANY_TABLE = click.option("--table", metavar="NAME", help="Name of the table; without it all are listed.")
 _VERSION = click.argument("name", metavar="[VERSION]", required=False)
-_OF_TABLE = (_STORE, _TABLE)
+_OF_TABLE = (_STORE, _TABLE, _TABLE_FILES)
 _REASON = click.option("--reason", required=True, metavar="TEXT", help="Why, for whoever asks later.")
 _DAY = (*_OF_TABLE, click.argument("day"))
 
 
-@_command(_tables, "List all tables, or all versions of one.", _STORE, _ANY_TABLE)
+@_command(_tables, "List all tables, or all versions of one.", _STORE, _ANY_TABLE, _TABLE_FILES)
 def list_versions(**given: Any) -> Outcome:
     """List all versions of a table, oldest first; a star marks the current one."""
     return _actions().list_versions(**given)
@@ -306,15 +322,16 @@ def promote(**given: Any) -> Outcome:
     _tables,
     "Say what lies between versions OLD and NEW.",
     *_OF_TABLE,
-    click.option(
-        "--report", "--output", "output", metavar="FILE", help="Write a page with both maps there (HTML)."
-    ),
+    click.option("--report", metavar="FILE", help="Write a page with both maps there (HTML)."),
+    click.option("--output", metavar="FILE", hidden=True),
     click.argument("old"),
     click.argument("new"),
 )
-def diff(**given: Any) -> Outcome:
+def diff(report: str | None, output: str | None, **given: Any) -> Outcome:
     """Say what lies between versions OLD and NEW: facts, probabilities, segments."""
-    return _actions().diff(**given)
+    if output is not None:
+        logging.getLogger("logcal").info("--output: this option is called --report now")
+    return _actions().diff(**given, output=report or output)
 
 
 _KEEP: Any = {

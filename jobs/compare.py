@@ -13,14 +13,22 @@ from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
 from jobs.config.jobs import CompareConfig
 from jobs.outcome import Outcome, Plan, Startable
-from jobs.rows import Sorting, columns_of, label_lines, page_folder, scratch_line, warn_of_labels
+from jobs.rows import (
+    Sorting,
+    check_scratch,
+    columns_of,
+    label_lines,
+    page_folder,
+    scratch_line,
+    warn_of_labels,
+)
 from logcal.comparison import comparison_headline, comparison_lines, suitable
 from logcal.errors import ConfigError, InputRejectedError, counted
 from pipeline.evaluate.comparison_page import comparison_document, render_comparison
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
-from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.scratch import scratch_folder
 from pipeline.fit.calibration import check_table, make_calibrator
 from pipeline.log.logs import Log, cut, open_log
 from pipeline.sort.score_table import (
@@ -56,11 +64,10 @@ def prepare(config: CompareConfig) -> Prepared:
     output = None
     if (place := page_folder(config.report.path, "compare")) is not None:
         output = Output(place, "report.path")
-        output.check_apart(log.filesystem, log.places())
+        output.check_apart(log.places())
         output.check(identity)
     sorting = Sorting.of(config, log, identity)
-    needed = scratch_bytes(log, write=True)
-    check_space(config.scratch, needed)
+    needed = check_scratch(config, log, scratch_bytes(log, write=True))
     return Prepared(config, log, calibrators, output, sorting, needed)
 
 

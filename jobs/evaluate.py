@@ -33,6 +33,7 @@ from jobs.present import (
 from jobs.rows import (
     JOB,
     Sorting,
+    check_scratch,
     columns_of,
     facts_of,
     label_lines,
@@ -53,7 +54,7 @@ from pipeline.evaluate.report_tables import RELIABILITY_FILE, reliability_table,
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
-from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.scratch import scratch_folder
 from pipeline.files.secrets import without_secrets
 from pipeline.log import segment_values
 from pipeline.log.logs import Columns, Log, cut, open_log
@@ -71,7 +72,7 @@ REPORT, RUN = "report.html", "run.json"
 def prepare(config: EvaluateConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store = PublishedTable(config.store.path, config.store.table)
-    version = store.version(config.store.version)
+    version = store.version_to_watch(config.store.version)
     store.verify(version)
     _check_segments(config, version)
     against = find_against(config, store, version)
@@ -107,7 +108,7 @@ def prepare(config: EvaluateConfig) -> Prepared:
         "report.path",
         replace=config.report.mode == "replace",
     )
-    output.check_apart(log.filesystem, log.places())
+    output.check_apart(log.places())
     check_earlier(output, identity)
     days = None if window is None else window_days(window)
     seen = (
@@ -120,8 +121,8 @@ def prepare(config: EvaluateConfig) -> Prepared:
     check_in_sample(config, seen, version)
     output.check(identity)
     sorting = Sorting.of(config, log, identity)
-    check_space(config.scratch, measurement.needed)
-    return Prepared(config, version, measurement, output, sorting, seen)
+    needed = check_scratch(config, log, measurement.needed, sorts=measurement.sorts)
+    return Prepared(config, version, measurement, output, sorting, needed, seen)
 
 
 def _read(version: Version) -> tuple[LookupTable, SegmentedLookup | None]:
@@ -220,6 +221,7 @@ class Prepared(Startable):
     measurement: Measurement
     output: Output
     sorting: Sorting
+    needed: int
     seen: InSample = field(default_factory=lambda: InSample(0, 0.0))
 
     @property
@@ -245,7 +247,7 @@ class Prepared(Startable):
     @property
     def plan(self) -> Plan:
         """Plan of the evaluation."""
-        log, needed = self.log, self.measurement.needed
+        log = self.log
         again = () if self.measurement.one_sort else ("sort and merge again, by calibrated probability",)
         return Plan(
             job="evaluate",
@@ -261,7 +263,7 @@ class Prepared(Startable):
             ),
             writes=(
                 self.output.url,
-                scratch_line(self.config, needed),
+                scratch_line(self.config, self.needed),
             ),
             facts={
                 **facts_of(log),

@@ -29,6 +29,7 @@ from jobs.outcome import Outcome, Plan, Startable
 from jobs.resume import Finishing, left_to_do, older_data, prune, refuse
 from jobs.rows import (
     Sorting,
+    check_scratch,
     columns_of,
     facts_of,
     label_lines,
@@ -43,7 +44,7 @@ from pipeline.classifier.provenance import generated_by
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import Folder, check_free, check_writable, size
 from pipeline.files.output import Output
-from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.scratch import scratch_folder
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.fitting import Content, Fitting
 from pipeline.fit.holdout import TRIAL, HoldOut, Trial, Trials
@@ -74,7 +75,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     fitting = open_fitting(config, without)
     log, window = fitting.source.log, fitting.source.window
     store = TableStore(config.store.path, config.store.table)
-    Output(config.store.path, "store.path").check_apart(log.filesystem, log.places())
+    Output(config.store.path, "store.path").check_apart(log.places())
     store.check_writable()
     current = store.current()
     # The log's files count, not how they were named.
@@ -128,7 +129,7 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     needed = fitting.scratch_bytes(write=config.score_table.keep or gate.holds_out)
     if gate.holds_out:  # rows that the current version has not seen are sorted by themselves
         needed += scratch_bytes(log, write=True)
-    check_space(config.scratch, needed)
+    needed = check_scratch(config, log, needed, sorts=1 + gate.holds_out)
     return Prepared(config, fitting, sorting, store, needed, gate, seen, without)
 
 

@@ -26,6 +26,7 @@ from logcal.errors import (
     counted,
     examples,
 )
+from logcal.storage import open_filesystem
 from pipeline.execution import Executor
 from pipeline.files.folders import check_writable
 from pipeline.files.output import Output
@@ -49,7 +50,8 @@ def prepare(config: FollowConfig) -> Prepared:
     """Check everything that can be checked before the first batch; reads no footer."""
     filesystem, root = expected_folder(config.log.path)
     output = Output(config.output.path)
-    output.check_apart(filesystem, [root])
+    outcomes = [open_filesystem(path, "log.labels.path") for path in config.log.labels.path or ()]
+    output.check_apart([(filesystem, root), *outcomes])
     if output.local:
         check_writable(Path(output.root), "output.path")
     store = TableStore(config.store.path, config.store.table)

@@ -14,7 +14,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
 from jobs.config.jobs import GenerateConfig
 from jobs.outcome import Outcome, Plan
-from jobs.rows import outcomes_of
+from jobs.rows import label_lines, outcomes_of, warn_of_labels
 from logcal.errors import InputRejectedError
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
@@ -66,7 +66,7 @@ def prepare(config: GenerateConfig) -> Prepared:
     settings = config.model_dump(mode="json", exclude={"output", "scratch", "cluster", "record"})
     identity = run_id("generate", table.log, settings)
     output = Output(config.output.path)
-    output.check_apart(table.log.filesystem, table.log.places())
+    output.check_apart(table.log.places())
     output.check(identity)
     training = Training(
         table, recipe, config.generate.training, config.generate.batch_rows, config.generate.seed
@@ -176,7 +176,10 @@ class Prepared:
             staging.files.append(f"{FOLDER}/{METADATA}")
             seconds = round(time.perf_counter() - started, 3)
             staging.facts = self._facts(generated, metadata, facts, seconds)
-        return _outcome(self.output.url, staging.facts)
+        warn_of_labels(config.data, staging.facts)
+        outcome = _outcome(self.output.url, staging.facts)
+        outcome.lines[2:2] = label_lines(config.data, staging.facts)
+        return outcome
 
     def _thresholds(
         self, generated: GeneratedLog, executor: Executor, staging: Staging
@@ -241,6 +244,7 @@ class Prepared:
                 "positives": facts.positives,
                 **table.log.sources(),
             },
+            **({} if facts.labels is None else {"labels": facts.labels.facts()}),
             "files": [asdict(receipt) for receipt in generated.repeats],
             "classifier": metadata,
             "classifier_seconds": generated.shipped.seconds if generated.shipped else None,
@@ -266,6 +270,7 @@ def _outcome(path: str, facts: dict[str, Any]) -> Outcome:
     summary = {
         "path": path,
         **{key: facts["data"][key] for key in ("rows_waiting",) if key in facts["data"]},
+        **({"labels": facts["labels"]} if "labels" in facts else {}),
         "log": f"{path}/log",
         "classifier": f"{path}/{FOLDER}",
         **{

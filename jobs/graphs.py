@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.config.jobs import FitConfig
 from jobs.config.loading import Values, load_values, read_values
 from jobs.fit import open_fitting
+from jobs.rows import check_scratch
 from logcal.errors import ConfigError
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import read_table
@@ -20,7 +21,7 @@ from pipeline.execution import Graph, InlineExecutor
 from pipeline.execution.graph import KINDS, drawing
 from pipeline.files.folders import Folder
 from pipeline.files.locks import LOCKS
-from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.scratch import scratch_folder
 from pipeline.fit.fitting import Fitting, Found
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def draw(prepared: Any, path: str) -> None:
 
 def _fit(config: FitConfig) -> Delayed:
     fitting = open_fitting(config)
-    check_space(config.scratch, fitting.scratch_bytes())
+    check_scratch(config, fitting.source.log, fitting.scratch_bytes())
     held = ExitStack()
     scratch = held.enter_context(scratch_folder(config.scratch))
     # Others compute the graph, in this process or elsewhere, when they like, and as often as they like.

@@ -22,30 +22,8 @@ SERVED = ("evaluate", "monitor", "fit", "score", "compare")
 """The jobs that the configuration is for: each passes over what only the others know."""
 PLAIN, DAILY, SCRIPT = "logcal.yaml", "day.yaml", "day.sh"
 
-DAY_SCRIPT = """\
-#!/bin/bash
-# day.sh [SETTING...]: evaluate, monitor, fit, score. 99, nothing to do, is no failure; a table that is refused does not
-# keep the new rows from being scored with the one before; 75: another day is running.
-cd "$(dirname "$0")" || exit 2
-PATH=$PWD/.venv/bin:$PATH
-store=/data/store table=ads lock=/data/store/.day.lock
-mkdir -p "${lock%/*}" && exec 9> "$lock" || exit 2
-if command -v flock > /dev/null && ! flock -n 9; then
-    echo "day.sh: another day is running" >&2
-    exit 75
-fi
-jobs="evaluate monitor fit score"
-# The first day has no table to evaluate.
-logcal tables show --store "$store" --table "$table" > /dev/null 2>&1 || jobs="fit score"
-failed=0
-for job in $jobs; do
-    logcal $job --config day.yaml "$@"
-    code=$?
-    [ $code = 0 ] || [ $code = 99 ] || failed=$code
-done
-exit $failed
-"""
-"""Script of docs/operations.md; paths are those of its example."""
+DAY_SCRIPT = Path(__file__).parent / "data" / SCRIPT
+"""The day's script, with the paths of docs/operations.md."""
 
 
 def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = False) -> Outcome:
@@ -228,10 +206,10 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
 
 def _script(place: Path, values: dict[str, Any]) -> str:
     """The day's script, for this installation and configuration."""
-    path = {"store": values["store.path"], "table": values["store.table"], "lock": place / ".day.lock"}
-    own = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in path.items())
-    script = DAY_SCRIPT.replace("store=/data/store table=ads lock=/data/store/.day.lock", own)
-    script = script.replace("PATH=$PWD/.venv/bin", f"PATH={shlex.quote(str(Path(sys.executable).parent))}")
+    lock, programs = place / ".day.lock", Path(sys.executable).parent
+    script = DAY_SCRIPT.read_text(encoding="utf-8")
+    script = script.replace("lock=/data/store/.day.lock", f"lock={shlex.quote(str(lock))}")
+    script = script.replace("PATH=$PWD/.venv/bin", f"PATH={shlex.quote(str(programs))}")
     # Drift is told from independent rows, and weights are none.
     return script.replace("evaluate monitor fit", "evaluate fit") if values.get("log.weight") else script
 

@@ -15,13 +15,21 @@ from calibrators.measures.drift import stability_index
 from jobs.config.jobs import MonitorConfig
 from jobs.gate.limits import check_transform
 from jobs.outcome import Outcome, Plan, Startable
-from jobs.rows import columns_of, open_dated, own_page_folder, plan_of, row_settings, scratch_line
+from jobs.rows import (
+    check_scratch,
+    columns_of,
+    open_dated,
+    own_page_folder,
+    plan_of,
+    row_settings,
+    scratch_line,
+)
 from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, NothingToDoError, counted
 from pipeline.evaluate.day_ratios import excess_sentence
 from pipeline.evaluate.drift_page import e_value, render_drift
 from pipeline.execution import Executor, Graph
 from pipeline.files.records import to_json
-from pipeline.files.scratch import check_space, scratch_folder
+from pipeline.files.scratch import scratch_folder
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
 from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
@@ -41,7 +49,7 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
     without : names of files of the log that are passed over, see `open_log`
     """
     store = PublishedTable(config.store.path, config.store.table)
-    version = store.version(config.store.version)
+    version = store.version_to_watch(config.store.version)
     store.verify(version)
     columns = segments_of(version)
     if config.log.segment and config.log.segment != columns:
@@ -78,8 +86,7 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
     page = own_page_folder(config.report.path, "monitor")
     if not days and (page is None or not history.days):
         _end_without_new_days(history, config.monitor.alpha, version)
-    needed = scratch_bytes(window.log, write=True)
-    check_space(config.scratch, needed)
+    needed = check_scratch(config, window.log, scratch_bytes(window.log, write=True))
     return Prepared(
         config, log, window, days, store, version, history, place, facts.score_transform, needed, page
     )

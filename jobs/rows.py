@@ -12,10 +12,12 @@ from jobs.config.sections import LogConfig, WindowConfig
 from jobs.outcome import SCRATCH
 from logcal.errors import ConfigError
 from pipeline.files.output import Output
+from pipeline.files.scratch import check_space
 from pipeline.log.logs import Columns, Log, open_log
 from pipeline.log.outcomes import LabelSource, Outcomes
 from pipeline.log.quarantine import RowRules, check_place, keep_parts
 from pipeline.log.windows import Window, choose_window, day_of, open_window
+from pipeline.sort.label_join import spill_bytes
 from pipeline.sort.score_table import SortPlan
 
 DAY = "{day}"
@@ -96,7 +98,7 @@ def row_settings(config: LogConfig) -> dict[str, Any]:
     return found
 
 
-def label_lines(log: LogConfig, facts: Mapping[str, Any]) -> list[str]:
+def label_lines(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> list[str]:
     """Lines for the terminal about joined labels; none without them."""
     labels = facts.get("labels")
     if labels is None:
@@ -111,22 +113,24 @@ def label_lines(log: LogConfig, facts: Mapping[str, Any]) -> list[str]:
     return [text]
 
 
-def warn_of_labels(log: LogConfig, facts: Mapping[str, Any]) -> None:
+def warn_of_labels(log: LogConfig | DataConfig, facts: Mapping[str, Any]) -> None:
     """Say what a person should look at of labels that were joined."""
-    labels = facts.get("labels")
+    labels, section = facts.get("labels"), "data" if isinstance(log, DataConfig) else "log"
     if labels is None:
         return
     matched, missing, early = (labels.get(f"rows_{name}", 0) for name in ("matched", "missing", "early"))
     if early > _MANY_EARLY * (matched + missing):
         _logger.warning(
-            "log.labels: the outcomes of %s rows are more than a day before their predictions, and are not counted: "
-            "compare log.labels.time with the times of the log",
+            "%s.labels: the outcomes of %s rows are more than a day before their predictions, and are not counted: "
+            "compare labels.time with the times of the rows",
+            section,
             f"{early:,}",
         )
     if labels["rows_zero"] and missing and log.labels.missing == "negative":
         _logger.warning(
-            "log.labels: outcomes say 0 themselves, and %s rows without an outcome count as 0, too: set "
-            "log.labels.missing=drop if their labels are not known",
+            "%s.labels: outcomes say 0 themselves, and %s rows without an outcome count as 0, too: set "
+            "labels.missing=drop if their labels are not known",
+            section,
             f"{missing:,}",
         )
 
@@ -228,7 +232,7 @@ class Sorting:
         quarantine = None
         if config.log.quarantine_path is not None:
             quarantine = Output(f"{config.log.quarantine_path.rstrip('/')}/{identity}", "log.quarantine_path")
-            quarantine.check_apart(log.filesystem, log.places())
+            quarantine.check_apart(log.places())
             check_place(quarantine, identity)
         return cls(config, identity, quarantine)
 
@@ -250,6 +254,23 @@ def plan_of(
     grid = config.score_table.grid if hasattr(config, "score_table") else "none"
     plan = SortPlan(scratch, transform, grid=grid, rules=rules)
     return plan.within(config.cluster.memory_bytes, log.rows)
+
+
+def check_scratch(config: Any, log: Log, needed: int, *, sorts: int = 1) -> int:
+    """Check that a job's scratch space can be made, apart from the log; return the bytes that it takes at most.
+
+    needed : bytes without what a join of labels spills. sorts : of the log, each of which joins its labels
+
+    Raises
+    ------
+    ConfigError, TemporaryError
+        As `check_space`; or scratch space would become part of the log or its outcomes.
+    """
+    if config.scratch is not None:
+        Output(f"{config.scratch.rstrip('/')}/logcal-scratch", "scratch").check_apart(log.places())
+    needed += sorts * spill_bytes(log, plan_of(config, log).label_bytes)
+    check_space(config.scratch, needed)
+    return needed
 
 
 def facts_of(log: Log) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pipeline.files.records import read_records
 from pipeline.follow.ledger import needed_versions
 from pipeline.log.windows import parse_day
 from pipeline.table.day_decisions import Decision, decide, read_decisions
-from pipeline.table.journal import Entry, moves
+from pipeline.table.journal import Entry, moves, trail
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 from pipeline.table.published import CURRENT, PublishedTable, Status, Version, segments_of, status_of
 from pipeline.table.sql import query
@@ -25,6 +26,43 @@ _SHOWN = (
     "table", "version", "created", "method", "parameters", "monotone", "lookup_rows", "score_transform",
     "fingerprint", "run_id", "previous_version", "seconds",
 )  # fmt: skip
+
+
+def named(
+    files: Sequence[str], store: str | None, table: str | None, *, required: bool = True
+) -> tuple[str, str | None]:
+    """Store and table of a command: as given, otherwise as in a job's configuration, whose storage is used.
+
+    required : whether a store alone is not enough
+
+    Raises
+    ------
+    ConfigError
+        Nothing names them, or the configuration is wrong.
+    """
+    from jobs.config.jobs import TableConfig
+    from jobs.config.loading import load_values, read_values
+    from pipeline.files.storage import use
+
+    values = read_values(files, ())
+    for key, value in (("path", store), ("table", table)):
+        if value is not None:
+            values.put(("store", key), value, {})
+    wanted = {"path": "--store PATH", **({"table": "--table NAME"} if required else {})}
+    missing = [key for key in wanted if values.get(("store", key)) is None]
+    if missing:
+        raise ConfigError(
+            f"expected {' and '.join(wanted[key] for key in missing)}, or --config FILE with "
+            f"{' and '.join(f'store.{key}' for key in missing)}, found neither"
+        )
+    if not files:
+        return str(store), table
+    named_table = values.get(("store", "table"))
+    if named_table is None:
+        values.put(("store", "table"), "any", {})
+    config = load_values(TableConfig, values)
+    use(config.storage.options)
+    return config.store.path, named_table
 
 
 def list_tables(store: str) -> Outcome:
@@ -67,11 +105,21 @@ def list_versions(store: str, table: str | None) -> Outcome:
     rows = [_row(version, current, since, entries) for version in versions]
     lines = [_line(row) for row in rows]
     if all(not row["current"] for row in rows):
-        trouble = "is not there" if current is None else f"names {current}, which is not there"
-        lines.append(f"{CURRENT} {trouble}: use `logcal tables rollback`")
+        lines.append(_without_current(rows, current, entries))
     return Outcome(
         summary={"table": table, "current": current, "since": since, "versions": rows}, lines=lines
     )
+
+
+def _without_current(rows: list[dict[str, Any]], current: str | None, entries: list[Entry]) -> str:
+    """Advice for a table without a live version."""
+    if current is None and not trail(entries, [row["version"] for row in rows], None):
+        return (
+            "no version has been live yet: run `logcal fit` again once the log is mended, or make one live with "
+            f"`logcal tables promote {rows[-1]['version']}`"
+        )
+    trouble = "is not there" if current is None else f"names {current}, which is not there"
+    return f"{CURRENT} {trouble}: use `logcal tables rollback`"
 
 
 def _since(table: PublishedTable, current: str | None) -> str | None:

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.init import DAY_SCRIPT
-
 pytestmark = pytest.mark.system
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "daily"
@@ -56,8 +54,8 @@ def machine(tmp_path):
 
 
 def of(asked):
-    """The jobs; the script also looks whether there is a table."""
-    return [line.split()[0] for line in asked if not line.startswith("tables show")]
+    """The jobs."""
+    return [line.split()[0] for line in asked]
 
 
 @pytest.mark.parametrize("script", SCRIPTED)
@@ -75,12 +73,6 @@ def test_scripts_go_through_the_day_and_say_what_failed(machine, script):
     # A backfill's day reaches all three.
     _, asked = machine(*shell, "--set", "window.until=2026-01-15")
     assert [line.endswith("--set window.until=2026-01-15") for line in asked[-3:]] == [True] * 3
-
-
-def test_the_first_day_has_no_table_to_evaluate(machine):
-    code, asked = machine("bash", str(machine.folder / "day.sh"), tables=3)
-    assert (code, of(asked)) == (0, ["fit", "score"])
-    assert (EXAMPLES / "day.sh").read_text() == DAY_SCRIPT
 
 
 def test_the_crontab_keeps_two_days_apart(machine):

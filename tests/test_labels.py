@@ -3,6 +3,7 @@
 import datetime as dt
 import errno
 import json
+from pathlib import Path
 
 import duckdb
 import fsspec
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs import rows
 from pipeline.log.outcomes import Outcomes
 from pipeline.sort import label_join, runs
 
@@ -216,7 +218,7 @@ def test_a_log_is_joined_as_duckdb_joins_it(place, call, split, seed):
             before.stderr,
             after.stderr,
         )
-        assert ("INFO join: " in after.stderr) == (store == "parts")
+        assert ("INFO match: " in after.stderr) == (store == "parts")
         if manifest is None:
             continue
         labels = manifest["labels"]
@@ -300,6 +302,51 @@ BAD = {
         "expected outcomes of some predictions, found none for 2,000",
     ),
 }
+
+
+@pytest.mark.parametrize("setting", ["store.path", "scratch", "log.quarantine_path"])
+def test_nothing_is_written_among_the_outcomes(clicks, call, setting):
+    """It would be read as outcomes. A scratch folder around them is no trouble."""
+    before = clicks.tree()
+    own = {setting.replace(".", "__"): clicks.labels / "below", "log__labels__path": clicks.labels}
+    call("fit", *KEYED, "log.on_bad_rows=quarantine", **own).expect(
+        2, f"{setting}: expected a folder apart from the log and its outcomes", f"overlaps {clicks.labels}"
+    )
+    assert clicks.tree() == before
+    call("fit", *KEYED, scratch=clicks.root, log__labels__path=clicks.labels).expect(0)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_scratch_space_is_asked_for_what_a_split_join_spills(clicks, call, split, monkeypatch, text):
+    log = pa.concat_tables([pq.read_table(path) for path in sorted(clicks.log.iterdir())] * 20)
+    key = pa.array(np.arange(log.num_rows))
+    log = log.set_column(log.column_names.index("id"), "id", key.cast(pa.string()) if text else key)
+    write(clicks.log, log, files=3)
+    label = np.arange(log.num_rows) % 2
+    outcomes = pa.table({"id": log.column("id"), "came": log.column("made"), "label": label})
+    write(clicks.labels, outcomes.slice(0, 30_000))
+    asked, written, write_batches = [], [], label_join._write_batches
+
+    def weighed(path, *batches):
+        write_batches(path, *batches)
+        written.append(Path(path).stat().st_size)
+
+    monkeypatch.setattr(label_join, "_write_batches", weighed)
+    monkeypatch.setattr(rows, "check_space", lambda folder, needed: asked.append(needed))
+    settings = (*KEYED, "log.time=made", "log.labels.time=came", "log.labels.wait=300d")
+    for i in range(2):
+        call(
+            "fit",
+            *settings,
+            "log.labels.missing=drop",
+            "log.labels.label=label",
+            "store.force=true",
+            log__labels__path=clicks.labels,
+            store__path=clicks.root / f"store-{i}",
+        ).expect(0)
+        split()
+    spilled = asked[1] - asked[0]
+    assert 0 < sum(written) <= spilled <= 2 * sum(written)
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -556,6 +603,14 @@ def test_generate_takes_labels_of_other_files(place):
     ]
     assert found[0].num_rows >= 500
     assert found[0].equals(found[1])
+    labels = json.loads((place.root / "joined" / "_logcal.json").read_text())["labels"]
+    counts = {"matched": label.sum(), "missing": 400 - label.sum(), "waiting": 0, "late": 0, "conflicting": 0}
+    assert {name: labels[f"rows_{name}"] for name in counts} == counts
+    assert labels["outcomes_orphaned"] == 0
+    joined["data__labels__path"] = write(place.root / "others", pa.table({"key": [900, 901]}))
+    joined["output__path"] = place.root / "none"
+    refused = place.job("generate", *more, "data.key=id", "data.labels.key=key", **settings, **joined)
+    refused.expect(3, "data.labels: expected outcomes of some predictions, found none for 400 rows")
 
 
 def test_refits_of_a_stream_join_too(days, call):

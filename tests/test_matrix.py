@@ -52,8 +52,9 @@ KINDS = ("inline", "threads", "local", "store")
 """Executors; store: inline, with the store and scratch space in an object store."""
 RULES = SegmentRules(25, 4)
 DAYS = 4
-LAYOUTS = ("days", "pieces", "shuffled")
-"""A file a day; files of a few row groups, some of them empty; the rows of a day in another order, too."""
+LAYOUTS = ("days", "pieces", "shuffled", "joined")
+"""A file a day; files of a few row groups, some of them empty; the rows of a day in another order, too; labels in other
+files, which are joined by key."""
 SIZES = ((60, 1500), (120, 3000), (10_000, 1 << 20))
 """Rows of a run and bytes of a bucket: small ones, so that there are many tasks, and more than all rows."""
 
@@ -114,7 +115,14 @@ def logs(tmp_path_factory):
         folder = root / str(bad) / layout / f"date={day_of(day)}"
         folder.mkdir(parents=True)
         table = rows_of_day(day, bad=bad)
-        if layout == "days":
+        if layout == "joined":
+            table = table.append_column("id", pa.array(np.arange(table.num_rows) + 1000 * day))
+            outcomes = table.select(["id", "label"]).take(
+                np.random.default_rng(day).permutation(table.num_rows)
+            )
+            pq.write_table(outcomes, root / str(bad) / f"outcomes-{day}.parquet", row_group_size=40)
+            table = table.drop_columns(["label"])
+        if layout in ("days", "joined"):
             pq.write_table(table, folder / "part-0.parquet", row_group_size=40)
             continue
         rng = np.random.default_rng(day)
@@ -211,16 +219,23 @@ def check(case: Case, root: Path, logs: Path, executor, patch) -> None:
     """Fit a log of some layout by tasks of some sizes, and compare what was published."""
     drawn = random.Random(str(case))
     layout, (run_rows, bucket_bytes) = drawn.choice(LAYOUTS), drawn.choice(SIZES)
-    patch.setattr(
-        SortPlan, "within", lambda plan, *_: replace(plan, run_rows=run_rows, bucket_bytes=bucket_bytes)
-    )
+    # Outcomes fit a task, or are split.
+    sizes = {
+        "run_rows": run_rows,
+        "bucket_bytes": bucket_bytes,
+        "label_bytes": drawn.choice((1 << 12, 1 << 28)),
+    }
+    patch.setattr(SortPlan, "within", lambda plan, *_: replace(plan, **sizes))
     # Whether runs are merged twice.
     patch.setattr(regrouping, "MOST_READS", drawn.choice((1, 1 << 22)))
     place = f"memory://{uuid.uuid4().hex}" if case.kind == "store" else str(root)
+    outcomes = f"{logs}/{case.quarantine}/outcomes-*.parquet"
+    labels = {"key": "id", "labels": {"path": outcomes, "label": "label"}}
     config = {
         "log": {
             "path": str(logs / str(case.quarantine) / layout),
             "weight": "w" if case.weighted else None,
+            **(labels if layout == "joined" else {}),
             "segment": list(case.columns),
             "on_bad_rows": "quarantine" if case.quarantine else "fail",
             "max_bad_fraction": 0.5,

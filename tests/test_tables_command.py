@@ -188,11 +188,59 @@ def test_the_commands(store, place):
     difference.expect(3, "no version '3'")
     done = place.run("tables", "diff", *table, "000001", "000003", "--output", "d.html", "--json").expect(0)
     assert json.loads(done.stdout)["page"] == "d.html"
+    assert "--output: this option is called --report now" in done.stderr
     assert (place.root / "d.html").exists()
     place.run("tables", "prune", *table, "--keep", "0").expect(2, "--keep")
     pruned = place.run("tables", "prune", *table, "--keep", "2").expect(0)
     assert "2 versions left" not in pruned.stdout
     assert "3 versions left" in pruned.stdout
+
+
+def test_a_job_s_configuration_names_the_table(store, place):
+    """Options go over it; other jobs' keys in it do not matter, and unknown ones do."""
+    (place.root / "day.yaml").write_text("log: {path: x}\nstore: {path: store, table: ads, force: true}\n")
+    config = ("--config", "day.yaml")
+    listed = place.run("tables", "list", *config, "--json").expect(0).json
+    assert listed == place.run("tables", "list", "--store", store, "--table", "ads", "--json").expect(0).json
+    place.run("tables", "show", *config, "000002").expect(0)
+    place.run("tables", "show", *config, "--table", "none").expect(3, "table 'none'")
+    place.run("days", "exclude", *config, "--reason", "late", "2026-01-02").expect(0)
+    assert "late" in place.run("days", "list", *config).expect(0).stdout
+    assert place.run("tables", "list", *config, "--set", "a=1").code == 2
+    (place.root / "store.yaml").write_text("store: {path: store}\n")
+    assert place.run("tables", "list", "--config", "store.yaml").expect(0).stdout.startswith("ads  ")
+    place.run("tables", "show", "--config", "store.yaml").expect(2, "expected --table NAME, or --config FILE")
+    (place.root / "odd.yaml").write_text("store: {path: store, table: ads, tabel: x}\n")
+    place.run("tables", "show", "--config", "odd.yaml").expect(
+        2, "store.tabel (odd.yaml, line 1): unknown key"
+    )
+    said = place.run("days", "list", "--json").expect(
+        2, "expected --store PATH and --table NAME, or --config"
+    )
+    assert said.json["exit_code"] == 2
+
+
+def test_before_the_first_table_there_is_nothing_to_watch_and_no_way_back(place, call):
+    """A day's scripts go on to the fit; where that is refused, the advice is not a rollback."""
+    place.write_log(place.predictions(2000))
+    watch = {"evaluate": ("report.path=page",), "monitor": ("window.column=date",)}
+    for job, settings in watch.items():
+        call(job, *settings).expect(
+            99, "table 'ads' in", "has no live version yet: nothing to do before `logcal fit`"
+        )
+    call("score", output__path=place.output).expect(3, "run `logcal fit` first")
+    call("fit", "gate.min_rows=3000").expect(4, "gate.min_rows")
+    call("evaluate", "report.path=page").expect(99)
+    lines = tables.list_versions(str(place.store), "ads").lines
+    assert lines[-1].startswith("no version has been live yet: run `logcal fit` again")
+    name = TableStore(str(place.store), "ads").names()[0]
+    assert lines[-1].endswith(f"`logcal tables promote {name}`")
+    tables.promote(str(place.store), "ads", name)
+    call("evaluate", "report.path=page").expect(0)
+    (place.store / "ads" / "CURRENT").unlink()
+    assert tables.list_versions(str(place.store), "ads").lines[-1].endswith("use `logcal tables rollback`")
+    tables.rollback(str(place.store), "ads", None)
+    assert place.current == name
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,14 @@
 # keep the new rows from being scored with the one before; 75: another day is running.
 cd "$(dirname "$0")" || exit 2
 PATH=$PWD/.venv/bin:$PATH
-store=/data/store table=ads lock=/data/store/.day.lock
+lock=/data/store/.day.lock
 mkdir -p "${lock%/*}" && exec 9> "$lock" || exit 2
 if command -v flock > /dev/null && ! flock -n 9; then
     echo "day.sh: another day is running" >&2
     exit 75
 fi
-jobs="evaluate monitor fit score"
-# The first day has no table to evaluate.
-logcal tables show --store "$store" --table "$table" > /dev/null 2>&1 || jobs="fit score"
 failed=0
-for job in $jobs; do
+for job in evaluate monitor fit score; do
     logcal $job --config day.yaml "$@"
     code=$?
     [ $code = 0 ] || [ $code = 99 ] || failed=$code

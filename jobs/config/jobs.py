@@ -92,6 +92,13 @@ RETIRED = {"page": {"path"}}
 """Sections that no job has any more, with their keys: other jobs than those with an alias pass over them."""
 
 
+class TableConfig(Section):
+    """Configuration of the commands that look after a table: what they take from a job's."""
+
+    store: PublishedConfig
+    storage: StorageConfig = _STORAGE
+
+
 class FitConfig(JobConfig):
     """Configuration of fit."""
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from logcal.errors import InputRejectedError, counted, examples, listing
 from pipeline.log import log_files
+from pipeline.log.label_counts import LabelCounts
 from pipeline.log.log_files import LogFile, find_files, open_parquet
 from pipeline.log.logs import BATCH_ROWS, Columns, Labels, Log, numbers, read_footers
 
@@ -304,8 +305,11 @@ def read_batches(
     path: str,
     row_groups: Sequence[int] | None = None,
     names: Sequence[str] | None = None,
+    counts: LabelCounts | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """A file's rows, batch by batch, with only the used columns read.
+
+    counts : of labels that are joined, to add to
 
     Raises
     ------
@@ -323,7 +327,12 @@ def read_batches(
             return
         matching = log.columns.labels.matching()
         for batch in batches:
-            yield batch.append_column(str(log.columns.label), matching.join(batch).column)
+            joined = matching.join(batch)
+            if counts is not None:
+                counts.add(joined)
+            yield batch.append_column(str(log.columns.label), joined.column)
+        if counts is not None:
+            counts.outcomes += matching.outcome_rows
 
 
 def as_frame(table: pa.Table | pa.RecordBatch, features: Sequence[Feature]) -> pd.DataFrame:

@@ -98,10 +98,15 @@ class Measurement:
         if self.kept is not None:
             # Entries of 24 bytes a point, and the table sorted by probability; with segments what each leaves, twice.
             return (192 if self.kept.segments else 0 if self.one_sort else 48) * log.rows
-        if self.columns or compared:
-            # Two sorts, each with the segments' runs and the parts of those that are cut; and one to compare.
-            return (6 if compared else 4) * scratch_bytes(log, write=True)
-        return (1 if self.one_sort else 2) * scratch_bytes(log, write=True)
+        # With segments, each sort leaves their runs, and the parts of those that are cut.
+        return (2 if self.columns or compared else 1) * self.sorts * scratch_bytes(log, write=True)
+
+    @property
+    def sorts(self) -> int:
+        """Number of times that the log is sorted: by scores, by probabilities, and to compare."""
+        if self._compared_columns and self._compared_columns != self.columns:
+            return 3
+        return 1 if self.one_sort else 2
 
     @property
     def _compared_columns(self) -> tuple[str, ...]:

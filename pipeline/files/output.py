@@ -159,19 +159,21 @@ class Output:
         mine, other = self._plain(self.root), self._plain(path)
         return mine == other or mine.startswith(f"{other}/") or other.startswith(f"{mine}/")
 
-    def check_apart(self, filesystem: Any, places: Iterable[str]) -> None:
-        """Check that what is written here does not become part of a log, which lies at some places.
+    def check_apart(self, places: Iterable[tuple[Any, str]]) -> None:
+        """Check that what is written here does not become part of a log or its outcomes.
+
+        places : file system and path of each of their folders
 
         Raises
         ------
         ConfigError
             This folder is in one of them, or one of them in it.
         """
-        over = [place for place in sorted(places) if self.overlaps(filesystem, place)]
+        over = sorted(place for filesystem, place in places if self.overlaps(filesystem, place))
         if over:
             raise ConfigError(
-                f"{self.setting}: expected a folder apart from the log, found {self.root}, which overlaps {over[0]}: "
-                "what is written there would become part of the log; choose another place"
+                f"{self.setting}: expected a folder apart from the log and its outcomes, found {self.root}, which "
+                f"overlaps {over[0]}: what is written there would be read as rows; choose another place"
             )
 
     @contextmanager

@@ -18,6 +18,7 @@ from logcal.errors import InputRejectedError, examples, listing
 from pipeline.classifier.features import CATEGORY, Feature, FeatureTable, as_text, read_batches
 from pipeline.execution import Executor
 from pipeline.generate.folds import Keys, RowKeys, text_key
+from pipeline.log.label_counts import LabelCounts, all_counted, sum_labels
 from pipeline.log.log_files import Piece
 from pipeline.log.logs import LABEL_NULL, LABEL_OTHER, cut, label_codes, numbers
 
@@ -46,6 +47,8 @@ class ColumnFacts(NamedTuple):
 class PieceFacts(NamedTuple):
     """Label codes of some rows; and of those of them that do not wait for their label: keys (None where positions
     serve), other labels, nulls by role, facts by feature.
+
+    labels : counts of labels that were joined
     """
 
     label: npt.NDArray[np.uint8]
@@ -55,6 +58,7 @@ class PieceFacts(NamedTuple):
     others: tuple[str, ...]
     nulls: dict[str, int]
     columns: dict[str, ColumnFacts]
+    labels: LabelCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,13 @@ class DataFacts:
     keys : of all rows that have a label, in their order
     columns : facts by feature, of these rows
     waiting : the number of rows whose label is null: not known yet
+    labels : counts of all rows, if labels were joined
     """
 
     keys: RowKeys
     columns: dict[str, ColumnFacts]
     waiting: int = 0
+    labels: LabelCounts | None = None
 
     @property
     def rows(self) -> int:
@@ -100,11 +106,13 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
     Raises
     ------
     InputRejectedError
-        All problems at once: fewer than 10 rows; labels that are not 0 or 1, or all equal; a feature that is null
-        throughout or has infinite numbers or too many categories; row ids that repeat; nulls among row ids, groups or
-        times; a single group.
+        No row has an outcome. Or all problems at once: fewer than 10 rows; labels that are not 0 or 1, or all equal; a
+        feature that is null throughout or has infinite numbers or too many categories; row ids that repeat; nulls among
+        row ids, groups or times; a single group.
     """
     found: list[PieceFacts] = executor.run("check", piece_facts, fact_tasks(table))
+    counted = sum_labels([part.labels for part in found])
+    counted = all_counted(counted, table.log.columns.outcomes, matched=True, section="data")
     all_labels = np.concatenate([part.label for part in found])
     places = np.flatnonzero(all_labels != LABEL_NULL)
     label, waiting = all_labels[places], all_labels.size - places.size
@@ -126,7 +134,7 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
     problems += _key_problems(table, keys)
     if problems:
         raise InputRejectedError(f"the data cannot be used.\n{listing(problems)}")
-    return DataFacts(keys, columns, waiting)
+    return DataFacts(keys, columns, waiting, counted)
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -204,7 +212,9 @@ def _key_problems(table: FeatureTable, keys: RowKeys) -> list[str]:
 
 def piece_facts(table: FeatureTable, piece: Piece) -> PieceFacts:
     """The facts of a piece."""
-    parts = [_batch_facts(table, batch) for batch in read_batches(table, piece.path, piece.row_groups)]
+    counts = None if table.log.columns.labels is None else LabelCounts()
+    batches = read_batches(table, piece.path, piece.row_groups, counts=counts)
+    parts = [_batch_facts(table, batch) for batch in batches]
     return PieceFacts(
         np.concatenate([part.label for part in parts]),
         _joined([part.row for part in parts]),
@@ -213,6 +223,7 @@ def piece_facts(table: FeatureTable, piece: Piece) -> PieceFacts:
         tuple(dict.fromkeys(text for part in parts for text in part.others))[:_EXAMPLES],
         {role: sum(part.nulls[role] for part in parts) for role in parts[0].nulls},
         {name: _added([part.columns[name] for part in parts]) for name in parts[0].columns},
+        counts,
     )
 
 

@@ -162,10 +162,12 @@ def sum_labels(parts: list[LabelCounts | None]) -> LabelCounts | None:
     return total
 
 
-def all_counted(counts: LabelCounts | None, outcomes: int, *, matched: bool) -> LabelCounts | None:
+def all_counted(
+    counts: LabelCounts | None, outcomes: int, *, matched: bool, section: str = "log"
+) -> LabelCounts | None:
     """The counts of all rows; None where no labels were joined.
 
-    outcomes : rows of outcomes that there are. matched : whether some row must have one
+    outcomes : rows of outcomes that there are. matched : whether some row must have one. section : of the configuration
 
     Raises
     ------
@@ -180,9 +182,10 @@ def all_counted(counts: LabelCounts | None, outcomes: int, *, matched: bool) -> 
         return None
     if counts.matched or not (matched and counts.missing):
         return replace(counts, orphaned=max(0, outcomes - counts.outcomes))
-    beside = f"; the outcomes of {counts.late:,} came after log.labels.wait" if counts.late else ""
+    beside = f"; the outcomes of {counts.late:,} came after {section}.labels.wait" if counts.late else ""
     beside += f"; the outcomes of {counts.early:,} are of days before" if counts.early else ""
     raise InputRejectedError(
-        f"log.labels: expected outcomes of some predictions, found none for {counts.missing:,} rows{beside}: "
-        "compare the values of log.key with those of log.labels.key, and log.labels.time with the log's times"
+        f"{section}.labels: expected outcomes of some predictions, found none for {counts.missing:,} rows{beside}: "
+        f"compare the values of {section}.key with those of {section}.labels.key, and {section}.labels.time with the "
+        "rows' times"
     )

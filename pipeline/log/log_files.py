@@ -156,6 +156,19 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
     return found
 
 
+def folders_of(filesystem: Any, root: str, files: Sequence[LogFile]) -> list[str]:
+    """The folders that files make up, or the files where they do not make up whole ones.
+
+    root : path at which they were found
+    """
+    if len(files) == 1 and root == files[0].path:
+        return [root]
+    if has_magic(root) and not filesystem.exists(root):
+        # A glob reads what it matches, not all that lies beside it.
+        return [file.path for file in files]
+    return sorted({file.path.removesuffix(file.relative).rstrip("/") for file in files})
+
+
 def expected_folder(paths: Sequence[str], setting: str = "log.path") -> tuple[Any, str]:
     """The file system and path of a log that is one folder, whatever is in it now.
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from fsspec.core import has_magic
 from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
@@ -22,6 +21,7 @@ from pipeline.log.log_files import (
     LogFile,
     Piece,
     find_files,
+    folders_of,
     open_parquet,
     open_small,
     parquet_of,
@@ -67,6 +67,10 @@ class Labels(Protocol):
     @property
     def rows(self) -> int:
         """Rows of those files."""
+
+    @property
+    def places(self) -> Sequence[tuple[Any, str]]:
+        """Folders of those files, with their file system."""
 
     def opened(self, log: Log, schemas: Sequence[tuple[str, pa.Schema]]) -> Labels:
         """The same with footers read and checked, and compared with the schemas of the log's files."""
@@ -177,14 +181,11 @@ class Log:
             **({"labels": self.columns.labels.facts()} if self.columns.labels else {}),
         }
 
-    def places(self) -> set[str]:
-        """The folders that it is, or its files where they do not make up whole ones."""
-        if len(self.files) == 1 and self.root == self.files[0].path:
-            return {self.root}
-        if has_magic(self.root) and not self.filesystem.exists(self.root):
-            # A glob reads what it matches, not all that lies beside it.
-            return {file.path for file in self.files}
-        return {file.path.removesuffix(file.relative).rstrip("/") for file in self.files}
+    def places(self) -> list[tuple[Any, str]]:
+        """The folders that it and its outcomes are, with their file systems."""
+        labels = () if self.columns.labels is None else self.columns.labels.places
+        own = folders_of(self.filesystem, self.root, self.files)
+        return [*((self.filesystem, path) for path in own), *labels]
 
 
 def open_log(

@@ -31,7 +31,7 @@ from pipeline.log.label_counts import (
     Joined,
     delay_cells,
 )
-from pipeline.log.log_files import LogFile, Piece, find_files, open_parquet, read_batches
+from pipeline.log.log_files import LogFile, Piece, find_files, folders_of, open_parquet, read_batches
 from pipeline.log.logs import (
     BATCH_ROWS,
     LABEL_NULL,
@@ -163,6 +163,7 @@ class Outcomes:
     text_bytes : of all texts among the keys
     until : up to when outcomes are known: the time of the newest, or the end of the log's newest day
     chosen : whether the files and `until` are those of a window
+    folders : of all files, chosen or not
     """
 
     source: LabelSource
@@ -175,6 +176,7 @@ class Outcomes:
     text_bytes: int = 0
     until: int | None = None
     chosen: bool = False
+    folders: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -190,6 +192,11 @@ class Outcomes:
     def rows(self) -> int:
         """Rows of all files."""
         return sum(file.rows for file in self.files)
+
+    @property
+    def places(self) -> list[tuple[Any, str]]:
+        """Folders of all files, with their file system."""
+        return [(self.filesystem, folder) for folder in self.folders]
 
     def opened(self, log: Log, schemas: Sequence[tuple[str, pa.Schema]]) -> Outcomes:
         """Find the outcomes, and check everything that footers tell.
@@ -233,7 +240,8 @@ class Outcomes:
         texts = [name for name, kind in zip(source.own_key, kinds, strict=True) if kind in (TEXT, BYTES)]
         size = sum(_bytes_of(found.filesystem, file, texts) for file in files) if texts else 0
         facts = (types, found.snapshot_facts())
-        return Outcomes(source, found.filesystem, files, kinds, *facts, text_bytes=size).dated(log)
+        opened = Outcomes(source, found.filesystem, files, kinds, *facts, text_bytes=size)
+        return replace(opened, folders=tuple(folders_of(found.filesystem, found.root, files))).dated(log)
 
     def dated(self, log: Log) -> Outcomes:
         """The same with what is known of times."""

@@ -118,7 +118,7 @@ def check_output(log: Log, place: Output, run_id: str) -> None:
     TemporaryError
         Too little space.
     """
-    place.check_apart(log.filesystem, log.places())
+    place.check_apart(log.places())
     counts = Counter(file.relative for file in log.files)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:

@@ -1,8 +1,8 @@
 """Labels from outcomes that are more than a task can hold: both sides are split by a hash of the key, part by part.
 
-    outcomes-j, keys-i -> join-p -> labels-i
+    outcomes-j, keys-i -> match-p -> labels-i
 
-*outcomes* and *keys* leave the rows of their files as one Arrow file each, a batch for each part of the keys. *join*
+*outcomes* and *keys* leave the rows of their files as one Arrow file each, a batch for each part of the keys. *match*
 finds the labels of a part of the keys, and leaves a batch for each task that sorts; such a task (`Spilled`) reads its
 own from all parts. Where outcomes fit, tasks read them themselves (`outcomes.OutcomeMatching`).
 """
@@ -120,10 +120,24 @@ def add_labels(
     ]
     keys = graph.layer("keys", _split_keys, tasks, receipts=receipts)
     joins = [(outcomes, split, keys, p, f"{scratch}/labels-{p:06d}") for p in range(parts)]
-    joined = graph.layer("join", _join, joins, receipts=receipts)
+    joined = graph.layer("match", _join, joins, receipts=receipts)
     rows = [sum(piece.rows for piece in own) for own in pieces]
     each = [(reader, joined, i, count) for i, count in enumerate(rows)]
     return graph.layer("labels", _labelled, each, shown=False)
+
+
+def spill_bytes(log: Log, most_bytes: int) -> int:
+    """Scratch space that the join of a log's labels needs at most, see `add_labels`; 0 where outcomes fit a task.
+
+    Texts among the keys of the log are taken to be as long as those of the outcomes.
+    """
+    outcomes = log.columns.labels
+    if not isinstance(outcomes, Outcomes) or outcomes.held_bytes <= most_bytes:
+        return 0
+    texts = outcomes.text_bytes / max(outcomes.rows, 1)
+    key = 8 * len(outcomes.kinds) + texts
+    # An outcome: code, value, time. A row: place, missing, times; then place, status, delay, value.
+    return int(1.1 * (outcomes.rows * (key + 17) + log.rows * (key + 21 + 15)))
 
 
 def _shares(files: Sequence[LogFile]) -> list[tuple[LogFile, ...]]:

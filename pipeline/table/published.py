@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 
 from logcal.arrow_columns import segment_problems
-from logcal.errors import ConfigError, InputRejectedError, examples, listing
+from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, examples, listing
 from logcal.manifest import read_manifest
 from logcal.reading import not_given
 from logcal.storage import open_filesystem, parse_checked, with_checksum
@@ -155,6 +155,21 @@ class PublishedTable:
         path = f"{self._versions.root}/{name}/{MANIFEST}"
         manifest = read_manifest(path, self._manifest(name) or b"")
         return Version(name, self._versions.located(name), manifest)
+
+    def version_to_watch(self, name: str | None = None) -> Version:
+        """`version`, for jobs that look at a table day by day: before its first fit they have nothing to do.
+
+        Raises
+        ------
+        NothingToDoError
+            No version is live.
+        """
+        if name is None and self.current_name() is None:
+            raise NothingToDoError(
+                f"table '{self.table}' in {self.url} has no live version yet: nothing to do before `logcal fit` has "
+                "published one"
+            )
+        return self.version(name)
 
     def versions(self) -> list[Version]:
         """All versions, oldest first."""
