@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import logging
 import time
@@ -25,7 +26,7 @@ from logcal.storage import with_checksum
 from pipeline.execution import Executor
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.ledger import Ledger
-from pipeline.log.log_files import LogFile, expected_folder
+from pipeline.log.log_files import LogFile, expected_folder, find_files
 from pipeline.log.logs import read_footers
 from pipeline.table.published import PublishedTable, Version
 
@@ -79,13 +80,28 @@ class Refits:
         if not refit.wanted:
             return False
         last = self.last()
-        if not last or self.alarmed:
+        if not last:
             return True
         every = refit.every_seconds
         # A clock that was set back must not stop refits for as long.
-        if every is not None and not 0 <= time.time() - last["at"] < every:
-            return True
-        return refit.rows is not None and self._rows() - last["rows"] >= refit.rows
+        late = every is not None and not 0 <= time.time() - last["at"] < every
+        more = refit.rows is not None and self._rows() - last["rows"] >= refit.rows
+        rejected = last.get("rejected")
+        # The same rows and labels would be rejected again.
+        return (self.alarmed or late or more) and (rejected is None or rejected != self._inputs())
+
+    def _inputs(self) -> str:
+        """Digest of what a refit depends on: configuration, files with rows and labels, the live version."""
+        config, found = self._fit_config(), sorted(self._damaged())
+        for paths, setting in ((config.log.path, "log.path"), (config.log.labels.path, "log.labels.path")):
+            try:
+                files = find_files(paths, setting).files if paths else ()
+                found += [f"{file.path} {file.size} {file.stamp}" for file in files]
+            except InputRejectedError as error:
+                found.append(str(error))
+        current = PublishedTable(config.store.path, config.store.table).readable_current()
+        content = json.dumps([config.model_dump(mode="json"), current, found])
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def look(self, executor: Executor) -> None:
         """Watch the table as the monitor job does, when it is time: its alarm makes a refit due."""
@@ -175,7 +191,7 @@ class Refits:
         """
         from jobs import fit
 
-        started = time.time()
+        started, inputs = time.time(), self._inputs()
         before = self.last().get("version")
         version, message = before, ""
         facts = {key: value for key, value in self.last().items() if key in ("looked", "label_coverage")}
@@ -192,6 +208,7 @@ class Refits:
             log.warning("refit refused, the table stays as it is: %s", error)
         except InputRejectedError as error:
             kind, message = REJECTED, str(error)
+            facts["rejected"] = inputs
             log.warning("no refit: %s", error)
         self.outcomes[kind] += 1
         log.info(

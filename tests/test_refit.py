@@ -305,6 +305,29 @@ def test_a_refit_is_tried_again_without_new_files_alone(place, stream):
     assert len(place.versions) == 1
 
 
+def test_a_rejected_refit_waits_for_other_rows_or_labels(place, stream):
+    """The same ones would be rejected again, however often it is time."""
+    follow, arriving = stream
+    labelled = place.root / "labelled"
+    lands(arriving, "a.parquet")
+    lands(labelled, "a.parquet")
+    settings = ("--once", "--json", "refit.every=1ms", f"labelled.path={labelled}")
+
+    def refitted():
+        done = follow(*settings)
+        return done.code, done.stderr.count("no refit: "), done.stderr.count("INFO refit: ")
+
+    assert refitted() == (0, 0, 2)  # the first table; and it is time again at the end
+    pq.write_table(pa.table({"score": [0.5]}), labelled / "unlabelled.parquet")
+    assert refitted() == (99, 1, 1)
+    assert refitted() == (99, 0, 0)
+    assert follow("--status", "--json", f"labelled.path={labelled}").json["refit"]["outcome"] == "rejected"
+    (labelled / "unlabelled.parquet").unlink()
+    lands(labelled, "b.parquet")
+    assert refitted() == (0, 0, 1)
+    assert len(place.versions) == 2
+
+
 def test_what_does_not_go_with_refits(place, stream):
     follow, arriving = stream
     lands(arriving, "a.parquet")
