@@ -69,6 +69,24 @@ def test_a_current_that_names_nothing(store):
     assert store.current().name == store.names()[0]
 
 
+def test_a_line_of_the_journal_that_a_crash_cut_off_is_passed_over_and_a_damaged_one_is_not(tmp_path):
+    """At any byte: the same run, run again, goes on."""
+    store, journal = TableStore(str(tmp_path), "ads"), tmp_path / "ads" / "journal.jsonl"
+    first, second = publish(store), publish(store, b"y")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for cut in range(len(lines[1])):
+        journal.write_bytes(lines[0] + lines[1][:cut])
+        (tmp_path / "ads" / "CURRENT").write_text(first.name)
+        store.make_current(second)
+        assert [entry.version for entry in store.journal.entries()][:1] == [first.name]
+        assert store.rollback()[1].name == first.name
+    journal.write_bytes(lines[0].replace(b"0", b"1", 1) + lines[1])
+    with pytest.raises(
+        InputRejectedError, match=r"found line 1 of journal\.jsonl damaged .* restore it from"
+    ):
+        store.rollback()
+
+
 def test_no_version_yet(store):
     with pytest.raises(InputRejectedError, match="run `logcal fit` first"):
         store.version()

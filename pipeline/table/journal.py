@@ -30,7 +30,7 @@ UNREADABLE = "(unreadable)"
 """Former content of CURRENT in the journal if it held no name."""
 _FILE = "journal.jsonl"
 _FOLDER = "journal"
-_UNFINISHED = re.compile(rb'|\{(?:(?!"checksum").)*[^}]|\{|.*"checksum": ?\d*')
+_UNFINISHED = re.compile(rb'|\{(?:(?!"checksum").)*[^}]|\{|.*"checksum"(?:: ?\d*)?')
 """Pattern of a line that ends before its checksum does."""
 
 
@@ -105,7 +105,8 @@ class Journal:
         except (ValueError, AttributeError) as error:
             raise InputRejectedError(
                 f"{self._folder}: expected the history of this table's versions, found {name} damaged ({error}): "
-                "restore it, or remove it if no rollback was there"
+                "restore it from a backup, or remove it: nothing is published until then. Without a rollback's line "
+                "the fit of the version that it took back can make that version live again"
             ) from None
 
     def _objects(self) -> list[str]:
