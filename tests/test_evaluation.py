@@ -173,6 +173,12 @@ def test_a_change_is_better_or_worse_beyond_its_error():
         assert errors[name] == pytest.approx(expected, rel=0.15)
     verdicts = {change.name: change.verdict for change in changes(found)}
     assert verdicts["log_loss"] == verdicts["ece_frequency"] == "better"
+    # A bin of few rows says little: its own error counts, not that of the groups of equally many rows.
+    fewest = min((group for group in found.after.by_width if group.weight), key=lambda group: group.weight)
+    assert errors["mce_width"] >= 0.9 * np.sqrt(
+        fewest.mean_prediction * (1 - fewest.mean_prediction) / fewest.weight
+    )
+    assert errors["mce_width"] > 2 * errors["mce_frequency"]
     assert verdicts["auc"] == "unchanged"
     # A map that is a little off on few rows is not measurably worse.
     few = collapse(a[:500], label[:500])

@@ -224,8 +224,8 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
     if held["compared"] and against.get("difference") is not None:
         way = "below" if against["difference"] < 0 else "above"
         line += (
-            f"; on {held['rows_compared']:,.10g} of them {abs(against['difference']):.4f} {way} that of the version "
-            f"before (standard error {against['error']:.4f})"
+            f"; on {held['rows_compared']:,.10g} of them {abs(against['difference']):.5f} {way} that of the version "
+            f"before (standard error {against['error']:.5f})"
         )
     return line
 

@@ -306,9 +306,18 @@ def change_errors(evaluation: Evaluation) -> dict[str, float]:
     if after.measures.accuracy is not None:
         share = after.measures.accuracy
         errors["accuracy"] = math.sqrt(share * (1 - share) * row.max() / after.weight)
-    chance = max(chance_error(side.by_frequency) for side in (before, after) if side.by_frequency)
-    errors |= dict.fromkeys(("ece_frequency", "ece_width"), chance / 2)
-    errors |= dict.fromkeys(("mce_frequency", "mce_width"), float(np.sqrt(f * (1 - f) * row / weight).max()))
+    for kind in ("frequency", "width"):
+        sides = [groups for side in (before, after) if (groups := getattr(side, f"by_{kind}"))]
+        errors[f"ece_{kind}"] = max(map(chance_error, sides), default=0.0) / 2
+        means = [
+            (group.mean_prediction, group.effective_size)
+            for groups in sides
+            for group in groups
+            if group.weight
+        ]
+        errors[f"mce_{kind}"] = max(
+            (math.sqrt(max(p * (1 - p), 0.0) / size) for p, size in means), default=0.0
+        )
     return errors
 
 
