@@ -115,7 +115,7 @@ GUESSING = pytest.mark.skipif(version("click") < "8.5", reason="click 8.2 says i
         ),
         (
             ("tables", "list"),
-            "logcal tables list: Missing option '--store'. See `logcal tables list --help`.",
+            "logcal tables list: expected --store PATH, or --config FILE with store.path, found neither",
         ),
     ],
 )

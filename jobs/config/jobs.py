@@ -92,11 +92,10 @@ RETIRED = {"page": {"path"}}
 """Sections that no job has any more, with their keys: other jobs than those with an alias pass over them."""
 
 
-class TableConfig(Section):
-    """Configuration of the commands that look after a table: what they take from a job's."""
+class TableConfig(JobConfig):
+    """Configuration of the commands that look after a table."""
 
     store: PublishedConfig
-    storage: StorageConfig = _STORAGE
 
 
 class FitConfig(JobConfig):
