@@ -354,6 +354,11 @@ class Prepared(Startable):
                 _logger.warning(
                     "days set aside: %s; `logcal days include` lets a day in", in_words(days.set_aside)
                 )
+            if days.drift:
+                _logger.warning(
+                    "days used though they differ, since two are alike: %s; `logcal days exclude` leaves a day out",
+                    in_words(days.drift),
+                )
             spread = days.spread if self.gate.days else 0.0
             held_out = None if trial is None else self._judge(trial, spread)
             version = self._publish(content, manifest, keep, held_out, change)

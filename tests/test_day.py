@@ -227,6 +227,12 @@ def test_a_day_of_countries_goes_through_the_gate(place, day):
     assert other["beyond_chance_after"] == 0
     assert pl.read_parquet(place.root / "scored" / "2026-01-04/").height == 4000
     assert 'logcal_last_exit_code{job="fit",table="ads"} 4' in (place.root / "logcal.prom").read_text()
+    # Two alike are drift: both are used, and the manifest says so.
+    write_countries(place, 5, de=-2.0)
+    assert day("fit", *COUNTRIES) == 0
+    drift = place.manifest()["window"]["days_of_drift"]
+    assert [own["day"] for own in drift] == ["2026-01-04", "2026-01-05"]
+    assert "of the rows are positive, on other days about" in drift[0]["reasons"][0]
 
 
 def test_a_missing_day_is_said_and_folders_are_dates_and_segments(place, day):

@@ -27,7 +27,7 @@ def day(number, kind=None, **more):
 
 
 def found(days, **more):
-    return [finding.day for finding in suspect_days(days, **more)]
+    return [finding.day for finding in suspect_days(days, **more) if not finding.drift]
 
 
 def test_ordinary_days_are_used():
@@ -57,6 +57,10 @@ def test_two_days_alike_are_drift():
     days = [day(number, drift=1.2 * (number >= 9), day_sd=0.0) for number in range(12)]
     assert found(days[3:10]) == [9]
     assert found(days[4:11]) == []
+    assert [(own.day, own.drift, bool(own.reasons)) for own in suspect_days(days[4:11])] == [
+        (9, True, True),
+        (10, True, True),
+    ]
     assert found(days[5:12]) == []
 
 

@@ -222,10 +222,11 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
     line = f"on {held['rows']:,.10g} rows held out: log loss {loss:.4f}"
     against = held["against_current"]["log_loss"] if held["against_current"] else {}
     if held["compared"] and against.get("difference") is not None:
-        way = "below" if against["difference"] < 0 else "above"
+        difference = against["difference"]
+        away = f"{abs(difference):.5f} {'below' if difference < 0 else 'above'}" if difference else "equal to"
         line += (
-            f"; on {held['rows_compared']:,.10g} of them {abs(against['difference']):.5f} {way} that of the version "
-            f"before (standard error {against['error']:.5f})"
+            f"; on {held['rows_compared']:,.10g} of them {away} that of the version before (standard error "
+            f"{against['error']:.5f})"
         )
     return line
 

@@ -31,7 +31,8 @@ class Days(NamedTuple):
     """The day tables of a window.
 
     tables : all of them, by day. used : those that are fitted to. thin : days whose labels are not known well enough
-    set_aside : findings on strange days. excluded, included : days that a person decided on, with the reasons
+    set_aside : findings on strange days. drift : on strange days that are used, since another is alike
+    excluded, included : days that a person decided on, with the reasons
     spread : how much days vary, see `suspects`
     """
 
@@ -39,6 +40,7 @@ class Days(NamedTuple):
     used: tuple[DayTable, ...] = ()
     thin: tuple[dict[str, Any], ...] = ()
     set_aside: tuple[Finding, ...] = ()
+    drift: tuple[Finding, ...] = ()
     excluded: tuple[dict[str, str], ...] = ()
     included: tuple[dict[str, str], ...] = ()
     spread: float | None = None
@@ -194,6 +196,8 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
         facts["days_unlabelled"] = list(days.thin)
     if days.set_aside:
         facts["days_set_aside"] = [finding.as_dict() for finding in days.set_aside]
+    if days.drift:
+        facts["days_of_drift"] = [finding.as_dict() for finding in days.drift]
     for name, decided in (("days_excluded", days.excluded), ("days_included", days.included)):
         if decided:
             facts[name] = list(decided)
@@ -237,7 +241,10 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
     order = sorted(range(len(tables)), key=lambda i: (tables[i].day, tables[i].name))
     every = [tables[i] for i in order]
     left_in = [i for i in order if tables[i].day not in thin and tables[i].day not in excluded]
-    found, spread = suspects([tables[i] for i in left_in], [profiles[i] for i in left_in if profiles], rule)
+    findings, spread = suspects(
+        [tables[i] for i in left_in], [profiles[i] for i in left_in if profiles], rule
+    )
+    found = [finding for finding in findings if not finding.drift]
     strange = {finding.day for finding in found}
     used = tuple(tables[i] for i in left_in if tables[i].day not in strange)
     if (found or excluded) and not any(table.receipt.used for table in used):
@@ -253,6 +260,7 @@ def choose_days(tables: list[DayTable], profiles: list[Profile], rule: DayRule) 
             for day in sorted(thin)
         ),
         tuple(found),
+        tuple(finding for finding in findings if finding.drift),
         _said(excluded),
         _said(included),
         spread,

@@ -109,11 +109,13 @@ class Finding:
     Attributes
     ----------
     reasons : in words, worst first. never : whether no later day can make it usual
+    drift : whether the day is used all the same, since another is like it
     """
 
     day: int
     reasons: list[str] = field(default_factory=list)
     never: bool = False
+    drift: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Facts for the manifest."""
@@ -371,7 +373,7 @@ def _readmit(
         if _alike(one, two, numbers):
             alike |= {one.day, two.day}
     for day in alike:
-        del found[day]
+        found[day].drift = True
 
 
 def _alike(one: DayFacts, two: DayFacts, numbers: Mapping[int, Seen]) -> bool:
@@ -446,7 +448,8 @@ def suspects(
 
     Returns
     -------
-    findings; standard deviation between days of the logarithm of observed over expected positives, None: not known
+    findings, also on days that are used as drift; standard deviation between days of the logarithm of observed over
+    expected positives, None: not known
 
     Raises
     ------
@@ -480,13 +483,14 @@ def suspects(
         and (name := day_of(day).isoformat()) in rule.remembered
         and rule.remembered[name][0] == {table.content for table, _ in parts}
     ]
-    found = suspect_days(days, rule.live, included=included, remembered=known)
+    findings = suspect_days(days, rule.live, included=included, remembered=known)
+    found = [finding for finding in findings if not finding.drift]
     if found and rule.suspect == REFUSE:
         raise InputRejectedError(
             f"window.suspect_days is refuse: {in_words(found)}; mend the day's files, or decide with `logcal days`"
         )
     strange = {finding.day for finding in found}
-    return found, between_days([own for own in days if own.day not in strange], rule.live)
+    return findings, between_days([own for own in days if own.day not in strange], rule.live)
 
 
 def between_days(days: Sequence[DayFacts], predict: Predict | None = None) -> float | None:
