@@ -17,7 +17,7 @@ from pipeline.evaluate.significance import compared
 from pipeline.files.records import jsonable
 from pipeline.sort.segment_predictions import in_words
 from pipeline.table.identity import software
-from pipeline.table.published import Version
+from pipeline.table.published import Version, strange_days
 
 FITTED = (
     "every_boundary_considered",
@@ -46,6 +46,7 @@ def table_facts(table: str, version: Version, lookup: LookupFacts) -> dict[str, 
         "fitted to rows": lookup.data.get("rows_used"),
         **{name: lookup.data[name] for name in FITTED if name in lookup.data},
         "fingerprint": lookup.fingerprint,
+        **({"strange days": ". ".join(days)} if (days := strange_days(version)) else {}),
     }
 
 

@@ -22,6 +22,7 @@ from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Counts, Report
 from pipeline.follow.ledger import Ledger, Source
+from pipeline.table.published import strange_days
 from pipeline.table.store import TableStore
 
 log = logging.getLogger("logcal")
@@ -143,6 +144,7 @@ class StreamStatus:
             "path": self.places.target_root,
             "table": self.config.store.table,
             "version": None if current is None else current.name,
+            "strange_days": [] if current is None else strange_days(current),
             "files": scored,
             **{name: sum(getattr(known, name) for known in ledger.files.values()) for name in ROW_COUNTS},
             "backlog": len(backlog),
@@ -163,6 +165,7 @@ class StreamStatus:
             f"{self.places.target_root}: {counted(scored, 'file')} scored, {len(backlog):,} to score ({size:,} bytes)",
             f"  last batch {batch}; table version {summary['version']}, published {published}",
         ]
+        lines += [f"  {day}" for day in summary["strange_days"]]
         if last:
             lines.append(f"  last refit {_refit_said(last, now)}")
         if ledger.waiting:

@@ -18,7 +18,15 @@ from pipeline.log.windows import parse_day
 from pipeline.table.day_decisions import Decision, decide, read_decisions
 from pipeline.table.journal import Entry, moves, trail
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
-from pipeline.table.published import CURRENT, PublishedTable, Status, Version, segments_of, status_of
+from pipeline.table.published import (
+    CURRENT,
+    PublishedTable,
+    Status,
+    Version,
+    segments_of,
+    status_of,
+    strange_days,
+)
 from pipeline.table.sql import query
 from pipeline.table.store import TableStore
 
@@ -186,6 +194,7 @@ def show(store: str, table: str, name: str | None) -> Outcome:
     lines += [f"{key}: {value}" for key, value in manifest["data"].items()]
     if manifest.get("window"):
         lines += [f"window: {manifest['window']['first']} to {manifest['window']['last']}"]
+    lines += [f"day {day}" for day in strange_days(version)]
     lines += [f"gate, {key}: {value}" for key, value in (manifest.get("gate") or {}).items()]
     lines += [f"refused: {refusal['message']}" for refusal in version.refusals]
     lines += [f"lookup table: {version.lookup_path}"]
@@ -312,11 +321,9 @@ def list_days(store: str, table: str) -> Outcome:
         )
     window = versions[-1].manifest.get("window") if versions else None
     aside = (window or {}).get("days_set_aside", [])
+    strange = strange_days(versions[-1]) if versions else []
     lines = [f"{day}  {own.decision}d on {own.at}: {own.reason}" for day, own in decisions.items()]
-    lines += [
-        f"{own['day']}  set aside by version {versions[-1].name}: {'; '.join(own['reasons'])}"
-        for own in aside
-    ]
+    lines += [f"{day} (version {versions[-1].name})" for day in strange]
     summary: dict[str, Any] = {"table": table, "decisions": _as_rows(decisions), "set_aside": aside}
     return Outcome(summary=summary, lines=lines or ["no day was excluded, included or set aside"])
 

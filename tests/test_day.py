@@ -233,6 +233,12 @@ def test_a_day_of_countries_goes_through_the_gate(place, day):
     drift = place.manifest()["window"]["days_of_drift"]
     assert [own["day"] for own in drift] == ["2026-01-04", "2026-01-05"]
     assert "of the rows are positive, on other days about" in drift[0]["reasons"][0]
+    table = ("--store", place.store, "--table", "ads")
+    for command in (("days", "list"), ("tables", "show")):
+        assert (
+            f"2026-01-05 used as drift: {drift[1]['reasons'][0]}"
+            in place.run(*command, *table).expect(0).stdout
+        )
 
 
 def test_a_missing_day_is_said_and_folders_are_dates_and_segments(place, day):

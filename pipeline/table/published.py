@@ -282,6 +282,16 @@ def segments_of(version: Version) -> tuple[str, ...]:
     return tuple((version.manifest.get("segments") or {}).get("columns", ()))
 
 
+def strange_days(version: Version) -> list[str]:
+    """Days that a version's fit set aside, or used as drift, with the reasons."""
+    window = version.manifest.get("window") or {}
+    return [
+        f"{day['day']} {said}: {'; '.join(day['reasons'])}"
+        for key, said in (("days_set_aside", "set aside"), ("days_of_drift", "used as drift"))
+        for day in window.get(key, ())
+    ]
+
+
 def check_segment_types(version: Version, log: Log) -> None:
     """Compare a log's segment columns with those that a version was fitted to.
 
