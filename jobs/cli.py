@@ -263,7 +263,7 @@ _TABLE_FILES = click.option(
 _ANY_TABLE = click.option("--table", metavar="NAME", help="Name of the table; without it all are listed.")
 _VERSION = click.argument("name", metavar="[VERSION]", required=False)
 _OF_TABLE = (_STORE, _TABLE, _TABLE_FILES)
-_REASON = click.option("--reason", required=True, metavar="TEXT", help="Why, for whoever asks later.")
+_REASON = click.option("--reason", required=True, metavar="TEXT", help="The reason, kept with the decision.")
 _DAY = (*_OF_TABLE, click.argument("day"))
 
 
@@ -314,7 +314,7 @@ def rollback(**given: Any) -> Outcome:
     changes=True,
 )
 def promote(**given: Any) -> Outcome:
-    """Make VERSION current, such as one that was kept as a candidate."""
+    """Make VERSION current, such as a candidate."""
     return _actions().promote(**given)
 
 
@@ -438,17 +438,17 @@ def doctor(**given: Any) -> Outcome:
     return examine(**given)
 
 
-@_command(main, "Compile all that jobs can meet, ahead of them.")
+@_command(main, "Compile all code in advance.")
 def warm() -> Outcome:
-    """Compile all that jobs can meet, and keep it.
+    """Compile all code in advance, and keep it.
 
     \b
       logcal warm
       LOGCAL_CACHE=/opt/logcal logcal warm
 
-    Once after an installation, or while an image is built: the first jobs take
-    some seconds otherwise. This takes a minute or two, in a process for each
-    processor, and seconds when done.
+    Run it once after an installation, or when an image is built; otherwise each
+    kind of job compiles its code when it first runs. It takes a minute or two,
+    with one process per processor, and seconds if all is compiled.
     """  # noqa: D301
     from jobs import warm
 

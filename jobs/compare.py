@@ -198,7 +198,7 @@ class Prepared(Startable):
         """The methods that scores of this range can have."""
         calibrators, notes = suitable(self.calibrators, table.lowest, table.highest)
         if self.config.log.segment:
-            notes.insert(0, "segments are not told apart: log.segment was passed over")
+            notes.insert(0, "segments were ignored: methods were compared on all rows together")
         if not calibrators:
             raise ConfigError(f"compare.methods: no method is left; {notes[-1]}")
         return calibrators, notes

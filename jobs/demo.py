@@ -122,7 +122,7 @@ class Prepared(Startable):
             "",
             *comparison_table(sides),
             "",
-            "A log whose labels are the wrong way round, as a mistake would leave it, makes no table:",
+            "A log with inverted labels, as a mistake could leave it, is refused:",
             f"  {refused}",
             "",
             f"report: {measured.summary['report']}",
@@ -133,7 +133,7 @@ class Prepared(Startable):
         return Outcome(summary=summary, lines=lines)
 
     def _refused(self, executor: Executor) -> str:
-        """Fit to the calibration log with its labels inverted; return what the gate says of it."""
+        """Fit to the calibration log with its labels inverted; return the gate's verdict."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
@@ -156,9 +156,7 @@ class Prepared(Startable):
         """Fit another method to the calibration log, into a table of its own, and measure it."""
         table = f"{TABLE}-{method}"
         fit.prepare(self._load(FitConfig, "calibration", table=table, method=method)).execute(executor)
-        prepared = evaluate.prepare(
-            self._load(EvaluateConfig, "held-out", table=table, output=f"unused-{method}")
-        )
+        prepared = evaluate.prepare(self._load(EvaluateConfig, "held-out", output="report", table=table))
         _, evaluation = prepared.measure(executor)
         return prepared.lookup.map, evaluation.after.measures
 

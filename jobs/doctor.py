@@ -143,7 +143,7 @@ def _memory(config: ClusterConfig) -> str:
             f"cluster.memory: expected {config.workers or 1} times {config.memory} to fit into this machine's "
             f"{size(MEMORY_LIMIT)}: lower it, or cluster.workers"
         )
-    return f"{size(MEMORY_LIMIT)}, of which a worker takes up to {config.memory}"
+    return f"{size(MEMORY_LIMIT)}; a worker takes up to {config.memory} of it"
 
 
 def _compiled() -> str:

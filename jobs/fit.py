@@ -61,7 +61,7 @@ from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import RESERVED, Predictor
 from pipeline.table.map_change import MapChange
 from pipeline.table.published import Version, segments_of
-from pipeline.table.segment_maps import SegmentRules
+from pipeline.table.segment_maps import SOURCES, SegmentRules
 from pipeline.table.store import TableStore
 
 _logger = logging.getLogger("logcal")
@@ -147,8 +147,8 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
     check_holdout(config)
     if config.log.segment and "min_rows" in config.segments.model_fields_set and recipe.rules.lean:
         _logger.warning(
-            "segments.min_rows does not count where segments borrow strength (segments.shrinkage=auto): set "
-            "segments.min_positives, from which on a segment has a map of its own, or segments.shrinkage=none"
+            "segments.min_rows has no effect with partial pooling (segments.shrinkage=auto): set "
+            "segments.min_positives, the positives that a segment needs for its own map, or segments.shrinkage=none"
         )
     columns = columns_of(config.log, config.log.segment, config.window)
     log, window = open_dated(config.window, config.log.path, columns, without)
@@ -456,13 +456,13 @@ def _free_runs(scratch: str) -> None:
 
 def _choice_line(data: dict[str, Any]) -> str:
     """Line about the choice of auto, and its gain."""
-    share = f"{1 - data['leaning']:.0%} of the rows on the smooth curve, the others on steps that lean on it"
+    share = f"{100 * (1 - data['leaning']):.0f} % of the rows use the smooth curve, the others isotonic steps"
     losses = data["cross_validated_log_loss"]
     if len(losses) < 2:
         return f"{share}: too few rows to compare them"
     gain = losses["leaning"] - losses["smooth"]
     better = "lower" if gain >= 0 else "higher"
-    return f"{share}; the curve's held-out log loss is {losses['smooth']:.6g}, {better} by {abs(gain):.2g} than theirs"
+    return f"{share}; on held-out rows the curve's log loss is {abs(gain):.2g} {better} than the steps'"
 
 
 def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
@@ -493,13 +493,13 @@ def _outcome(facts: dict[str, Any], version: Version) -> Outcome:
         f"{', ' + format(facts['rows_waiting'], ',') + ' waiting for their label' if facts.get('rows_waiting') else ''}"
     )
     lines = [
-        f"{'kept as a candidate:' if version.candidate else 'published'} {summary['table']} version {version.name}",
+        f"{'saved as a candidate:' if version.candidate else 'published'} {summary['table']} version {version.name}",
         f"  {summary['method']}: {summary['lookup_rows']:,} rows, {shape}",
         f"  from {used}, {facts['distinct_scores']:,} distinct scores",
         f"  {version.lookup_path}",
     ]
     if segments is not None:
-        sources = ", ".join(f"{count:,} on {name}" for name, count in segments["fitted_on"].items())
+        sources = ", ".join(f"{count:,} {SOURCES[name]}" for name, count in segments["fitted_on"].items())
         lines.insert(2, f"  {segments['count']:,} segments of {', '.join(segments['columns'])}: {sources}")
     if "leaning" in (data := version.manifest["data"]):
         lines.insert(2, f"  {_choice_line(data)}")

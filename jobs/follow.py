@@ -169,13 +169,13 @@ class Prepared:
         follow = self.config.follow
         until = "once" if follow.once else f"every {follow.poll}, for {follow.lifetime} or until Ctrl-C"
         log.info(
-            "following %s %s: scored with table '%s', version %s, into %s; %s files are scored already",
+            "following %s %s: scored with table '%s', version %s, into %s; scored before: %s",
             without_secrets(self.places.root),
             until,
             self.config.store.table,
             self._current() or "none yet",
             without_secrets(self.places.target_root),
-            f"{len(self.ledger.files):,}",
+            counted(len(self.ledger.files), "file"),
         )
 
     def _announce(self) -> None:

@@ -193,9 +193,7 @@ def _rendered(values: dict[str, Any], notes: dict[str, str], facts: LogFacts, ro
     ]
     if roles.segment and "log.segment" not in values:
         names = ", ".join(column.name for column in roles.segment)
-        lines.append(
-            f"# log.segment: left out until you choose; a map for each segment with some of [{names}]"
-        )
+        lines.append(f"# log.segment: left out until you choose; one map per segment of [{names}]")
     for name, inner in sections.items():
         text = yaml.safe_dump(
             {name: inner}, default_flow_style=True, width=10_000, sort_keys=False, allow_unicode=True
@@ -218,7 +216,7 @@ def _candidates(roles: Roles, given: dict[str, Any]) -> list[str]:
     if not roles.segment or "log.segment" in given:
         return []
     names = ",".join(column.name for column in roles.segment)
-    return [f"  a map for each segment: --set 'log.segment=[{names}]', or some of them"]
+    return [f"  one map per segment: --set 'log.segment=[{names}]', or some of them"]
 
 
 def _table_name(log: str) -> str:

@@ -31,7 +31,7 @@ def log_to_stderr() -> None:
 def announce_compiling() -> None:
     """Log a line when this process, or one forked from it, first compiles a kernel that is not on disk yet.
 
-    That takes some seconds, once after an installation, and would seem to hang.
+    Without it the command would seem to hang.
     """
     from numba.core import event
 
@@ -41,7 +41,7 @@ def announce_compiling() -> None:
         def on_start(self, event: event.Event) -> None:
             if not self.said:
                 self.said = True
-                log.info("compiling for this machine, which takes some seconds, once after an installation")
+                log.info("compiling for this machine: once after an installation")
 
         def on_end(self, event: event.Event) -> None:
             pass

@@ -1,4 +1,4 @@
-"""The monitor job: whether a published table's probabilities still come true, looked at day by day."""
+"""The monitor job: test day by day whether a published table is still calibrated."""
 
 from __future__ import annotations
 
@@ -125,9 +125,8 @@ def _alarms(history: History, alpha: float) -> Iterator[str]:
             f"{'/'.join('null' if v is None else str(v) for v in key)} ({'more' if state.direction > 0 else 'fewer'})"
             for key, state in found[:5]
         )
-        verb = "differs" if len(found) == 1 else "differ"
-        count = f"{len(found):,} of {len(history.segments):,} segments"
-        yield f"{count} {verb} in positives from the table, above all {first}."
+        count = f"{len(found):,} of {counted(len(history.segments), 'segment')}"
+        yield f"In {count} the positives differ from the prediction, most clearly in {first}."
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Prepared(Startable):
         page = () if self.page is None else (f"{self.page}/{REPORT}",)
         return Plan(
             job="monitor",
-            stages=(look or "write the page of the days that were looked at before",),
+            stages=(look or "write the page again, from the days tested before",),
             reads=(
                 f"{', '.join(self.config.log.path)}: {self.window.log.described()}",
                 self.version.lookup_path,
@@ -194,11 +193,11 @@ class Prepared(Startable):
             try:
                 found = self._look(day, executor)
             except LabelsWaitingError:
-                waiting = f"{name} has no row with a label yet: looked at until the day before"
+                waiting = f"{name} has no row with a label yet: tested up to the day before"
                 break
             if found.table.waiting:
-                # Labels that come late are those of positives more often than not.
-                waiting = f"{name} has {found.table.waiting:,} rows without a label yet: looked at until the day before"
+                # Late labels are positives more often than not.
+                waiting = f"{name} has {found.table.waiting:,} rows without a label yet: tested up to the day before"
                 break
             history = history.after(name, found.whole, found.segments, self._moved(found), alpha)
         (self.store.folder / FOLDER).replace(f"{self.version.name}.json", history.as_json())
@@ -224,7 +223,7 @@ class Prepared(Startable):
         with scratch_folder(config.scratch) as scratch, ExitStack() as held:
             # Scores as the table's fit has read them, whether its day tables are there or not.
             plan = replace(plan_of(config, source.log, scratch, self.transform), grid=self._grid)
-            # A day may be without outcomes: what that says of the table is asked here.
+            # A day may have no outcomes: this job decides what that means for the table.
             plan = replace(plan, rules=replace(plan.rules, matched=False))
             for days in self._day_tables:
                 held.enter_context(days.in_use())

@@ -131,9 +131,9 @@ def measures_table(evaluation: Evaluation) -> list[str]:
 def _segment_lines(facts: Mapping[str, Any]) -> list[str]:
     """Lines about segments."""
     unseen = f", {facts['unseen_rows']:,} rows of unseen ones" if facts["unseen_rows"] else ""
-    beyond = f"{facts['beyond_chance_before']:,} of them before, {facts['beyond_chance_after']:,} after"
+    beyond = f"{facts['beyond_chance_before']:,} before, {facts['beyond_chance_after']:,} after"
     lines = [f"{facts['count']:,} segments of {', '.join(facts['columns'])}{unseen}"]
-    lines.append(f"calibration errors beyond chance: in {beyond}")
+    lines.append(f"segments with calibration errors beyond chance: {beyond}")
     for row in facts["worst"]:
         if row["beyond_chance_after"]:
             name = ", ".join("null" if value is None else value for value in row["segment"])

@@ -1,4 +1,4 @@
-"""Progress of a job's stages on stderr: a bar a stage on a terminal, otherwise log lines."""
+"""Progress of a job's stages on stderr: one bar per stage on a terminal, otherwise log lines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jobs import interrupts
@@ -21,6 +22,9 @@ log = logging.getLogger("logcal")
 
 INTERVAL = 30.0
 """Seconds between log lines of a stage."""
+
+_ENOUGH = 8
+"""Tasks that an estimate needs."""
 
 
 @contextmanager
@@ -45,7 +49,7 @@ def reporting() -> Iterator[Report]:
 
 @contextmanager
 def compiling(progress: Progress) -> Iterator[None]:
-    """A bar of its own while kernels are compiled, which no one knows the number of before."""
+    """Show a bar while kernels are compiled. Their number is not known in advance."""
     from numba.core import event
 
     lock = threading.Lock()
@@ -81,39 +85,69 @@ def _checking(report: Report) -> Report:
     return checked
 
 
+@dataclass
+class _Stage:
+    """Progress of a stage: when it began, and the tasks that were done at its latest report.
+
+    last : seconds at which the latest task ended. quarter : the tasks done, and seconds, when a quarter of all were.
+    """
+
+    began: float
+    last: float
+    done: int = 0
+    quarter: tuple[int, float] | None = None
+
+    def update(self, done: int, total: int, now: float) -> None:
+        if done > self.done:
+            self.done, self.last = done, now
+        if self.quarter is None and done >= total / 4:
+            self.quarter = done, now
+
+    def seconds_left(self, total: int, now: float) -> float | None:
+        """Estimate from the tasks after the first quarter, since the first ones may compile code.
+
+        None while these are fewer than `_ENOUGH`, and when the last tasks take longer than the others did.
+        """
+        if self.quarter is None or self.done - self.quarter[0] < _ENOUGH:
+            return None
+        left = (self.last - self.quarter[1]) / (self.done - self.quarter[0]) * (total - self.done)
+        return left if left >= now - self.last else None
+
+
 class LogLines:
     """A line when a stage starts and ends, and every `INTERVAL` seconds."""
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self.interval = interval
-        self.started: dict[str, float] = {}
+        self.stages: dict[str, _Stage] = {}
         self.said: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int, workers: int | None = None) -> None:
         """See `pipeline.execution.Report`."""
         now = time.monotonic()
-        if stage not in self.started:
-            self.started[stage] = self.said[stage] = now
+        if stage not in self.stages:
+            self.stages[stage], self.said[stage] = _Stage(now, now), now
             log.info("%s: %s%s", stage, counted(total, "task"), _living(workers))
-        seconds = now - self.started[stage]
+        known = self.stages[stage]
+        known.update(done, total, now)
+        seconds = now - known.began
         if done == total:
-            del self.started[stage]
+            del self.stages[stage]
             log.info("%s: done, %.1f s", stage, seconds)
         elif now - self.said[stage] >= self.interval:
             self.said[stage] = now
-            left = f", about {seconds / done * (total - done):.0f} s left" if done else ""
+            left = known.seconds_left(total, now)
+            estimate = "" if left is None else f", about {left:.0f} s left"
             how_far = f"{done:,} of {counted(total, 'task')}, {seconds:.0f} s"
-            log.info("%s: %s%s%s", stage, how_far, left, _living(workers))
+            log.info("%s: %s%s%s", stage, how_far, estimate, _living(workers))
 
 
 def _living(workers: int | None) -> str:
-    if workers is None:
-        return ""
-    return f", {workers:,} worker{'' if workers == 1 else 's'}"
+    return "" if workers is None else f", {counted(workers, 'worker')}"
 
 
 class Bars:
-    """A bar a stage."""
+    """One bar per stage."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress

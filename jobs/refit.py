@@ -135,10 +135,10 @@ class Refits:
     def _tried(self, job: Callable[[Collection[str]], T]) -> T:
         """The result of a job on the stream's log; tried anew where files come, change or go meanwhile.
 
-        The job lists the folder itself, and reads what it has listed. Where a file is another by then, or gone, it is
-        begun anew. A file may also have come of which half is written, or that is damaged: then it is tried without
-        files that the stream has not seen. Either is done `_MOST_ATTEMPTS` times, as more may come meanwhile. What is
-        left out is there when the job is next run. Where it is no file that is wrong, it is tried once without those.
+        The job lists the folder itself, and reads the files that it has listed. If a file was replaced or removed
+        meanwhile, it starts again. If a file is half written or damaged, it tries again without the files that the
+        stream has not seen. It tries at most `_MOST_ATTEMPTS` times, since more files may come meanwhile. The next run
+        of the job sees the files that were left out. If no file is at fault, it tries once without those.
 
         job : called with the names of files to pass over
         """

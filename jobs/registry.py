@@ -100,7 +100,7 @@ _JOBS = (
     ),
     Job(
         name="monitor",
-        help="Watch whether a table's probabilities still come true, day by day.",
+        help="Test day by day whether a published table is still calibrated.",
         module="jobs.monitor",
         required=("log.path", "store.path", "store.table", "window.column"),
         example=f"--set log.path=log/ --set window.column=date {_STORE}",

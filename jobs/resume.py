@@ -75,8 +75,8 @@ def refuse(refusals: list[dict[str, Any]], version: Version) -> None:
     if refusals:
         reasons = "; ".join(refusal["message"] for refusal in refusals)
         raise CheckFailedError(
-            f"version {version.name} is kept as a candidate, and the live version is unchanged: {reasons}; `logcal "
-            "tables promote` makes it current all the same"
+            f"version {version.name} was saved as a candidate; the live version is unchanged: {reasons}; `logcal "
+            "tables promote` makes it live anyway"
         )
 
 
@@ -119,7 +119,7 @@ def older_data(
         "start": f"it began before the current version {current.name} was fitted",
     }[kind]
     meanwhile = ", which was published meanwhile" if moved else ""
-    message = f"{what}{meanwhile}: --force publishes it all the same"
+    message = f"{what}{meanwhile}: --force publishes it anyway"
     return [{"rule": OLDER_DATA, "message": message}]
 
 

@@ -42,7 +42,7 @@ def run_job(
     as_json: bool,
     graph: str | None = None,
 ) -> int:
-    """Run a job, print what came of it, and return the exit code.
+    """Run a job, print its result, and return the exit code.
 
     Results go to stdout, everything else to stderr. With `as_json` stdout is one JSON line, also for errors.
 
@@ -141,7 +141,7 @@ def carry_out(job: Job, config: JobConfig, attempt: Attempt, client: Any = None)
 
 @contextlib.contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Look for none meanwhile, nor later in what there is then: imports make many objects, all of which stay."""
+    """Disable the garbage collector during imports, then freeze: imports make many objects, and all stay."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -153,7 +153,7 @@ def _no_garbage() -> Iterator[None]:
 
 
 def show(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
-    """Print a result to stdout, unless whoever started the command has closed it.
+    """Print a result to stdout, unless its reader has closed it.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def guarded(name: str, action: Callable[[], None], as_json: bool, attempt: Attem
         said = str(stop) or "interrupted; nothing was published"
         return _fail(name, said, interrupts.exit_code(), as_json, attempt)
     except BrokenPipeError:
-        # Whoever read stdout has gone: the job itself is done.
+        # The reader of stdout has gone: the job itself is done.
         _silence_stdout()
         return 0
     except Exception as error:  # noqa: BLE001 - the last resort: the environment's fault, or a bug

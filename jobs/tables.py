@@ -339,8 +339,8 @@ def decide_on(store: str, table: str, day: str, decision: str | None = None, rea
             f"expected a published table '{table}', found none in {found.url}: see `logcal fit`"
         )
     decisions = decide(found.folder, parsed.isoformat(), decision, reason)
-    said = "is judged again" if decision is None else f"is {decision}d from now on"
-    lines = [f"{parsed.isoformat()} {said}: the next fit follows it"]
+    said = "is judged by the next fit" if decision is None else f"is {decision}d from the next fit on"
+    lines = [f"{parsed.isoformat()} {said}"]
     return Outcome(summary={"table": table, "decisions": _as_rows(decisions)}, lines=lines)
 
 

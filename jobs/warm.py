@@ -226,7 +226,7 @@ def _write_log(folder: Path, rows_in_all: int) -> None:
             "weight": rng.exponential(size=rows) + 0.1,
             "whole": rng.integers(1, 5, rows).astype(float),
             "text": rng.choice(np.array(["a", "b", "c"]), rows),
-            "many": np.minimum(rng.geometric(0.02, rows), 300).astype(str),  # of which some have few rows
+            "many": np.minimum(rng.geometric(0.02, rows), 300).astype(str),  # some have few rows
             "number": rng.integers(0, 3, rows),
             "day": np.datetime64("2026-01-01") + rng.integers(0, 3, rows),
         }

@@ -20,7 +20,7 @@ class ConfigError(LogcalError):
 
 
 class InputRejectedError(LogcalError):
-    """The data does not fit what the configuration says of it."""
+    """The data contradicts the configuration."""
 
     exit_code = 3
 
@@ -54,7 +54,7 @@ class NothingToDoError(LogcalError):
 
     Parameters
     ----------
-    tidy : removes what a run that was killed has left; for whoever would have done the work
+    tidy : removes the leftovers of a killed run; called by the run that finds them
     """
 
     exit_code = 99

@@ -1,9 +1,9 @@
 """Lookup tables: a calibration map, or one for each segment, with the facts of their making.
 
 lookup.parquet has the maps: of all rows, and, with segments, of the leading columns and of the segments, sorted by
-level, segment and score. Beside it segments.parquet has a row a segment: how many rows it had, which rows its map was
-fitted to, and why where they are not its own; and where segments borrow strength, by how much each moves the map that
-it goes through.
+level, segment and score. segments.parquet, in the same folder, has one row per segment: how many rows it had, which
+rows its map was fitted to and, if these are not its own, why. With partial pooling it also has how much each segment
+adjusts the map that it uses.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Texts:
     def _hash(self) -> None:
         size = 2 * self._places.size
         self._shift = np.uint64(65 - size.bit_length())
-        # Places of 32 bits are those of 32 GiB of texts.
+        # Offsets of 32 bits, in words of 8 bytes, reach 32 GiB of texts.
         self._slots = np.zeros(size, np.uint64)
         kernels.hash_again(self._words, self._places[: self.count], self._null, self._slots, self._shift)
 

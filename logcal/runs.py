@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _PLACES = ("path", "report", "lookup_path", "history", "log")
-"""Facts that say where a job's result is, the first of which counts."""
+"""Keys of a result that hold its place; the first that is present counts."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
     config : its configuration: a mapping of sections, or the path of a YAML file. What only other jobs know is passed
         over, so that one serves all.
     client : `distributed.Client`, optional
-        Its cluster does the work, in place of the section `cluster`, of which `memory` still says what a task may take.
+        Its cluster does the work instead of the one that section `cluster` describes; `cluster.memory` still limits a
+        task's memory.
 
     Returns
     -------

@@ -119,8 +119,8 @@ class Table:
 
     Attributes
     ----------
-    name : name of the table; None of one that was not loaded from a store.
-    facts : what the table says of itself: version, method, data and so on.
+    name : name of the table; None if it was not loaded from a store.
+    facts : the table's metadata: version, method, data and so on.
     segments : names of its segment columns; empty without segments.
     """
 
@@ -305,7 +305,7 @@ class Table:
             What they are says `facts.interval`: 'band', the ends of a band that holds the true probabilities of all
             scores at once with 95 % confidence, if these never decrease with the score; 'posterior', where that of
             each score by itself is with 95 %; or 'venn_abers', a multiprobability of Venn-Abers prediction, which is
-            no confidence interval. With segments it is that of the rows that the map was fitted to: of a parent's,
+            no confidence interval. With segments it describes the rows that the map was fitted to: the parent's rows,
             where a segment has no map of its own.
 
         Raises
@@ -460,7 +460,7 @@ def _as_arrow(name: str, column: Any) -> pa.Array | pa.ChunkedArray:
     values = pa.array(column, from_pandas=True)
     if pa.types.is_floating(values.type):
         with contextlib.suppress(pa.ArrowInvalid):
-            # Whole numbers some of which are missing, as data frames have them.
+            # Integers with missing values, which data frames hold as floats.
             return values.cast(pa.int64())
     return values
 

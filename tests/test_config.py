@@ -460,7 +460,7 @@ def test_an_overlay_goes_over_any_job(name, write):
 
 def test_every_method_is_explained():
     meaning = meanings(CalibratorConfig)["method"]
-    assert [method for method in METHODS if not re.search(rf"\b{method}\b[^.]*: ", meaning)] == []
+    assert [method for method in METHODS if not re.search(rf"\b{method}\b[^.]*:\s", meaning)] == []
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,8 @@ def test_profiles_add_up_and_keep_the_order(scores, seed):
 
 def test_decisions_are_kept_and_hold_until_the_day_changes(tmp_path):
     table = tmp_path / "store" / "ads"
-    (table / "days" / "2026-01-31-0123456789abcdef-01234567").mkdir(parents=True)
+    for digest in ("0123456789abcdef-01234567", "aaaaaaaaaaaaaaaa-01234567"):  # the second of other settings
+        (table / "days" / f"2026-01-31-{digest}").mkdir(parents=True)
     store = str(tmp_path / "store")
     decide_on(store, "ads", "2026-01-31", "exclude", "labels came late")
     decide_on(store, "ads", "20260201", "include", "the new model")

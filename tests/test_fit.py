@@ -219,4 +219,4 @@ def test_a_rule_that_does_not_count_is_said(tmp_path, rows, caplog):
     fitted(tmp_path, log, "log.segment=part")
     assert "does not count" not in caplog.text
     fitted(tmp_path, log, "log.segment=part", "segments.min_rows=10")
-    assert "segments.min_rows does not count where segments borrow strength" in caplog.text
+    assert "segments.min_rows has no effect with partial pooling" in caplog.text

@@ -62,7 +62,7 @@ def test_a_sound_table_passes(place, gated):
                 {"score": np.arange(2000) / 2000, "label": 1 - (np.arange(2000) % 1999 >= 1000)},
                 (f"calibrator.method={method}",),
                 "ranking",
-                "the wrong way round?",
+                "inverted?",
             )
             for method in ("isotonic", "platt", "histogram", "abb", "near_isotonic")
         ),
@@ -72,7 +72,7 @@ def test_what_fails_is_kept_as_a_candidate(place, gated, columns, settings, rule
     # A label of each class in any case.
     columns["label"][:2] = columns["label"][:2] if len(set(columns["label"][:])) > 1 else (0, 1)
     place.write_log(columns)
-    refused = gated(*settings).expect(4, f"gate.{rule}: ", said, "is kept as a candidate", WHAT_TO_DO[rule])
+    refused = gated(*settings).expect(4, f"gate.{rule}: ", said, "was saved as a candidate", WHAT_TO_DO[rule])
     assert refused.json["exit_code"] == 4
     assert not (place.store / "ads" / "CURRENT").exists()
     (version,) = place.versions

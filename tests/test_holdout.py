@@ -188,9 +188,7 @@ def test_a_table_that_is_worse_on_rows_that_are_new_is_refused(place, call, gate
     first = gated().expect(0).json["version"]
     place.write_log(place.predictions(4000, seed=1), name="log/more", files=1)
     coarse = ("calibrator.method=histogram", "calibrator.params={bins: 2}")
-    assert (
-        "rows held out: log loss 0." in call("fit", "gate={holdout: 0.3}", store__table="b").expect(0).stdout
-    )
+    assert "held-out rows: 0." in call("fit", "gate={holdout: 0.3}", store__table="b").expect(0).stdout
     refused = gated(*coarse).expect(4, "gate.holdout: the log loss on held-out rows goes from", "worse than")
     assert refused.json["exit_code"] == 4
     assert place.current == first

@@ -576,7 +576,7 @@ def test_monitor_waits_for_labels(days):
     settings = ("window={column: made, last: 30d}", *KEYED, *DAILY[1:])
     run = days.job("monitor", *settings, **labels).expect(0)
     assert "2026-03-07 has 1" in run.stdout or "2026-03-08 has" in run.stdout
-    assert "without a label yet: looked at until the day before" in run.stdout
+    assert "without a label yet: tested up to the day before" in run.stdout
 
 
 def test_generate_takes_labels_of_other_files(place):

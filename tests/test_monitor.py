@@ -134,7 +134,8 @@ def test_the_segment_that_drifts_is_named(place):
         label |= (part == 1) & (np.random.default_rng(number).random(part.size) < 0.1)
         pq.write_table(table.set_column(1, "label", pa.array(label)), file)
     with pytest.raises(
-        CheckFailedError, match=r"1 of 2 segments differs in positives from the table, above all 1 \(more\)"
+        CheckFailedError,
+        match=r"In 1 of 2 segments the positives differ from the prediction, most clearly in 1 \(more\)",
     ):
         look(place)
 

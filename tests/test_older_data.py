@@ -73,7 +73,7 @@ def test_a_slow_run_does_not_move_current_back(place, days):
     kept = place.manifest(place.versions[1])
     assert kept["publish"] == "candidate"
     # Run again it is refused again, and --force finds what it made.
-    with pytest.raises(CheckFailedError, match="kept as a candidate"):
+    with pytest.raises(CheckFailedError, match="saved as a candidate"):
         prepared(place, *days, "window.until=2026-01-02")
     forced = prepared(place, *days, "window.until=2026-01-02", "store.force=true")
     assert forced.execute(InlineExecutor()).summary["version"] == place.versions[1] == place.current

@@ -65,11 +65,25 @@ def test_a_line_every_30_seconds(lines, clock):
         report("sort", done, 100)
     assert lines() == [
         "sort: 100 tasks",
-        "sort: 30 of 100 tasks, 30 s, about 70 s left",
+        "sort: 30 of 100 tasks, 30 s",
         "sort: 60 of 100 tasks, 60 s, about 40 s left",
         "sort: 90 of 100 tasks, 90 s, about 10 s left",
         "sort: done, 100.0 s",
     ]
+
+
+def test_tasks_that_compile_and_last_tasks_that_take_long_give_no_end(lines, clock):
+    """The first 18 of 72 tasks take 200 s, 53 take 1 s each, and the last one runs on."""
+    report = progress.LogLines()
+    report("join-again", 0, 72)
+    for done in range(1, 72):
+        clock.now += 200 / 18 if done <= 18 else 1
+        report("join-again", done, 72)
+    clock.now += 40
+    report("join-again", 71, 72)
+    estimates = [line for line in lines() if "left" in line]
+    assert estimates == ["join-again: 48 of 72 tasks, 230 s, about 24 s left"]
+    assert lines()[-1] == "join-again: 71 of 72 tasks, 293 s"
 
 
 def test_a_first_task_that_takes_long_has_lines_too(lines, clock):

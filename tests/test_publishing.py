@@ -458,7 +458,7 @@ def test_a_writer_that_was_taken_for_dead_does_not_write(monkeypatch):
 def test_a_candidate_by_the_command(place):
     place.write_log()
     done = place.job("fit", "store.publish=candidate").expect(0)
-    assert "kept as a candidate: ads version 000001-" in done.stdout
+    assert "saved as a candidate: ads version 000001-" in done.stdout
     assert not (place.store / "ads" / "CURRENT").exists()
     place.job("fit", "store.publish=candidate").expect(99, "store.publish is candidate")
     place.job("fit").expect(0)

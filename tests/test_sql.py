@@ -159,7 +159,7 @@ def test_the_recipe_in_python(place):
     plain = names["calibrate"](scores, names["current"](place.store / "ads"))
     np.testing.assert_array_equal(plain, np.array(expected(place, "ads"), np.float64))
     for table in ("seg", "moved", "platt"):
-        lookup, adjustments = (names[name](place.store / table) for name in ("current", "moves"))
+        lookup, adjustments = (names[name](place.store / table) for name in ("current", "adjustments"))
         found = names["calibrate_segments"](scores, segments, lookup, ["country", "model_id"], adjustments)
         assert bool(adjustments) == (table != "seg")
         assert_same(np.where(np.isnan(found), None, found).tolist(), expected(place, table), table)

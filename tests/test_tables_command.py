@@ -110,10 +110,10 @@ def test_what_lies_between_two_versions(store, place):
     summary = found.summary
     assert summary["facts"]["method"] == {"old": "isotonic", "new": "histogram"}
     assert 0 < summary["change"]["mean"] < summary["change"]["largest"] < 1
-    assert "the probability changes by" in found.lines[1]
+    assert "Probabilities change by" in found.lines[1]
     assert "  method: isotonic -> histogram" in found.lines
     assert found.lines[2].startswith("Their log losses were not compared on the same rows")
-    assert "Each on its own rows, the AUC is " in found.lines[3]
+    assert "The AUC, each on its own rows, changes from " in found.lines[3]
     assert "within chance" in found.lines[3]
     text = page.read_text()
     assert text.count("<svg") == 2  # both maps, and what lies between them

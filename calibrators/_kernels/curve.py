@@ -16,7 +16,7 @@ _LEAST_PIVOT = 1e-15
 def likelihood(x, theta, offset, w, pos, info, miss):
     """The log likelihood of log-odds offset + x theta; fill in each cell's information and residual.
 
-    x : float64 array, shape (cells, columns), of which theta has the first
+    x : float64 array, shape (cells, columns); theta has coefficients of its first columns
     offset, w, pos : float64 arrays, shape (cells,): the prior's mean, weights, positives
     """
     size = theta.size

@@ -31,7 +31,7 @@ def likely_points(score, bits, weight, least, room, salt):
 
     Parameters
     ----------
-    score, weight : float64 arrays, shape (m,); weights >= 0, of which those that are 0 are never drawn
+    score, weight : float64 arrays, shape (m,); weights >= 0; rows of weight 0 are never drawn
     bits : the memory of `score` as uint64
     least : float >= 0. room : int: of points, at most
     salt : uint64: another one draws others

@@ -46,7 +46,7 @@ _ANY_PROCESSOR = "generic"
 
 
 class KeptCode(FunctionCache):
-    """The kept code of one kernel: a file for each combination of argument types and processor.
+    """Compilation cache of one kernel: a file for each combination of argument types and processor.
 
     numba's own cache looks for its place when a function is decorated, though most kernels of a process are never
     called; has an index, so that of two processes which compile at once one may be given the other's code; and
@@ -142,7 +142,7 @@ def _rebuilt(target_context: Any, code: bytes) -> Any:
 
 
 class _Loader(pickle.Unpickler):
-    """Reads kept code, which is run: see the module for whose it is."""
+    """Unpickler of cached machine code, which is then run: see the module for who may have written it."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Find a class; the stand-in for a compiled function's module names is made here."""

@@ -129,7 +129,7 @@ SUMS = 4
 
 @kernel
 def add_moments(points, bins, first, unit, sums):
-    """Add points to the sums of their bins: bins equally wide parts of [-1, 1], of which `sums` holds some.
+    """Add points to the sums of their bins. [-1, 1] has `bins` equally wide bins; `sums` holds some of them.
 
     Each term is rounded to a multiple of 1 / unit; from there on sums are whole numbers, so they are the same for any
     order and grouping.

@@ -32,7 +32,7 @@ from calibrators._kernels.double_double import add_pairs, two_product, two_sum
     MISS_PLACES,
     MISS_SQUARES,
 ) = range(21)
-"""The sums of a column, over its points with prediction p, weight w and positives k, of which w - k are negatives.
+"""The sums of a column over its points; a point has prediction p, weight w, k positives and w - k negatives.
 
 w, k, w p, and w**2 (of each score that a point was joined from): those that bins have as well, `BINNED` in number;
 squared errors; log losses, and the weight of the infinite ones; w p (1 - p) (1 - p + p / rate), see `accumulate`;

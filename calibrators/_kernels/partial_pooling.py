@@ -1,4 +1,4 @@
-"""Curves of many groups that lean on one curve: each group's shift and stretch of it, shrunken towards none.
+"""Partial pooling of many groups: each group shifts and stretches one shared curve, shrunken towards no change.
 
 Built from additions, multiplications, divisions and the project's own exponential and logarithm, in the order of the
 groups, so that every machine gives the same bits.
@@ -30,7 +30,7 @@ def pool_within(
         Points, or what this has made of them, group after group, ascending in each; none reaches over an edge. Sums as
         double-doubles.
     starts : int64 array, shape (groups + 1,)
-    parent : integer array, shape (groups,): whose block ranges a group's are
+    parent : integer array, shape (groups,): the map whose block ranges each group uses
     edges : float64 array: where the block ranges begin, parent after parent, ascending in each
     edge_starts : int64 array, shape (parents + 1,)
     pooled : bool array, shape (groups,): whether items are pooled as isotonic regression does; otherwise all of a

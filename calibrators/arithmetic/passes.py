@@ -67,12 +67,12 @@ class Pass:
         The list of the parts' states, in ascending order of their scores, to what the pass yields. Must not
         depend on where the parts were cut.
     only : frozenset of float, optional
-        The first scores of the parts that the pass needs; None for all. Whoever carries it out may leave the
-        other parts unread: `combine` then sees fewer states.
+        The first scores of the parts that the pass needs; None for all. The executor may leave the other parts
+        unread: `combine` then sees fewer states.
     classes : callable, optional
         The scores of the rows with label 0 and those with label 1, ascending float64 arrays, of a part of rows without
-        weights, fewer than 2**26, to the state that `chunk` makes of their points, and the number of these. Whoever
-        needs no points may use it, which saves making them.
+        weights, fewer than 2**26, to the state that `chunk` makes of their points, and the number of these. An
+        executor that needs no points may use it, which saves making them.
     """
 
     chunk: Callable[[Points], Any]

@@ -1,4 +1,4 @@
-"""Logs of which some rows of one label were kept by chance: from the odds of the log to those of all rows.
+"""Correction for sampled logs, where rows of one label were kept by chance: from the log's odds to those of all rows.
 
 Where a negative was kept with probability r, the odds in the log are 1 / r times those among all rows. So a map is
 fitted to the rows that there are, as counts, and then T(p) = p / (p + (1 - p) / r) is applied to it. A likelihood of

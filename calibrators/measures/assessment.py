@@ -64,7 +64,7 @@ MEASURES = tuple(name for name in Measures.__dataclass_fields__ if name != "reas
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Predictions that are close to each other, and what came of them.
+    """Reliability bin: predictions that are close to each other, and their outcomes.
 
     Attributes
     ----------

@@ -183,8 +183,8 @@ class _Null(NamedTuple):
 
 def _null(drawn: Array) -> _Null | None:
     """Draw labels from the predictions and measure them. drawn : predictions, ascending, and their weights."""
-    # Whole numbers of rows that add up to the weight, where weights are none; in steps of which sums are exact, so that
-    # what parts have rounded decides nothing.
+    # Without weights: whole numbers of rows that add up to the weight. They are rounded to steps whose sums are exact,
+    # so rounding within parts decides nothing.
     steps = np.round(drawn[:, 1] * _STEPS) / _STEPS
     rows = np.diff(np.round(np.cumsum(np.append(0.0, steps))))
     some = rows > 0

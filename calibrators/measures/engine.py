@@ -56,8 +56,8 @@ class Wanted:
     ----------
     predict : applied to the scores first; must not decrease with the score. None: the scores are the predictions.
     edges : ascending: of bins of predictions
-    rate : of a log of sampled rows, the share of negatives that it holds over that of positives: sums are those of all
-        rows, in which a negative weighs 1 / rate
+    rate : for a log of sampled rows, the kept share of the negatives over that of the positives; sums describe all
+        rows: a negative weighs 1 / rate
     odds : the same of a log whose rows count as they are, so that tests are right: predictions, which are of all rows,
         get the odds that they have in the log
     blocks, cells : whether to take the isotonic blocks of the predictions, and cells of their log odds
@@ -88,7 +88,7 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of columns. Arrays: the first axis is that of columns, of `high` and `low` in pairs.
+    """Sums of columns. The first axis of each array runs over the columns, in `high` and `low` over pairs of them.
 
     Attributes
     ----------
@@ -296,7 +296,7 @@ def sum_terms(
         values = np.stack(terms(*(column[first:last] for column in columns)))
         if found is None:
             found = np.zeros((2, starts.size - 1, values.shape[0]))
-        # The columns of which points are in this block.
+        # The columns that have points in this block.
         i, j = np.searchsorted(starts, first, side="right") - 1, np.searchsorted(starts, last)
         kernels.add_terms(values, np.clip(starts[i : j + 1], first, last) - first, found[:, i:j])
     return Pair(*np.zeros((2, 1, 1)) if found is None else found)
@@ -474,7 +474,7 @@ def merge(wanted: Wanted, groups: int, states: Sequence[PartState]) -> Merged:
 
 
 def _elements(states: Sequence[PartState]) -> list[End | Sums]:
-    """Ends of parts, of which equal ones are joined, and what lies between them."""
+    """Ends of parts and the sums between them; equal ends are joined."""
     found: list[End | Sums] = []
     for state in states:
         for one in (state.ends[0], state.between, *state.ends[1:]):
@@ -658,7 +658,7 @@ class Groups:
 
 
 def bins_of(sums: Sums, borders: Sequence[float]) -> Groups:
-    """Bins between consecutive borders, each of which but the outer ones is an edge."""
+    """Bins between consecutive borders; each inner border must be an edge."""
     at = np.searchsorted(sums.edges, np.array(borders[1:-1]))
     return Groups.between(sums, sums.upto[:, at])
 

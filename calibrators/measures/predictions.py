@@ -225,8 +225,8 @@ def assessment_passes(
         Where they are known: of each part the first score and the weight, as addends. They save a pass where all
         weights are whole numbers; no number depends on them.
     rate : float > 0
-        Of a log of sampled rows, the share of negatives that it holds over that of positives: measures are those of
-        all rows, in which a negative weighs 1 / rate.
+        For a log of sampled rows: the kept share of the negatives divided by the kept share of the positives. Measures
+        describe all rows: a negative weighs 1 / rate.
 
     Raises
     ------

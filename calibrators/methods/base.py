@@ -264,11 +264,11 @@ class Calibrator(Parameters, ABC):
 
     @property
     def can_be_leaned_on(self) -> bool:
-        """True if segments' maps can be pooled with this one; `block_ranges` says where it is all but constant."""
+        """True if segments' maps can be pooled with this one; `block_ranges` are where it is nearly constant."""
         return False
 
     def under_segments(self) -> Calibrator:
-        """The calibrator of all rows where segments' maps lean on its map: itself, as a rule."""
+        """The calibrator for all rows where segments are pooled with its map: itself, as a rule."""
         return self
 
     def block_ranges(self) -> MapBlockRanges:

@@ -131,8 +131,7 @@ class SBB(_BayesianBinning):
 
     Notes
     -----
-    Dynamic programming: O(m + min(m, max_cuts)**2) time; two passes, of which the second gathers at most max_cuts
-    groups.
+    Dynamic programming: O(m + min(m, max_cuts)**2) time; two passes; the second gathers at most max_cuts groups.
 
     References
     ----------
@@ -160,7 +159,7 @@ class SBB(_BayesianBinning):
 class ABB(_BayesianBinning):
     """Averaging over Bayesian binnings: the mean over all binnings of the scores, by posterior probability.
 
-    Prior, likelihood and levels are those of `SBB`. Each distinct score has the mean level of its bin over all
+    Prior, likelihood and levels are as in `SBB`. Each distinct score has the mean level of its bin over all
     2**(m - 1) binnings; between scores the map steps at the midpoint of the gap. It need not be monotone.
 
     Best where the truth has steps, is told by few scores or falls somewhere, from 20 positives on; in simulations 1.4
@@ -186,8 +185,8 @@ class ABB(_BayesianBinning):
     -----
     The recursions of the paper's section 2.4 with sums in place of the maxima that it caches: only sums give its
     equation 7. All scores are averaged in one sweep, by adding each bin's posterior probability where the bin begins
-    and taking it away behind its end: O(m + min(m, max_cuts)**2) time altogether; two passes, of which the second
-    gathers at most max_cuts groups.
+    and taking it away behind its end: O(m + min(m, max_cuts)**2) time altogether; two passes; the second gathers at
+    most max_cuts groups.
 
     References
     ----------

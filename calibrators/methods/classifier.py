@@ -172,7 +172,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Returns
         -------
         float64 array, shape (n, 2), in [0, 1]
-            A row adds up to 1; the second column is that of `classes_[1]`.
+            Each row adds up to 1; the second column has the probability of `classes_[1]`.
         """
         check_is_fitted(self)
         columns = [

@@ -112,9 +112,8 @@ def cross_validation_passes(
     folds : int >= 2
     seed : int in [0, 2**31)
     rate : float > 0
-        See `calibrators.arithmetic.sampling`; the calibrators' `sampling_rate` is the same. Measures are those of
-        all rows: each
-        negative that was kept weighs 1 / rate, and standard errors know that it is one observation.
+        See `calibrators.arithmetic.sampling`; the calibrators' `sampling_rate` is the same. Measures describe all
+        rows: each kept negative weighs 1 / rate, and counts as one observation in standard errors.
     heaviest : float > 0
         The largest sampling weight, or 1 where weights are counts: see `calibrators.methods.folded.FoldedPoints`.
 

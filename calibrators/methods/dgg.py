@@ -264,7 +264,7 @@ def _join_groups(start: _Start, parts: list[_Ends]) -> Points:
 
 
 def _without_rounding(mean: Array) -> Array:
-    """Ascending means, of which those that rounding alone has made different are equal."""
+    """Ascending means; means that differ only by rounding are made equal."""
     with np.errstate(over="ignore"):
         apart = np.diff(mean) > 4 * np.spacing(np.abs(mean[:-1]))
     starts = np.append(True, apart)

@@ -98,7 +98,7 @@ def band(one: CalibrationMap, cells: Cells, alpha: float = ALPHA) -> Interval | 
 
 
 def lightened(cells: Cells, heaviest: float) -> Cells:
-    """Cells of sampling weights, of which the largest is to count as one row: for a band that is on the safe side.
+    """Cells with sampling weights scaled so that the largest counts as one row: for a conservative band.
 
     Kish's effective size has the right variance, and not the tail of few heavy rows: of log-normal weights with
     sigma = 1 and 2 % positives its band holds in three tables of four. heaviest : the largest weight; below 1 as 1

@@ -102,7 +102,7 @@ class NearIsotonicPath:
         limit: float = np.inf,
         few: int = _FEW,
     ) -> Self:
-        """The path from the lambda `start` on, from blocks each of which is part of a block of the solution there.
+        """The path from the lambda `start` on. Each given block is part of a block of the solution at `start`.
 
         low : shape (r, 2) or (0, 2): what rounding cut off their weights and positives.
         falls : shape (r,): whether the gap after each falls.

@@ -30,7 +30,7 @@ _FIRST = (0.25, 0.0625)
 _SMALLEST = VARIANCES[1]
 _MOST_ROUNDS = 10
 _SHARE = 1 << 15
-"""Segments whose evidence a thread adds up, and of which the first variances are."""
+"""Segments whose evidence one thread adds up; the first estimate of the variances uses as many."""
 
 _PIECE = 1 << 10
 """Segments that a thread moves at a time, at least: no result depends on it."""
@@ -245,7 +245,7 @@ def cross(cells: Cells, value: Integers, parent: Integers, *, mean: bool = False
     Parameters
     ----------
     cells : of segments
-    value, parent : int64 arrays, shape (segments,): whose rows a segment has: of which value, and of which parent
+    value, parent : int64 arrays, shape (segments,): each segment's value in the last column, and its parent
     mean : see `adjust`
 
     Returns

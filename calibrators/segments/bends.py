@@ -27,7 +27,7 @@ _MOST_THREADS = 8
 _ROUNDS, _SHORTEST, _CLOSE = 50, 1e-6, 1e-6
 _LEAST_PIVOT = 1e-15
 _MOST = 27.6
-"""Log-odds of 1 - 1e-12, about: a map that leans on a probability says neither 0 nor 1."""
+"""About the log-odds of 1 - 1e-12: a map that is pooled with a probability never predicts 0 or 1."""
 
 _J = np.arange(TERMS)
 _SUM, _DIFFERENCE = _J[:, np.newaxis] + _J + 2, np.abs(_J[:, np.newaxis] - _J)

@@ -1,6 +1,6 @@
 """Partial pooling: segments' rows in the block ranges of their parents' maps, and maps of their own.
 
-Moving a parent's map (`calibrators.segments.adjusting`) and leaning on it see a segment only through its counts in
+Adjusting a parent's map (`calibrators.segments.adjusting`) and pooling with it need only a segment's counts in the
 block ranges within which that map is constant.
 """
 
@@ -184,7 +184,7 @@ def own_maps(
     prior: Array,
     lean: float = LEAN,
 ) -> OwnMaps:
-    """Groups' own maps: isotonic regression of each one's points, leaning on a prior curve.
+    """Groups' own maps: isotonic regression of each group's points, pooled with a prior curve.
 
     Each point has weight w (1 + C) and positives y + C w p, with C = lean / sum of w p (1 - p) over the group.
 

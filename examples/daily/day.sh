@@ -1,6 +1,6 @@
 #!/bin/bash
-# day.sh [SETTING...]: evaluate, monitor, fit, score. 99, nothing to do, is no failure; a table that is refused does not
-# keep the new rows from being scored with the one before; 75: another day is running.
+# day.sh [SETTING...]: evaluate, monitor, fit, score. Exit code 99 (nothing to do) is no failure. If the new table is
+# refused, the new rows are scored with the live one. 75: another day is running.
 cd "$(dirname "$0")" || exit 2
 PATH=$PWD/.venv/bin:$PATH
 lock=/data/store/.day.lock

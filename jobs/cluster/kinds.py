@@ -72,7 +72,7 @@ def _forget_spans(scheduler: Any) -> None:
     """Keep nothing of graphs that have ended.
 
     A scheduler keeps a span of each for its dashboard, with its groups of tasks and, on the workers, their metrics, for
-    as long as it lives: some kilobytes a graph, of which a stream has one a batch.
+    as long as it lives: some kilobytes for each graph, and a stream has a graph for each batch.
     """
 
     def nothing(*_: Any, **__: Any) -> dict[Any, Any]:

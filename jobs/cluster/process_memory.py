@@ -1,8 +1,8 @@
-"""Memory of a process that runs tasks: what one gives back is kept for the next.
+"""Memory of a process that runs tasks: memory that one task frees is kept for the next.
 
-Buffers of some MB come and go with every task. The system's allocators hand them back at once, and whoever asks again
-gets pages that the kernel must clear first, one thread after the other: a tenth of a fit's processor time, and a third
-of a sort of weighted rows.
+Buffers of some MB come and go with every task. The system's allocators return them at once, and the next task gets
+pages that the kernel must clear first, one thread after the other: a tenth of a fit's processor time, and a third of a
+sort of weighted rows.
 """
 
 from __future__ import annotations

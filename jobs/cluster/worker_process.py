@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("logcal")
 
 PRELOADED = ["logcal.insist", "jobs.cluster.worker_preload"]
-"""First imports of that process; whoever is imported by the command's main module adds itself."""
+"""First imports of that process; modules that the command's main module imports add themselves."""
 
 _LARGE = str(1 << 30)
 ENVIRONMENT = {

@@ -181,7 +181,7 @@ class MonitorConfig(JobConfig):
     store: PublishedConfig
     """The published table to watch."""
     window: WindowConfig
-    """column dates the rows. Days that were looked at, and those that the table was fitted to, are passed over."""
+    """column dates the rows. Days that were tested before, and days that the table was fitted to, are skipped."""
     monitor: MonitorSection
     report: PageConfig
     """The page of all days that were looked at, written anew each time."""
@@ -217,7 +217,7 @@ class CompareSection(Section):
     """Seed of the folds: another one deals the rows otherwise."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A method is compared once; parameters are those of a method that is."""
+        """Yield methods that are named twice, and parameters of methods that are not compared."""
         if len(set(self.methods)) < len(self.methods):
             yield "methods", f"expected each method once, found {', '.join(self.methods)}"
         for name in self.params:
@@ -231,7 +231,7 @@ class CompareConfig(JobConfig):
     aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
     log: LogConfig
-    """The prediction log to read. Segments are not told apart: log.segment is passed over."""
+    """The prediction log to read. log.segment is ignored: all rows are compared together."""
     compare: CompareSection
     report: PageConfig
     """The comparison as a page; it is printed in any case."""

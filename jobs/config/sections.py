@@ -65,20 +65,20 @@ class LabelsConfig(Section):
     """
     time: Text | None = None
     """Column of the outcomes with their time: timestamps or dates. An outcome then counts from a day before the
-    prediction (log.time, or window.column) to the end of wait, and a window sorts only those days anew that it can
-    be of. null: an outcome counts whenever it came.
+    prediction (log.time, or window.column) to the end of wait, and a window sorts again only the days that a new
+    outcome can belong to. null: an outcome counts whenever it came.
     """
     wait: Duration | None = None
-    """Time after a prediction, such as 3d, in which its outcome may come; after a day's end, where only the day is
+    """Time after a prediction, such as 3d, in which its outcome may come; after a day's end, if only the day is
     known. Until then the row waits for its label: with missing=negative also if an outcome has come, since early
-    ones are mostly positive. Time is what the newest outcome says or, without labels.time, the end of the log's
+    ones are mostly positive. The clock is the newest outcome's time or, without labels.time, the end of the log's
     newest day. null: no row waits.
     """
     missing: Literal["negative", "drop"] = "negative"
     """Meaning of a row without an outcome: label 0 (negative), or left out (drop)."""
     duplicates: Literal["any", "last", "first", "error"] = "any"
-    """The one of several outcomes of a prediction that counts. any: 1 if one of them is 1. last, first: by labels.time.
-    error: a key that has several is refused.
+    """Label of a prediction with several outcomes. any: 1 if one of them is 1. last, first: by labels.time. error: such
+    a prediction is refused.
     """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -132,18 +132,18 @@ class LogConfig(Section):
     weights: Literal["counts", "sampling"] = "counts"
     """Meaning of a weight. counts: how often the row counts; 2 is the row twice. sampling: how many others it stands
     for, whatever its label, because rows were drawn with different probabilities: then the rows count as Kish's
-    effective size, (sum w)^2 / sum w^2, and it does not matter what weights are multiplied by.
+    effective sample size, (sum w)^2 / sum w^2, and a common factor of all weights does not matter.
     """
     negative_sampling_rate: float = Field(1.0, gt=0, le=1)
-    """Share of the rows with label 0 that the log holds, chosen by chance, such as 0.01: probabilities are then
-    those of all rows. Do not give sampled rows weights for it.
+    """Share of the rows with label 0 that the log holds, chosen by chance, such as 0.01: probabilities then hold for
+    all rows. Do not give the rows weights for this.
     """
     positive_sampling_rate: float = Field(1.0, gt=0, le=1)
     """The same of the rows with label 1."""
     segment: Names = ()
     """Columns whose values tell segments apart, such as [model_id, country]: strings, integers, booleans or dates;
-    null is a segment too. fit makes a map for each; score and evaluate use those of the table. []: one map for all
-    rows.
+    null is a segment too. fit makes one map per segment; score and evaluate use the maps of the table. []: one map
+    for all rows.
     """
     score_transform: Literal["none", "sigmoid"] = "none"
     """none: the score as it is. sigmoid: 1 / (1 + exp(-score)), for scores that are margins (log odds)."""
@@ -250,12 +250,12 @@ class WindowConfig(Section):
     """With window.column: the last day, such as 2026-01-31. null: the latest day in the log."""
     min_labelled: float = Field(0.0, ge=0, le=1)
     """With window.column: share of a day's rows that must have their label for the day to be used, in [0, 1].
-    Positives and negatives become known at different speeds: what is known of a day early is biased.
+    Positives and negatives become known at different speeds, so the labels known early are biased.
     """
     suspect_days: Literal["set_aside", "refuse", "use"] = "set_aside"
-    """With window.column, in fits: what becomes of a day that differs from the others more than days do (rows,
-    labels, share of positives, scores, ranking, calibration, copies). set_aside: the fit goes on without it, and
-    says so; two such days in a row that are alike are drift and are used. refuse: exit 3. use: no day is compared.
+    """With window.column, in fits: treatment of a day that differs from the others more than usual (rows, labels,
+    share of positives, scores, ranking, calibration, copies). set_aside: the fit goes on without it, with a
+    warning; two similar suspect days in a row are drift and are used. refuse: exit 3. use: no day is compared.
     `logcal days` excludes and includes days by hand.
     """
     half_life: Annotated[Text, AfterValidator(check_days)] | None = None
@@ -302,13 +302,11 @@ class StoreConfig(Section):
     table: Name
     """Name of the table: letters, digits, '-', '_' and '.'."""
     publish: Literal["current", "candidate"] = "current"
-    """current: make the new version the one that is used. candidate: only keep it, until `logcal tables promote`
-    makes it current.
+    """current: the new version goes live. candidate: it is only saved, until `logcal tables promote` makes it live.
     """
     force: bool = False
-    """true: make it current also where its data end earlier than those of the version that is: the option
-    --force. Otherwise that is refused if window.until is given, or if that version was published while this fit
-    ran.
+    """true (option --force): the new version goes live even if its data end earlier than the live version's. false:
+    that is refused if window.until is given, or if the live version was published while this fit ran.
     """
 
 
@@ -327,14 +325,14 @@ class CalibratorConfig(Section):
     """Method of calibration."""
 
     method: Text = "auto"
-    """auto: a smooth curve, or isotonic regression that leans on it, place by place along the score as halves of
-    the rows decide; with params: {candidates: [platt, isotonic, enir, bbq, abb]} the simplest of these that is not
-    clearly worse by cross-validation. smooth: the curve, whose prior is the score, averaged by evidence. isotonic:
-    isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one of them. bbq: an average
-    of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. histogram: equal-frequency
-    bins. platt: a sigmoid fitted to the scores. beta: beta calibration, of scores in [0, 1]. dg, dgg: isotonic
-    regression on a log that `logcal generate` made, on its rows and on groups of them. docs/methods.md helps to
-    choose.
+    """auto: a smooth curve, or isotonic regression with that curve as its prior, chosen for each range of scores by
+    tests on halves of the rows; with params: {candidates: [platt, isotonic, enir, bbq, abb]} the simplest of these
+    that is not clearly worse by cross-validation. smooth: the curve, whose prior is the score, averaged by evidence.
+    isotonic: isotonic regression. enir: an ensemble of near-isotonic regressions. near_isotonic: one of them. bbq: an
+    average of equal-frequency binnings. sbb, abb: the best of all binnings, and their average. histogram:
+    equal-frequency bins. platt: a sigmoid fitted to the scores. beta: beta calibration, of scores in [0, 1]. dg, dgg:
+    isotonic regression on a log that `logcal generate` made, on its rows and on groups of them. docs/methods.md helps
+    to choose.
     """
     params: dict[str, Any] = Field({})
     """The method's parameters, such as {bins: 20} for histogram or {group_size: 100} for dgg."""
@@ -343,11 +341,11 @@ class CalibratorConfig(Section):
     allow: publish it. repair: publish its isotonic projection. require: publish nothing.
     """
     interval: Literal["none", "auto", "posterior", "band", "venn_abers"] = "none"
-    """An interval for each row of the table, in prob_lower and prob_upper. posterior: where the true probability
-    likely is, 95 % at each score by itself, of auto and smooth. band: the true probability lies within it, at all
-    scores at once with 95 % confidence, if it never decreases with the score. venn_abers: the multiprobabilities of
+    """An interval for each row of the table, in prob_lower and prob_upper. posterior: a 95 % interval for the true
+    probability at each score by itself, with auto and smooth. band: the true probability lies within it, at all scores
+    at once with 95 % confidence, if it never decreases with the score. venn_abers: the multiprobabilities of
     Venn-Abers prediction, of isotonic alone; no confidence interval. auto: posterior, or band where there is none.
-    With segments those of each map are of the rows that it is fitted to (segments.shrinkage: none).
+    With segments (segments.shrinkage: none) each map's intervals describe the rows that it is fitted to.
     """
 
 
@@ -355,21 +353,21 @@ class SegmentsConfig(Section):
     """Segments with a map of their own, and the treatment of the others."""
 
     shrinkage: Literal["auto", "none"] = "auto"
-    """auto: segments borrow strength where the method is auto or isotonic (not strict): every segment moves the map
-    of the segment of one column less by two numbers, as far as its rows tell, and those with enough rows have a map
-    of their own that leans on it (docs/segments.md). none, and other methods: a segment has its own map or that of
-    the segment of one column less, as it is.
+    """auto: partial pooling with the methods auto and isotonic (not strict): every segment adjusts its parent's map
+    (of the segment of one column less) by two numbers, as far as its rows show, and segments with enough rows have
+    maps of their own, pooled with it (docs/segments.md). none, and other methods: a segment has its own map or
+    its parent's, unchanged.
     """
     min_rows: int = Field(1000, ge=1)
-    """Rows that a segment must have to be calibrated on its own, where segments do not borrow strength."""
+    """Rows that a segment needs for its own map, without partial pooling."""
     min_positives: int | None = Field(None, ge=1)
-    """Rows with label 1 that it must have; and as many with label 0, where segments borrow strength. null: 100
-    where they do, otherwise 10. With less, and without borrowing, it uses the map of the segment of one column
-    less, then that of all rows, then the score as it is.
+    """Rows with label 1 that a segment needs for its own map; with partial pooling, as many with label 0. null: 100
+    with partial pooling, otherwise 10. A segment with fewer, without partial pooling, uses the map of the segment of
+    one column less, or of all rows, or the score as it is.
     """
 
     def positives(self, leaning: bool) -> int:
-        """Rows with label 1 that a segment must have. leaning : whether segments borrow strength."""
+        """Rows with label 1 that a segment needs. leaning : whether segments are partially pooled."""
         return self.min_positives or (100 if leaning else 10)
 
 
@@ -387,14 +385,14 @@ def _check_grid(text: str) -> str:
 
 
 class ScoreTableConfig(Section):
-    """The sorted log, one row a distinct score."""
+    """The sorted log, with one row per distinct score."""
 
     keep: bool = False
     """true: keep it with the published version, as Parquet."""
     grid: Annotated[Text, BeforeValidator(_as_grid), AfterValidator(_check_grid)] = "none"
     """Rounding of scores when they are read. none: they stay as they are. float32: the nearest 32-bit
-    float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest move is reported. With
-    a power of ten and without weights a day table is counts, of bounded size.
+    float. A power of ten from 1e-1 to 1e-9, such as 1e-6: its nearest multiple. The largest change is reported.
+    With a power of ten and without weights a day table holds counts, of bounded size.
     """
 
 
@@ -453,8 +451,8 @@ class GateConfig(Section):
     refit: bool = True
     """With gate.holdout: whether what passes is fitted to all rows before it is published."""
     on_fail: Literal["refuse", "warn"] = "refuse"
-    """refuse: what fails is kept as a candidate, the current version stays, and the exit code is 4. warn: it is
-    published with a warning.
+    """refuse: a table that fails is saved as a candidate, the live version is unchanged, and the exit code is 4. warn:
+    it is published with a warning.
     """
 
     @property

@@ -98,8 +98,8 @@ WHAT_TO_DO = {
     "min_rows": "use more of the log (window.last), or lower gate.min_rows",
     "min_positives": "use more of the log (window.last), or lower gate.min_positives",
     "max_rows_drop": "are files missing? Otherwise raise gate.max_rows_drop",
-    "scale": "mend the log, or give scores of another kind a table of their own",
-    "ranking": "mend the log, or leave its days out with `logcal days exclude`",
+    "scale": "correct the log, or give scores of another kind a table of their own",
+    "ranking": "correct the log, or leave its days out with `logcal days exclude`",
     "max_change": "look at `logcal tables diff`, or raise gate.max_change",
     "holdout": "are its labels complete and right? If so, the next fit, with these rows in it, is compared anew",
 }
@@ -219,15 +219,13 @@ def held_out_line(gate: dict[str, Any]) -> str | None:
     held = gate.get("holdout") or {}
     if not isinstance(loss := held.get("log_loss"), float):
         return None
-    line = f"on {held['rows']:,.10g} rows held out: log loss {loss:.4f}"
+    line = f"log loss on {held['rows']:,.10g} held-out rows: {loss:.4f}"
     against = held["against_current"]["log_loss"] if held["against_current"] else {}
     if held["compared"] and against.get("difference") is not None:
         difference = against["difference"]
-        away = f"{abs(difference):.5f} {'below' if difference < 0 else 'above'}" if difference else "equal to"
-        line += (
-            f"; on {held['rows_compared']:,.10g} of them {away} that of the version before (standard error "
-            f"{against['error']:.5f})"
-        )
+        away = f"{abs(difference):.2g} {'below' if difference < 0 else 'above'}" if difference else "equal to"
+        some = "" if held["rows_compared"] == held["rows"] else f"on {held['rows_compared']:,.10g} of them "
+        line += f", {some}{away} the previous version's (standard error {against['error']:.2g})"
     return line
 
 
@@ -319,11 +317,11 @@ def _ranking(
     if not config.ranking:
         return []
     if auc is not None and error is not None and auc + ABOVE_CHANCE * error < 0.5:
-        said = f"expected that higher scores mean more positives, found an AUC of {auc:.3f} +- {error:.3f}"
-        return [("ranking", f"{said}: are the labels or the scores the wrong way round?")]
+        said = f"expected more positives at higher scores, found an AUC of {auc:.3f} +- {error:.3f}"
+        return [("ranking", f"{said}: are the labels or the scores inverted?")]
     if one_level(whole):
-        said = "expected that higher scores mean more positives, found one probability for all scores"
-        return [("ranking", f"{said}: are the labels or the scores the wrong way round?")]
+        said = "expected more positives at higher scores, found one probability for all scores"
+        return [("ranking", f"{said}: are the labels or the scores inverted?")]
     return []
 
 

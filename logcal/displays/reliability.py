@@ -28,7 +28,7 @@ _BINS = 50
 
 
 class ReliabilityDisplay:
-    """A reliability diagram without bins: what came of predictions, and what chance would make of right ones.
+    """Reliability diagram without bins: observed frequencies, and the range that chance gives right predictions.
 
     The curve is the isotonic regression of the labels on the probabilities (CORP): where it runs above the diagonal,
     predictions are too low. The band is where it would lie if every probability were right.
@@ -97,7 +97,7 @@ class ReliabilityDisplay:
         ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Draw predictions and what came of them.
+        """Draw predictions and their outcomes.
 
         Parameters
         ----------

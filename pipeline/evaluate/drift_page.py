@@ -27,7 +27,9 @@ def render_drift(
     alpha, tolerance : the alarm's false alarm rate in (0, 1), and the factor >= 1 up to which odds may be wrong.
     """
     latest = days[-_SHOWN:]
-    columns = {"e": "e-value", "psi": "PSI", "ks": "KS"}
+    columns = {"e": "e-value"}
+    if any(day["psi"] is not None for day in days):
+        columns |= {"psi": "PSI", "ks": "KS"}
     if any(day["segments_alarmed"] for day in days):
         columns["segments"] = "Segments alarmed"
     return render_page(

@@ -122,8 +122,8 @@ def evaluate(
     parts, parts_after : sequences of (float, array), optional
         Of the parts of the tables, where known: see `calibrators.measures.predictions.assessment_passes`.
     sampling_rate : float > 0
-        The share of negatives that the log holds over that of positives. Measures, Cox's line and observed over
-        expected are those of all rows, in which a negative weighs as many as it stands for. The tests of single
+        The kept share of the negatives over the kept share of the positives. Measures, Cox's line and observed over
+        expected describe all rows: a negative weighs as many rows as it stands for. The tests of single
         predictions (Spiegelhalter's z and the score test) and the AUC's error count the rows that there are.
 
     Returns

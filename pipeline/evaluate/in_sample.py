@@ -60,7 +60,7 @@ def _apart(days: Mapping[str, Any], window: Mapping[str, Any] | None) -> bool:
 
 
 def of_same_rows(facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> InSample:
-    """The same of a log that lies elsewhere: whether all its totals are those of the rows that were fitted.
+    """Do `in_sample` for a log at another place: compare all its totals with those of the fitted rows.
 
     facts : of its score table
     """

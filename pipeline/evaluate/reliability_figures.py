@@ -1,4 +1,4 @@
-"""The report's figures of predictions: whether they come true, and how often each is made."""
+"""The report's figures of predictions: reliability, and how often each prediction is made."""
 
 from __future__ import annotations
 

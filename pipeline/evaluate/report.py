@@ -45,7 +45,7 @@ def import_meanwhile() -> None:
 
 
 def _import() -> None:
-    # What cannot be imported, such as for want of memory, is met again by whoever needs it.
+    # An import that fails here, for example for lack of memory, fails again where it is needed.
     with contextlib.suppress(Exception):
         _import_all()
 

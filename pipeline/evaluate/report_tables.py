@@ -16,6 +16,7 @@ from pipeline import schema
 from pipeline.evaluate.evaluation import MEASURE_FACTS, Change, Evaluation
 from pipeline.evaluate.page import MISSING, interval_text, measure_text, number_text, share_text
 from pipeline.evaluate.significance import excess_error, judge, points
+from pipeline.table.segment_maps import SOURCES
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ def size_sentence(evaluation: Evaluation) -> str:
     share = f"{100 * evaluation.positives / evaluation.weight:.3g} %"
     rows = evaluation.rows
     if rows is None:
-        return f"Total weight {number_text(evaluation.weight)}, of which {share} have label 1."
+        return f"Total weight {number_text(evaluation.weight)}; {share} of it has label 1."
     weight = f" of total weight {number_text(evaluation.weight)}" if evaluation.before.weighted else ""
-    return f"Measured on {rows:,} rows{weight}, of which {share} have label 1."
+    return f"Measured on {rows:,} rows{weight}; {share} have label 1."
 
 
 def tiles(evaluation: Evaluation) -> list[dict[str, str]]:
@@ -180,7 +181,7 @@ def segment_facts(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
         name: f"{facts[name]:,}"
         for name in ("count", "unseen_rows", "beyond_chance_before", "beyond_chance_after")
     }
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in facts["fitted_on"].items())
+    kinds = ", ".join(f"{count:,} {SOURCES.get(kind, kind)}" for kind, count in facts["fitted_on"].items())
     return {**numbers, "columns": ", ".join(facts["columns"]), "fitted_on": kinds, "worst": worst}
 
 

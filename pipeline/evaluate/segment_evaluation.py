@@ -104,7 +104,7 @@ class Measuring(NamedTuple):
 
 
 class _AddedSide(NamedTuple):
-    """References to a side's rows, to what came of its segments, and to the answer of the first pass over all rows."""
+    """References to a side's rows, to its segments' results, and to the result of the first pass over all rows."""
 
     rows: Any
     results: Any

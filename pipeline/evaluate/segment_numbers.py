@@ -50,7 +50,7 @@ def segment_task_of(bins: int, weighted: bool, sampling_rate: float, *, tests: b
 
     weighted : whether the log has weights. sampling_rate, tests : see `pipeline.evaluate.evaluation.evaluate`
     """
-    # Weights, where a log has them, are not taken for counts; nor are those of sampled rows.
+    # Weights are not counts of rows, neither a log's own nor those of sampled rows.
     finish = partial(_numbers, bins, weighted or sampling_rate != 1.0, sampling_rate, tests)
     wanted = [Wanted(edges=bin_edges(bins), rate=sampling_rate)]
     if sampling_rate != 1.0:

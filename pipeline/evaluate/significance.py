@@ -94,7 +94,7 @@ def _in_groups(after: Assessment) -> _Groups:
         return _Groups("", False)
     chance = chance_error(after.by_frequency)
     text = (
-        f"Over groups of like predictions it is off by {points(error)} points on average; chance alone would give "
+        f"In groups of similar predictions it is off by {points(error)} points on average; chance alone would give "
         f"about {points(chance)}"
     )
     beyond = excess_error(after.by_frequency) > 0

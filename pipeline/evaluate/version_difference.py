@@ -81,9 +81,9 @@ class VersionDifference:
             return "Both give every row the same probability."
         change = self.change
         return (
-            f"Over the rows of {self.new.name} the probability changes by {percentage(change.mean)} points on average "
-            f"and by {percentage(change.largest)} at most, at score {change.at:.6g}; its mean goes from "
-            f"{percentage(change.mean_old)} % to {percentage(change.mean_new)} %."
+            f"Probabilities change by {percentage(change.mean)} points on average and by {percentage(change.largest)} "
+            f"at most, at score {change.at:.3g}; their mean changes from {percentage(change.mean_old)} % to "
+            f"{percentage(change.mean_new)} %."
         )
 
 
@@ -103,7 +103,7 @@ def _by_loss(old: Version, new: Version) -> list[str]:
         rows = f"On {held['rows_compared']:,.10g} rows held out of the fit of {two.name}"
         return [f"{rows} its log loss was {size}: {said}."]
     return [
-        "Their log losses were not compared on the same rows; `logcal evaluate` does, with evaluate.against."
+        "Their log losses were not compared on the same rows: logcal evaluate with evaluate.against does so."
     ]
 
 
@@ -118,7 +118,7 @@ def _by_ranking(old: Version, new: Version) -> list[str]:
         "within chance" if abs(b - a) <= UNSURE * error else f"{'higher' if b > a else 'lower'} beyond chance"
     )
     return [
-        f"Each on its own rows, the AUC is {a:.4f} and {b:.4f} (standard error of the change {error:.4f}): {said}."
+        f"The AUC, each on its own rows, changes from {a:.4f} to {b:.4f} (standard error {error:.4f}): {said}."
     ]
 
 
@@ -230,7 +230,7 @@ def _difference_figure(new: CalibrationMap, old: CalibrationMap, view: View, alt
         axes.axhline(0.0, color=MUTED, lw=0.8)
         axes.fill_between(view.place(score), change, color=AFTER, alpha=0.2, lw=0)
         axes.plot(view.place(score), change, color=AFTER, lw=1.2)
-        axes.set(xlabel="score", ylabel="change in points")
+        axes.set(xlabel="Score", ylabel="Change in percentage points")
 
     return render(draw, _SIZE, "difference", f"New less old probability. {alt}")
 

@@ -1,6 +1,6 @@
 """Faults of the environment as errors for the user: the one place that knows object stores' exceptions.
 
-They come from several libraries, none of which needs to be installed; so they are told apart by their names.
+They come from several optional libraries, so they are recognised by their names.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def memory_there() -> str:
     try:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        parts.append(f"the machine has {_size(total)}, of which {_size(available)} are unused")
+        parts.append(f"the machine has {_size(total)}, {_size(available)} of it unused")
     except (OSError, ValueError):
         pass
     return ", ".join(parts)

@@ -191,7 +191,7 @@ class Folder:
             _put(self.filesystem, f"{self.root}/{name}", data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file where nothing is; return whether this call wrote it. Whoever sees it sees all of it.
+        """Write a new file; return whether this call wrote it. Readers see the whole file or none.
 
         On an object store it is a conditional PUT.
 

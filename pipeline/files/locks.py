@@ -270,7 +270,7 @@ def make(folder: Path, mode: int = 0o777) -> int | None:
 def remove_abandoned(folder: Path) -> None:
     """Remove what killed processes left in a folder: files that they were writing, folders that they were making.
 
-    Only what is an hour old, since nothing says whether whoever writes it lives.
+    Only files that are an hour old are removed, since nothing tells whether their writer is alive.
     """
     try:
         left = [path for path in folder.iterdir() if _ABANDONED.fullmatch(path.name)]

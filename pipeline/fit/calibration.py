@@ -168,7 +168,7 @@ def make_calibrator(method: str, parameters: dict[str, Any], sampling_rate: floa
 
 
 def _others_with(parameter: str) -> str:
-    """A hint for whoever has given a parameter, and no method."""
+    """A hint for users who set a parameter without a method."""
     having = [name for name in METHODS if parameter in inspect.signature(_class_of(name)).parameters]
     return f"; set calibrator.method to one that has it: {', '.join(having)}" if having else ""
 

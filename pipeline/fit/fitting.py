@@ -92,7 +92,7 @@ class Fitting:
         total, days = self.source.add(graph, self.plan)
         merged = self._add_rows(graph, total)
         if self.recipe.columns:
-            # The names of segments, of which each run holds most, may go.
+            # Each run holds most names of segments: they are no longer needed, and are let go.
             total = graph.task("kept-runs", without_segments, total)
         return graph.task("found", Found, total, days, merged)
 

@@ -60,7 +60,7 @@ class Parents(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Neighbouring segments first, ..., last, of which a task gathers what all ranges have.
+    """Task that gathers neighbouring segments first, ..., last from all ranges of scores.
 
     pooled : which are to have a map of their own; see `pool_within`. below : whether there are segments below
     left : path of the file that the task leaves

@@ -1,8 +1,8 @@
-"""Fitting segments that borrow strength, out of core: see `calibrators.segments.partial_pooling` for what is fitted.
+"""Partial pooling of segments, out of core: see `calibrators.segments.partial_pooling` for what is fitted.
 
-A merged range leaves of each segment its counts within the block ranges where its parent's map can be constant. Level
-by level these come together (a task takes neighbouring segments of all ranges), the variances of the level are
-estimated from all its segments, in the order of their keys, and its maps are what the next level leans on.
+A merged range of scores leaves each segment's counts within the block ranges where its parent's map can be constant.
+Level by level these counts are gathered (a task takes neighbouring segments of all ranges), and the variances of the
+level are estimated from all its segments, in the order of their keys. The level's maps are the parents of the next.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def add_pooled(graph: Graph, calibrator: Calibrator, first: Any, numbered: Any, 
     Parameters
     ----------
     calibrator : of all rows; with its sampling rate counts are the log's, and maps those of all rows. Where it is
-        isotonic regression, shifts and slopes are most likely ones, and own maps lean on adjusted ones; otherwise they
-        give expected probabilities, and own maps lean on adjusted ones that bend
+        isotonic regression, shifts and slopes are the most likely ones, and own maps are pooled with adjusted maps;
+        otherwise they give expected probabilities, and own maps are pooled with adjusted maps that bend
     first, numbered : references to the score table with the first pass's result, and to a `Numbered`
 
     Returns

@@ -2,9 +2,9 @@
 
 One read of the log, and one order of its rows by score, serve all rows and each level's segments (see
 `pipeline.sort.segment_merge`). Isotonic regression pools each segment within each range of scores, and then once more
-what that leaves, which is exact; other methods have each segment's points gathered. Thin segments borrow strength (see
-`pipeline.fit.pooled_segments`), or have no map of their own and fall back to the level below: the segment of one
-column less, then all rows, then the score as it is.
+what that leaves, which is exact; other methods have each segment's points gathered. Thin segments adjust their parent's
+map (see `pipeline.fit.pooled_segments`), or have no map of their own and fall back to the level below: the segment of
+one column less, then all rows, then the score as it is.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _segment_task(recipe: Recipe, calibrator: Calibrator, heaviest: float = 1.0)
     """
     if isinstance(calibrator, Isotonic) and recipe.pooled:
         return SegmentTask(functools.partial(_fit_pooled, float(calibrator.ends)))
-    if recipe.interval == NONE:  # which are those of a map's rows
+    if recipe.interval == NONE:  # an interval describes the rows of the map
         calibrator = calibrator.in_lines(falling=recipe.monotone == "allow")
     way = _Way(calibrator, recipe.monotone, recipe.interval)
     return SegmentTask(
@@ -149,7 +149,7 @@ def fit_segments(recipe: Recipe, rows: SortedRows, executor: Executor) -> tuple[
 
     Parameters
     ----------
-    recipe : its columns are those of the log
+    recipe : its segment columns are columns of the log
     rows : their plan's `write` is where the score table of the segments is kept, if it is wanted
 
     Returns
@@ -258,7 +258,7 @@ def _level_fit(
 
 
 def _collect(maps: Maps, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]) -> Maps:
-    """All maps in the order of the segments, none of which has one yet; reasons that were found in fits are added."""
+    """Collect all maps in the order of the segments, and add the reasons that fits gave for refusing one."""
     for codes, result in done:
         for code, size, reason in zip(codes.tolist(), result.maps.sizes, result.reasons, strict=True):
             maps.sizes[code] = size

@@ -201,7 +201,7 @@ class Follower:
         return before is None or before[0] != source or now >= before[1]
 
     def run(self, change: Change) -> Report | None:
-        """Carry out a batch of what has arrived; None where there is nothing to do, or no table yet."""
+        """Score a batch of the files that have arrived; None if there is nothing to do, or no table yet."""
         gone = change.gone if self.rules.deleted == REMOVE else ()
         if not change.new and not gone:
             return None

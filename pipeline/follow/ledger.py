@@ -13,10 +13,10 @@ follower that died has left, and the next one carries out just that. What is onl
 anew or a file is to be tried once more, is a done without a plan. States are plans and dones added up, so that a
 start reads little; older plans and dones go.
 
-One process holds a ledger at a time; one taken for dead finds that before it writes. A batch that was begun is ended
-with the version that its plan names, by whoever follows next, months later perhaps. So a stream leaves a note of itself
-beside the table, `<store>/<table>/streams/<digest>.json`, and who removes versions looks into the ledgers that the
-notes lead to.
+One process holds a ledger at a time; a process that was taken for dead notices this before it writes. The next follower
+finishes a batch that was begun, with the version that its plan names, perhaps months later. So a stream leaves a note
+in the table's folder, `<store>/<table>/streams/<digest>.json`, and the command that removes versions reads the ledgers
+that these notes name.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Ledger:
         Raises
         ------
         ConfigError
-            It is that of another stream.
+            The folder holds another stream's ledger.
         InputRejectedError
             It was written by a newer logcal.
         """
@@ -356,7 +356,7 @@ def partition_of(name: str) -> str:
 
 def _row(known: Known) -> list[Any]:
     count = len(known)
-    # What has nothing to say is left out at the end: ledgers are long.
+    # Empty fields at the end are left out: ledgers are long.
     while count > _ALWAYS and known[count - 1] == _NOTHING[count - 1]:
         count -= 1
     return list(known[:count])

@@ -124,7 +124,7 @@ class CheckedFooter:
 
 
 def _columns(group: bytes) -> list[bytes]:
-    """The encoded chunks of an encoded row group, of which they nearly always are the first field."""
+    """The encoded chunks of an encoded row group: nearly always its first field."""
     if group[:1] == _COLUMNS_FIRST:
         return thrift.read_list(group, 1)
     return thrift.read_list(thrift.read_struct(group)[0][_COLUMNS][1])

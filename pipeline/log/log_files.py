@@ -422,7 +422,7 @@ def read_batches(
         for batch in parquet.iter_batches(
             batch_size=batch_rows, row_groups=groups, columns=list(columns), use_threads=False
         ):
-            # Whoever reads a log is a task, whose command may have ended.
+            # A log is read by a task, and the task's command may have ended meanwhile.
             tasks.check()
             found += batch.num_rows
             yield batch

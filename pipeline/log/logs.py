@@ -282,7 +282,7 @@ def _read_footer(filesystem: Any, file: LogFile) -> tuple[LogFile, pa.Schema] | 
 def check_columns(
     schemas: Sequence[tuple[str, pa.Schema]], columns: Columns
 ) -> tuple[dict[str, str], list[str]]:
-    """The type of each used column, and what is wrong with them: whoever reads a log, or a file of one, asks this.
+    """The type of each used column, and what is wrong with them: the one check for logs and for single files.
 
     schemas : of files, each with its path, and with the columns that its folders have (`folder_tree.with_keys`)
     """
@@ -435,7 +435,7 @@ _WHOLE_BYTES = 1 << 20
 
 
 def pieces_ahead(filesystem: Any, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, bytes | None]]:
-    """Yield pieces with the contents of a store's small files, several of which are fetched at a time; else None."""
+    """Yield pieces, with the contents if the file is a small one in a store; several are fetched at a time."""
 
     def fetched(piece: Piece) -> bytes | None:
         if isinstance(filesystem, LocalFileSystem) or piece.seen.size > _WHOLE_BYTES:

@@ -84,7 +84,7 @@ def key_column(column: pa.Array, kind: str) -> KeyColumn:
 
 
 def any_missing(columns: Sequence[KeyColumn]) -> Mask | None:
-    """Rows of which some column is missing; None where none is."""
+    """Mask of the rows with a missing value in some column; None if there are none."""
     found: Mask | None = None
     for _, missing in columns:
         if missing is not None:

@@ -161,8 +161,8 @@ class Outcomes:
     files : that may have outcomes of the log's predictions. kinds : of the columns of the key. types : of the columns
     spans : of each file the times of its first and its last outcome; None where they are not known
     text_bytes : of all texts among the keys
-    until : up to when outcomes are known: the time of the newest, or the end of the log's newest day
-    chosen : whether the files and `until` are those of a window
+    until : outcomes are known up to here: the time of the newest, or the end of the log's newest day
+    chosen : whether the files and `until` have been narrowed to a window
     folders : of all files, chosen or not
     """
 
@@ -432,7 +432,7 @@ _held: dict[Any, OutcomeIndex] = {}
 
 
 def held_index(outcomes: Outcomes) -> OutcomeIndex:
-    """The index of outcomes, which a process has one of; whoever comes meanwhile waits for it."""
+    """The process's index of outcomes; a thread that asks while it is being built waits."""
     source = outcomes.source
     how = (source.own_key, source.label, source.time, source.duplicates, outcomes.kinds)
     which = (outcomes.filesystem, outcomes.files, how)

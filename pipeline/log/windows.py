@@ -1,4 +1,4 @@
-"""Windows: which days of a log are used, and which row groups hold rows of which day.
+"""Windows: the days of a log that are used, and the days that each row group holds.
 
 A row group's days are known without reading it: from its file's hive folder (`date=2026-01-31/`), or from the
 smallest and largest value that the footer has for the column. Only row groups of several days are divided while

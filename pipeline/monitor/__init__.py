@@ -1,1 +1,1 @@
-"""Watching whether a published table's probabilities still come true, day by day."""
+"""Monitoring of a published table's calibration, day by day."""

@@ -67,7 +67,7 @@ class Places(NamedTuple):
 
     Attributes
     ----------
-    runs : the numbers of the runs of which something is to be read. paths : of these
+    runs : the numbers of the runs to read. paths : of these
     sections : those that any run has
     words : int64 array, shape (runs, columns of these sections, 2): the words to read of each file
     room, largest : for how many rows of each of all sections: of all runs, and of any one

@@ -160,7 +160,7 @@ class DayTables:
         ]
 
     def unsorted(self, window: Window) -> dict[int, frozenset[FileId]]:
-        """The days that a fit would sort rows of, and of which files, as far as can be seen now."""
+        """The days whose rows a fit would sort, each with the files to read, as far as can be seen now."""
         return {day: cover.missing for day, cover in self.covers(window).items() if cover.missing}
 
     def add(self, graph: Graph, window: Window, plan: SortPlan) -> list[Any]:
@@ -244,7 +244,7 @@ def files_of_days(window: Window) -> dict[int, set[FileId]]:
 def add_scratch_days(
     graph: Graph, window: Window, plan: SortPlan, only: frozenset[int] | None = None
 ) -> list[Any]:
-    """Add to a graph what sorts a window's days, of which nothing is kept: `sort-i -> days-k`; see `DayTables.add`.
+    """Add tasks that sort a window's days without keeping them: `sort-i -> days-k`; see `DayTables.add`.
 
     Each day has a folder of its own in the plan's scratch space, which is named as its table is.
 

@@ -1,4 +1,4 @@
-"""Decay: the rows of a window's days weighed down by age.
+"""Exponential decay: older days of a window count less.
 
 A day's rows count as its factor, 2^(-age / half-life) with 16 significant bits, each. Sums of up to 2^37 rows of one
 factor are then exact, so that the table is, to the last bit, that of a log whose rows have the factor as their weight;

@@ -242,7 +242,7 @@ def _write(points: Points, code: Integers | None, drawing: _Drawing | None, fold
 
 
 def _count_rows(parts: Sequence[_Side], level: Level) -> None:
-    """Count rows where these have weights: a segment's rows are those of the log, counted with its first run."""
+    """Count rows where they have weights: a segment's rows are rows of the log, counted with its first run."""
     counts = np.column_stack([level.rows - level.positives, level.positives])
     for part in parts:
         assert part.run is not None

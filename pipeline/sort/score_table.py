@@ -105,7 +105,7 @@ class ScoreTable:
     largest_move : of a score that was rounded to a grid; None without one.
     weight_scale : what sampling weights were multiplied by, so that they add up to Kish's effective size; otherwise 1.
     heaviest : the largest sampling weight, once multiplied; otherwise 1.
-    held_out : what a manifest says of rows that were held out of the table; see `RunReceipt`
+    held_out : the manifest's facts about rows that were held out of the table; see `RunReceipt`
     gathered : bytes that the ranges of scores left of the first pass.
     shuffled : of each level that was asked for, what the ranges of scores left of each segment, in their order.
     labels : of rows whose labels were joined; otherwise None.
@@ -274,7 +274,7 @@ def add_merge(
     """
     plan, total, count = rows.plan, rows.total, rows.most_parts
     if cutting is not None and not isinstance(total, RunReceipt):
-        # The names of segments, of which each run holds most, may go once they are numbered.
+        # Each run holds most names of segments; once they are numbered, the runs need none.
         total = graph.task("runs", without_segments, total)
     split = graph.task("split", _split, total, plan.bucket_bytes, count, plan.write)
     # What combines stays here.
@@ -289,7 +289,7 @@ def add_merge(
 
 
 def without_segments(total: RunReceipt) -> RunReceipt:
-    """Runs of which nothing is known of their segments."""
+    """The same runs without the names of their segments."""
     return replace(total, runs=[replace(run, segments=None) for run in total.runs])
 
 

@@ -38,9 +38,8 @@ class LevelCut(NamedTuple):
     size : how many segments the level has
     pooled : whether to leave blocks that isotonic regression has pooled; otherwise points
     path : of what is left, without the number of the range
-    own : path of a file of int32: which segments of the level are to have maps of their own that lean on that of the
-        segment one column shorter; then what is left lies within the block ranges where the latter can be constant.
-        None where maps lean on nothing
+    own : path of a file of int32: the segments of the level that get maps of their own, pooled with their parent's
+        map; items then lie within the block ranges where that map can be constant. None without partial pooling
     """
 
     groups: str

@@ -169,7 +169,9 @@ def sums_of_predictions(
         picklable
     """
     found: dict[int, list[Pair]] = {}
-    for codes, sums in rows.map(executor, partial(_summed, _predicting(rows, predictor, "visit"), function)):
+    for codes, sums in rows.map(
+        executor, partial(_summed, _predicting(rows, predictor, "segment"), function)
+    ):
         for i, code in enumerate(codes.tolist()):
             found.setdefault(code, []).append(sums[i])
     return found

@@ -1,4 +1,4 @@
-"""The rows of a log with segments, sorted: each segment's points in scratch space, for whoever looks at them."""
+"""Rows of a log with segments, sorted: each segment's points in scratch space."""
 
 from __future__ import annotations
 

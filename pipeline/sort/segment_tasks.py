@@ -68,8 +68,8 @@ def cut_levels(
 ) -> Cutting:
     """Choose the items that the merge leaves of segments.
 
-    wanted : of each level, which of its segments. pooled : see `LevelCut`; None: maps lean on each other, so that all
-    segments are wanted, these with maps of their own
+    wanted : of each level, the segments to fit. pooled : see `LevelCut`; None: with partial pooling all segments are
+    needed, and these have maps of their own
     """
     cuts = []
     for level, chosen in zip(segments.levels, wanted, strict=True):

@@ -124,7 +124,7 @@ class Source:
             each = [(one, per_unit, f"{plan.scratch}/run-counts-{i:04d}") for i, one in enumerate(clusters)]
             added = graph.layer("add", _add_counts, each, shown=False)
         outcomes = self.log.columns.outcomes
-        if self.tables is not None:  # of which all together have been looked at
+        if self.tables is not None:  # they have been checked all together
             plan = replace(plan, rules=replace(plan.rules, matched=False))
         total = graph.task("total", _total, days, added, plan, place, outcomes)
         rows = SortedRows(self.sorted_log, plan, total)

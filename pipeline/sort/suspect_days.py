@@ -188,7 +188,7 @@ def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
             reasons.append("each count of rows is even: is the day there twice?")
     auc, error = _auc(profile)
     if auc is not None and auc + 4 * error < 0.5:
-        reasons.append(f"an AUC of {auc:.3f}: are the labels or the scores the wrong way round?")
+        reasons.append(f"an AUC of {auc:.3f}: are the labels or the scores inverted?")
     if (said := _one_label(profile, [other.profile for other in others])) is not None:
         reasons.append(said)
     if profile.cell.size == 1 and any(other.profile.cell.size > 1 for other in others):
@@ -487,7 +487,7 @@ def suspects(
     found = [finding for finding in findings if not finding.drift]
     if found and rule.suspect == REFUSE:
         raise InputRejectedError(
-            f"window.suspect_days is refuse: {in_words(found)}; mend the day's files, or decide with `logcal days`"
+            f"window.suspect_days is refuse: {in_words(found)}; correct the day's files, or decide with `logcal days`"
         )
     strange = {finding.day for finding in found}
     return findings, between_days([own for own in days if own.day not in strange], rule.live)

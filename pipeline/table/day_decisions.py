@@ -41,8 +41,8 @@ class Decision:
     tables: tuple[str, ...] = ()
 
     def holds(self, tables: Collection[str]) -> bool:
-        """Tell whether it applies to the day as it is now."""
-        return not self.tables or set(self.tables) == set(tables)
+        """Tell whether it applies to the day as it is now. Other settings may have made tables of the same day."""
+        return not self.tables or set(self.tables) >= set(tables)
 
 
 def read_decisions(folder: Folder) -> dict[str, Decision]:

@@ -3,7 +3,7 @@
     <store>/<table>/journal.jsonl                       on a mounted file system: one line each
     <store>/<table>/journal/<number>-<token>.json       on an object store: one object each
 
-An entry is written before CURRENT moves, and says what CURRENT held. So the journal says of itself which entries took
+An entry is written before CURRENT changes, and holds what CURRENT held. So the journal alone shows which entries took
 effect: one did if the next one found its version, or, for the last, if CURRENT holds it. A run that was killed between
 the two leaves an entry that counts for nothing, and can be run again. Readers pass over a line that was never finished
 and refuse one that is damaged.

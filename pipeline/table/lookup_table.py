@@ -1,9 +1,9 @@
 """Writing lookup tables, with the facts of their making in the files' metadata; and what gives rows probabilities.
 
 lookup.parquet has the maps: of all rows (segment_level 0, every segment column null), of the leading columns, and of
-the segments; sorted by level, segment and score. segments.parquet has a row a segment: how many rows it had, which
-rows its map was fitted to, and why where they are not its own. Where segments borrow strength it has the segments of
-each level, and by how much each moves the map that it goes through. Both are read by `logcal.reading`.
+the segments; sorted by level, segment and score. segments.parquet has one row per segment: how many rows it had, which
+rows its map was fitted to and, if these are not its own, why. With partial pooling it has the segments of each level,
+and how much each adjusts the map that it uses. Both are read by `logcal.reading`.
 """
 
 from __future__ import annotations

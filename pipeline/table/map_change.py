@@ -119,9 +119,9 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
 
     Notes
     -----
-    The rows are those of the segments that the table with more columns was fitted to, the new one's where both have the
-    same; of a segment without a map of its own they are taken to lie as those of the map that it falls back to. See
-    `map_change`. O(rows of both tables).
+    Rows are taken from the table with more segment columns; from the new one if both have as many. The rows of a
+    segment without a map of its own are assumed to lie like those of the map that it falls back to. See `map_change`.
+    O(rows of both tables).
 
     Raises
     ------

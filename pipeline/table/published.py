@@ -227,7 +227,7 @@ class PublishedTable:
         def look_up(name: str) -> str | None:
             try:
                 run = self.version(name).manifest.get("run_id")
-            except InputRejectedError:  # whoever uses that version is told
+            except InputRejectedError:  # reported where that version is used
                 return None
             return run if isinstance(run, str) else None
 

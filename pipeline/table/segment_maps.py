@@ -30,6 +30,15 @@ MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
 OWN, ADJUSTED, PARENT, GLOBAL, IDENTITY = "segment", "moved", "parent", "global", "identity"
 """Rows that a segment's map was fitted to; moved: a parent's map, adjusted by two numbers of the segment's own."""
 
+SOURCES = {
+    OWN: "with their own map",
+    ADJUSTED: "with their parent's map, adjusted",
+    PARENT: "with their parent's map",
+    GLOBAL: "with the map of all rows",
+    IDENTITY: "with the score as it is",
+}
+"""The same in words, of several segments."""
+
 _COLUMNS = tuple(CalibrationMap.__dataclass_fields__)
 
 
@@ -38,8 +47,8 @@ class SegmentRules:
     """Rules for segments that are calibrated on their own.
 
     min_rows, min_positives : rows, and rows with label 1, that a segment must have at least.
-    lean : whether maps borrow strength: every segment moves its parent's map, and those with `min_positives` rows of
-        either label have a map that leans on it; `min_rows` does not count then.
+    lean : partial pooling: every segment adjusts its parent's map, and a segment with `min_positives` rows of either
+        label has a map of its own that is pooled with it; `min_rows` does not count then.
     """
 
     min_rows: int = 1
@@ -64,9 +73,9 @@ class Adjustments(NamedTuple):
 
     Attributes
     ----------
-    fitted_level : int32 array: of the map, which is that of so many leading columns of the segment's key
+    fitted_level : int32 array: the number of leading columns of the segment's key that the map belongs to
     shift, slope : float64 arrays, finite, slope >= 0; 0 and 1 where the map is the segment's own, or is left as it is
-    low, high : float64 arrays, in (0, 1): what the map's p is held in before
+    low, high : float64 arrays, in (0, 1): clipping bounds of the map's p before the logit
     of : places in `logcal.schema.LOGIT_FROM`: what is moved where it is not a map's p; None: maps' alone
     """
 
@@ -146,9 +155,9 @@ class LevelFit:
     rows, positives : of each segment: rows used, and those with label 1.
     reasons : why a segment has no map, None where it has one.
     maps : of all segments, in order; size 0 where there is none.
-    adjustments : of all segments, where maps borrow strength; None for level 0, and where they do not.
+    adjustments : of all segments, with partial pooling; None for level 0 and without it.
     crossed : variances of the shifts and slopes that values of the last column have in all segments of the others
-    bent : how far own maps bend from moved ones, and where shifts and slopes are independent, where it was estimated
+    bent : how far own maps bend from adjusted ones, and where shifts and slopes are independent, if estimated
     """
 
     level: int
@@ -171,7 +180,7 @@ class SegmentedFit:
     types : of the segment columns.
     identity : whether level 0 is the score as it is, since all rows together are too few.
     monotone : whether every map is. repair : largest change that was made to have them so.
-    variances : of each level, of the shifts and of the slopes of its segments; empty where maps do not borrow strength.
+    variances : of each level, of the shifts and of the slopes of its segments; empty without partial pooling.
     interval : that the rows of maps have, one of `calibrators.methods.intervals.KINDS`
     refuted : maps that have none, see `Fitted`
     """

@@ -80,7 +80,7 @@ class TableStore(PublishedTable):
         fingerprint : hex digest of the table's content; part of the version's name
         write_lookup : from the version's name to the bytes of lookup.parquet
         manifest : facts of the run; the version's name, time, files and checksums are added. With `refused` (rule and
-            message each) the version is kept as a candidate.
+            message each) the version is saved as a candidate.
         score_table : folder of parts to keep with the version, or None
         beside : more files of the version, by name
         candidate : keep it as a candidate in any case
