@@ -425,6 +425,25 @@ def test_a_new_output_takes_the_old_ones_place(tmp_path, monkeypatch, system):
         write_beside(path, "second", replace=True)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_folder_that_others_may_not_enter_stays_closed_to_them(tmp_path, replace):
+    path = tmp_path / "out"
+    if replace:
+        write_beside(str(path), "first", b"0", replace=True)
+    else:
+        path.mkdir()
+    path.chmod(0o2750)
+    output = Output(str(path), beside=True, replace=replace)
+    with output.writing("second", ["a.parquet"]) as staging:
+        target = Path(staging.target("a.parquet"))
+        assert target.parent.stat().st_mode & 0o7777 == 0o2750
+        target.write_bytes(b"1")
+        staging.files += ["a.parquet"]
+        staging.facts = {"files": [{"path": "a.parquet"}]}
+    assert path.stat().st_mode & 0o7777 == 0o2750
+    assert (path / "a.parquet").read_bytes() == b"1"
+
+
 def test_only_a_result_is_replaced(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -213,8 +214,11 @@ class Output:
         for left in (found for place in {home, root.parent} for found in place.glob(f"{prefix}*")):
             remove_dead(left)
         folder = home / f"{prefix}{uuid.uuid4().hex}"
-        lock = make(folder)
+        mode = stat.S_IMODE(root.stat().st_mode) | stat.S_IRWXU if root.is_dir() else None
+        lock = make(folder) if mode is None else make(folder, mode)
         try:
+            if mode is not None:  # whom the user kept out stays out
+                folder.chmod(mode)
             # Made here, not by the tasks: one that outlives its run must not bring the folder back.
             for parent in {(folder / name).parent for name in names}:
                 parent.mkdir(parents=True, exist_ok=True)

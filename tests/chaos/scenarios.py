@@ -455,10 +455,12 @@ class Stage:
     def litter(self) -> list[str]:
         """What is left over, once another version and another run have been there if need be."""
         left = self.place.litter()
+        # As it will be when somebody comes who may take it for dead.
+        for name in left:
+            os.utime(self.place.root / name, (1e9, 1e9), follow_symlinks=False)
         if left:
-            # As it will be when somebody comes who may take it for dead.
-            for name in left:
-                os.utime(self.place.root / name, (1e9, 1e9), follow_symlinks=False)
+            forked(self.command)
+        if left and self.place.litter():
             write_days(self.place.root / "next", range(9, 10))
             for more in ((), ("window={column: date, last: 1d}",)):
                 forked(self.place.command(*job("fit", *more, log="next")))
