@@ -28,6 +28,7 @@ from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, Not
 from pipeline.evaluate.day_ratios import excess_sentence
 from pipeline.evaluate.drift_page import e_value, render_drift
 from pipeline.execution import Executor, Graph
+from pipeline.files.folders import write_whole
 from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
 from pipeline.log.logs import Log
@@ -285,5 +286,5 @@ class Prepared(Startable):
             self.config.monitor.tolerance,
         )
         root.mkdir(parents=True, exist_ok=True)
-        (root / REPORT).write_text(page, encoding="utf-8")
-        (root / RUN).write_text(to_json({**summary, "history": days}), encoding="utf-8")
+        for name, text in ((RUN, to_json({**summary, "history": days})), (REPORT, page)):
+            write_whole(root / name, text.encode())

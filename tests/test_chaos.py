@@ -73,6 +73,14 @@ def test_files_that_may_not_grow(stage, name):
     assert [(trial.moment, trial.problems) for trial in found if trial.problems] == []
 
 
+def test_a_page_is_seen_whole(stage):
+    made, calls = stage("monitor")
+    own = [call for call in calls if "report.html" in call.paths[-1]]
+    assert len(own) >= 3
+    found = [trial for call in own for trial in AT_WRITES["killed"](made, call, None)]
+    assert [(trial.moment, trial.problems) for trial in found if trial.problems] == []
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_byte_of_a_store_is_another(stage, tmp_path, name):
     found = list(stores(8, 5, tmp_path, (name,)))

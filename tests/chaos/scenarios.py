@@ -347,9 +347,7 @@ SCENARIOS = {
         Scenario(
             "evaluate", _after(_FIT), job("evaluate", "evaluate.allow_in_sample=true"), whole=("evaluate",)
         ),
-        Scenario(
-            "monitor", _after(_FIT, log=_days), job("monitor", "window.column=date"), whole=("monitor",)
-        ),
+        Scenario("monitor", _after(_FIT, log=_days), job("monitor", "window.column=date")),
         Scenario(
             "generate",
             lambda place: write_log(place.root / "data"),
@@ -369,7 +367,15 @@ SCENARIOS = {
         Scenario(
             "compare",
             _log,
-            ("compare", *setting("cluster.kind=inline", "log.path=log", "report.path=compared")),
+            (
+                "compare",
+                *setting(
+                    "cluster.kind=inline",
+                    "log.path=log",
+                    "report.path=compared",
+                    "compare.methods=[isotonic,platt]",
+                ),
+            ),
             whole=("compared",),
         ),
         Scenario("follow", _served_stream, _FOLLOW),
@@ -458,12 +464,12 @@ class Stage:
         # As it will be when somebody comes who may take it for dead.
         for name in left:
             os.utime(self.place.root / name, (1e9, 1e9), follow_symlinks=False)
-        if left:
-            forked(self.command)
-        if left and self.place.litter():
-            write_days(self.place.root / "next", range(9, 10))
-            for more in ((), ("window={column: date, last: 1d}",)):
-                forked(self.place.command(*job("fit", *more, log="next")))
+        more = ((), ("window={column: date, last: 1d}",))
+        for command in (self.command, *(self.place.command(*job("fit", *one, log="next")) for one in more)):
+            if self.place.litter():
+                write_days(self.place.root / "next", range(9, 10))
+                forked(command)
+        if self.place.litter():
             forked(self.command)
         return self.place.litter()
 
