@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from calibrators import Isotonic, Smooth
+from calibrators._kernels.drawn_cells import binomial_quantiles
 from calibrators.arithmetic import local_choice
 from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.passes import Points, collapse
@@ -116,15 +118,14 @@ def test_each_observation_is_in_one_fold(folds):
     assert np.array_equal(positives, points.positives)
 
 
-def test_ties_are_dealt_by_numbers():
-    # A thousand observations at each of 200 scores: the numbers in a fold vary as binomial ones do.
-    score = np.arange(200) / 200
-    points = Points(score, np.full(200, 1000.0), np.full(200, 400.0))
-    folded = FoldedPoints(layout_of([part_totals(points)]), 4, seed=0)
-    drawn = np.array([folded.split(points, fold)[1].positives for fold in range(4)])
-    assert np.array_equal(drawn.sum(axis=0), points.positives)
-    assert abs(drawn.mean() - 100) < 1.5
-    assert drawn.var() == pytest.approx(400 * 0.25 * 0.75, rel=0.25)
+@pytest.mark.parametrize("probability", [0.1, 1 / 3, 0.5])
+def test_ties_are_dealt_by_quantiles_of_binomials(probability):
+    generator = np.random.default_rng(0)
+    count = np.floor(10 ** generator.uniform(0, 8, 2000))
+    uniform = generator.random(2000)
+    assert np.array_equal(
+        binomial_quantiles(uniform, count, probability), binom.ppf(uniform, count, probability)
+    )
 
 
 def test_seeds_deal_differently():

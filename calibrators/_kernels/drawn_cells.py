@@ -93,3 +93,45 @@ def distinct_in_either(one, other):
         if i < n and one[i] == s:
             found -= 1
     return found
+
+
+@kernel
+def binomial_quantiles(uniform, count, probability):
+    """The least k with P(X <= k) >= u for binomial X. O(sqrt(count)) each.
+
+    Masses are summed as multiples of the largest, outwards from it; scipy's quantiles are the same, but take 0.4 s to
+    import.
+
+    Parameters
+    ----------
+    uniform : float64 array, shape (m,), in [0, 1)
+    count : float64 array, shape (m,), whole numbers >= 0
+    probability : float in (0, 1)
+    """
+    found = np.empty(count.size)
+    odds = probability / (1.0 - probability)
+    for i in range(count.size):
+        n = count[i]
+        mode = min(np.floor((n + 1.0) * probability), n)
+        below, mass, k = 0.0, 1.0, mode
+        while k > 0.0 and mass > 1e-20:
+            mass *= k / ((n - k + 1.0) * odds)
+            k -= 1.0
+            below += mass
+        above, mass, k = 0.0, 1.0, mode
+        while k < n and mass > 1e-20:
+            mass *= (n - k) / (k + 1.0) * odds
+            k += 1.0
+            above += mass
+        wanted = uniform[i] * (below + 1.0 + above)
+        k, mass, reached = mode, 1.0, below + 1.0
+        while k > 0.0 and mass > 1e-20 and reached - mass >= wanted:
+            reached -= mass
+            mass *= k / ((n - k + 1.0) * odds)
+            k -= 1.0
+        while k < n and mass > 1e-20 and reached < wanted:
+            mass *= (n - k) / (k + 1.0) * odds
+            k += 1.0
+            reached += mass
+        found[i] = k
+    return found

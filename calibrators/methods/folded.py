@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
 
+from calibrators._kernels.drawn_cells import binomial_quantiles
 from calibrators.arithmetic.cumulative import Layout
 from calibrators.arithmetic.hashing import mixed
 from calibrators.arithmetic.passes import Array, Pass, Points
@@ -134,10 +134,13 @@ def _binomial(count: Array, probability: float, uniform: Array) -> Array:
     drawn = np.where(uniform < probability, count, 0.0)
     # Of very many the number is as good as normal, and what finds quantiles of binomials overflows.
     many = (count > _MANY) & (probability < 1)
-    spread = np.sqrt(count[many] * probability * (1 - probability))
-    drawn[many] = np.rint(count[many] * probability + spread * special.ndtri(uniform[many]))
+    if many.any():
+        from scipy.special import ndtri
+
+        spread = np.sqrt(count[many] * probability * (1 - probability))
+        drawn[many] = np.rint(count[many] * probability + spread * ndtri(uniform[many]))
     several = (count > 1) & (probability < 1) & ~many
-    drawn[several] = stats.binom.ppf(uniform[several], count[several], probability)
+    drawn[several] = binomial_quantiles(uniform[several], count[several], probability)
     return np.clip(drawn, 0.0, count)
 
 
