@@ -133,7 +133,7 @@ class Prepared:
         return Plan(
             job="score",
             stages=(
-                f"score: copy each file and add the probability ({counted(len(tasks_of(log.files)), 'task')})",
+                f"score: copy each file and add the probability ({counted(len(tasks_of(log)), 'task')})",
                 "publish: rename the finished folder to its place",
             ),
             reads=(
@@ -158,7 +158,7 @@ class Prepared:
     def graph(self) -> Graph:
         """Graph of the scoring."""
         graph = Graph()
-        add_scoring(graph, [(group[0].path,) for group in tasks_of(self.log.files)])
+        add_scoring(graph, [(group[0].path,) for group in tasks_of(self.log)])
         return graph
 
     def execute(self, executor: Executor) -> Outcome:

@@ -425,7 +425,7 @@ def test_a_file_that_is_held_gets_the_bytes_of_one_that_is_read_in_pieces(
     assert pq.read_table(tmp_path / f"{size}.parquet").num_rows == 3000
 
 
-def test_a_small_file_is_read_once(tmp_path, scoring, monkeypatch):
+def test_a_small_file_is_read_once(tmp_path, scoring):
     """What a file of a store costs are its requests."""
     asked = []
 
@@ -446,8 +446,10 @@ def test_a_small_file_is_read_once(tmp_path, scoring, monkeypatch):
     write_log(tmp_path / "log", {"a.parquet": rich_table(3000)})
     fsspec.filesystem("memory").pipe_file("/once/a.parquet", (tmp_path / "log" / "a.parquet").read_bytes())
     log = open_log("memory:///once/a.parquet", Columns("score"))
-    score_file(Counting(), log.files[0], LocalFileSystem(), str(tmp_path / "scored"), scoring)
-    assert sorted(asked) == ["GET", "HEAD"]
+    for expected in (["HEAD"], ["GET", "HEAD"]):  # at first, what its footer was read from is still there
+        score_file(Counting(), log.files[0], LocalFileSystem(), str(tmp_path / "scored"), scoring)
+        assert sorted(asked) == expected
+        asked.clear()
 
 
 @pytest.mark.system

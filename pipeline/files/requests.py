@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections import deque
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -13,6 +14,12 @@ from pipeline.execution import tasks
 
 TOGETHER = 32
 """Requests at a time: they wait for the store and need no processor."""
+
+WHOLE_BYTES = 1 << 20
+"""Size up to which a store's file is fetched whole: a request takes as long as about a megabyte."""
+
+_HELD_BYTES = 1 << 26
+"""Contents of files that are held between their footer and their rows."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -74,3 +81,32 @@ class StoreFile(io.RawIOBase):
             raise ValueError(f"{self._path}: the server does not support range requests")
         self._at += len(data)
         return data
+
+
+class SmallFiles:
+    """Contents of small files of stores, fetched whole for their footers and held until their rows are read, once."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def fetch(self, filesystem: Any, path: str, size: int, stamp: str, *, again: bool) -> bytes:
+        """Return all of a file. again : whether to hold it for the next call, in the place of those held longest."""
+        key = (str(filesystem.unstrip_protocol(path)), size, stamp)
+        with self._lock:
+            content = self._held.pop(key, None)
+            self._size -= 0 if content is None else len(content)
+        if content is None:
+            content = filesystem.cat_file(path)
+        if again and stamp and len(content) == size:
+            with self._lock:
+                self._size += len(content) - len(self._held.pop(key, b""))
+                self._held[key] = content
+                while self._size > _HELD_BYTES:
+                    self._size -= len(self._held.popitem(last=False)[1])
+        return content
+
+
+SMALL_FILES = SmallFiles()
+"""Those of this process."""

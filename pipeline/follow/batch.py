@@ -78,11 +78,10 @@ def score_arrivals(files: tuple[Source, ...], places: Places, scoring: Scoring) 
 def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Outcome:
     """Score one. made : folders of the output that are there, so that each is made once a task."""
     path = places.source(file.name)
-    found = _seen(places, path)
-    if found is None:
-        return Outcome(file, GONE)
-    if found != file:
-        return Outcome(file, CHANGED)
+    local = isinstance(places.filesystem, LocalFileSystem)
+    # A store is asked once, by what reads the file; here another file may take the name of the one that is open.
+    if local and (change := _change(places, file)):
+        return Outcome(file, change)
     target = places.target(file.name)
     _make_folder(places.target_filesystem, target.rpartition("/")[0], made)
     # Scored under another name first: what changes while it is read must not be seen.
@@ -90,17 +89,23 @@ def _score(file: Source, places: Places, scoring: Scoring, made: set[str]) -> Ou
         known = _scored(places, file, target, scoring)
     except InputRejectedError as error:
         unreadable = _unreadable(places.filesystem, path, Seen(file.size, file.stamp))
-        if _seen(places, path) != file:
-            return Outcome(file, CHANGED)
+        if change := _change(places, file):
+            return Outcome(file, change)
         if unreadable is not None:
             return Outcome(file, UNREADABLE, reason=unreadable)
         return Outcome(file, REFUSED, Known(file.size, file.stamp, reason=str(error)))
     except FileNotFoundError:
         return Outcome(file, GONE)
-    if _seen(places, path) != file:
+    if local and _change(places, file):
         # It is listed again, and written again.
         return Outcome(file, CHANGED)
     return Outcome(file, SCORED, known)
+
+
+def _change(places: Places, file: Source) -> str:
+    """Tell whether a file has GONE or CHANGED; '' if it is as it was."""
+    found = _seen(places, places.source(file.name))
+    return GONE if found is None else CHANGED if found != file else ""
 
 
 def _scored(places: Places, file: Source, target: str, scoring: Scoring) -> Known:

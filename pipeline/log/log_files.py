@@ -31,7 +31,7 @@ from logcal.errors import (
 from logcal.storage import open_filesystem
 from pipeline.execution import tasks
 from pipeline.files.faults import as_fault, out_of_memory
-from pipeline.files.requests import StoreFile
+from pipeline.files.requests import SMALL_FILES, WHOLE_BYTES, StoreFile
 from pipeline.log.chunks import CheckedFooter
 from pipeline.log.folder_tree import MAGIC, Entries, local_tree, shown_names, starts_as_parquet
 from pipeline.log.snapshots import Snapshot, part_of, read_snapshot, table_above, table_in
@@ -197,15 +197,21 @@ def _entries(filesystem: Any, path: str) -> Entries:
         raise ConfigError(
             f"expected a URL that names a bucket, found {filesystem.unstrip_protocol(path)}: correct it"
         )
-    if has_magic(path) and not filesystem.exists(path):
-        return _matches(filesystem, path)
-    if not filesystem.exists(path):
+    try:
+        info = filesystem.info(path)
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError) and not isinstance(filesystem, LocalFileSystem):
+            raise
+        if has_magic(path):
+            return _matches(filesystem, path)
         bucket = path.partition("/")[0]
         if _has_buckets(filesystem) and not filesystem.exists(bucket):
-            raise ConfigError(f"expected a bucket that exists, found none named {bucket}: correct the URL")
+            raise ConfigError(
+                f"expected a bucket that exists, found none named {bucket}: correct the URL"
+            ) from None
         return Entries(problems=["no such file or directory"])
-    if filesystem.isfile(path):
-        return Entries({path: (path.rpartition("/")[2], filesystem.info(path))})
+    if info["type"] == "file":
+        return Entries({path: (path.rpartition("/")[2], info)})
     return _folder(filesystem, path)
 
 
@@ -325,7 +331,7 @@ def open_parquet(
     coded : columns whose strings are read as dictionaries, once a row group and not once a row, where the file has them
         so
     footer : whether no more than the footer is read: a store's file is opened again for its rows, and whether it has
-        changed is asked then
+        changed is asked then; a small one is fetched whole, and held until then
 
     Raises
     ------
@@ -337,9 +343,8 @@ def open_parquet(
     with ExitStack() as stack:
         with reading(path):
             once = footer and seen is not None and not isinstance(filesystem, LocalFileSystem)
-            source = stack.enter_context(
-                StoreFile(filesystem, path, seen.size) if once and seen else _source(filesystem, path)
-            )
+            opened = _footer_source(filesystem, path, seen) if once and seen else _source(filesystem, path)
+            source = stack.enter_context(opened)
             number = _with_number(stack, path, source)
             stack.enter_context(watched(filesystem, path, number, seen, first=not once, last=not once))
             parquet = _parquet(stack, source, path, coded, _READ_BYTES)
@@ -433,6 +438,15 @@ def read_batches(
         )
 
 
+def _footer_source(filesystem: Any, path: str, seen: Seen) -> Any:
+    if seen.size > WHOLE_BYTES:
+        return StoreFile(filesystem, path, seen.size)
+    content = SMALL_FILES.fetch(filesystem, path, *seen, again=True)
+    if len(content) != seen.size:
+        raise _changed(path, seen, Seen(len(content), seen.stamp))
+    return pa.BufferReader(content)
+
+
 def _source(filesystem: Any, path: str) -> Any:
     if isinstance(filesystem, LocalFileSystem):
         # Bytes, since a name need not be UTF-8.
@@ -472,7 +486,8 @@ def open_bytes(filesystem: Any, path: str, seen: Seen) -> Iterator[Any]:
 def open_small(filesystem: Any, path: str, seen: Seen) -> Iterator[bytes]:
     """All of a file that is small enough to be held. Otherwise as `open_parquet`.
 
-    Of a store it takes two requests: it gives one version of an object, and what is there in the end says which.
+    Of a store it takes two requests, one if its footer was read: it gives one version of an object, and what is there
+    in the end says which.
     """
     with ExitStack() as stack:
         with reading(path):
@@ -481,7 +496,7 @@ def open_small(filesystem: Any, path: str, seen: Seen) -> Iterator[bytes]:
                 stack.enter_context(watched(filesystem, path, source, seen))
                 content: bytes = source.read()
             else:
-                content = filesystem.cat_file(path)
+                content = SMALL_FILES.fetch(filesystem, path, *seen, again=False)
                 stack.enter_context(watched(filesystem, path, None, seen, first=False))
             if len(content) != seen.size:
                 raise _changed(path, seen, Seen(len(content), seen.stamp))

@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, counted, examples, listing
-from pipeline.files.requests import TOGETHER, together
+from pipeline.files.requests import TOGETHER, WHOLE_BYTES, together
 from pipeline.log import folder_tree, segment_values
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
@@ -430,15 +430,11 @@ DAY_NULL = -(1 << 31)
 DAY_INVALID = DAY_NULL + 1
 
 
-_WHOLE_BYTES = 1 << 20
-"""Size up to which a store's file is fetched whole: a request takes as long as about a megabyte."""
-
-
 def pieces_ahead(filesystem: Any, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, bytes | None]]:
     """Yield pieces, with the contents if the file is a small one in a store; several are fetched at a time."""
 
     def fetched(piece: Piece) -> bytes | None:
-        if isinstance(filesystem, LocalFileSystem) or piece.seen.size > _WHOLE_BYTES:
+        if isinstance(filesystem, LocalFileSystem) or piece.seen.size > WHOLE_BYTES:
             return None
         with open_small(filesystem, piece.path, piece.seen) as content:
             return content

@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, counted, examples
 from pipeline.files.faults import as_fault
+from pipeline.files.requests import together
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -67,10 +68,12 @@ def table_above(filesystem: Any, path: str) -> tuple[str, str] | None:
     while "/" in folder.strip("/"):
         inside = "=" in folder.rpartition("/")[2]
         folder = folder.rpartition("/")[0]
-        for name, format_ in (("_delta_log", DELTA), (".hoodie", HUDI)):
-            if filesystem.exists(f"{folder}/{name}"):
-                return format_, folder
-        if filesystem.exists(f"{folder}/metadata") and table_in(
+        marks = [f"{folder}/{name}" for name in ("_delta_log", ".hoodie", "metadata")]
+        remote = not isinstance(filesystem, LocalFileSystem)
+        delta, hudi, metadata = together(filesystem.exists, marks, remote=remote)
+        if delta or hudi:
+            return DELTA if delta else HUDI, folder
+        if metadata and table_in(
             f"metadata/{found.rpartition('/')[2]}"
             for found in filesystem.ls(f"{folder}/metadata", detail=False)
         ):

@@ -118,6 +118,11 @@ def check_output(log: Log, place: Output, run_id: str) -> None:
     TemporaryError
         Too little space.
     """
+    _check_apart(log, place)
+    place.check(run_id, log.size + _NEW_BYTES_PER_ROW * log.rows)
+
+
+def _check_apart(log: Log, place: Output) -> None:
     place.check_apart(log.places())
     counts = Counter(file.relative for file in log.files)
     twice = [name for name, count in counts.items() if count > 1]
@@ -126,7 +131,6 @@ def check_output(log: Log, place: Output, run_id: str) -> None:
             f"log.path: expected files with different relative paths, found several named {examples(twice, 3)}: "
             "score the folders one by one, each to an output of its own"
         )
-    place.check(run_id, log.size + _NEW_BYTES_PER_ROW * log.rows)
 
 
 def add_scoring(graph: Graph, tasks: list[tuple[Any, ...]]) -> Any:
@@ -175,12 +179,12 @@ def score_log(
     InputRejectedError
         A file cannot be read, or has a column that is named like a new one; the lookup table is not one.
     """
-    check_output(log, place, run_id)
+    _check_apart(log, place)  # the rest is checked where it is written
     facts = read_lookup_facts(scoring.lookup)
     with place.writing(run_id, [file.relative for file in log.files]) as staging:
         tasks = [
             (log.filesystem, group, place.filesystem, _targets(staging, group), scoring)
-            for group in tasks_of(log.files)
+            for group in tasks_of(log)
         ]
         counts = executor.reduce("score", score_files, tasks, _of_all, "commit")
         files = tuple(
@@ -214,6 +218,8 @@ def score_log(
 
 _TASK_FILES, _TASK_BYTES = 32, 1 << 22
 """Size of a task: few enough files that workers get equal shares, whether files are small or not."""
+_TIMES_REMOTE = 8
+"""As many more of a store's: its requests wait together, and between tasks for nothing."""
 
 
 class Sized(Protocol):
@@ -240,9 +246,10 @@ def groups_of(files: Sequence[File], most_files: int, most_bytes: int) -> list[t
     return [tuple(group) for group in groups]
 
 
-def tasks_of(files: Sequence[File]) -> list[tuple[File, ...]]:
-    """Files in groups that are a task each, in order; a large one is a task of its own."""
-    return groups_of(files, _TASK_FILES, _TASK_BYTES)
+def tasks_of(log: Log) -> list[tuple[LogFile, ...]]:
+    """A log's files in groups that are a task each, in order; a large one is a task of its own."""
+    times = 1 if log.local else _TIMES_REMOTE
+    return groups_of(log.files, times * _TASK_FILES, times * _TASK_BYTES)
 
 
 def score_files(

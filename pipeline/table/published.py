@@ -115,12 +115,13 @@ class PublishedTable:
         name = self.current_name()
         if name is None:
             return None
-        if self._manifest(name) is None:
+        manifest = self._manifest(name)
+        if manifest is None:
             raise InputRejectedError(
                 f"{self.root}/{CURRENT} names version '{name}', which is not there; found "
                 f"{examples(self.names()) or 'no versions'}: point it to one of them with `logcal tables rollback`"
             )
-        return self.version(name)
+        return self._version(name, manifest)
 
     def names(self) -> list[str]:
         """The names of all versions, oldest first."""
@@ -151,10 +152,15 @@ class PublishedTable:
                     f"expected a published table '{self.table}', found none in {self.root}: run `logcal fit` first"
                 )
             return found
-        name = self._full_name(name)
+        manifest = self._manifest(name)
+        if manifest is None:
+            name = self._full_name(name)
+            manifest = self._manifest(name)
+        return self._version(name, manifest or b"")
+
+    def _version(self, name: str, manifest: bytes) -> Version:
         path = f"{self._versions.root}/{name}/{MANIFEST}"
-        manifest = read_manifest(path, self._manifest(name) or b"")
-        return Version(name, self._versions.located(name), manifest)
+        return Version(name, self._versions.located(name), read_manifest(path, manifest))
 
     def version_to_watch(self, name: str | None = None) -> Version:
         """`version`, for jobs that look at a table day by day: before its first fit they have nothing to do.
@@ -175,9 +181,9 @@ class PublishedTable:
         """All versions, oldest first."""
         return [self.version(name) for name in self.names()]
 
-    def find_run(self, run_id: str) -> Version | None:
-        """The newest version that a run with this id made, or None."""
-        for name, made_by in reversed(self._runs().items()):
+    def find_run(self, run_id: str, runs: dict[str, str | None] | None = None) -> Version | None:
+        """The newest version that a run with this id made, or None. runs : those of all versions, if they are known"""
+        for name, made_by in reversed((self._runs() if runs is None else runs).items()):
             version = self.version(name) if made_by == run_id else None
             if version is not None and version.manifest.get("run_id") == run_id:
                 return version
@@ -208,8 +214,6 @@ class PublishedTable:
         return _given(self._versions / name, MANIFEST) if _NAME.fullmatch(name) else None
 
     def _full_name(self, name: str) -> str:
-        if self._manifest(name) is not None:
-            return name
         names = self.names()
         found = [full for full in names if full.startswith(name)] if name else []
         if len(found) == 1:

@@ -21,7 +21,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,14 +96,15 @@ class TableStore(PublishedTable):
         with self._storing(), self._staging() as staging:
             written = {} if staging is None else _keep(score_table, Folder(self.filesystem, str(staging)))
             with self.locked() as lock:
-                meanwhile = self._published(manifest.get("run_id"), lock)
+                runs, run_id = self._runs(), manifest.get("run_id")
+                meanwhile = self._published(run_id, runs, lock)
                 if meanwhile is not None:
                     return meanwhile
                 now = self.current()
                 before = None if now is None else now.name
                 refused = [*manifest.get("refused", ()), *(refuse(now) if refuse else ())]
                 if staging is None:
-                    self._remove_unfinished()
+                    self._remove_unfinished(runs)
                 name = self._next_name(fingerprint)
                 place = self._versions / name if staging is None else Folder(self.filesystem, str(staging))
                 if staging is None:
@@ -130,7 +131,7 @@ class TableStore(PublishedTable):
                 if staging is not None:
                     self._versions.appear(staging, name)
                 version = Version(name, self._versions.located(name), complete)
-                self._index.write(self._runs())
+                self._index.write({**runs, name: run_id})
                 self._enter(CANDIDATE if version.candidate else PUBLISH, version, before, lock)
         return version
 
@@ -220,8 +221,9 @@ class TableStore(PublishedTable):
                 # Without a manifest there is no version, so nobody sees a part of one.
                 self._versions.remove(f"{name}/{MANIFEST}")
                 self._versions.remove(name)
-            self._index.write(self._runs())
-            self._remove_unfinished()
+            runs = self._runs()
+            self._index.write(runs)
+            self._remove_unfinished(runs)
         return gone
 
     def _before(self, now: str | None) -> str:
@@ -272,9 +274,11 @@ class TableStore(PublishedTable):
         if event != CANDIDATE:
             self.folder.replace(CURRENT, f"{version.name}\n".encode())
 
-    def _published(self, run_id: str | None, lock: FolderLock) -> Version | None:
+    def _published(
+        self, run_id: str | None, runs: dict[str, str | None], lock: FolderLock
+    ) -> Version | None:
         """Version that another process made of the same run meanwhile, live now; None if there is none."""
-        found = None if run_id is None else self.find_run(run_id)
+        found = None if run_id is None else self.find_run(run_id, runs)
         if found is None:
             return None
         now = self.current_name()
@@ -305,9 +309,8 @@ class TableStore(PublishedTable):
             if lock is not None:
                 os.close(lock)
 
-    def _remove_unfinished(self) -> None:
+    def _remove_unfinished(self, there: Collection[str]) -> None:
         """Remove what killed runs left; of a mounted store what pruning left: others may be writing a version."""
-        there = self.names()
         for name in self._versions.names():
             if name not in there and not (self.local and name.startswith(".")):
                 self._versions.remove(name)
