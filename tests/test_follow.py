@@ -858,7 +858,7 @@ def test_what_cannot_be_followed_is_refused(place, stream):
     follow("--once", f"log.path={arriving}/a.parquet").expect(2, "expected a folder, found the file")
     follow("--once", f"log.path={arriving}/*.parquet").expect(2, "expected a folder, found the glob")
     follow("--once", f"log.path=[{arriving}, {place.log}]").expect(2, "expected one folder, found 2 paths")
-    follow("--once", f"output.path={arriving}/scored").expect(2, "would become part of the log")
+    follow("--once", f"output.path={arriving}/scored").expect(2, "would be read as rows")
     follow("--once", "follow.poll=soon").expect(2, "expected a duration such as")
     follow("--once", "output.interval=true").expect(2, "expected a table with intervals")
     follow("--once").expect(0)

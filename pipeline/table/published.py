@@ -182,7 +182,7 @@ class PublishedTable:
         return [self.version(name) for name in self.names()]
 
     def find_run(self, run_id: str, runs: dict[str, str | None] | None = None) -> Version | None:
-        """The newest version that a run with this id made, or None. runs : those of all versions, if they are known"""
+        """The newest version that a run with this id made, or None. runs: of all versions, if known."""
         for name, made_by in reversed((self._runs() if runs is None else runs).items()):
             version = self.version(name) if made_by == run_id else None
             if version is not None and version.manifest.get("run_id") == run_id:

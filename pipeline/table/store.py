@@ -274,9 +274,7 @@ class TableStore(PublishedTable):
         if event != CANDIDATE:
             self.folder.replace(CURRENT, f"{version.name}\n".encode())
 
-    def _published(
-        self, run_id: str | None, runs: dict[str, str | None], lock: FolderLock
-    ) -> Version | None:
+    def _published(self, run_id: str | None, runs: dict[str, str | None], lock: FolderLock) -> Version | None:
         """Version that another process made of the same run meanwhile, live now; None if there is none."""
         found = None if run_id is None else self.find_run(run_id, runs)
         if found is None:
