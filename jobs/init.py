@@ -20,6 +20,7 @@ from pipeline.log.column_facts import ColumnFacts, LogFacts, Roles, find_roles, 
 
 SERVED = ("evaluate", "monitor", "fit", "score", "compare")
 """The jobs that the configuration is for: each passes over what only the others know."""
+_OUTCOMES = "log.labels.path"
 PLAIN, DAILY, SCRIPT = "logcal.yaml", "day.yaml", "day.sh"
 
 DAY_SCRIPT = Path(__file__).parent / "data" / SCRIPT
@@ -54,6 +55,10 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     values, notes = _found(log, place, facts, roles)
     values |= _daily(place) if daily else _plain(place)
     values |= given
+    if outcomes := values.get(_OUTCOMES):
+        values.pop("log.label", None)
+        paths = [outcomes] if isinstance(outcomes, str) else outcomes
+        values[_OUTCOMES] = [_absolute(path) for path in paths]
     notes |= dict.fromkeys(given, "as given")
     place.mkdir(parents=True, exist_ok=True)
     config = place / names[0]
@@ -103,10 +108,10 @@ def _check_keys(given: dict[str, Any]) -> None:
 
 
 def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any], *, daily: bool) -> None:
-    wanted = {
-        "log.score": (roles.score, "a column of floats"),
-        "log.label": (roles.label, "a column of booleans, or of numbers from 0 to 1"),
-    }
+    wanted = {"log.score": (roles.score, "a column of floats")}
+    if _OUTCOMES not in given:
+        kind = "a column of booleans, or of numbers from 0 to 1 (or log.key and log.labels.path)"
+        wanted["log.label"] = (roles.label, kind)
     if daily:
         wanted["window.column"] = (roles.date, "a column of dates, or hive folders such as date=2026-01-31")
     problems = [
@@ -124,7 +129,7 @@ def _check_roles(log: str, facts: LogFacts, roles: Roles, given: dict[str, Any],
 
 def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of keys, and why."""
-    values: dict[str, Any] = {"log.path": log if "://" in log else str(Path(log).expanduser().absolute())}
+    values: dict[str, Any] = {"log.path": _absolute(log)}
     notes: dict[str, str] = {}
     for role in ("score", "label", "weight"):
         columns: tuple[ColumnFacts, ...] = getattr(roles, role)
@@ -145,6 +150,10 @@ def _found(log: str, place: Path, facts: LogFacts, roles: Roles) -> tuple[dict[s
         values["window.column"] = roles.date[0].name
         notes["window.column"] = _note(roles.date)
     return values, notes
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _plain(place: Path) -> dict[str, Any]:
