@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from calibrators.arithmetic.processors import processors
 from jobs.config.base import Section, Text
 from jobs.config.cluster import ClusterConfig
+from jobs.logging_setup import quiet
 from jobs.outcome import Outcome
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, counted
 from logcal.storage import open_filesystem
@@ -183,7 +184,7 @@ def _cluster(config: ClusterConfig) -> str:
     from jobs.cluster.starting import check_class, starting_executor
 
     check_class(config)
-    with _quiet(), starting_executor(config) as start:
+    with quiet(logging.INFO), starting_executor(config) as start:
         started = time.perf_counter()
         executor = start(threads=True)
         hosts = executor.run("doctor", _host, [(i,) for i in range(4)])
@@ -194,20 +195,6 @@ def _cluster(config: ClusterConfig) -> str:
 
 def _host(_: int) -> str:
     return platform.node() or "this machine"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the progress of a stage that is none."""
-    import logging
-
-    log = logging.getLogger("logcal")
-    level = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def _store(path: str | None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 log = logging.getLogger("logcal")
@@ -26,6 +28,17 @@ def log_to_stderr() -> None:
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False
+
+
+@contextmanager
+def quiet(upto: int) -> Iterator[None]:
+    """Log nothing up to a level meanwhile."""
+    level = log.level
+    log.setLevel(upto + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def announce_compiling() -> None:
