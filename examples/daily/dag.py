@@ -10,13 +10,13 @@ with DAG(
     max_active_runs=1,  # days in their order, one at a time
     default_args={"retries": 2, "retry_delay": pendulum.duration(minutes=10)},
 ) as dag:
-    evaluate, fit, score = (
+    evaluate, monitor, fit, score = (
         BashOperator(
             task_id=job,
             bash_command=f"logcal {job} --config /opt/logcal/day.yaml",
             skip_on_exit_code=99,
-            trigger_rule="none_failed",
+            trigger_rule="all_done",
         )
-        for job in ("evaluate", "fit", "score")
+        for job in ("evaluate", "monitor", "fit", "score")
     )
-    evaluate >> fit >> score
+    evaluate >> monitor >> fit >> score
