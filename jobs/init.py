@@ -44,28 +44,28 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
     InputRejectedError
         The footers cannot be read, or a column that is needed is not there.
     """
-    place = Path(folder).expanduser().absolute()
+    target = Path(folder).expanduser().absolute()
     names = [DAILY, SCRIPT] if daily else [PLAIN]
-    _check_place(place, names)
+    _check_place(target, names)
     facts = log_facts(log)
     roles = find_roles(facts.columns)
     given = _flat(read_values((), settings).values)
     _check_keys(given)
     _check_roles(log, facts, roles, given, daily=daily)
-    values, notes = _found(log, place, facts, roles)
-    values |= _daily(place) if daily else _plain(place)
+    values, notes = _found(log, target, facts, roles)
+    values |= _daily(target) if daily else _plain(target)
     values |= given
     if outcomes := values.get(_OUTCOMES):
         values.pop("log.label", None)
         paths = [outcomes] if isinstance(outcomes, str) else outcomes
         values[_OUTCOMES] = [_absolute(path) for path in paths]
     notes |= dict.fromkeys(given, "as given")
-    place.mkdir(parents=True, exist_ok=True)
-    config = place / names[0]
+    target.mkdir(parents=True, exist_ok=True)
+    config = target / names[0]
     if daily:
-        script = _script(place, values)
-        write_whole(place / SCRIPT, script.encode())
-        (place / SCRIPT).chmod(0o755)
+        script = _script(target, values)
+        write_whole(target / SCRIPT, script.encode())
+        (target / SCRIPT).chmod(0o755)
     write_whole(config, _rendered(values, notes, facts, roles).encode())
     shown = {key: values[key] for key in sorted(values) if key.startswith(("log.", "window."))}
     path = shlex.quote(str(Path(folder) / names[0]))
@@ -83,7 +83,7 @@ def init(log: str, folder: str, settings: Sequence[str] = (), *, daily: bool = F
         *(f"  {command}" for command in run),
     ]
     summary = {
-        "files": [str(place / name) for name in names],
+        "files": [str(target / name) for name in names],
         "rows": facts.rows,
         "settings": shown,
         "notes": notes,

@@ -45,26 +45,28 @@ def update(path: Path, record: dict[str, Any]) -> None:
     OSError
         The file cannot be written; it is as it was.
     """
-    own = _labels({"job": record["job"], "table": record.get("table", "")})
+    run_labels = _labels({"job": record["job"], "table": record.get("table", "")})
     done = record["exit_code"] in (0, 99)
     kept = _KEPT_ON_FAILURE if record["exit_code"] != 0 else ()
     lines = {
         (name, labels): value
         for (name, labels), value in _read(path).items()
-        if name in kept or not _is_of(labels, own)
+        if name in kept or not _is_of(labels, run_labels)
     }
     end = datetime.fromisoformat(record["end"]).timestamp()
-    lines["logcal_last_run_timestamp_seconds", own] = f"{end:.3f}"
-    lines["logcal_last_exit_code", own] = str(record["exit_code"])
-    lines["logcal_last_duration_seconds", own] = str(record["seconds"])
+    lines["logcal_last_run_timestamp_seconds", run_labels] = f"{end:.3f}"
+    lines["logcal_last_exit_code", run_labels] = str(record["exit_code"])
+    lines["logcal_last_duration_seconds", run_labels] = str(record["seconds"])
     if done:
-        lines["logcal_last_success_timestamp_seconds", own] = f"{end:.3f}"
+        lines["logcal_last_success_timestamp_seconds", run_labels] = f"{end:.3f}"
     if record["exit_code"] == 0:
         for kind, rows in record["rows"].items():
-            lines["logcal_rows", f"{own},{_labels({'kind': kind})}"] = str(rows)
+            lines["logcal_rows", f"{run_labels},{_labels({'kind': kind})}"] = str(rows)
         for measure, value in record["measures"].items():
             if value is not None:
-                lines["logcal_measure", f"{own},{_labels({'measure': measure})}"] = _number(float(value))
+                lines["logcal_measure", f"{run_labels},{_labels({'measure': measure})}"] = _number(
+                    float(value)
+                )
     write_whole(path, _text(lines).encode())
 
 

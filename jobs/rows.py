@@ -64,25 +64,25 @@ def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None 
     ConfigError
         Rows wait for their outcomes, and have no time.
     """
-    own = config.labels
-    if own.path is None:
+    labels = config.labels
+    if labels.path is None:
         return None
     predicted = config.time or dated
-    if own.wait is not None and predicted is None:
+    if labels.wait is not None and predicted is None:
         raise ConfigError(
             f"{section}.labels.wait: expected {section}.time or window.column, which say when predictions were made, "
-            f"found neither with wait={own.wait}"
+            f"found neither with wait={labels.wait}"
         )
     source = LabelSource(
-        own.path,
+        labels.path,
         config.key,
-        own.key or config.key,
-        own.label,
-        own.time,
+        labels.key or config.key,
+        labels.label,
+        labels.time,
         predicted,
-        own.wait_microseconds,
-        own.missing,
-        own.duplicates,
+        labels.wait_microseconds,
+        labels.missing,
+        labels.duplicates,
         config.label,
         section,
     )

@@ -312,17 +312,17 @@ def _write_page(output: str, page: str) -> None:
 
 def list_days(store: str, table: str) -> Outcome:
     """Days that persons decided on, and those that the newest version's fit set aside."""
-    found = PublishedTable(store, table)
-    decisions = read_decisions(found.folder)
-    versions = found.versions()
+    published = PublishedTable(store, table)
+    decisions = read_decisions(published.folder)
+    versions = published.versions()
     if not versions and not decisions:
         raise InputRejectedError(
-            f"expected a published table '{table}', found none in {found.url}: see `logcal fit`"
+            f"expected a published table '{table}', found none in {published.url}: see `logcal fit`"
         )
     window = versions[-1].manifest.get("window") if versions else None
     aside = (window or {}).get("days_set_aside", [])
     strange = strange_days(versions[-1]) if versions else []
-    lines = [f"{day}  {own.decision}d on {own.at}: {own.reason}" for day, own in decisions.items()]
+    lines = [f"{day}  {entry.decision}d on {entry.at}: {entry.reason}" for day, entry in decisions.items()]
     lines += [f"{day} (version {versions[-1].name})" for day in strange]
     summary: dict[str, Any] = {"table": table, "decisions": _as_rows(decisions), "set_aside": aside}
     return Outcome(summary=summary, lines=lines or ["no day was excluded, included or set aside"])

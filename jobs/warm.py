@@ -57,50 +57,50 @@ def warm(processes: int | None = None) -> Outcome:
         this one alone, since none could help another.
     """
     started = time.perf_counter()
-    place = pava.pool_groups.stats.cache_path
+    cache = pava.pool_groups.stats.cache_path
     folder = Path(tempfile.mkdtemp(prefix="logcal-warm-"))
     try:
         for name, rows in SIZES.items():
             (folder / name).mkdir()
             _write_log(folder / name / "log", rows)
         # All others need what the first one compiles: it runs by itself.
-        found = [_run(0, folder)]
-        found += _run_all(range(1, len(_all_cases())), folder, (processes or _processes()) if place else 1)
+        kernels = [_run(0, folder)]
+        kernels += _run_all(range(1, len(_all_cases())), folder, (processes or _processes()) if cache else 1)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    new = _count(newly for _, newly in found)
-    there = _count(used for used, _ in found)
+    new = _count(newly for _, newly in kernels)
+    there = _count(used for used, _ in kernels)
     seconds = time.perf_counter() - started
     kept = (
-        f"kept in {Path(place).parent}"
-        if place
+        f"kept in {Path(cache).parent}"
+        if cache
         else "kept nowhere, since no place can be written to: set LOGCAL_CACHE"
     )
-    summary = {"compiled": new, "kernels": there, "seconds": round(seconds, 1), "place": place}
+    summary = {"compiled": new, "kernels": there, "seconds": round(seconds, 1), "place": cache}
     return Outcome(summary, [f"{new} of {there} kernels compiled in {seconds:.0f} s, {kept}"])
 
 
 def _run_all(numbers: range, folder: Path, processes: int) -> list[tuple[Kernels, Kernels]]:
     """Do `_run` for many cases, in several processes; each compiles what no other has kept yet."""
-    found: list[tuple[Kernels, Kernels]] = []
+    kernels: list[tuple[Kernels, Kernels]] = []
     with reporting() as report:
         report("warm", 0, len(numbers))
         if processes == 1:
             for number in numbers:
-                found.append(_run(number, folder))
-                report("warm", len(found), len(numbers))
-            return found
+                kernels.append(_run(number, folder))
+                report("warm", len(kernels), len(numbers))
+            return kernels
         with pool_of_processes(processes) as pool:
             try:
                 for future in as_completed([pool.submit(_run, number, folder) for number in numbers]):
-                    found.append(future.result())
-                    report("warm", len(found), len(numbers))
+                    kernels.append(future.result())
+                    report("warm", len(kernels), len(numbers))
             except BrokenProcessPool:
                 raise TemporaryError(
                     "a process that compiled ended early, probably for want of memory: what was compiled is kept; "
                     "run it again"
                 ) from None
-    return found
+    return kernels
 
 
 def _processes() -> int:
@@ -139,39 +139,40 @@ def cases() -> Iterator[Case]:
     isotonic = "calibrator.method=isotonic"
     for params in ("{ends: 0, strict: true}", "{ends: 0}"):
         yield Case((isotonic, f"calibrator.params={params}"), measured)
-    for more in either:
-        yield Case(("gate.holdout=0.2", *more), (("evaluate", "evaluate.against=raw", *more),))
+    for extra in either:
+        yield Case(("gate.holdout=0.2", *extra), (("evaluate", "evaluate.against=raw", *extra),))
         yield Case(
-            ("gate.holdout=0.2", "log.segment=[text]", *more), (("evaluate", "evaluate.against=raw", *more),)
+            ("gate.holdout=0.2", "log.segment=[text]", *extra),
+            (("evaluate", "evaluate.against=raw", *extra),),
         )
     yield Case(("log.negative_sampling_rate=0.1",), (("evaluate", "log.negative_sampling_rate=0.1"),))
-    for segments, more in product(
+    for segments, extra in product(
         ("[text]", "[number]", "[many]", "[text, number]", "[many, number]"), either
     ):
-        own = (f"log.segment={segments}",)
-        yield Case((*own, *more), (("score",), ("evaluate", *own, *more)))
+        segmented = (f"log.segment={segments}",)
+        yield Case((*segmented, *extra), (("score",), ("evaluate", *segmented, *extra)))
     yield Case(("log.segment=[text]",), (("fit", "log.segment=[text]", "log.weight=weight"),))
     some = ("[text]", "[many]", "[many, number]")
-    for segments, more in product(some, either):
-        yield Case((f"log.segment={segments}", "log.score=distinct", *more), (("evaluate", *more),))
-    for segments, score, more in product(some, ((), ("log.score=distinct",)), either):
-        yield Case((f"log.segment={segments}", "segments.shrinkage=none", *score, *more))
-    for kind, more in (("posterior", ()), ("band", (isotonic,)), ("venn_abers", (isotonic,))):
-        settings = ("log.score=distinct", f"calibrator.interval={kind}", *more)
+    for segments, extra in product(some, either):
+        yield Case((f"log.segment={segments}", "log.score=distinct", *extra), (("evaluate", *extra),))
+    for segments, score, extra in product(some, ((), ("log.score=distinct",)), either):
+        yield Case((f"log.segment={segments}", "segments.shrinkage=none", *score, *extra))
+    for kind, extra in (("posterior", ()), ("band", (isotonic,)), ("venn_abers", (isotonic,))):
+        settings = ("log.score=distinct", f"calibrator.interval={kind}", *extra)
         yield Case(settings, (("score", "output.interval=true"), ("evaluate",)))
     yield Case(("log.segment=[text]", "calibrator.method=platt"))
     yield Case(("log.segment=[text]", isotonic, "calibrator.params={ends: 0}"))
-    for more in either:
-        yield Case(("log.segment=[many, number]", isotonic, *more))
+    for extra in either:
+        yield Case(("log.segment=[many, number]", isotonic, *extra))
     window = ("window.column=day", "window.last=2d")
-    for more in (
+    for extra in (
         (),
         ("window.half_life=1d",),
         weighted,
         ("score_table.grid=float32",),
         ("log.segment=[text]",),
     ):
-        yield Case((*window, *more))
+        yield Case((*window, *extra))
 
 
 def _run(number: int, parent: Path) -> tuple[Kernels, Kernels]:

@@ -288,29 +288,29 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     problem = _problem(maps, starts, levels)
     if problem is not None:
         raise _not_maps(path, f"not calibration maps: {problem}")
-    beside = storage.beside(path, SEGMENTS_FILE)
-    segments_content = _content(beside, "table of segments", "publish it again")
-    segments = _rows(beside, _parquet(beside, segments_content))
+    segments_path = storage.beside(path, SEGMENTS_FILE)
+    segments_content = _content(segments_path, "table of segments", "publish it again")
+    segments = _rows(segments_path, _parquet(segments_path, segments_content))
     adjusted = facts.format_version in (schema.SECOND_FORMAT_VERSION, schema.THIRD_FORMAT_VERSION)
     expected = _expected(segments.schema, names, _SEGMENTS[facts.format_version])
     if not segments.schema.remove_metadata().equals(expected):
         raise InputRejectedError(
-            f"{beside}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
+            f"{segments_path}: expected the columns {_described(expected)}; found {_described(segments.schema)}: "
             "publish it again"
         )
     whose = [one_array(table.column(name)) for name in names]
     if not all(_constant(column, starts) for column in whose):
         raise _not_maps(path, "not calibration maps: the rows of each must be of one segment")
     owners = [column.take(as_column(starts)) for column in whose]
-    own = [one_array(segments.column(name)) for name in names]
-    keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, own, strict=True)]
+    segment_keys = [one_array(segments.column(name)) for name in names]
+    keys = [pa.concat_arrays([a, b]) for a, b in zip(owners, segment_keys, strict=True)]
     rows = segments.num_rows
     adjustments = None
     own_levels, own_places = np.full(rows, len(names)), np.full(rows, -1)
     try:
         if adjusted:
             own_levels = as_numpy(segments.column(schema.SEGMENT_LEVEL)).astype(np.int64)
-            adjustments, own_places = _adjustments(beside, segments, keys, levels[starts], own_levels)
+            adjustments, own_places = _adjustments(segments_path, segments, keys, levels[starts], own_levels)
         index = SegmentIndex(
             keys,
             np.append(levels[starts], own_levels),
@@ -320,7 +320,7 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
     except ValueError as error:
         raise _not_maps(path, f"not calibration maps: {error}") from None
     interval = None if facts.interval is None else _interval(path, table)
-    found = SegmentedLookup(
+    lookup = SegmentedLookup(
         facts,
         maps,
         np.append(starts, levels.size),
@@ -331,8 +331,8 @@ def _segmented(path: str, content: bytes, facts: LookupFacts, table: pa.Table) -
         adjustments,
         interval,
     )
-    _check_published(path, found, {path: content, beside: segments_content})
-    return found
+    _check_published(path, lookup, {path: content, segments_path: segments_content})
+    return lookup
 
 
 def _constant(column: pa.Array, starts: npt.NDArray[np.int64]) -> bool:

@@ -141,10 +141,14 @@ def certain_passes(
     """
     if rate == 1.0:
         wanted = Wanted(predict, blocks=True, cells=True)
-        found, column = yield from measured_passes(wanted, bins, histogram_bins, rows, parts)
-        return found, error_bars_of(column.sums, tests=tests), Certainty.of(column, found)
+        assessed, column = yield from measured_passes(wanted, bins, histogram_bins, rows, parts)
+        return assessed, error_bars_of(column.sums, tests=tests), Certainty.of(column, assessed)
     # Measures are of all rows, tests of those that there are.
     all_rows = measured_passes(Wanted(predict, rate=rate), bins, histogram_bins, rows)
     sampled = column_passes(Wanted(predict, odds=rate, cells=True))
-    (found, column), own = yield from side_by_side(all_rows, sampled)
-    return found, error_bars_of(column.sums, own.sums, tests=tests), Certainty.of(own, found, rate)
+    (assessed, column), sampled_column = yield from side_by_side(all_rows, sampled)
+    return (
+        assessed,
+        error_bars_of(column.sums, sampled_column.sums, tests=tests),
+        Certainty.of(sampled_column, assessed, rate),
+    )

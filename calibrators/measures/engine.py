@@ -207,23 +207,23 @@ def _sums(joined: _Joined, wanted: Wanted, targets: Array, limits: Array) -> Sum
     upto = np.zeros((columns, edges.size, 2, kernels.BINNED))
     below = np.zeros((columns, limits.shape[1], 2, kernels.BINNED))
     ties = np.full((columns, limits.shape[1], 4), np.nan)
-    whole = _whole(joined)
+    whole_weights = _whole(joined)
     total, largest = np.add.reduceat(w, starts[:-1]), np.maximum.reduceat(w, starts[:-1])
     # Powers of two that keep the third power of weights in the range of doubles; 1 for weights of rows.
     far = (largest > 2.0**60) | (largest < 2.0**-60)
     scale = np.where(far, np.ldexp(1.0, -np.frexp(largest)[1]), 1.0)
-    exact = whole & (total * np.sqrt(largest) < 2.0**25)
+    exact = whole_weights & (total * np.sqrt(largest) < 2.0**25)
     state = (sums, np.zeros((columns, 2), np.int64), upto, below, ties)
     # A block of a long column after the other: temporary arrays stay in the processor's cache.
     step = _BLOCK if columns == 1 else p.size
     for i in range(0, p.size, step):
-        own = slice(i, i + step)
+        block = slice(i, i + step)
         # Scores may be predictions, too: of those that are no probabilities it is not looked at.
         with np.errstate(all="ignore"):
-            chance = p[own] if wanted.odds == 1.0 else odds_divided(p[own], 1 / wanted.odds)
+            chance = p[block] if wanted.odds == 1.0 else odds_divided(p[block], 1 / wanted.odds)
             losses = (-np.log(chance), -np.log1p(-chance))
         kernels.accumulate(
-            (p[own], w[own], k[own], chance, np.empty(0) if squares is None else squares[own]),
+            (p[block], w[block], k[block], chance, np.empty(0) if squares is None else squares[block]),
             losses,
             (np.array([0, chance.size]) if columns == 1 else starts, scale, exact),
             state,
@@ -233,7 +233,7 @@ def _sums(joined: _Joined, wanted: Wanted, targets: Array, limits: Array) -> Sum
     return Sums(
         low=p[starts[:-1]],
         high=p[starts[1:] - 1],
-        whole=whole,
+        whole=whole_weights,
         scale=scale,
         values=Pair(sums[:, 0], sums[:, 1]),
         edges=edges,
@@ -517,16 +517,16 @@ def _add_values(pieces: list[Sums]) -> tuple[Pair, Array]:
     factor = np.array([scale / one.scale[0] for one in pieces])
     hits = all_sums[:, kernels.POSITIVES] * scale
     misses = (all_sums[:, kernels.WEIGHT] - all_sums[:, kernels.POSITIVES]) * scale
-    found = []
-    for own, other, places, squares in (
+    terms = []
+    for column, other, places, squares in (
         (hits, misses, kernels.HIT_PLACES, kernels.HIT_SQUARES),
         (misses, hits, kernels.MISS_PLACES, kernels.MISS_SQUARES),
     ):
         before = other.running()[:-1] * 2.0
         place, square = all_sums[:, places] * factor**2, all_sums[:, squares] * factor**3
-        found.append((place + before * own).total())
-        found.append((square + before * place * 2.0 + before * before * own).total())
-    for term, one in zip(_RANKING, found, strict=True):
+        terms.append((place + before * column).total())
+        terms.append((square + before * place * 2.0 + before * before * column).total())
+    for term, one in zip(_RANKING, terms, strict=True):
         total.high[term], total.low[term] = one.high, one.low
     return total[None], np.array([scale])
 

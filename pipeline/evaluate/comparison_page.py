@@ -24,14 +24,14 @@ _HEIGHT = 0.32
 
 
 def render_comparison(
-    found: CrossValidation,
+    comparison: CrossValidation,
     facts: Mapping[str, Any],
     *,
     title: str = "Methods compared",
     notes: Sequence[str] = (),
 ) -> str:
     """The page as text: HTML without references to anything outside; the same text for the same arguments."""
-    best = {measure: found.best(measure) for measure in SHOWN}
+    best = {measure: comparison.best(measure) for measure in SHOWN}
     rows = [
         {
             "label": label_of(method.name),
@@ -41,19 +41,19 @@ def render_comparison(
             ],
             "excess": _excess(method.estimates["log_loss"]),
         }
-        for method in found.methods
+        for method in comparison.methods
     ]
     return render_page(
         TEMPLATE,
         title=title,
-        headline=comparison_headline(found),
-        size=_size(found),
+        headline=comparison_headline(comparison),
+        size=_size(comparison),
         notes=notes,
         measures=list(SHOWN.values()),
         rows=rows,
-        folds=found.folds,
-        infinite=[(label_of(m.name), f"{m.infinite:,.10g}") for m in found.methods if m.infinite],
-        figures=[_dots(found, measure) for measure in ("log_loss", "ece_frequency")],
+        folds=comparison.folds,
+        infinite=[(label_of(m.name), f"{m.infinite:,.10g}") for m in comparison.methods if m.infinite],
+        figures=[_dots(comparison, measure) for measure in ("log_loss", "ece_frequency")],
         facts=fact_groups(facts),
     )
 

@@ -114,7 +114,7 @@ def _numbers(
 ) -> Array:
     """Numbers of segments, shape (segments, fields)."""
     groups = groups_of(sums)
-    found = measures_of_columns(sums, groups, bins)
+    measures = measures_of_columns(sums, groups, bins)
     table = bins_as_table(groups, ~sums.whole | weighted)
     weight, p = table["weight"], table["mean_prediction"]
     with np.errstate(all="ignore"):
@@ -128,16 +128,16 @@ def _numbers(
         )
     proper = sums.probabilities
     for name, values in zip(("gap", "variance", "largest"), spread, strict=True):
-        found[name] = np.where(proper, twelve_digits(values), np.nan)
+        measures[name] = np.where(proper, twelve_digits(values), np.nan)
     if tests:
         bars = error_bars_of_columns(sums, rows)
-        found |= {name: bars[name] for name in ("auc_error", "spiegelhalter_z", "score_test_p")}
+        measures |= {name: bars[name] for name in ("auc_error", "spiegelhalter_z", "score_test_p")}
         chances = zip(("chance_error", "debiased_squared_error"), chances_of_columns(table), strict=True)
-        found |= {name: np.where(proper, values, np.nan) for name, values in chances}
-        enough = np.minimum(found["positives"], found["weight"] - found["positives"]) >= ENOUGH
-        found |= _lines_and_parts(rate, found, enough & proper, taken)
-    nothing = np.full(found["weight"].size, np.nan)
-    return np.stack([found.get(name, nothing) for name in FIELDS], axis=1)
+        measures |= {name: np.where(proper, values, np.nan) for name, values in chances}
+        enough = np.minimum(measures["positives"], measures["weight"] - measures["positives"]) >= ENOUGH
+        measures |= _lines_and_parts(rate, measures, enough & proper, taken)
+    nothing = np.full(measures["weight"].size, np.nan)
+    return np.stack([measures.get(name, nothing) for name in FIELDS], axis=1)
 
 
 def _lines_and_parts(

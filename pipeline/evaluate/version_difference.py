@@ -182,27 +182,29 @@ def _segments(
     return found, only_old, sum(key not in before for key in after)
 
 
-def render_difference(found: VersionDifference, table: str) -> str:
+def render_difference(difference: VersionDifference, table: str) -> str:
     """The page as text: HTML without references to anything outside; the same text for the same arguments."""
     figures: list[tuple[str, str]] = []
-    if found.change is not None:
-        low, high = _range(found.new)
-        new, old = map_of(found.new), map_of(found.old)
-        maps = _named(found, new, old)
-        alt = f"Calibrated probability against score: {found.headline}"
+    if difference.change is not None:
+        low, high = _range(difference.new)
+        new, old = map_of(difference.new), map_of(difference.old)
+        maps = _named(difference, new, old)
+        alt = f"Calibrated probability against score: {difference.headline}"
         view = View(low, high)
         figures.append(("all rows", map_figure(maps, view, name="maps", alt=alt)))
         figures.append(("all rows, the difference", _difference_figure(new, old, view, alt)))
-        figures += _segment_figures(found, view)
+        figures += _segment_figures(difference, view)
     return render_page(
         TEMPLATE,
-        title=f"{table}: {found.old.name} and {found.new.name}",
-        headline=found.headline,
-        better=found.better,
+        title=f"{table}: {difference.old.name} and {difference.new.name}",
+        headline=difference.headline,
+        better=difference.better,
         figures=figures,
-        old=found.old.name,
-        new=found.new.name,
-        differences=[(name, fact_text(one), fact_text(other)) for name, (one, other) in found.facts.items()],
+        old=difference.old.name,
+        new=difference.new.name,
+        differences=[
+            (name, fact_text(one), fact_text(other)) for name, (one, other) in difference.facts.items()
+        ],
         segments=[
             (
                 _name(key),
@@ -212,10 +214,10 @@ def render_difference(found: VersionDifference, table: str) -> str:
                 percentage(change.mean),
                 percentage(change.largest),
             )
-            for key, rows, change in found.segments
+            for key, rows, change in difference.segments
         ],
-        only_old=found.only_old,
-        only_new=found.only_new,
+        only_old=difference.only_old,
+        only_new=difference.only_new,
     )
 
 

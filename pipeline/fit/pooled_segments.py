@@ -228,26 +228,36 @@ def _adjusted(
 
 
 def _fit_level(
-    numbered: Numbered, level: _Level, made: list[Made | None], above: _Curves, place: int, rate: float
+    numbered: Numbered, level: _Level, made: list[Made | None], above: _Curves, depth: int, rate: float
 ) -> tuple[LevelFit, _Curves | None, tuple[float, float]]:
     """The fit of a level, its finished maps, and the variances of their shifts and slopes."""
-    own, parts = numbered.segments.levels[place], [part for part in made if part is not None]
+    segments, parts = numbered.segments.levels[depth], [part for part in made if part is not None]
     fitted = np.concatenate([part.fitted for part in parts])
-    reasons = list(numbered.reasons[place])
-    for lacking in np.flatnonzero(numbered.wanted[place] & ~fitted).tolist():
+    reasons = list(numbered.reasons[depth])
+    for lacking in np.flatnonzero(numbered.wanted[depth] & ~fitted).tolist():
         reasons[lacking] = ONE_SCORE
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     maps = Maps(sizes, [list(column) for column in zip(*(part.columns for part in parts), strict=True)])
     adjustments = _adjustments(
-        own.level, level.adjusted, above.adjustments, _parents(numbered, place), parts, rate
+        segments.level, level.adjusted, above.adjustments, _parents(numbered, depth), parts, rate
     )
     fit = LevelFit(
-        own.level, own.keys, own.rows, own.positives, reasons, maps, adjustments, level.crossed, level.bent
+        segments.level,
+        segments.keys,
+        segments.rows,
+        segments.positives,
+        reasons,
+        maps,
+        adjustments,
+        level.crossed,
+        level.bent,
     )
-    found = [part.curves for part in parts if part.curves is not None]
+    part_curves = [part.curves for part in parts if part.curves is not None]
     curves = None
-    if found:
-        edges, logit, block_ranges, centre = (np.concatenate(column) for column in zip(*found, strict=True))
+    if part_curves:
+        edges, logit, block_ranges, centre = (
+            np.concatenate(column) for column in zip(*part_curves, strict=True)
+        )
         curves = _Curves(BlockRanges(edges, starts_of(block_ranges)), logit, centre, adjustments)
     return fit, curves, level.adjusted.variances
 

@@ -183,34 +183,34 @@ def finish_segments(
         fit = Fit(fitted, first[0], gathered=first[0].gathered)
     else:
         fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
-    whole, identity, repair, refuted = _whole(fit, recipe)
+    level_0, identity, repair, refuted = _whole(fit, recipe)
     if recipe.leans:
         types = numbered.segments.levels[-1].types
-        return SegmentedFit((whole, *below), types, False, True, 0.0, variances), fit
+        return SegmentedFit((level_0, *below), types, False, True, 0.0, variances), fit
     segment_task = _segment_task(recipe, fit.calibrator.for_segments(), fit.table.heaviest)
     if joined is None:
         graph = Graph()
         joined = executor.compute(
             graph, _add_segment_tasks(graph, segment_task, first, numbered.wanted, rows, recipe)
         )
-    found = numbered.segments.levels
-    levels, results, lines = [whole], [], []
+    numbered_levels = numbered.segments.levels
+    levels, results, lines = [level_0], [], []
     for level, reasons, done in zip(
-        found,
+        numbered_levels,
         numbered.reasons,
-        finish_segment_tasks(joined, len(found), executor, segment_task),
+        finish_segment_tasks(joined, len(numbered_levels), executor, segment_task),
         strict=True,
     ):
         levels.append(_level_fit(level, done, list(reasons), interval))
         results += [result for _, result in done]
         lines.append(_lines_of(len(level.keys), done))
-    if any(line is not None for own in lines for line in own):
-        _say_as_moves(levels, lines, [level.of for level in found])
-    first_map = whole.maps.first()
+    if any(line is not None for level_lines in lines for line in level_lines):
+        _say_as_moves(levels, lines, [level.of for level in numbered_levels])
+    first_map = level_0.maps.first()
     monotone_first = identity or first_map is None or first_map.monotone
     fitted = SegmentedFit(
         tuple(levels),
-        found[-1].types,
+        numbered_levels[-1].types,
         identity,
         monotone_first and all(result.monotone for result in results),
         max([repair, *(result.repair for result in results)]),

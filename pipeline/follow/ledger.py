@@ -157,19 +157,19 @@ class Ledger:
             It was written by a newer logcal.
         """
         content = {"format": FORMAT, **stream}
-        found = self.stream()
-        if found is None:
+        written = self.stream()
+        if written is None:
             if self.folder.create(_STREAM, _json(content)):
                 return
-            found = self.stream() or {}
-        if found.get("format", FORMAT) > FORMAT:
+            written = self.stream() or {}
+        if written.get("format", FORMAT) > FORMAT:
             raise InputRejectedError(
-                f"{self.root}: expected a ledger of format {FORMAT} or older, found {found['format']}: "
+                f"{self.root}: expected a ledger of format {FORMAT} or older, found {written['format']}: "
                 "use a newer logcal"
             )
-        other = [key for key in content if found.get(key) != content[key] and key != "format"]
+        other = [key for key in content if written.get(key) != content[key] and key != "format"]
         if other:
-            says = "; ".join(f"{key}: {found.get(key)!r}, now {content[key]!r}" for key in sorted(other))
+            says = "; ".join(f"{key}: {written.get(key)!r}, now {content[key]!r}" for key in sorted(other))
             raise ConfigError(
                 f"output.path: expected an output of this stream, found the ledger of another at {self.root} ({says}): "
                 "choose another output, or set the keys as they were"

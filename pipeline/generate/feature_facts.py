@@ -110,27 +110,27 @@ def gather_facts(table: FeatureTable, executor: Executor) -> DataFacts:
         feature that is null throughout or has infinite numbers or too many categories; row ids that repeat; nulls among
         row ids, groups or times; a single group.
     """
-    found: list[PieceFacts] = executor.run("check", piece_facts, fact_tasks(table))
-    counted = sum_labels([part.labels for part in found])
+    pieces: list[PieceFacts] = executor.run("check", piece_facts, fact_tasks(table))
+    counted = sum_labels([part.labels for part in pieces])
     counted = all_counted(counted, table.log.columns.outcomes, matched=True, section="data")
-    all_labels = np.concatenate([part.label for part in found])
+    all_labels = np.concatenate([part.label for part in pieces])
     places = np.flatnonzero(all_labels != LABEL_NULL)
     label, waiting = all_labels[places], all_labels.size - places.size
-    columns = {f.name: _added([part.columns[f.name] for part in found]) for f in table.features}
+    columns = {f.name: _added([part.columns[f.name] for part in pieces]) for f in table.features}
     problems = [
-        *_label_problems(table, label, [text for part in found for text in part.others], waiting),
+        *_label_problems(table, label, [text for part in pieces for text in part.others], waiting),
         *_feature_problems(table.features, columns, label.size),
     ]
-    nulls = {role: sum(part.nulls.get(role, 0) for part in found) for role in ("row_id", "group", "time")}
+    nulls = {role: sum(part.nulls.get(role, 0) for part in pieces) for role in ("row_id", "group", "time")}
     problems += [
         f"column '{getattr(table.roles, role)}' (data.{role}): expected values, found {count:,} nulls"
         for role, count in nulls.items()
         if count
     ]
-    row = _joined([part.row for part in found])
+    row = _joined([part.row for part in pieces])
     if row is None:
         row = places.astype(np.uint64)
-    keys = RowKeys(row, label == 1, _joined([p.group for p in found]), _joined([p.time for p in found]))
+    keys = RowKeys(row, label == 1, _joined([p.group for p in pieces]), _joined([p.time for p in pieces]))
     problems += _key_problems(table, keys)
     if problems:
         raise InputRejectedError(f"the data cannot be used.\n{listing(problems)}")

@@ -138,22 +138,22 @@ def find_files(paths: str | Sequence[str], setting: str = "log.path") -> Found:
     """
     patterns = [paths] if isinstance(paths, str) else list(paths)
     problems: list[str] = []
-    found = Found()
+    all_files = Found()
     files: dict[str, LogFile] = {}
     for pattern in patterns:
-        found.filesystem, path = open_filesystem(pattern, setting)
-        found.root = found.root or path
-        entries = _entries(found.filesystem, path)
+        all_files.filesystem, path = open_filesystem(pattern, setting)
+        all_files.root = all_files.root or path
+        entries = _entries(all_files.filesystem, path)
         problems += [f"{pattern}: {problem}" for problem in entries.problems]
-        found.skipped += tuple(entries.skipped)
-        found.snapshots += tuple(entries.snapshots)
-        for place, (relative, info) in entries.files.items():
+        all_files.skipped += tuple(entries.skipped)
+        all_files.snapshots += tuple(entries.snapshots)
+        for file_path, (relative, info) in entries.files.items():
             fields = next((snapshot.fields for snapshot in entries.snapshots), ())
-            files[place] = LogFile(place, relative, *_seen(info), fields=fields)
+            files[file_path] = LogFile(file_path, relative, *_seen(info), fields=fields)
     if problems:
         raise InputRejectedError(f"{setting} names no log that can be used.\n{listing(problems)}")
-    found.files = tuple(file for _, file in sorted(files.items()))
-    return found
+    all_files.files = tuple(file for _, file in sorted(files.items()))
+    return all_files
 
 
 def folders_of(filesystem: Any, root: str, files: Sequence[LogFile]) -> list[str]:
@@ -222,11 +222,11 @@ def _has_buckets(filesystem: Any) -> bool:
 
 def _matches(filesystem: Any, pattern: str) -> Entries:
     base = pattern[: min(pattern.find(c) for c in "*?[" if c in pattern)].rpartition("/")[0]
-    found = Entries()
+    entries = Entries()
     inside = table_above(filesystem, f"{base}/files")
     if inside is not None:
-        found.problems.append(part_of(*inside, pattern))
-        return found
+        entries.problems.append(part_of(*inside, pattern))
+        return entries
     for path, info in filesystem.glob(pattern, detail=True).items():
         relative = _relative(path, base)
         if not shown_names(relative):
@@ -235,45 +235,45 @@ def _matches(filesystem: Any, pattern: str) -> Entries:
             info = filesystem.info(path)
         if info["type"] == "directory":
             below = _folder(filesystem, path)
-            found.problems += [problem for problem in below.problems if below.files or below.unnamed]
-            found.files.update({p: (_relative(p, base), i) for p, (_, i) in below.files.items()})
-            found.skipped += [f"{relative}/{name}" for name in below.skipped]
+            entries.problems += [problem for problem in below.problems if below.files or below.unnamed]
+            entries.files.update({p: (_relative(p, base), i) for p, (_, i) in below.files.items()})
+            entries.skipped += [f"{relative}/{name}" for name in below.skipped]
         else:
-            found.files[path] = (relative, info)
-    if not found.files and not found.problems:
-        found.problems.append("no files match")
-    return found
+            entries.files[path] = (relative, info)
+    if not entries.files and not entries.problems:
+        entries.problems.append("no files match")
+    return entries
 
 
 def _folder(filesystem: Any, path: str) -> Entries:
     """The Parquet files of a folder; of a table, its live ones."""
-    found = local_tree(path) if isinstance(filesystem, LocalFileSystem) else _remote_tree(filesystem, path)
-    names = [*found.skipped, *(relative for relative, _ in found.files.values())]
+    entries = local_tree(path) if isinstance(filesystem, LocalFileSystem) else _remote_tree(filesystem, path)
+    names = [*entries.skipped, *(relative for relative, _ in entries.files.values())]
     table = table_in(names)
     if table is not None and not table[1]:
         return _live_files(filesystem, path, read_snapshot(table[0], filesystem, path))
     inside = table or table_above(filesystem, path)
     if inside is not None:
         return Entries(problems=[part_of(*inside, path)])
-    others = {p: entry for p, entry in found.files.items() if not p.lower().endswith(SUFFIXES)}
-    found.files = {p: entry for p, entry in found.files.items() if p not in others}
+    others = {p: entry for p, entry in entries.files.items() if not p.lower().endswith(SUFFIXES)}
+    entries.files = {p: entry for p, entry in entries.files.items() if p not in others}
     names = sorted(relative for relative, _ in others.values())
-    found.unnamed = sorted(
+    entries.unnamed = sorted(
         others[p][0] for p in sorted(others)[:_MOST_LOOKED_INTO] if _holds_parquet(filesystem, p)
     )
-    if found.unnamed:
-        found.problems.append(
+    if entries.unnamed:
+        entries.problems.append(
             f"expected names that end in {', '.join(SUFFIXES)}, found Parquet files with others "
-            f"({examples(found.unnamed, 3)}), which would be left out: rename them, move them away, or give a glob "
+            f"({examples(entries.unnamed, 3)}), which would be left out: rename them, move them away, or give a glob "
             "that says which files to read"
         )
-    elif not found.files and not found.problems:
+    elif not entries.files and not entries.problems:
         what = f"{len(names)} other files ({examples(names, 3)})" if names else "nothing"
-        found.problems.append(
+        entries.problems.append(
             f"expected files ending in {', '.join(SUFFIXES)} in this directory, found {what}"
         )
-    found.skipped += names
-    return found
+    entries.skipped += names
+    return entries
 
 
 def _live_files(filesystem: Any, path: str, snapshot: Snapshot) -> Entries:

@@ -209,9 +209,9 @@ def open_log(
         All problems at once: no files; a file that is not Parquet; a column that is missing, has a type that
         cannot be used, or differs in type between files; no rows.
     """
-    found = find_files(paths)
-    wanted = [file for file in found.files if file.relative not in without] if without else found.files
-    good, unreadable = read_footers(found.filesystem, among(wanted))
+    entries = find_files(paths)
+    wanted = [file for file in entries.files if file.relative not in without] if without else entries.files
+    good, unreadable = read_footers(entries.filesystem, among(wanted))
     schemas = [
         (file.relative, folder_tree.with_keys(schema, file.path, columns.folders)) for file, schema in good
     ]
@@ -226,7 +226,9 @@ def open_log(
             changed = any(isinstance(error, FileChangedError) for error in unreadable)
             kind = FileChangedError if changed else FileRejectedError
         raise kind(f"the log at {_shown_paths(paths)} cannot be used.\n{listing(problems)}")
-    log = Log(found.root, found.filesystem, files, columns, types, found.skipped, found.snapshot_facts())
+    log = Log(
+        entries.root, entries.filesystem, files, columns, types, entries.skipped, entries.snapshot_facts()
+    )
     if columns.labels is None:
         return log
     return replace(log, columns=replace(columns, labels=columns.labels.opened(log, schemas)))

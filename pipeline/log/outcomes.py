@@ -212,22 +212,22 @@ class Outcomes:
         if self.files:
             return self
         source = self.source
-        found = find_files(source.paths, f"{source.section}.labels.path")
-        good, unreadable = read_footers(found.filesystem, found.files)
-        own = [
+        entries = find_files(source.paths, f"{source.section}.labels.path")
+        good, unreadable = read_footers(entries.filesystem, entries.files)
+        outcome_schemas = [
             (file.relative, folder_tree.with_keys(schema, file.path, source.own_key)) for file, schema in good
         ]
         roles = [("key", name) for name in source.own_key]
         roles += [(role, name) for role, name in (("label", source.label), ("time", source.time)) if name]
-        types, problems = check_roles(own, roles, f"{source.section}.labels")
+        types, problems = check_roles(outcome_schemas, roles, f"{source.section}.labels")
         problems = [*map(str, unreadable), *problems]
         files = tuple(file for file, _ in good)
         if not problems and not sum(file.rows for file in files):
             problems.append(f"expected outcomes, found no rows in {counted(len(files), 'file')}")
         kinds: tuple[str, ...] = ()
         if not problems:
-            kinds, more = _compared(source, schemas[0][1], own[0][1])
-            problems += more
+            kinds, key_problems = _compared(source, schemas[0][1], outcome_schemas[0][1])
+            problems += key_problems
         if problems:
             shown = ", ".join(source.paths)
             raise InputRejectedError(f"the outcomes at {shown} cannot be used.\n{listing(problems)}")
@@ -238,10 +238,10 @@ class Outcomes:
                 source.section,
             )
         texts = [name for name, kind in zip(source.own_key, kinds, strict=True) if kind in (TEXT, BYTES)]
-        size = sum(_bytes_of(found.filesystem, file, texts) for file in files) if texts else 0
-        facts = (types, found.snapshot_facts())
-        opened = Outcomes(source, found.filesystem, files, kinds, *facts, text_bytes=size)
-        return replace(opened, folders=tuple(folders_of(found.filesystem, found.root, files))).dated(log)
+        size = sum(_bytes_of(entries.filesystem, file, texts) for file in files) if texts else 0
+        facts = (types, entries.snapshot_facts())
+        opened = Outcomes(source, entries.filesystem, files, kinds, *facts, text_bytes=size)
+        return replace(opened, folders=tuple(folders_of(entries.filesystem, entries.root, files))).dated(log)
 
     def dated(self, log: Log) -> Outcomes:
         """The same with what is known of times."""
@@ -392,14 +392,14 @@ class OutcomeMatching:
     def labels(self, keys: Sequence[KeyColumn], start: Instants | None, end: Instants | None) -> Joined:
         """The labels of rows with some keys. start, end : see `prediction_times`; None where it does not matter."""
         source, index = self.outcomes.source, self.index
-        found = index.choose(keys, None if start is None else start - DAY, end)
-        self._seen[found.number] = True
+        match = index.choose(keys, None if start is None else start - DAY, end)
+        self._seen[match.number] = True
         rows = len(keys[0].values)
         status = np.full(rows, MISSING | (LABEL_NULL if source.missing == DROP else 0), np.uint8)
-        there = found.hit[found.there]
-        status[found.hit[found.late]] |= LATE
-        status[found.hit[found.early]] |= EARLY
-        status[there] = MATCHED | found.code[found.there] | (CONFLICTING * found.conflicting[found.there])
+        there = match.hit[match.there]
+        status[match.hit[match.late]] |= LATE
+        status[match.hit[match.early]] |= EARLY
+        status[there] = MATCHED | match.code[match.there] | (CONFLICTING * match.conflicting[match.there])
         if end is not None and source.wait is not None and self.outcomes.until is not None:
             waiting = end > self.outcomes.until
             if source.missing == DROP:
@@ -408,11 +408,11 @@ class OutcomeMatching:
         delay = values = None
         if index.time is not None and start is not None:
             delay = np.zeros(rows, np.uint16)
-            took = index.time[found.place[found.there]] - start[there]
+            took = index.time[match.place[match.there]] - start[there]
             delay[there] = delay_cells(took / 1e6)
         if index.value is not None:
             values = np.zeros(rows)
-            values[there] = index.value[found.place[found.there]]
+            values[there] = index.value[match.place[match.there]]
         return Joined(status, delay, values)
 
 

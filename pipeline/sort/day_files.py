@@ -69,17 +69,17 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], sizes:
 
     files : that the rows are of
     """
-    place, (run_rows, per_unit) = Folder.at(folder), sizes
+    stored, (run_rows, per_unit) = Folder.at(folder), sizes
     counts = None if per_unit is None else write_counts(receipt, f"{folder}/{COUNTS}", per_unit)
     segmented = any(run.segments is not None for run in receipt.runs)
     most = run_rows * row_width(weighted=False, segmented=segmented)
     runs = merge_small(receipt.runs, folder, most) if counts is None else []
     numbers = io.BytesIO()
     np.save(numbers, np.concatenate([np.empty(0), *(run.index for run in runs)]))
-    place.replace(SAMPLES, numbers.getvalue())
+    stored.replace(SAMPLES, numbers.getvalue())
     segments = _segments_of(runs)
     if segments is not None:
-        place.replace(SEGMENTS, segments)
+        stored.replace(SEGMENTS, segments)
     facts = {
         "files": files,
         "rows": receipt.rows,
@@ -97,9 +97,9 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], sizes:
         "counts": None if counts is None else {"first": counts.first, "steps": counts.steps},
     }
     kept = [_name(run.path) for run in runs] + ([] if counts is None else [COUNTS])
-    place.sync([*kept, *place.matching(BAD_PARTS)])
-    facts["checksums"] = _checksums(place, [*kept, SAMPLES, *([] if segments is None else [SEGMENTS])])
-    place.replace(FACTS, json.dumps(with_checksum(facts)).encode())
+    stored.sync([*kept, *stored.matching(BAD_PARTS)])
+    facts["checksums"] = _checksums(stored, [*kept, SAMPLES, *([] if segments is None else [SEGMENTS])])
+    stored.replace(FACTS, json.dumps(with_checksum(facts)).encode())
     return Kept(frozenset(files), replace(receipt, runs=runs), counts)
 
 
@@ -164,13 +164,13 @@ def drop_unused(folder: str) -> None:
 
 def read_day(folder: str) -> Kept | None:
     """A day table, or None where there is none that is whole."""
-    place = Folder.at(folder)
+    stored = Folder.at(folder)
     try:
-        facts = parse_checked(place.read(FACTS) or b"null")
-        if facts is None or facts["checksums"] != _checksums(place, list(facts["checksums"])):
+        facts = parse_checked(stored.read(FACTS) or b"null")
+        if facts is None or facts["checksums"] != _checksums(stored, list(facts["checksums"])):
             return None
-        sizes = place.sizes()
-        numbers = np.load(io.BytesIO(place.read(SAMPLES) or b""))
+        sizes = stored.sizes()
+        numbers = np.load(io.BytesIO(stored.read(SAMPLES) or b""))
         counts = None if facts["counts"] is None else Counts(f"{folder}/{COUNTS}", **facts["counts"])
         if counts is not None and sizes.get(COUNTS) != 8 * counts.steps:
             return None
@@ -188,10 +188,10 @@ def read_day(folder: str) -> Kept | None:
                 {reason: [Example(*e) for e in found] for reason, found in facts["examples"].items()},
             ),
         )
-        own: list[RunSegments | None] = [None] * len(facts["runs"])
+        run_segments: list[RunSegments | None] = [None] * len(facts["runs"])
         if facts["segments"]:
-            own = [*_read_segments(f"{folder}/{SEGMENTS}", len(own))]
-        for run, segments in zip(facts["runs"], own, strict=True):
+            run_segments = [*_read_segments(f"{folder}/{SEGMENTS}", len(run_segments))]
+        for run, segments in zip(facts["runs"], run_segments, strict=True):
             one, numbers = restored(f"{folder}/{run['name']}", run["sizes"], numbers, segments)
             if one.file_bytes != sizes.get(run["name"]):
                 return None
@@ -200,7 +200,7 @@ def read_day(folder: str) -> Kept | None:
     except (ValueError, KeyError, EOFError, TypeError):
         return None
     except OSError:
-        if not place.local:  # what a store did not give now may be there
+        if not stored.local:  # what a store did not give now may be there
             raise
         return None
     return None if numbers.size else Kept(files, receipt, counts)

@@ -222,18 +222,22 @@ def _split_keys(outcomes: Outcomes, filesystem: Any, pieces: Sequence[Piece], pa
     batches = [batch for piece in pieces for batch in read_keys(outcomes, filesystem, piece)]
     columns: list[Any] = []
     for i, kind in enumerate(_spilled_kinds(outcomes)):
-        own = [keys[i].values for keys, *_ in batches]
-        columns.append(_chained(own, pa.large_string()) if kind == TEXT else np.concatenate([_NONE, *own]))
-    found = _names(columns)
-    found["row"] = as_column(np.arange(len(columns[0]), dtype=np.int32))
+        parts_of_key = [keys[i].values for keys, *_ in batches]
+        columns.append(
+            _chained(parts_of_key, pa.large_string())
+            if kind == TEXT
+            else np.concatenate([_NONE, *parts_of_key])
+        )
+    spilled = _names(columns)
+    spilled["row"] = as_column(np.arange(len(columns[0]), dtype=np.int32))
     gone = [any_missing(keys) for keys, *_ in batches]
     sizes = [len(keys[0].values) for keys, *_ in batches]
     masks = [np.zeros(n, np.bool_) if mask is None else mask for n, mask in zip(sizes, gone, strict=True)]
-    found["missing"] = as_column(np.concatenate([np.zeros(0, np.bool_), *masks]))
+    spilled["missing"] = as_column(np.concatenate([np.zeros(0, np.bool_), *masks]))
     if batches and batches[0][1] is not None:
-        found["start"] = as_column(np.concatenate([start for _, start, _ in batches]))
-        found["end"] = as_column(np.concatenate([end for *_, end in batches]))
-    _spill(path, found, _part_of(columns, parts), parts)
+        spilled["start"] = as_column(np.concatenate([start for _, start, _ in batches]))
+        spilled["end"] = as_column(np.concatenate([end for *_, end in batches]))
+    _spill(path, spilled, _part_of(columns, parts), parts)
     return path
 
 

@@ -150,12 +150,14 @@ class ScoreTable:
 
     def facts(self) -> dict[str, Any]:
         """Facts of the table for the manifest."""
-        more: dict[str, Any] = {} if self.largest_move is None else {"largest_score_move": self.largest_move}
+        optional: dict[str, Any] = (
+            {} if self.largest_move is None else {"largest_score_move": self.largest_move}
+        )
         if self.weight_scale != 1.0:
-            more = {"weight_scale": self.weight_scale, **more}
+            optional = {"weight_scale": self.weight_scale, **optional}
         if self.waiting:
-            more = {"rows_waiting": self.waiting, **more}
-        more = {**self.held_out, **more}
+            optional = {"rows_waiting": self.waiting, **optional}
+        optional = {**self.held_out, **optional}
         return {
             "rows_read": self.rows,
             "rows_used": self.used,
@@ -167,7 +169,7 @@ class ScoreTable:
             "positives": self.positives,
             "lowest_score": self.lowest,
             "highest_score": self.highest,
-            **more,
+            **optional,
         }
 
 

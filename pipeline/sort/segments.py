@@ -94,15 +94,18 @@ def number_segments(runs: Sequence[Run], scratch: str) -> Segments:
         More than `segment_values.MAX_SEGMENTS`.
     """
     known = [run.segments for run in runs if run.segments is not None]
-    columns = [pa.concat_arrays(column) for column in zip(*(own.values for own in known), strict=True)]
+    columns = [
+        pa.concat_arrays(column)
+        for column in zip(*(run_segments.values for run_segments in known), strict=True)
+    ]
     numbered = segment_values.number(columns)
-    starts = np.cumsum([0, *(len(own.counts) for own in known)]).tolist()
+    starts = np.cumsum([0, *(len(run_segments.counts) for run_segments in known)]).tolist()
     coding = Coding(write_codes(f"{scratch}/codes", numbered.codes), tuple(starts), len(numbered.keys[-1]))
     counts = np.zeros((coding.count, 2), np.int64)
-    for own, start in zip(known, starts, strict=False):
-        codes = numbered.codes[start : start + len(own.counts)]
+    for run_segments, start in zip(known, starts, strict=False):
+        codes = numbered.codes[start : start + len(run_segments.counts)]
         # A run's segments differ.
-        counts[codes] += own.counts
+        counts[codes] += run_segments.counts
     levels = []
     for i, (keys, of) in enumerate(zip(numbered.keys, numbered.of, strict=True)):
         first = np.flatnonzero(np.diff(of, prepend=-1))

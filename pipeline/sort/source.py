@@ -96,39 +96,39 @@ class Source:
         """
         if self.window is None:
             return Sorted(add_sort(graph, self.log, plan))
-        place, per_unit = plan.scratch, steps_per_unit(plan.grid)
+        days_folder, per_unit = plan.scratch, steps_per_unit(plan.grid)
         if self.tables is not None:
-            found = graph.layer("there", _itself, [(table,) for table in self.tables], shown=False)
+            day_tables = graph.layer("there", _itself, [(table,) for table in self.tables], shown=False)
         elif self.kept is None:
-            found = add_scratch_days(graph, self.window, plan, self.only)
+            day_tables = add_scratch_days(graph, self.window, plan, self.only)
         else:
-            place, found = str(self.kept.folder), self.kept.add(graph, self.window, plan)
+            days_folder, day_tables = str(self.kept.folder), self.kept.add(graph, self.window, plan)
         profiles: list[Any] = []
         if self.rule.suspect != USE:
             profiles = graph.layer(
-                "profile", profile_day, [(place, table, per_unit) for table in found], shown=False
+                "profile", profile_day, [(days_folder, table, per_unit) for table in day_tables], shown=False
             )
         if self.half_life is not None:
             how = (self.window.last, self.half_life)
             tasks = [
                 (table, *how, f"{plan.scratch}/run-decayed-{i:06d}", per_unit)
-                for i, table in enumerate(found)
+                for i, table in enumerate(day_tables)
             ]
-            found = graph.layer("weigh", weigh_day, tasks)
-        days = graph.task("choose", choose_days, found, profiles, self.rule)
+            day_tables = graph.layer("weigh", weigh_day, tasks)
+        days = graph.task("choose", choose_days, day_tables, profiles, self.rule)
         added: list[Any] = []
         if per_unit is not None:
             clusters = graph.entries(
-                "cluster", graph.task("clusters", _clusters, days, len(found)), len(found)
+                "cluster", graph.task("clusters", _clusters, days, len(day_tables)), len(day_tables)
             )
             each = [(one, per_unit, f"{plan.scratch}/run-counts-{i:04d}") for i, one in enumerate(clusters)]
             added = graph.layer("add", _add_counts, each, shown=False)
         outcomes = self.log.columns.outcomes
         if self.tables is not None:  # they have been checked all together
             plan = replace(plan, rules=replace(plan.rules, matched=False))
-        total = graph.task("total", _total, days, added, plan, place, outcomes)
+        total = graph.task("total", _total, days, added, plan, days_folder, outcomes)
         rows = SortedRows(self.sorted_log, plan, total)
-        most_runs = len(found) + -(-self.log.rows // plan.run_rows)
+        most_runs = len(day_tables) + -(-self.log.rows // plan.run_rows)
         return Sorted(add_regrouping(graph, total, most_runs, rows.most_parts, plan.scratch), days)
 
     def sort(self, plan: SortPlan, executor: Executor) -> Sorted:
@@ -171,8 +171,8 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
     by_day: dict[int, list[DayTable]] = {}
     for table in days.tables:
         by_day.setdefault(table.day, []).append(table)
-    filled = {day: own for day, own in by_day.items() if any(table.receipt.rows for table in own)}
-    new = [day for day, own in filled.items() if any(table.rows_sorted for table in own)]
+    filled = {day: parts for day, parts in by_day.items() if any(table.receipt.rows for table in parts)}
+    new = [day for day, parts in filled.items() if any(table.rows_sorted for table in parts)]
     facts = {
         **window_days(window),
         "days_sorted": len(new),
@@ -182,14 +182,14 @@ def window_facts(source: Source, days: Days) -> dict[str, Any]:
         "days": [
             {
                 "day": day_of(day).isoformat(),
-                "tables": [table.content for table in own],
-                "files": sum(len(table.kept.files) for table in own),
-                "rows_read": sum(table.receipt.rows for table in own),
-                "rows_used": sum(table.receipt.used for table in own),
+                "tables": [table.content for table in parts],
+                "files": sum(len(table.kept.files) for table in parts),
+                "rows_read": sum(table.receipt.rows for table in parts),
+                "rows_used": sum(table.receipt.used for table in parts),
                 "sorted_now": day in new,
-                **_labels(own),
+                **_labels(parts),
             }
-            for day, own in filled.items()
+            for day, parts in filled.items()
         ],
     }
     if days.thin:

@@ -150,18 +150,18 @@ def suspect_days(
     Days are removed one at a time, the strangest first, and the others compared anew, so that a bad day does not hide
     another. O(days^2 x cells).
     """
-    known = sorted((own for own in days if own.rows), key=lambda own: own.day)
-    found = {finding.day: finding for finding in remembered}
-    if all(own.day in found for own in known):
-        found = {}
-    new = [own for own in known if own.day not in found]
-    for own in new:
-        wrong = _alone(own, [other for other in new if other is not own])
-        if wrong and own.day not in included:
-            found[own.day] = Finding(own.day, wrong, never=True)
-    numbers = _numbers(known, predict, [own for own in known if own.day not in found])
+    known = sorted((facts for facts in days if facts.rows), key=lambda facts: facts.day)
+    findings = {finding.day: finding for finding in remembered}
+    if all(facts.day in findings for facts in known):
+        findings = {}
+    new = [facts for facts in known if facts.day not in findings]
+    for facts in new:
+        wrong = _alone(facts, [other for other in new if other is not facts])
+        if wrong and facts.day not in included:
+            findings[facts.day] = Finding(facts.day, wrong, never=True)
+    numbers = _numbers(known, predict, [facts for facts in known if facts.day not in findings])
     while True:
-        left = [own.day for own in known if own.day not in found]
+        left = [facts.day for facts in known if facts.day not in findings]
         worst: int | None = None
         reasons: dict[str, float] = {}
         for day in left:
@@ -172,9 +172,9 @@ def suspect_days(
                 worst, reasons = day, strange
         if worst is None:
             break
-        found[worst] = _described(worst, reasons, [day for day in left if day != worst], numbers)
-    _readmit(found, known, numbers, included)
-    return [found[day] for day in sorted(found)]
+        findings[worst] = _described(worst, reasons, [day for day in left if day != worst], numbers)
+    _readmit(findings, known, numbers, included)
+    return [findings[day] for day in sorted(findings)]
 
 
 def _alone(own: DayFacts, others: Sequence[DayFacts]) -> list[str]:
@@ -274,12 +274,12 @@ def _expectation(total: Profile, predict: Predict | None) -> Predict:
     return lambda score: np.asarray(np.interp(score, total.score[order], level))
 
 
-def _seen(own: DayFacts, sound: Sequence[DayFacts], expected: Predict) -> Seen:
-    profile = own.profile
-    seen: Seen = {"rows": (math.log(own.rows), 1 / math.sqrt(own.rows), float(own.rows))}
-    share = 1 - own.waiting / own.rows
-    beside = min(1.0, share + 1 - own.usual_share)
-    seen["labelled"] = (beside, math.sqrt(share * (1 - share) / own.rows), share)
+def _seen(facts: DayFacts, sound: Sequence[DayFacts], expected: Predict) -> Seen:
+    profile = facts.profile
+    seen: Seen = {"rows": (math.log(facts.rows), 1 / math.sqrt(facts.rows), float(facts.rows))}
+    share = 1 - facts.waiting / facts.rows
+    relative_share = min(1.0, share + 1 - facts.usual_share)
+    seen["labelled"] = (relative_share, math.sqrt(share * (1 - share) / facts.rows), share)
     n, k = float(profile.negatives.sum()), float(profile.positives.sum())
     if n + k < _FEWEST:
         return seen
@@ -293,7 +293,7 @@ def _seen(own: DayFacts, sound: Sequence[DayFacts], expected: Predict) -> Seen:
     auc, error = _auc(profile)
     if auc is not None:
         seen["ranking"] = (_logit(auc), error / max(auc * (1 - auc), 1e-6), auc)
-    others = Profile.total([other.profile for other in sound if other is not own])
+    others = Profile.total([other.profile for other in sound if other is not facts])
     if others.cell.size and others.weight.sum() >= _FEWEST:
         distance = _distance(profile, others)
         seen["scores"] = (distance, 0.6 / math.sqrt(n + k), distance)
@@ -356,24 +356,26 @@ def _described(
 
 
 def _readmit(
-    found: dict[int, Finding],
+    findings: dict[int, Finding],
     known: Sequence[DayFacts],
     numbers: Mapping[int, Seen],
     included: frozenset[int],
 ) -> None:
     """Two strange days in a row that are alike are drift: both come in. So do days like one that a person let in."""
-    let_in = [own for own in known if own.day in included]
+    let_in = [facts for facts in known if facts.day in included]
     alike = {
-        own.day for own in known if own.day in found and any(_alike(own, one, numbers) for one in let_in)
+        facts.day
+        for facts in known
+        if facts.day in findings and any(_alike(facts, one, numbers) for one in let_in)
     }
     for one, two in pairwise(known):
-        both = [found.get(one.day), found.get(two.day)]
+        both = [findings.get(one.day), findings.get(two.day)]
         if any(finding is None or finding.never for finding in both):
             continue
         if _alike(one, two, numbers):
             alike |= {one.day, two.day}
     for day in alike:
-        found[day].drift = True
+        findings[day].drift = True
 
 
 def _alike(one: DayFacts, two: DayFacts, numbers: Mapping[int, Seen]) -> bool:
@@ -458,11 +460,11 @@ def suspects(
     """
     if rule.suspect == USE:
         return [], None
-    own: dict[int, list[tuple[DayTable, Profile]]] = {}
+    by_day: dict[int, list[tuple[DayTable, Profile]]] = {}
     for table, profile in zip(tables, profiles, strict=True):
-        own.setdefault(table.day, []).append((table, profile))
+        by_day.setdefault(table.day, []).append((table, profile))
     days = []
-    for day, parts in own.items():
+    for day, parts in by_day.items():
         rows = sum(table.receipt.rows for table, _ in parts)
         unusable = sum(table.receipt.bad.total for table, _ in parts)
         waiting = sum(table.receipt.waiting for table, _ in parts)
@@ -473,24 +475,25 @@ def suspects(
             rule.weighted
         ):  # weights say little of how much rows vary by chance: all together count as the rows there are
             total = total.scaled(sum(table.receipt.used for table, _ in parts))
-        usual = rule.shares.get(max(own) - day, 1.0)
+        usual = rule.shares.get(max(by_day) - day, 1.0)
         days.append(DayFacts(day, rows, waiting, unusable, total, rule.weighted, usual))
     included = frozenset(rule.decided(tables, INCLUDE))
     known = [
         Finding(day, rule.remembered[name][1], never=True)
-        for day, parts in own.items()
+        for day, parts in by_day.items()
         if day not in included
         and (name := day_of(day).isoformat()) in rule.remembered
         and rule.remembered[name][0] == {table.content for table, _ in parts}
     ]
     findings = suspect_days(days, rule.live, included=included, remembered=known)
-    found = [finding for finding in findings if not finding.drift]
-    if found and rule.suspect == REFUSE:
+    suspect = [finding for finding in findings if not finding.drift]
+    if suspect and rule.suspect == REFUSE:
         raise InputRejectedError(
-            f"window.suspect_days is refuse: {in_words(found)}; correct the day's files, or decide with `logcal days`"
+            f"window.suspect_days is refuse: {in_words(suspect)}; correct the day's files, or decide with "
+            "`logcal days`"
         )
-    strange = {finding.day for finding in found}
-    return findings, between_days([own for own in days if own.day not in strange], rule.live)
+    strange = {finding.day for finding in suspect}
+    return findings, between_days([facts for facts in days if facts.day not in strange], rule.live)
 
 
 def between_days(days: Sequence[DayFacts], predict: Predict | None = None) -> float | None:

@@ -222,17 +222,20 @@ def _maps_table(
 def _segments_table(
     fit: SegmentedFit, columns: tuple[str, ...]
 ) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
-    own = fit.levels[-1]
-    found = [fit.source(key) for key in own.keys]
-    sources, reasons = _count([kind for kind, _ in found]), _count([r for r in own.reasons if r is not None])
+    deepest = fit.levels[-1]
+    origins = [fit.source(key) for key in deepest.keys]
+    sources, reasons = (
+        _count([kind for kind, _ in origins]),
+        _count([r for r in deepest.reasons if r is not None]),
+    )
     table = pa.Table.from_arrays(
         [
-            *segment_values.arrays(own.keys, fit.types),
-            as_column(own.rows),
-            as_column(own.positives),
-            column_of([kind for kind, _ in found], pa.string()),
-            column_of([level for _, level in found], pa.int32()),
-            column_of(own.reasons, pa.string()),
+            *segment_values.arrays(deepest.keys, fit.types),
+            as_column(deepest.rows),
+            as_column(deepest.positives),
+            column_of([kind for kind, _ in origins], pa.string()),
+            column_of([level for _, level in origins], pa.int32()),
+            column_of(deepest.reasons, pa.string()),
         ],
         schema=schema.segments(zip(columns, fit.types, strict=True)),
     )

@@ -242,14 +242,16 @@ class TableMaps:
         # Many entries move the same pieces.
         from calibrators._kernels.log_odds import logistic
 
-        found = shift + slope * np.clip(log_odds(level.clip(5e-324, _BELOW_1))[piece], low, high)
-        logistic(found, found)
+        probability = shift + slope * np.clip(log_odds(level.clip(5e-324, _BELOW_1))[piece], low, high)
+        logistic(probability, probability)
         level, as_it_is = level[piece], (shift == 0.0) & (slope == 1.0)
-        found[as_it_is] = level[as_it_is]
+        probability[as_it_is] = level[as_it_is]
         if adjustments.of is not None:
-            own = np.flatnonzero(adjustments.of[entry])
-            found[own] = adjustments.apply(level[own], entry[own].astype(np.int32), score[own])
-        return found
+            sigmoids = np.flatnonzero(adjustments.of[entry])
+            probability[sigmoids] = adjustments.apply(
+                level[sigmoids], entry[sigmoids].astype(np.int32), score[sigmoids]
+            )
+        return probability
 
     @cached_property
     def _held_in(self) -> tuple[Array, Array]:
@@ -319,17 +321,17 @@ class TwoTables:
         # Where segments move maps, many pairs are of the same two maps: their pieces are found once.
         new = np.append(True, (maps[:, 1:] != maps[:, :-1]).any(axis=0))
         pieces = self._pieces(maps[:, new])
-        own = np.cumsum(new) - 1
-        at, pair = _ranges(pieces.starts[:-1][own], np.diff(pieces.starts)[own])
-        old, after = self._values(pieces, at, 1, [own[pair] for own in places])
+        index = np.cumsum(new) - 1
+        at, pair = _ranges(pieces.starts[:-1][index], np.diff(pieces.starts)[index])
+        old, after = self._values(pieces, at, 1, [index[pair] for index in places])
         constant = pieces.flat[0][at] & pieces.flat[1][at]
-        for one, own in zip((self.old, self.new), places, strict=True):
-            constant &= one.of_maps(own)[pair]
+        for one, index in zip((self.old, self.new), places, strict=True):
+            constant &= one.of_maps(index)[pair]
         # Of pieces on which either map changes, the first and the last score count as well.
         changing = np.flatnonzero(~constant)
         apart, where, whose = [np.abs(after - old)], [_POINTS * at + np.where(constant, 0, 1)], [pair]
         for point in (0, 2):
-            ends = self._values(pieces, at[changing], point, [own[pair[changing]] for own in places])
+            ends = self._values(pieces, at[changing], point, [index[pair[changing]] for index in places])
             apart.append(np.abs(ends[1] - ends[0]))
             where.append(_POINTS * at[changing] + point)
             whose.append(pair[changing])
