@@ -102,12 +102,12 @@ def _current(root: str) -> str:
 class Threshold(NamedTuple):
     """Decision threshold.
 
-    Parameters
+    Attributes
     ----------
     probability : float in (0, 1)
-        From which on acting costs less than not acting.
+        From this probability on, acting costs less than not acting.
     score : float
-        The lowest score that reaches it; NaN where none does.
+        The lowest score that reaches it; NaN if none does.
     """
 
     probability: float
