@@ -102,7 +102,7 @@ def _current(root: str) -> str:
 class Threshold(NamedTuple):
     """Decision threshold.
 
-    Attributes
+    Parameters
     ----------
     probability : float in (0, 1)
         From this probability on, acting costs less than not acting.
