@@ -59,7 +59,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 
 
 class _Logcal(click.Group):
-    """Says what is wrong with the usage as jobs say their errors: one line, and as JSON where that is wanted."""
+    """Report usage errors like job errors: in one line, and as JSON if asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the commands in the order in which they were added."""
@@ -296,7 +296,7 @@ def sql(**given: Any) -> Outcome:
 
 @_command(_tables, "Tell what was done with the table.", *_OF_TABLE)
 def history(**given: Any) -> Outcome:
-    """Tell what was done with the table: every attempt of a job, with exit code, rows and measures."""
+    """List every attempt of a job on the table, with exit code, rows and measures."""
     return _actions().history(**given)
 
 
@@ -328,7 +328,7 @@ def promote(**given: Any) -> Outcome:
     click.argument("new"),
 )
 def diff(report: str | None, output: str | None, **given: Any) -> Outcome:
-    """Say what lies between versions OLD and NEW: facts, probabilities, segments."""
+    """Compare versions OLD and NEW: facts, probabilities, segments."""
     if output is not None:
         logging.getLogger("logcal").info("--output: this option is called --report now")
     return _actions().diff(**given, output=report or output)
@@ -431,7 +431,7 @@ def doctor(**given: Any) -> Outcome:
       logcal doctor
       logcal doctor --config fit.yaml --config slurm.yaml
 
-    Takes any job's configuration; all that is in the way is said at once.
+    Takes any job's configuration and lists all obstacles at once.
     """  # noqa: D301
     from jobs.doctor import examine
 
@@ -458,7 +458,7 @@ def warm() -> Outcome:
 @main.command("completion", short_help="Print a script that completes commands and keys.")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def _completion(shell: str) -> None:
-    """Print what makes SHELL complete commands, options and the keys of --set.
+    """Print a script that makes SHELL complete commands, options and the keys of --set.
 
     \b
       eval "$(logcal completion bash)"                         in ~/.bashrc

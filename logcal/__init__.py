@@ -5,8 +5,8 @@
     >>> table.predict(0.9)                                       # doctest: +SKIP
     >>> table.predict([0.9, 0.2], segments={"country": "de"})    # doctest: +SKIP
 
-A table needs numpy and pyarrow; what is compiled is imported with the first million scores, and the calibrators when
-they are first named. `run` runs a job, `compare` compares methods on a data frame.
+A table needs numpy and pyarrow. Compiled code is imported with the first million scores, the calibrators when they are
+first named. `run` runs a job, `compare` compares methods on a data frame.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""Maps that segments move by two numbers: logit p = shift + slope * logit q, q the map's probability; or sigmoids.
+"""Maps that segments adjust by two numbers: logit p = shift + slope * logit q, q the map's probability; or sigmoids.
 
-The same to the last bit on every machine, compiled (`calibrators._kernels.log_odds`) or not: it is built from
-additions, multiplications and divisions, in one order.
+Results are the same to the last bit on every machine, compiled (`calibrators._kernels.log_odds`) or not: they are
+computed by additions, multiplications and divisions, in one order.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Adjustments(NamedTuple):
     ----------
     map : int32 array: the number of the map
     shift, slope : float64 arrays; 0 and 1 leave the map as it is
-    low, high : float64 arrays, in (0, 1): what the map's probability is held in before it is moved
-    of : int8 array: the place in `logcal.schema.LOGIT_FROM` of what is moved: a map's log-odds, the score, or its own
-        log-odds; None: maps' alone
+    low, high : float64 arrays, in (0, 1): clipping bounds of the map's probability before it is adjusted
+    of : int8 array: index in `logcal.schema.LOGIT_FROM` of the quantity to adjust: a map's log-odds, the score, or the
+        score's own log-odds; None: all are maps' log-odds
     """
 
     map: npt.NDArray[np.int32]
@@ -53,7 +53,7 @@ class Adjustments(NamedTuple):
     of: npt.NDArray[np.int8] | None = None
 
     def apply(self, p: Array, entry: npt.NDArray[np.int32], scores: Array) -> Array:
-        """Move probabilities of maps. entry : of each. scores : that they are of. NaN stays NaN."""
+        """Adjust probabilities of maps. entry : of each. scores : that belong to them. NaN stays NaN."""
         out = self._of_maps(p, entry)
         if self.of is not None:
             some = np.flatnonzero(self.of[entry] != _MAP)

@@ -1,4 +1,4 @@
-"""Arrow columns as numpy arrays and back, without importing pandas, as Arrow's own ways do (0.2 s a process)."""
+"""Arrow columns as numpy arrays and back. Arrow's own conversions import pandas, which takes 0.2 s per process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     """The values of a column of numbers or booleans, in its own type.
 
-    Not copied unless it comes in several chunks or is boolean. What stands in the place of a null is undefined.
+    Copied only if it comes in several chunks or is boolean. The value at a null is undefined.
     """
     if isinstance(column, pa.ChunkedArray):
         chunks = [as_numpy(chunk) for chunk in column.chunks]

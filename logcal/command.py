@@ -1,7 +1,7 @@
-"""The command `logcal`: it and its worker processes import our packages, whatever lies on the path.
+"""The command `logcal`: it and its worker processes import this project's packages, whatever is on the path.
 
-It stands in this package since no other name of ours is safe from a user's. What it runs is in `jobs`, above: the one
-arrow upward, which the contracts in pyproject.toml name; nothing imports this module but `python -m logcal`.
+It belongs to this package since users may have packages called `jobs`. It runs `jobs`, which lies above: the one import
+upward, named in the contracts of pyproject.toml. Only `python -m logcal` imports this module.
 """
 
 from logcal import own_packages

@@ -41,7 +41,7 @@ class MethodComparison:
     segments : dict of CrossValidation
         By the values of the segment columns, a tuple; of segments with enough rows of either label.
     too_few : tuple
-        Segments without.
+        The other segments.
     notes : tuple of str
         Methods and rows that were left out, and why.
     """
@@ -62,8 +62,8 @@ class MethodComparison:
         Returns
         -------
         pyarrow.Table
-            A row a method and a segment: segment (null for all rows), method, rows, and each measure with its standard
-            error.
+            One row per method and segment: segment (null for all rows), method, rows, and each measure with its
+            standard error.
         """
         rows = []
         for key, found in [((), self.all_rows), *self.segments.items()]:
@@ -105,7 +105,7 @@ def compare(
     score : name of the column of scores: numbers, finite
     label : name of the column of labels: booleans, or numbers in {0, 1}; rows whose label is null are left out
     weight : name of the column of weights: numbers > 0 that count rows; None: every row counts once
-    segments : names of columns whose values tell segments apart: each is compared by itself, too
+    segments : names of segment columns: methods are also compared within each segment
     methods : calibrators by name; None: auto, isotonic, platt, histogram, enir, bbq and abb, with their defaults
 
     Returns

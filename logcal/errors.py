@@ -1,4 +1,4 @@
-"""Errors by the caller's remedy. Each kind has its exit code."""
+"""Errors, one class for each remedy. Each class has its exit code."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class InputRejectedError(LogcalError):
 
 
 class LabelsWaitingError(InputRejectedError):
-    """No row can be used, since labels are not known yet."""
+    """No row can be used: their labels are not known yet."""
 
 
 class FileRejectedError(InputRejectedError):
-    """A file is no Parquet file, damaged, or half-written: without it, or later, the same run may succeed."""
+    """A file is not Parquet, damaged, or half-written: the same run may succeed later or without it."""
 
 
 class FileChangedError(FileRejectedError):
-    """A file that was listed is gone, or another by now: the same run may succeed at once, with what is there."""
+    """A listed file was removed or replaced: the same run may succeed at once, with the files that are there now."""
 
 
 class CheckFailedError(LogcalError):

@@ -1,4 +1,4 @@
-"""Fingerprints of lookup tables: equal content has equal ones, whatever wrote it and under whatever version."""
+"""Fingerprints of lookup tables: equal content has equal fingerprints, for any writer and any version name."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def segmented_fingerprint(
     interval : of each row of the maps
     """
     digest = hashlib.sha256(f"{version}\n{as_json(facts)}\n".encode())
-    # Whose rows they are, once a segment and not once a row.
+    # The owner of the rows is written once per segment, not once per row.
     digest.update(f"[{json.dumps([str(kind) for kind in types])}, [".encode())
     _update(digest, keys, "[", "]")
     digest.update(b"], [")

@@ -27,7 +27,7 @@ from logcal.segment_index import SegmentIndex
 
 Array = npt.NDArray[np.float64]
 Key = tuple[Any, ...]
-"""A segment: a value a column (str, int, bool, datetime.date), None where it is null."""
+"""A segment: one value per segment column (str, int, bool, datetime.date), None for null."""
 
 _BUCKETS_PER_ROW = 4
 """Size limit of a segment map's index, in buckets a row: two thirds of look-ups then need no search."""
@@ -48,7 +48,7 @@ class LookupFacts:
     rows : of all maps.
     segments : names of the segment columns.
     format_version : of the file.
-    interval : what the intervals of its rows are, 'posterior', 'band' or 'venn_abers'; None where it has none.
+    interval : the kind of its rows' intervals, 'posterior', 'band' or 'venn_abers'; None without intervals.
     """
 
     version: str
@@ -72,7 +72,7 @@ class LookupFacts:
 
 @dataclass(frozen=True)
 class LookupTable:
-    """A calibration map and the facts of its making; and an interval of each of its rows, where it has them."""
+    """A calibration map with its metadata, and an interval for each of its rows, if it has intervals."""
 
     map: CalibrationMap
     facts: LookupFacts = field(repr=False)
@@ -88,11 +88,11 @@ class SegmentedLookup:
     facts : see `LookupFacts`.
     maps : the columns of all maps, one after the other, as in `CalibrationMap`.
     starts : int64 array, shape (maps + 1,): where each map begins, and where the last one ends.
-    owners, levels : whose they are: the columns of their keys, and how many of these count.
+    owners, levels : the segments that the maps belong to: the columns of their keys, and how many of these count.
     segments : the segments that the table was fitted to; `logcal.schema.segments`, or `adjusted_segments`.
-    index : which map a segment's rows go through; with `adjustments`, which entry of it.
-    adjustments : how segments move maps, where they do.
-    interval : of each row of the maps, where they have them.
+    index : the map that a segment's rows use; with `adjustments`, the entry of it.
+    adjustments : how segments adjust maps; None without partial pooling.
+    interval : of each row of the maps; None without intervals.
     """
 
     facts: LookupFacts
@@ -120,7 +120,7 @@ class SegmentedLookup:
         return dict(zip(self.keys, own.column("fitted_on").to_pylist(), strict=True))
 
     def sources_of(self, keys: Sequence[pa.Array], other: str) -> pa.Array:
-        """Return the rows that each segment's map was fitted to, as `known` has it; `other` where it is not known.
+        """Return what each segment's map was fitted to, as `known` has it; `other` if the segment is not known.
 
         keys : a column of values for each segment column. Nothing of a million segments is an object of Python's.
         """
@@ -179,7 +179,7 @@ class SegmentedLookup:
         return next(self.bounds[key[:n]] for n in range(len(key), -1, -1) if key[:n] in self.bounds)
 
     def entry_of(self, key: Key) -> int | None:
-        """The entry of `adjustments` that a key's probabilities go through, or None where a map is left as it is."""
+        """The entry of `adjustments` for a key's probabilities; None if its map is not adjusted."""
         # All rows have a map as it is.
         for n in range(len(key), 0, -1):
             if key[:n] in self.entries:
@@ -197,7 +197,7 @@ class SegmentedLookup:
         return found if self.adjustments is None or entry is None else drawn(found, self.adjustments, entry)
 
     def own_map(self, key: Key) -> CalibrationMap:
-        """The same before it is moved."""
+        """The same before it is adjusted."""
         start, stop = self.rows_of(key)
         return CalibrationMap(**{name: column[start:stop] for name, column in self.maps.items()})
 

@@ -1,4 +1,4 @@
-"""A version's manifest: what every reader of it may rely on, checked in one place."""
+"""A version's manifest: one check of all that its readers rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our packages, whatever else of their names lies on the path: `jobs` and `pipeline` are names that users have, too."""
+"""Import of this project's packages even if users have packages named `jobs` or `pipeline` on the path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Finder:
 
 
 def insist() -> None:
-    """Let this process import our packages under their names, from now on."""
+    """Make this process import this project's packages under their names, from now on."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 

@@ -1,4 +1,4 @@
-"""Reading lookup tables, plain or with segments, and checking all of them."""
+"""Reading and checking lookup tables, with and without segments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _JSON_KEYS = ("parameters", "data")
 
 
 def read_table(path: str) -> LookupTable | SegmentedLookup:
-    """Read a lookup table, and the segments beside it, and check all of it.
+    """Read a lookup table and its segments, and check all of it.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _content(path: str, what: str, remedy: str) -> bytes:
 
 
 def not_given(path: str, what: str, error: OSError) -> LogcalError:
-    """The error for the user that an error of storage is, which says nothing of the content of the file."""
+    """Turn an error of the storage into one for the user; it tells nothing about the file's content."""
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, PermissionError):
         return ConfigError(
@@ -439,7 +439,7 @@ def _problem(
 
 
 def _check_published(path: str, lookup: SegmentedLookup, contents: dict[str, bytes]) -> None:
-    """Compare files with the checksums of the manifest beside them, and what is in them with its fingerprint."""
+    """Compare files with the manifest's checksums, and their content with its fingerprint."""
     manifest = storage.beside(path, MANIFEST_FILE)
     try:
         files = read_manifest(manifest, storage.read(manifest))["files"]

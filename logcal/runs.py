@@ -1,7 +1,7 @@
 """Jobs from Python: `run` and `graph`.
 
-They stand in this package since no other name of ours is safe from a user's, who may well have a `jobs`. What they call
-is in `jobs`, above: an arrow upward, which the contracts in pyproject.toml name.
+They belong to this package since users may have packages called `jobs`. They call `jobs`, which lies above: an import
+upward, named in the contracts of pyproject.toml.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Outcome:
     Parameters
     ----------
     job : name of the job
-    path : path or URL of what it wrote: a lookup table, a scored log, a report, a generated log
+    path : path or URL of the result: a lookup table, a scored log, a report, a generated log
     version : name of the table's version, made or used; None without a table
     facts : all that the command prints with --json
     """
@@ -51,8 +51,8 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
     Parameters
     ----------
     job : 'fit', 'score', 'evaluate', 'compare', 'monitor', 'generate', 'follow' or 'demo'
-    config : its configuration: a mapping of sections, or the path of a YAML file. What only other jobs know is passed
-        over, so that one serves all.
+    config : its configuration: a mapping of sections, or the path of a YAML file. Keys that only other jobs have are
+        ignored, so one configuration serves all jobs.
     client : `distributed.Client`, optional
         Its cluster does the work instead of the one that section `cluster` describes; `cluster.memory` still limits a
         task's memory.
@@ -70,8 +70,8 @@ def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None 
 
     Notes
     -----
-    Where a program has its own package called `jobs`, `pipeline` or `calibrators`, the job runs in a process of its
-    own, which meets only ours.
+    If a program has its own package called `jobs`, `pipeline` or `calibrators`, the job runs in a separate process that
+    imports only this project's packages.
 
     Examples
     --------
@@ -98,11 +98,10 @@ def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
     Returns
     -------
     Delayed
-        Of a `logcal.lookup_table.LookupTable`, or with log.segment of a `SegmentedLookup`: the maps, and the facts of
-        their making. Nothing is published, and of a window no day is kept. All workers must see `scratch`, where the
-        sorted rows go; the folder there is this process's and goes with it. What depends on the rows runs in the last
-        task, one after the other: passes after the first, which some methods need, and segments larger than a task or
-        that borrow strength.
+        Of a `logcal.lookup_table.LookupTable`, or with log.segment of a `SegmentedLookup`: maps with their metadata.
+        Nothing is published, and a window's days are not kept. All workers must see `scratch`, which holds the sorted
+        rows; the folder there ends with this process. The last task does one after the other what depends on the rows:
+        later passes of some methods, segments larger than a task, and partial pooling.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Columns, types and meanings of published tables: the only place that spells them."""
+"""Columns, types and meanings of published tables, defined here alone."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
 
 
 def adjusted_segments(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
-    """The same where segments move maps: one row a segment of each level, sorted by level and segment.
+    """Segments with partial pooling: one row per segment of each level, sorted by level and segment.
 
     A row's probability is sigma(logit_shift + logit_slope * logit(q)), q the probability of the map of the first
-    fitted_level columns, held in [prob_min, prob_max]; it is the map's own where these are 0 and 1.
+    fitted_level columns, clipped to [prob_min, prob_max]; with shift 0 and slope 1 it is q.
     """
     plain = segments(columns)
     at = plain.get_field_index("rows")

@@ -21,7 +21,7 @@ _ABSENT = np.int64(-1)
 
 @dataclass
 class Seen:
-    """A dictionary that a column's batches had so far, and the code of each of its values."""
+    """Dictionary of a column's batches so far, with the code of each of its values."""
 
     dictionary: pa.Array | None = None
     codes: Integers = field(default_factory=lambda: np.empty(0, np.int64))
@@ -36,7 +36,7 @@ class SegmentIndex:
     ----------
     keys : a column of values for each segment column, shape (keys,)
     levels : int array, shape (keys,): how many leading columns of a key count; keys of level 0 are all rows
-    maps : int array, shape (keys,): which map a key's rows go through; -1: that of its parent
+    maps : int array, shape (keys,): the map that a key's rows use; -1: its parent's
     known : bool array, shape (keys,): whether a key is a segment that the table knows
 
     Raises

@@ -67,7 +67,7 @@ def open_filesystem(path: str, setting: str = "") -> tuple[Any, str]:
     ConfigError
         The protocol is not known, a package for it is missing, or its options (storage.options) do not suit.
     OSError
-        What the URL itself points into, such as an archive, is not there or not reached.
+        The URL's target, such as an archive, does not exist or cannot be reached.
     """
     import fsspec
 

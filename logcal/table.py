@@ -158,8 +158,8 @@ class Table:
         ----------
         scores : a number, or an array-like of numbers of any shape; NaN has the probability NaN
         segments : of a table with segments, a mapping (or an Arrow table, or a data frame) from each segment column's
-            name to one value for all scores, or to an array-like of one a score. None is a value. Segments that the
-            table does not know go through the map of their parent, or of all rows.
+            name to one value for all scores, or to an array-like with one value per score. None is a value. Segments
+            that the table does not know use the map of their parent, or of all rows.
 
         Returns
         -------
@@ -177,7 +177,7 @@ class Table:
             return self._of_many(np.asarray(scores))
         if type(segments) is dict and isinstance(scores, float) and self._as_it_is:
             key = tuple(map(segments.get, self.segments))
-            # Quickly what is below without haste; a column that is missing is None here, as one that is null.
+            # The fast way for one score; a missing column is None here, like a null one.
             if tuple(map(type, key)) in self._quick and segments.keys() >= self._names:
                 return self._at(float(scores), key)
         if self._plain is not None:
@@ -302,9 +302,9 @@ class Table:
         Returns
         -------
         lower, upper : float64 arrays of the scores' shape, in [0, 1]; NaN for NaN
-            What they are says `facts.interval`: 'band', the ends of a band that holds the true probabilities of all
-            scores at once with 95 % confidence, if these never decrease with the score; 'posterior', where that of
-            each score by itself is with 95 %; or 'venn_abers', a multiprobability of Venn-Abers prediction, which is
+            `facts.interval` names their kind: 'band', a band that holds the true probabilities of all scores at once
+            with 95 % confidence, if these never decrease with the score; 'posterior', a 95 % posterior interval for
+            each score by itself; or 'venn_abers', a multiprobability of Venn-Abers prediction, which is
             no confidence interval. With segments it describes the rows that the map was fitted to: the parent's rows,
             where a segment has no map of its own.
 

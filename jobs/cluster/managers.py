@@ -31,7 +31,7 @@ _ENDED = frozenset(
 
 
 class ClusterJobs:
-    """Looks after jobs whose workers have not come; Dask itself takes a job that was submitted for a worker.
+    """Resubmits jobs whose workers have not come; Dask assumes that every submitted job becomes a worker.
 
     A job that was not taken is submitted again, with every cluster class. Whether one that was taken has ended only
     its manager knows: Slurm is asked for it; other managers are not.

@@ -1,4 +1,4 @@
-"""Looking after a cluster while tasks run: its workers come and go, and some that come do not suit."""
+"""Watching a cluster while tasks run: workers come and go, and some are unsuitable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def too_small(workers: Mapping[str, WorkerSeen], config: ClusterConfig) -> str |
 
 
 def other_versions(client: Any, workers: list[str]) -> str | None:
-    """Describe the software of workers that differs; they would drop tasks that they cannot read without a word."""
+    """Describe workers' software that differs; such workers would silently drop tasks that they cannot read."""
     checks: list[tuple[str, str, Callable[..., str], tuple[str, ...], int]] = [
         (name, metadata.version(name), metadata.version, (name,), 9)
         for name in ("logcal", "dask", "distributed")
@@ -119,7 +119,7 @@ class ClusterWatch:
         return self.words() or self.misfit
 
     def _judge(self, workers: Mapping[str, WorkerSeen]) -> None:
-        """Check workers that came late as those that were there at the start; send the misfits away."""
+        """Check late workers like the first ones; dismiss unsuitable ones."""
         for address, worker in workers.items():
             if address in self.checked or address in self.asked or worker.status not in ("running", "paused"):
                 continue

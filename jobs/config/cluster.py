@@ -93,8 +93,8 @@ class ClusterConfig(Section):
     """Place where the work runs."""
 
     kind: Annotated[Text, AfterValidator(_check_kind)] = AUTO
-    """auto: local where classifiers are trained or applied, otherwise threads, and processes forked beside them
-    where many small files are scored. inline: in this process, one task after the other, for debugging. threads: on
+    """auto: local if classifiers are trained or applied; otherwise threads, and also forked processes if many small
+    files are scored. inline: in this process, one task after the other, for debugging. threads: on
     threads of this process. local: on worker processes of this machine, as a Dask cluster. address, scheduler_file:
     a Dask cluster that is running. Or the dotted path of a cluster class, such as dask_jobqueue.SLURMCluster,
     dask_kubernetes.operator.KubeCluster or coiled.Cluster.

@@ -53,9 +53,9 @@ class RecordConfig(Section):
     """Records of every attempt, also one that fails."""
 
     path: Text | None = None
-    """Folder of the run records, a JSON file an attempt: job, time, exit code, message, inputs, outputs, rows,
+    """Folder of the run records, one JSON file per attempt: job, time, exit code, message, inputs, outputs, rows,
     measures, software, host. null: <store.path>/<store.table>/runs, where that store is; without a store,
-    <output.path>.logcal. none: no records. Where one cannot be written there is a warning.
+    <output.path>.logcal. none: no records. A record that cannot be written gives a warning.
     """
     prometheus: Text | None = None
     """File such as /var/lib/node_exporter/logcal.prom for Prometheus' textfile collector: last success, duration,
@@ -108,7 +108,7 @@ class FitConfig(JobConfig):
     """With log.segment: which segments get a map of their own."""
     window: WindowConfig
     score_table: ScoreTableConfig
-    """The sorted log, one row a distinct score, which the calibrator is fitted to."""
+    """The sorted log, with one row per distinct score, which the calibrator is fitted to."""
     gate: GateConfig
     retention: RetentionConfig
 
@@ -164,8 +164,8 @@ class MonitorSection(Section):
     """Rule for alarms."""
 
     alpha: float = Field(0.01, gt=0, lt=1)
-    """The chance, at most, that a table whose odds are right within the tolerance ever gives an alarm, however long
-    it is watched. Of segments it is the share of false alarms.
+    """Largest probability that a table whose odds are right within the tolerance ever gives an alarm, however long it
+    is watched. For segments it limits the share of false alarms.
     """
     tolerance: float = Field(1.05, ge=1)
     """Factor by which odds may be wrong, either way, without being an alarm."""
@@ -277,8 +277,8 @@ class FollowSection(Section):
     max_bytes: Size = "4GiB"
     """Bytes of a batch's files at most; it has one file at least."""
     changed: Literal["rescore", "ignore", "fail"] = "rescore"
-    """Treatment of a file that was scored and has another size or modification time now. rescore: write its
-    scored file again. ignore: leave that. fail: stop with exit code 4.
+    """Treatment of a scored file whose source has another size or modification time now. rescore: write the scored
+    file again. ignore: keep it. fail: stop with exit code 4.
     """
     deleted: Literal["keep", "remove"] = "keep"
     """Treatment of the scored file of a file that is gone from the log."""
@@ -289,10 +289,10 @@ class FollowSection(Section):
     status: bool = False
     """Say how the stream stands, and do nothing."""
     retry: Text | None = None
-    """Name of a refused file, below the log's folder, that was mended and is to be tried again."""
+    """Name of a refused file, below the log's folder, to try again after a repair."""
     rebuild: bool = False
-    """Make a lost ledger from the log and the output before following: a scored file that is there, with as many
-    rows, and not older than its source, is kept.
+    """Rebuild a lost ledger from the log and the output before following: an existing scored file with as many rows
+    as its source, and not older, is kept.
     """
 
     @property
@@ -328,12 +328,12 @@ class RefitSection(Section):
     rows: int | None = Field(None, ge=1)
     """Rows scored since the last refit. null: not by their number."""
     alarm: Duration | None = None
-    """Time between looks at the table as `logcal monitor` does (with window.column, and the section monitor); its
-    alarm is a reason for a refit. null: not looked at.
+    """Time between tests of the table as `logcal monitor` does them (with window.column, and the section monitor); an
+    alarm starts a refit. null: no tests.
     """
     mature_after: OptionalDays = "0d"
     """With window.column: days after which a day's labels are taken to be complete; later days are left out.
-    Positives and negatives become known at different speeds, so that what is known early is biased.
+    Positives and negatives become known at different speeds, so the labels known early are biased.
     """
 
     @property
@@ -404,9 +404,9 @@ class FollowConfig(JobConfig):
     """With refit.alarm: when an alarm is given."""
     retention: RetentionSection
     report: PageConfig
-    """The page of the stream, local, written anew once a minute and at the end: its state, its last batches, what
-    was refused, and whether the probabilities of the last days came true (where the table is watched: refit.alarm,
-    or `logcal monitor`).
+    """The page of the stream, local, written again once a minute and at the end: its status, its last batches, refused
+    files, and observed over expected positives of the last days (if the table is monitored: refit.alarm, or
+    `logcal monitor`).
     """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

@@ -444,12 +444,12 @@ class GateConfig(Section):
     holdout: Annotated[str, BeforeValidator(_share_as_text), AfterValidator(_check_holdout)] | None = (
         AUTO_HOLDOUT
     )
-    """Rows to judge the table on, which it is not fitted to: a share of them such as 0.2 or 20%, chosen by their
-    content, or with window.column the last days, such as 1d. auto: where there is a current version to compare
-    with, the last day, or without a window a tenth of the rows. none: no rows.
+    """Held-out rows to judge the table on: a share of the rows such as 0.2 or 20%, chosen by their content, or with
+    window.column the last days, such as 1d. auto: if there is a current version to compare with, the last day, or
+    without a window a tenth of the rows. none: no rows.
     """
     refit: bool = True
-    """With gate.holdout: whether what passes is fitted to all rows before it is published."""
+    """With gate.holdout: whether a table that passes is fitted again to all rows before it is published."""
     on_fail: Literal["refuse", "warn"] = "refuse"
     """refuse: a table that fails is saved as a candidate, the live version is unchanged, and the exit code is 4. warn:
     it is published with a warning.
@@ -506,13 +506,13 @@ class EvaluateSection(Section):
     """
     require: dict[str, float] = Field({})
     """Limits of measures, such as {ece_frequency: 0.01, calibration_in_the_large: 0.02, auc: 0.7}: the largest
-    absolute value; of auc and accuracy the smallest. Where one is not kept the report is written and the exit code
-    is 4. Beside the measures: calibration_in_the_large (mean prediction less the share of label 1), log_ratio (the
+    absolute value, or for auc and accuracy the smallest. If a limit is violated, the report is written and the exit
+    code is 4. Other names: calibration_in_the_large (mean prediction less the share of label 1), log_ratio (the
     logarithm of observed over expected), ratio_z and spiegelhalter_z (standard normal by chance).
     """
     allow_in_sample: bool = True
-    """true: the log may hold rows that the table was fitted to, which make it look better than it is. false: that
-    is exit code 4. Where it does, the report says so in any case.
+    """true: the log may hold rows that the table was fitted to, which make the table look better than it is; the report
+    says so. false: such rows give exit code 4.
     """
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -605,8 +605,8 @@ class PageConfig(Section):
     """Target of a page that is not of one day."""
 
     path: Text | None = None
-    """Folder to write report.html and run.json to. {job} in it is the command's name, and so is {day}, so that one
-    configuration serves all commands. null: no page.
+    """Folder to write report.html and run.json to. {job} and {day} in it are the command's name, so one configuration
+    serves all commands. null: no page.
     """
 
 

@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 
 BLUE, ORANGE, MUTED = "#1f5f99", "#b8501f", "#8a929b"
 OTHERS = ("#2e7d5b", "#8a4f9e", "#b07d12", "#a33b5c", "#3d8c99", "#5c6b2f")
-"""Colours of further lines, after blue and orange, which everybody can tell apart."""
+"""Colours of further lines, after blue and orange; colour-blind readers can distinguish them."""
 
 LOWEST_SHOWN = 1e-6
 """Probabilities nearer to 0 or 1 are drawn on the border of a logit axis."""

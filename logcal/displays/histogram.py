@@ -19,7 +19,7 @@ _BINS = 50
 
 
 class HistogramDisplay:
-    """Histogram of the predicted probabilities, label 1 set off from label 0.
+    """Histogram of the predicted probabilities, with label 1 and label 0 in different colours.
 
     Parameters
     ----------

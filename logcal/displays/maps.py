@@ -166,7 +166,7 @@ class MapDisplay:
         ref_line : bool
             Whether to draw, for scores in [0, 1], the line that leaves scores as they are; once on the same axes.
         blocks : bool
-            Whether to set off, by a thick line, scores that share a probability.
+            Whether to draw scores that share a probability as a thick line.
         **kwargs : dict
             Of the line, as matplotlib's `plot` takes them.
 
