@@ -1,7 +1,7 @@
 """Measures of predictions, in memory and in passes over the parts of a score table.
 
-All numbers are rounded to 12 significant digits, of sums that have more of them: so they depend neither on the order of
-the observations, nor on how these were cut into parts, nor on whether repeated rows were added up.
+All numbers are rounded to 12 significant digits of sums that have more digits. So they depend neither on the order of
+the observations, nor on their division into parts, nor on whether repeated rows were added up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reliability curve without bins: isotonic recalibration of probabilities (CORP), and what chance does to it."""
+"""The reliability curve without bins: isotonic recalibration of probabilities (CORP), and its range under chance."""
 
 from __future__ import annotations
 

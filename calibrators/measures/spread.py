@@ -1,8 +1,8 @@
-"""Measures of calibration that need no more of predictions than narrow cells of their log-odds.
+"""Measures of calibration from narrow cells of predictions.
 
-A cell holds the predictions whose log-odds lie in an interval of 1/512; those that are 0 or 1 have cells of their own.
-Cells of parts add up, so that no number depends on how the rows were cut. A cell stands for the middle of its lowest
-and its highest prediction: of predictions that differ in few values, as after most methods, that is each itself.
+A cell holds the predictions whose log-odds lie in an interval of 1/512; 0 and 1 have cells of their own. Cells of parts
+add up, so that no number depends on the division of the rows. A cell represents the middle of its lowest and its
+highest prediction; for predictions with few distinct values, as most methods give, this is the prediction itself.
 """
 
 from __future__ import annotations

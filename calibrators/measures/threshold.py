@@ -39,9 +39,9 @@ def best_threshold(
     Returns
     -------
     Threshold
-        Any value between two neighbouring probabilities decides alike: 0.5 where it is among the best, otherwise the
-        middle of the gap, and of several best gaps the one nearest to 0.5, the lower of two. Equal probabilities are
-        decided alike. Independent of the order of the cases. O(n log n).
+        All values between two neighbouring probabilities give the same decisions. The threshold is 0.5 if that is among
+        the best values; otherwise the middle of the best gap, or of the one nearest to 0.5, or of the lower of two.
+        Equal probabilities get the same decision. Independent of the order of the cases. O(n log n).
 
     Raises
     ------

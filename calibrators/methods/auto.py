@@ -1,4 +1,4 @@
-"""Choice of the calibration by the data: place by place, or among methods by cross-validated log loss."""
+"""Automatic choice of the calibration: by range of scores, or among methods by cross-validated log loss."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _ALL = 0.05
 
 
 class Auto(Calibrator):
-    """A smooth curve, or isotonic regression that leans on it, place by place along the score, as the data decide.
+    """A smooth curve, or isotonic regression with that curve as its prior, chosen by the data for each range of scores.
 
     `Smooth` is many times better than isotonic regression where the truth is smooth, and worse where it jumps. Both
-    are fitted to all observations, isotonic regression leaning on the curve as on 3,000 observations' worth of
-    information; and to each of two halves of them, which judge what was fitted to the other half, in 1,000 bins along
-    the score. A hidden Markov chain along the bins says how likely either is to be right in each, and the map is the
-    mixture by these shares, made to rise. Beta calibration and Platt scaling of log-odds are curves without bends;
-    isotonic regression is what leaning becomes where observations are many.
+    are fitted to all observations; the curve counts as 3,000 observations' worth of information in the isotonic
+    regression. Both are also fitted to each of two halves and tested on the other half, in 1,000 bins along the score.
+    A hidden Markov chain along the bins gives the probability that either is right in each bin. The map is the mixture
+    by these probabilities, made non-decreasing. Beta calibration and Platt scaling of log-odds are curves without
+    bends; with many observations the prior does not matter, and isotonic regression remains.
 
     With `candidates` it is the one of them with the best cross-validated log loss, or a simpler one that is not clearly
     worse: each is fitted to the observations outside each fold and judged by its log loss on those inside. The
@@ -77,9 +77,10 @@ class Auto(Calibrator):
     Attributes
     ----------
     chosen_ : str
-        Of the candidates; without them 'smooth', 'leaning' or 'both', where neither has 95 % of the observations.
+        The chosen candidate; without candidates 'smooth', 'leaning' (isotonic regression with the curve as prior), or
+        'both', if neither has 95 % of the observations.
     leaning_ : float in [0, 1]
-        The share of the observations whose probability is that of isotonic regression that leans on the curve.
+        The share of the observations whose probability comes from isotonic regression with the curve as its prior.
     cross_validated_log_loss_ : dict of str to float >= 0
         Mean over all observations, natural logarithm; empty where nothing could be compared.
     excess_ : dict of str to tuple of two floats
@@ -97,8 +98,8 @@ class Auto(Calibrator):
     Otherwise one held-out positive in a block of zeros would make a loss infinite. All candidates and folds are fitted
     in the same passes; time and what is gathered are those of all candidates, times the number of folds.
 
-    Without candidates segments that borrow strength lean on this map (`calibrators.segments`), and others have isotonic
-    regression: a choice for each would follow noise.
+    Without candidates, segments are partially pooled with this map (`calibrators.segments`); without partial pooling
+    they have isotonic regression: a choice for each segment would follow noise.
 
     References
     ----------

@@ -1,9 +1,9 @@
-"""The contract of every calibrator, and the input checks, once.
+"""The contract of every calibrator, and the checks of its input.
 
-A calibrator sees *points*: one entry a distinct score, ascending, with the weight and the positives of the
+A calibrator sees *points*: one entry per distinct score, ascending, with the weight and the positives of the
 observations that share it. It fits in *passes*: sweeps that turn each part of the points into a small state and
-combine the states in score order. In memory there is one part; on a score table there are as many as the table
-has, in as many processes as there are. The calibrator does not know which, so its result cannot depend on it.
+combine the states in score order. In memory there is one part; a score table has many, which several processes may
+read. The calibrator does not know the parts, so its result cannot depend on them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MapBlockRanges(NamedTuple):
 
 
 class Parameters:
-    """An object whose parameters are the keywords of its `__init__`, stored as they were given.
+    """Base of objects whose parameters are the keywords of `__init__`, stored as given.
 
     `sklearn.base.clone`, `set_params` of what contains it, and searches over parameters treat it as an estimator.
     """
@@ -150,7 +150,7 @@ class Calibrator(Parameters, ABC):
     pass."""
 
     line_: Line | None = None
-    """Instead of `calibration_map_`, where `in_lines` asked for it, and log-odds are a line."""
+    """Result instead of `calibration_map_`, if `in_lines` asked for it and the log-odds are a line."""
 
     has_posterior: bool = False
     """True if `posterior_` gives intervals of the probabilities."""
@@ -233,7 +233,7 @@ class Calibrator(Parameters, ABC):
         return {}
 
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
-        """Bytes that one process holds at most of a pass: what all parts of a score table leave of it.
+        """Upper bound of the bytes that one process holds in a pass: the states of all parts of a score table.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class Calibrator(Parameters, ABC):
 
         Notes
         -----
-        Pooled blocks, as a rule some thousands a part; but where labels never fall as scores rise, nothing is pooled.
+        Pooled blocks, usually some thousands per part; if labels never fall as scores rise, nothing is pooled.
         """
         return 56.0 * points + _PART_BYTES * parts
 
@@ -276,7 +276,7 @@ class Calibrator(Parameters, ABC):
         raise NotImplementedError
 
     def in_lines(self, *, falling: bool) -> Calibrator:
-        """A calibrator that says, where its map's log-odds are a line, only that: see `line_`. Itself, as a rule.
+        """A calibrator that gives only a line if its map's log-odds are one: see `line_`. Itself, as a rule.
 
         falling : also where the line falls
         """

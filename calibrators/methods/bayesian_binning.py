@@ -102,8 +102,8 @@ class SBB(_BayesianBinning):
     (n1 + 1) / (n0 + n1 + 2). The map is a step function with edges at the midpoints of the gaps, upper bin closed
     below, and need not be monotone. Scores may be any finite numbers. Ties are one point.
 
-    Best where the truth is one step told by some hundred positives; in simulations 2.6 times the excess loss of the
-    best method in the median, 13 at most, and mostly behind `ABB`, which averages (docs/methods.md).
+    Best if the truth is one step, shown by some hundred positives. In simulations its excess loss is 2.6 times the best
+    method's in the median and at most 13 times, mostly more than that of `ABB`, which averages (docs/methods.md).
 
     Parameters
     ----------
@@ -118,9 +118,9 @@ class SBB(_BayesianBinning):
         distance between neighbouring groups of points is then that of the middles of their score ranges, so that
         `expected_cuts` keeps its meaning: it is the number of boundaries expected in the whole range.
     cuts : {'rarer', 'frequency'}, default 'rarer'
-        Which cut points those are. 'frequency': equally many observations between them. 'rarer': half of them so, and
-        half with equally many observations of the rarer label between them, so that where few of many scores carry all
-        positives there are cuts.
+        Choice of these cut points. 'frequency': equally many observations between them. 'rarer': half of them so, and
+        half with equally many observations of the rarer label between them, so that there are cuts among the few scores
+        that carry all positives.
 
     Attributes
     ----------
@@ -162,8 +162,8 @@ class ABB(_BayesianBinning):
     Prior, likelihood and levels are as in `SBB`. Each distinct score has the mean level of its bin over all
     2**(m - 1) binnings; between scores the map steps at the midpoint of the gap. It need not be monotone.
 
-    Best where the truth has steps, is told by few scores or falls somewhere, from 20 positives on; in simulations 1.4
-    times the excess loss of the best method in the median, 5.3 times at most (docs/methods.md).
+    Best if the truth has steps, few informative scores or a fall, from 20 positives on. In simulations its excess loss
+    is 1.4 times the best method's in the median and at most 5.3 times (docs/methods.md).
 
     Parameters
     ----------
@@ -183,10 +183,10 @@ class ABB(_BayesianBinning):
 
     Notes
     -----
-    The recursions of the paper's section 2.4 with sums in place of the maxima that it caches: only sums give its
-    equation 7. All scores are averaged in one sweep, by adding each bin's posterior probability where the bin begins
-    and taking it away behind its end: O(m + min(m, max_cuts)**2) time altogether; two passes; the second gathers at
-    most max_cuts groups.
+    The recursions of the paper's section 2.4, with sums instead of the maxima that it caches: only sums give its
+    equation 7. One sweep averages all scores: it adds each bin's posterior probability at the bin's beginning and
+    subtracts it after its end. O(m + min(m, max_cuts)**2) time; two passes; the second gathers at most max_cuts
+    groups.
 
     References
     ----------

@@ -54,8 +54,8 @@ class BBQ(Calibrator):
     / B), its level (positives + alpha) / (weight + N' / B). Models weigh as their marginal likelihoods. The map is
     a step function and need not be monotone.
 
-    In simulations 3.8 times the excess loss of the best method in the median; with `prior="per_bin"` less with 30 % of
-    positives and some thousand observations, more with fewer positives (docs/methods.md).
+    In simulations its excess loss is 3.8 times the best method's in the median; with `prior="per_bin"` it is less with
+    30 % positives and some thousand observations, and more with fewer positives (docs/methods.md).
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ class BBQ(Calibrator):
         (sum of the scores of its positives + bin's midpoint) / (positives + 1); likelihoods equal to the best are
         passed over before `rho` is applied, and then one model fewer is kept, at least one.
     cuts : {'rarer', 'frequency'}, default 'rarer'
-        'frequency': bins hold equally many observations, as in the paper (and with reference='authors'). 'rarer': half
-        of the edges follow the observations, half those of the rarer label, so that where few of many scores carry all
-        positives there are bins: edges lie where the mean of the two shares reaches j / B.
+        'frequency': bins hold equally many observations, as in the paper (and with reference='authors'). 'rarer': edges
+        lie where the mean of two shares, of the observations and of those with the rarer label, reaches j / B, so that
+        there are bins among the few scores that carry all positives.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class BBQ(Calibrator):
 
     Notes
     -----
-    Exact: only the cumulative counts at the models' edges are needed. Gathered is one entry for each
+    Exact: only the cumulative counts at the models' edges are needed. One process gathers one entry for each
     distinct edge, at most 0.3 C**2 N**(2/3) and never more than there are points: 6.5 million at N = 1e8. Two passes
     (three for reference='authors'); O(m + C**2 N**(2/3)) time.
 

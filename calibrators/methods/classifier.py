@@ -52,8 +52,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         put through the sigmoid. 'auto' is `predict_proba` where there is one and 'sigmoid' otherwise: always a score
         in [0, 1].
     ensemble : bool or 'auto', default 'auto'
-        True: one classifier and one calibrator a fold, their probabilities averaged. False: one calibrator on the
-        cross-validated scores of all data, and one classifier fitted to all data. 'auto' is True but for a
+        True: one classifier and one calibrator per fold, their probabilities averaged. False: one calibrator on the
+        cross-validated scores of all data, and one classifier fitted to all data. 'auto' is True except for a
         FrozenEstimator.
     n_jobs : int or None, default None
         Folds at a time, as in scikit-learn.
@@ -61,7 +61,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Attributes
     ----------
     classes_ : array, shape (2,): the labels; the second is the positive one
-    calibrated_classifiers_ : list of CalibratedPair: one a fold, or one
+    calibrated_classifiers_ : list of CalibratedPair: one per fold, or one
     n_features_in_, feature_names_in_ : of the first classifier, where it has them
 
     Notes
@@ -115,8 +115,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         y : array-like, shape (n,), of two classes
         sample_weight : array-like, shape (n,), >= 0; default 1
         groups : array-like, shape (n,), optional: for a cross-validation generator that splits by groups
-        **fit_params : passed to the classifier's `fit`; of those that have a value a row, the rows trained on. Not
-            used with a FrozenEstimator.
+        **fit_params : passed to the classifier's `fit`; arrays with one value per row are cut to the training rows.
+            Not used with a FrozenEstimator.
 
         Returns
         -------
@@ -182,7 +182,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return np.column_stack([1.0 - positive, positive])
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The class of the higher calibrated probability, of equals the first.
+        """The class with the higher calibrated probability; the first one of equal ones.
 
         Parameters
         ----------

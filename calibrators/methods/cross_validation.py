@@ -1,4 +1,4 @@
-"""Calibrators compared by cross-validation: what each would have said of observations that it has not seen."""
+"""Comparison of calibrators by cross-validation: each predicts observations that it was not fitted to."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ class Estimate:
     Attributes
     ----------
     mean : float or None
-        Of a loss the mean over all observations; otherwise over the folds, weighted by their observations. Infinite
-        where a label was given probability 0; None where a fold has none.
+        For a loss the mean over all observations; otherwise over the folds, weighted by their observations. Infinite
+        if some label had probability 0; None if a fold has no value.
     error : float or None
-        Its standard error: of a loss over observations, otherwise over folds. None where it cannot be said.
+        Its standard error: for a loss over observations, otherwise over folds. None if it is not known.
     excess, excess_error : float or None
-        Of a loss: by how much the mean exceeds the best method's, and the standard error of that difference, in which
-        what both have in common cancels.
+        For a loss: the excess of the mean over the best method's, and the standard error of that paired difference.
     """
 
     mean: float | None
@@ -58,8 +57,8 @@ class MethodResult:
     name : str
     estimates : dict of Estimate: log_loss, brier, ece_frequency, auc
     infinite : float >= 0
-        Observations whose label was given probability 0.
-    folds : tuple of Measures, one a fold
+        Observations whose label had probability 0.
+    folds : tuple of Measures, one per fold
     """
 
     name: str
@@ -86,7 +85,7 @@ class CrossValidation:
     methods: tuple[MethodResult, ...]
 
     def best(self, measure: str) -> str | None:
-        """The name of the method with the best mean of a measure; None where none has one."""
+        """The name of the method with the best mean of a measure; None if no method has a value."""
         sign = -1.0 if measure == "auc" else 1.0
         found = [
             (sign * mean, i)
@@ -126,7 +125,7 @@ def cross_validation_passes(
     -----
     Each calibrator is fitted to the observations outside each fold and measured on those inside. The folds are those
     of `calibrators.methods.folded`: a function of the scores, the numbers of observations there and the seed alone. All
-    methods and folds share their passes; a part is divided once a fold and pass. Maps that decrease somewhere are
+    methods and folds share their passes; a part is divided once per fold and pass. Maps that decrease somewhere are
     measured on their distinct probabilities, which are gathered.
 
     References

@@ -1,4 +1,4 @@
-"""Calibrating groups of observations rather than single ones: DGG, and the same with any calibrator."""
+"""Calibration of groups of observations instead of single ones: DGG, and the same with any calibrator."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Grouped(Calibrator):
     """A calibrator fitted to means of groups of consecutive observations in score order.
 
     The observations in ascending order of their scores are cut after every `group_size` of them; the last group may
-    be shorter. Each group becomes one point at its mean score, with its weight and its positives, so that the short
-    group counts for what it holds. In terms of weights, groups end at the cumulative weights g, 2g, 3g, ... for
+    be shorter. Each group becomes one point at its mean score, with its weight and its positives, so a shorter group
+    counts less. In terms of weights, groups end at the cumulative weights g, 2g, 3g, ... for
     group size g: a weight of 2 is a repeated row. A tie across an end is shared by the groups on both sides in
     proportion, each share with the tie's frequency of positives, so that the order of tied rows cannot matter; groups
     with equal mean scores are one point.
@@ -42,14 +42,14 @@ class Grouped(Calibrator):
     ----------
     calibrator : Calibrator that fits a calibration map, default Isotonic()
     group_size : int >= 1, default 100
-        Observations a group, g. 1 leaves observations of weight 1 as they are.
+        Observations per group, g. 1 leaves observations of weight 1 as they are.
 
     Notes
     -----
-    Two passes gather the groups, 56 bytes each, at most one a `group_size` of weight and two a distinct score; the
-    calibrator is then fitted to them in memory; a third pass counts what lies in the rows of its map. O(m) time.
-    Grouping pays for calibration data of a few thousand observations, whose single labels isotonic regression follows
-    too closely at both ends.
+    Two passes gather the groups, 56 bytes each: at most one per `group_size` of weight and two per distinct score. The
+    calibrator is then fitted to them in memory; a third pass counts the observations in each row of its map. O(m) time.
+    Grouping helps with a few thousand observations, whose single labels isotonic regression follows too closely at
+    both ends.
 
     References
     ----------
@@ -103,16 +103,16 @@ class Grouped(Calibrator):
 class DGG(Grouped):
     """Isotonic regression on means of groups: what DGG fits to a generated log.
 
-    Of given scores, in simulations, best for truths that rise and fall, or rise in steps or a bend, told by 20 to 600
-    positives; 1.8 times the excess loss of the best method in the median, 34 at most, where the highest scores alone
-    tell anything (docs/methods.md).
+    In simulations it is best for truths that rise and fall, or rise in steps or with a bend, with 20 to 600 positives.
+    Its excess loss is 1.8 times the best method's in the median, and at most 34 times, if only the highest scores are
+    informative (docs/methods.md).
 
     Parameters
     ----------
     group_size : int >= 1, default 100
-        Observations a group.
+        Observations per group.
     ends : float >= 0, default 1
-        See `Isotonic`: what keeps probabilities from 0 and 1, in observations.
+        Observations added at the ends, which keep probabilities from 0 and 1: see `Isotonic`.
 
     Notes
     -----

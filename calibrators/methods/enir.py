@@ -66,8 +66,8 @@ class ENIR(Calibrator):
     the finest model, linear in the gaps between blocks. It need not be monotone. Weights count as repeated rows,
     ties as one point; scores may be any finite numbers (except with `reference="authors"`).
 
-    Best where the truth falls somewhere and positives are many; in simulations 2.8 times the excess loss of the best
-    method in the median (docs/methods.md).
+    Best if the truth falls somewhere and there are many positives. In simulations its excess loss is 2.8 times the best
+    method's in the median (docs/methods.md).
 
     Parameters
     ----------
@@ -82,8 +82,8 @@ class ENIR(Calibrator):
         each block of level p over n observations gets the level (p n + e (1 - c)) / (n + 1 - c), where e is their
         mean score, o their frequency of positives, and c = |o - e|. All models count. Scores must lie in [0, 1].
     shrink : float >= 0, default 1
-        Probabilities are drawn into [shrink / (2 N), 1 - shrink / (2 N)], so that none is 0 or 1: p becomes
-        shrink / (2 N) + (1 - shrink / N) p. 0 leaves them as they are; so does reference="authors".
+        Probabilities are shrunk into [shrink / (2 N), 1 - shrink / (2 N)], so that none is 0 or 1: p becomes
+        shrink / (2 N) + (1 - shrink / N) p. 0 leaves them unchanged; so does reference="authors".
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class ENIR(Calibrator):
 
     Notes
     -----
-    One pass merges in each part what is sure to have merged by some lambda, and gathers some thousand blocks a part;
+    One pass merges in each part the blocks that have surely merged at some lambda, and gathers some thousand per part;
     the path begins there (`near_isotonic_regression`), close to O(blocks), and the models cost O(blocks) each. Models
     below that lambda are shown to have no weight; where that fails, the pass is repeated with more
     blocks. With the other criteria, and for "authors", the path begins at 0, with all runs of points with equal y

@@ -20,8 +20,8 @@ class HistogramBinning(Calibrator):
     gap between the two neighbouring scores, the upper bin closed below; the outer bins reach to infinity. The map
     is a step function and need not be monotone. Scores may be any finite numbers.
 
-    A yardstick rather than a choice: in simulations 5.9 times the excess loss of the best method in the median, since
-    ten bins cannot follow rare positives (docs/methods.md).
+    A reference for comparisons rather than a choice: in simulations its excess loss is 5.9 times the best method's in
+    the median, since ten bins cannot follow rare positives (docs/methods.md).
 
     Parameters
     ----------

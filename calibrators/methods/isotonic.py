@@ -32,9 +32,8 @@ class Isotonic(Calibrator):
     `sklearn.isotonic.IsotonicRegression(out_of_bounds="clip")` predicts; unlike it, scores closer than 1e-6
     are never merged. Ties are one point. Non-decreasing. O(m) after the sort.
 
-    Best where nothing is known of the truth but that it rises: in simulations 1.6 times the excess loss of the best
-    method in the median, 11 times at most (docs/methods.md); with `strict` better where the truth is smooth, worse
-    where it jumps.
+    Best if the truth is only known to rise. In simulations its excess loss is 1.6 times the best method's in the median
+    and at most 11 times (docs/methods.md); `strict` is better where the truth is smooth, and worse where it jumps.
 
     Parameters
     ----------
@@ -43,14 +42,14 @@ class Isotonic(Calibrator):
         map is linear between knots, so that it increases strictly from the first knot to the last and keeps the
         ranking there. Constant outside them; a block at level 0 or 1, which no map can cross, stays flat.
     ends : float >= 0, finite, default 1
-        How many positives are added below the lowest score, and negatives above the highest, so that no probability
-        is 0 or 1: all lie in [ends / (N + 2 ends), 1 - ends / (N + 2 ends)], N the sum of the weights, and a
+        Number of positives added below the lowest score, and of negatives above the highest, so that no probability
+        is 0 or 1: all lie in [ends / (N + 2 ends), 1 - ends / (N + 2 ends)], N the sum of the weights, and the
         log loss is finite. Only blocks at the two ends change; the map's weights and positives are the
-        observations' own. 0 is the plain method, which answers 0 where no positive was seen.
+        observations' own. 0 is the plain method, which gives 0 where no positive was seen.
 
     Notes
     -----
-    One pass; with `strict` a second one counts what lies between the knots.
+    One pass; with `strict` a second one counts the observations between the knots.
 
     References
     ----------
