@@ -22,7 +22,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap, Interval, com
 from calibrators.arithmetic.ordering import ordinals
 from logcal import schema
 from logcal.adjustments import Adjustments, drawn
-from logcal.arrow_columns import as_column, column_of
+from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.segment_index import SegmentIndex
 
 Array = npt.NDArray[np.float64]
@@ -151,7 +151,7 @@ class SegmentedLookup:
         """The rows of `segments` that are of segments of all columns."""
         if self.adjustments is None:
             return self.segments
-        levels = self.segments.column(schema.SEGMENT_LEVEL).to_numpy()
+        levels = as_numpy(self.segments.column(schema.SEGMENT_LEVEL))
         above = int(np.count_nonzero(levels < len(self.columns)))
         return self.segments.slice(above)
 

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from common import over, wavy_rows
 from scipy.stats import binom
 
 from calibrators import Isotonic, Smooth
 from calibrators._kernels.drawn_cells import binomial_quantiles
 from calibrators.arithmetic import local_choice
 from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators.arithmetic.passes import collapse
 from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.folded import FoldedPoints
-
-
-def wavy(n, seed=0):
-    random = np.random.default_rng(seed)
-    scores = random.random(n).round(4)
-    return scores, random.random(n) < 0.15 + 0.6 * scores + 0.2 * np.sin(12 * scores)
-
-
-def fit_in_parts(auto, points, parts):
-    pieces = [Points(*(c[i] for c in points)) for i in np.array_split(np.arange(points.score.size), parts)]
-
-    def run(request):
-        wanted = [p for p in pieces if request.only is None or float(p.score[0]) in request.only]
-        return request.combine([request.chunk(p) for p in wanted])
-
-    return auto.fit_passes(run)
 
 
 def test_a_sigmoid_is_mostly_chosen_where_the_truth_is_one():
@@ -43,7 +28,7 @@ def test_a_sigmoid_is_mostly_chosen_where_the_truth_is_one():
 
 
 def test_the_simplest_within_one_standard_error():
-    auto = Auto(list(CANDIDATES)).fit(*wavy(3000))
+    auto = Auto(list(CANDIDATES)).fit(*wavy_rows(3000, decimals=4))
     best = min(auto.cross_validated_log_loss_, key=auto.cross_validated_log_loss_.get)
     assert auto.excess_[best] == (0.0, 0.0)
     fine = [name for name in CANDIDATES if auto.excess_[name][0] <= auto.excess_[name][1]]
@@ -56,7 +41,7 @@ def test_the_simplest_within_one_standard_error():
 def test_the_map_is_the_chosen_methods_own_but_for_zeros_and_ones():
     from calibrators import ABB, BBQ, ENIR, Isotonic, Platt
 
-    scores, labels = wavy(800)
+    scores, labels = wavy_rows(800, decimals=4)
     auto = Auto(list(CANDIDATES)).fit(scores, labels)
     cls = {"platt": Platt, "isotonic": Isotonic, "enir": ENIR, "bbq": BBQ, "abb": ABB}[auto.chosen_]
     own = cls().fit(scores, labels).predict(scores)
@@ -79,7 +64,7 @@ def test_neither_zero_nor_one_is_returned():
 @pytest.mark.parametrize("candidate", ["platt", "isotonic"])
 def test_a_monotone_map_stays_monotone(candidate):
     for seed in range(5):
-        scores, labels = wavy(700, seed)
+        scores, labels = wavy_rows(700, seed, 4)
         auto = Auto(candidates=[candidate]).fit(scores, labels)
         assert auto.calibration_map_.monotone
 
@@ -87,7 +72,7 @@ def test_a_monotone_map_stays_monotone(candidate):
 def test_the_losses_are_those_of_a_slow_cross_validation():
     from calibrators import Isotonic, Platt
 
-    scores, labels = wavy(300)
+    scores, labels = wavy_rows(300, decimals=4)
     auto = Auto(candidates=["platt", "isotonic"], folds=3).fit(scores, labels)
     points = collapse(scores, labels)
     folded = FoldedPoints(layout_of([part_totals(points)]), 3, 0)
@@ -104,7 +89,7 @@ def test_the_losses_are_those_of_a_slow_cross_validation():
 
 @pytest.mark.parametrize("folds", [2, 5])
 def test_each_observation_is_in_one_fold(folds):
-    points = collapse(*wavy(501))
+    points = collapse(*wavy_rows(501, decimals=4))
     folded = FoldedPoints(layout_of([part_totals(points)]), folds, seed=4)
     total, positives = np.zeros(points.score.size), np.zeros(points.score.size)
     for fold in range(folds):
@@ -129,14 +114,14 @@ def test_ties_are_dealt_by_quantiles_of_binomials(probability):
 
 
 def test_seeds_deal_differently():
-    points = collapse(*wavy(300))
+    points = collapse(*wavy_rows(300, decimals=4))
     layout = layout_of([part_totals(points)])
     one, two = (FoldedPoints(layout, 5, seed).split(points, 0)[1].score for seed in (0, 1))
     assert not np.array_equal(one, two)
 
 
 def test_scores_outside_the_unit_interval_leave_bbq_out():
-    scores, labels = wavy(300)
+    scores, labels = wavy_rows(300, decimals=4)
     auto = Auto(list(CANDIDATES)).fit(10 * scores - 5, labels)
     assert "bbq" not in auto.cross_validated_log_loss_
     assert len(auto.cross_validated_log_loss_) == len(CANDIDATES) - 1
@@ -212,7 +197,7 @@ def test_parts_do_not_matter_to_the_choice_place_by_place():
     for weights in (None, random.integers(1, 4, 60_000), random.lognormal(0, 1, 60_000)):
         points = collapse(*normal(60_000, TRUTHS["steps"]), weights)
         whole = Auto(max_error=1e-5).fit_points(points)
-        cut = fit_in_parts(Auto(max_error=1e-5), points, 9)
+        cut = Auto(max_error=1e-5).fit_passes(over(points, *range(0, 60_000, 7000)))
         assert np.array_equal(cut.predict(points.score), whole.predict(points.score))
         assert cut.facts() == whole.facts()
 

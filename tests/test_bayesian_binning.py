@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from common import over
 from scipy.special import gammaln, logsumexp
 
 from calibrators.arithmetic.cumulative import balanced_cuts_pass, layout_pass
@@ -115,10 +116,7 @@ def test_balanced_cuts_have_equal_shares_of_rows_and_of_the_rarer_label(rarer, p
     s = np.sort(rng.random(5000).round(3))
     z = (rng.random(5000) < 0.1 * s**4) == rarer
     points = collapse(s, z)
-    pieces = [
-        Points(*(column[i] for column in points)) for i in np.array_split(np.arange(points.score.size), parts)
-    ]
-    run = lambda request: request.combine([request.chunk(piece) for piece in pieces])  # noqa: E731
+    run = over(points, *range(0, 1000, 1000 // parts))
     layout = run(layout_pass())
     found = run(balanced_cuts_pass(layout, 40))
     few = points.positives if rarer else points.weight - points.positives

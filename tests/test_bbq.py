@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from common import wavy_rows
 from scipy.special import betaln
 
 from calibrators._kernels import binnings
@@ -76,14 +77,6 @@ def direct(scores, labels, C=10, prior="paper", rho=0.001, reference="paper", cu
     return predict, models, relative / relative.sum()
 
 
-def simulated(n, seed, decimals=None):
-    rng = np.random.default_rng(seed)
-    s = rng.random(n)
-    if decimals is not None:
-        s = np.round(s, decimals)
-    return s, rng.random(n) < 0.15 + 0.6 * s + 0.2 * np.sin(12 * s)
-
-
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -107,7 +100,7 @@ def simulated(n, seed, decimals=None):
     ],
 )
 def test_equals_the_direct_loop(n, parameters, decimals, cuts):
-    s, z = simulated(n, n, decimals)
+    s, z = wavy_rows(n, n, decimals)
     fitted = BBQ(cuts=cuts, **parameters).fit(s, z)
     predict, models, weight = direct(s, z, cuts=cuts, **parameters)
     at = np.concatenate([np.linspace(0, 1, 1001), s])
@@ -142,7 +135,7 @@ def test_number_of_models_is_exact_where_the_cube_root_is_whole():
 
 
 def test_points_beyond_one_block_of_the_kernel():
-    s, z = simulated(100_000, 9)
+    s, z = wavy_rows(100_000, 9)
     fitted = BBQ(C=1, rho=None, cuts="frequency").fit(s, z)
     predict, _, _ = direct(s, z, C=1, rho=None)
     at = np.linspace(0, 1, 1001)

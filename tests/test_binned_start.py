@@ -1,9 +1,8 @@
 """Platt scaling and beta calibration of many points, which begin at the optimum of narrow bins."""
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
+from common import assert_same_map, over
 from scipy.optimize import minimize
 from scipy.special import expit
 
@@ -94,7 +93,4 @@ def test_where_the_points_are_cut_changes_nothing(few, calibrator, kind):
     points = points_like(kind)
     whole = calibrator.fit_points(points).calibration_map_
     cuts = np.sort(np.random.default_rng(1).choice(np.arange(1, points.score.size), 40, replace=False))
-    parts = [Points(*columns) for columns in zip(*(np.split(column, cuts) for column in points), strict=True)]
-    cut = calibrator.fit_passes(lambda one: one.combine([one.chunk(part) for part in parts])).calibration_map_
-    for field in fields(whole):
-        assert np.array_equal(getattr(whole, field.name), getattr(cut, field.name))
+    assert_same_map(calibrator.fit_passes(over(points, *cuts)).calibration_map_, whole)

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from common import wave
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -74,7 +75,7 @@ def observations(n=300, seed=0, decimals=2):
     """Scores with ties, labels and weights that do not add up exactly."""
     rng = np.random.default_rng(seed)
     s = np.round(rng.random(n), decimals)
-    z = rng.random(n) < 0.15 + 0.6 * s + 0.2 * np.sin(12 * s)
+    z = rng.random(n) < wave(s)
     return s, z, rng.lognormal(0, 2, n)
 
 
@@ -289,7 +290,7 @@ def test_map_is_valid_and_not_absurd(calibrator):
     s, z, _ = observations(2000, decimals=4)
     fitted = fit(calibrator, s, z)
     assert fitted.calibration_map_.problem() is None
-    truth = 0.15 + 0.6 * s + 0.2 * np.sin(12 * s)
+    truth = wave(s)
     assert np.sqrt(np.mean((fitted.predict(s) - truth) ** 2)) < (
         0.5 if "lam=0.0" in repr(calibrator) else 0.2
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from common import python
 
 from calibrators.arithmetic.processors import processors
 from jobs.cluster.starting import starting_executor
@@ -278,13 +279,6 @@ def test_ctrl_c_is_not_the_workers():
         assert executor().run("stage", os.getpid, [()]) == [pid]
 
 
-def test_workers_that_sort_and_score_import_neither_pandas_nor_scikit_learn():
-    code = "import sys; import jobs.cluster.worker_preload, jobs.cli; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "distributed" in loaded.split()
-    assert {"pandas", "sklearn", "scipy.optimize"} & set(loaded.split()) == set()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
 @pytest.mark.parametrize(
     "job", [job for job in JOBS.values() if job.workers_import], ids=lambda job: job.name
@@ -296,8 +290,8 @@ def test_workers_that_train_are_forked_from_a_process_that_has_imported_it(job):
         "with multiprocessing.get_context('forkserver').Pool(1) as pool:\n"
         "    print(*pool.apply(eval, ('list(__import__(\"sys\").modules)',)))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {job.workers_import, "sklearn.compose", "skops.io", "pandas"} <= set(ran.stdout.split())
+    loaded = set(python(code).stdout.split())
+    assert {job.workers_import, "sklearn.compose", "skops.io", "pandas"} <= loaded
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
@@ -321,32 +315,3 @@ def test_the_process_that_workers_are_forked_from_ends_with_its_command_though_i
         assert command.stdout.readline() == "importing\n"
         output, _ = command.communicate("", timeout=240)  # which closes its input, and it ends
     assert (command.returncode, output) == (0, "")
-
-
-@pytest.mark.skipif(
-    int(pa.__version__.partition(".")[0]) < 26, reason="PyArrow 20 imports pandas to make arrays"
-)
-def test_a_fit_and_its_evaluation_import_neither_pandas_nor_scikit_learn(place, tmp_path):
-    # The command that a scheduler starts anew each time: importing them takes longer than many a fit.
-    place.write_log({"score": [0.1, 0.2, 0.3, 0.4], "label": [0, 1, 0, 1]})
-    code = (
-        "import sys; from jobs.cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit as end: assert not end.code\n"
-        "print(*sys.modules)"
-    )
-    settings = {
-        "log.path": place.log,
-        "store.path": tmp_path / "store",
-        "store.table": "ads",
-        "cluster.kind": "inline",
-    }
-    for job, more in (
-        ("fit", {"gate": "{min_rows: 0, min_positives: 0, ranking: false, holdout: none}"}),
-        ("evaluate", {"output.path": tmp_path / "out"}),
-    ):
-        given = [part for key, value in (settings | more).items() for part in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-c", code, job, *given]
-        loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        assert "numba" in loaded
-        assert {"pandas", "sklearn", "scipy.optimize", "scipy.stats"} & set(loaded) == set()

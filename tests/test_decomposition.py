@@ -1,12 +1,12 @@
 """The parts of losses against scikit-learn's isotonic regression, chance against enumeration and simulation."""
 
-import itertools
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from common import over
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
@@ -37,10 +37,7 @@ def sample(n=2000, seed=0, digits=None, power=1.5):
 
 def parts_of(points, cuts=(), predict=None):
     points = Points(*ties.sum_ties(*points))
-    borders = [0, *sorted({c for c in cuts if 0 < c < points.score.size}), points.score.size]
-    pieces = [Points(*(column[a:b].copy() for column in points)) for a, b in itertools.pairwise(borders)]
-    run = lambda request: request.combine([request.chunk(piece) for piece in pieces])  # noqa: E731
-    _, bars, certainty = run_passes(certain_passes(predict), run)
+    _, bars, certainty = run_passes(certain_passes(predict), over(points, *cuts))
     return bars, certainty.decomposition
 
 

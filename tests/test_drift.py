@@ -1,10 +1,10 @@
 """Drift: the evidence against its formulas, the promise against simulated years, e-BH against its definition."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
+from common import over
 from scipy.special import expit, logit
 from scipy.stats import beta
 
@@ -14,13 +14,10 @@ from calibrators.measures.predictions import run_passes
 
 
 def evidence(points, predict=None, tolerance=1.05, cuts=()):
-    borders = [0, *cuts, points.score.size]
-    parts = [Points(*(column[a:b] for column in points)) for a, b in itertools.pairwise(borders)]
-
     def passes():
         return (yield evidence_pass(predict, tolerance))
 
-    return run_passes(passes(), lambda request: request.combine([request.chunk(part) for part in parts]))
+    return run_passes(passes(), over(points, *cuts))
 
 
 def sample(n=4000, seed=0, weights=False):

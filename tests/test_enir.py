@@ -1,10 +1,10 @@
 """ENIR against the average over all breakpoints done the slow way, and the authors' variant row by row."""
 
 import itertools
-from fractions import Fraction
 
 import numpy as np
 import pytest
+from common import wavy_rows
 from scipy.special import xlog1py, xlogy
 
 from calibrators._kernels import near_isotonic_tree as tree
@@ -13,48 +13,18 @@ from calibrators.methods import enir
 from calibrators.methods.enir import ENIR
 from calibrators.methods.isotonic import Isotonic
 from calibrators.methods.solution_path import near_isotonic_path
+from tests.test_near_isotonic import exact_path
 
 CRITERIA = ["bic", "aic", "aicc"]
 
 
-def curve(seed, n, decimals=None):
-    rng = np.random.default_rng(seed)
-    score = rng.random(n)
-    if decimals is not None:
-        score = np.round(score, decimals)
-    return score, rng.random(n) < 0.15 + 0.6 * score + 0.2 * np.sin(12 * score)
-
-
 def exact_levels(weight, positives):
-    """Levels of every point at every breakpoint > 0, by modified PAVA in rational arithmetic."""
-    w = [Fraction(x) for x in weight]
-    k = [Fraction(x) for x in positives]
-    size = [1] * len(w)
-    p = [b / a for a, b in zip(w, k, strict=True)]
-    lam, found = Fraction(0), []
-    while True:
-        i = 0
-        while i < len(p) - 1:
-            if p[i] == p[i + 1]:
-                w[i : i + 2], k[i : i + 2] = [w[i] + w[i + 1]], [k[i] + k[i + 1]]
-                size[i : i + 2] = [size[i] + size[i + 1]]
-                del p[i]
-            else:
-                i += 1
-        if lam > 0:
-            found.append((float(lam), np.repeat([float(x) for x in p], size)))
-        falls = [0, *(int(a > b) for a, b in itertools.pairwise(p)), 0]
-        speed = [(falls[i] - falls[i + 1]) / w[i] for i in range(len(p))]
-        waits = [
-            (p[i] - p[i + 1]) / (speed[i + 1] - speed[i])
-            for i in range(len(p) - 1)
-            if speed[i] != speed[i + 1]
-        ]
-        waits = [x for x in waits if x > 0]
-        if not waits:
-            return found
-        lam += min(waits)
-        p = [x + min(waits) * v for x, v in zip(p, speed, strict=True)]
+    """Levels of every point at every breakpoint > 0, in rational arithmetic."""
+    found = []
+    for lam, blocks, *_ in exact_path(weight, positives)[1:]:
+        sizes = np.diff([-1, *(last for last, _ in blocks)])
+        found.append((float(lam), np.repeat([float(level) for _, level in blocks], sizes)))
+    return found
 
 
 def log_likelihood(p, w, k):
@@ -107,7 +77,7 @@ def test_equals_the_average_over_all_breakpoints_in_rational_arithmetic(name):
     rng = np.random.default_rng(1)
     compared = 0
     for seed in range(25):
-        score, labels = curve(seed, int(rng.integers(12, 90)), rng.choice([1, 2, 9]))
+        score, labels = wavy_rows(int(rng.integers(12, 90)), seed, rng.choice([1, 2, 9]))
         points = collapse(score, labels, rng.integers(1, 4, score.size) if seed % 3 == 0 else None)
         models = exact_levels(points.weight, points.positives)
         if models:
@@ -119,7 +89,7 @@ def test_equals_the_average_over_all_breakpoints_in_rational_arithmetic(name):
 @pytest.mark.parametrize("name", CRITERIA)
 def test_skipping_models_changes_nothing(name):
     for seed, n, decimals in [(1, 5000, None), (2, 5000, 3), (3, 300, None)]:
-        path = near_isotonic_path(*curve(seed, n, decimals))
+        path = near_isotonic_path(*wavy_rows(n, seed, decimals))
         penalty = enir.penalty_of(name, n)
         for a, b in zip(enir.score(path, penalty), enir.score(path, penalty, prune=False), strict=True):
             assert np.array_equal(a, b)
@@ -127,7 +97,7 @@ def test_skipping_models_changes_nothing(name):
 
 def test_skipping_models_skips_models():
     n = 40_000
-    path = near_isotonic_path(*curve(5, n))
+    path = near_isotonic_path(*wavy_rows(n, 5))
     search = enir._Search(path, enir.penalty_of("bic", n))
     search.run()
     assert path.breakpoints.size > 1000
@@ -137,7 +107,7 @@ def test_skipping_models_skips_models():
 def test_likelihood_and_blocks_never_increase_along_the_path():
     # What the bound on skipped models rests on.
     for seed, decimals in [(6, None), (7, 2)]:
-        path = near_isotonic_path(*curve(seed, 4000, decimals))
+        path = near_isotonic_path(*wavy_rows(4000, seed, decimals))
         middles = (path.breakpoints[1:] + path.breakpoints[:-1]) / 2
         likelihood = []
         for lam in np.sort(np.concatenate([[0.0], path.breakpoints, middles])):
@@ -210,7 +180,7 @@ def authors_rows(score, labels, name, path):
 
 @pytest.mark.parametrize(("n", "decimals", "thinned"), [(30, 9, False), (200, 2, False), (1200, 9, True)])
 def test_authors_variant_equals_their_procedure_on_rows(n, decimals, thinned):
-    score, labels = curve(n, n, decimals)
+    score, labels = wavy_rows(n, n, decimals)
     path = authors_path(score, labels)
     assert (len(path) > 101) == thinned
     for name in CRITERIA:
@@ -245,7 +215,7 @@ def test_authors_variant_keeps_a_model_when_rounding_makes_all_infinite():
 
 
 def test_any_finite_scores():
-    score, labels = curve(13, 400)
+    score, labels = wavy_rows(400, 13)
     moved = 1e6 * score - 3e5
     a, b = ENIR(shrink=0).fit(score, labels), ENIR(shrink=0).fit(moved, labels)
     assert np.array_equal(a.predict(score), b.predict(moved))

@@ -1,14 +1,13 @@
 """Error bars against brute force and textbook formulas; and the same however the points are cut."""
 
-import itertools
 import math
-import pickle
 
 import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
 import sklearn.metrics
+from common import over
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,20 +48,12 @@ def sample(n=3000, *, seed=0, digits=None, weights="one", power=1.3):
     return points_of(p, w, z)
 
 
-def in_parts(points, cuts=()):
-    borders = [0, *sorted({c for c in cuts if 0 < c < points.score.size}), points.score.size]
-    parts = [Points(*(column[a:b].copy() for column in points)) for a, b in itertools.pairwise(borders)]
-    return lambda request: request.combine(
-        [pickle.loads(pickle.dumps(request.chunk))(part) for part in parts]
-    )
-
-
 def bars(points, predict=None, cuts=(), **options):
-    return run_passes(error_bar_passes(predict, **options), in_parts(points, cuts))
+    return run_passes(error_bar_passes(predict, **options), over(points, *cuts))
 
 
 def compared(points, old=None, new=None, cuts=(), **options):
-    return run_passes(comparison_passes(old, new, **options), in_parts(points, cuts))
+    return run_passes(comparison_passes(old, new, **options), over(points, *cuts))
 
 
 def squared(scores):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import over, write_lookup
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
@@ -32,7 +33,7 @@ from pipeline.files.records import to_json
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import run_files
 from pipeline.sort.score_table import SortPlan, build_score_table
-from pipeline.table.lookup_table import Predictor, write_lookup_table
+from pipeline.table.lookup_table import Predictor
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +61,6 @@ def table_runner(log, folder, *, weight=None, bytes_each=2000, lookup=None):
     return table, partial(table.run, executor=InlineExecutor())
 
 
-def publish(calibration_map, folder):
-    path = str(folder / "lookup.parquet")
-    facts = {"version": "1", "method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
-    write_lookup_table(path, calibration_map, **facts)
-    return path
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted, monkeypatch):
     monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 16)
@@ -76,7 +70,7 @@ def test_a_table_in_parts_gives_the_bits_of_memory(data, log, tmp_path, weighted
     assert len(table.parts) > 5
     assert [part.first for part in table.parts] == sorted(part.first for part in table.parts)
     fitted = Isotonic().fit(score[::2], label[::2]).calibration_map_
-    found = evaluate(run, Predictor(publish(fitted, tmp_path)), rows=table.used)
+    found = evaluate(run, Predictor(write_lookup(tmp_path / "lookup.parquet", fitted)), rows=table.used)
     whole, run_whole = table_runner(
         log, tmp_path / "b", weight="weight" if weighted else None, bytes_each=1 << 20
     )
@@ -108,7 +102,9 @@ def test_a_map_that_decreases_needs_a_table_of_its_own(data, log, tmp_path):
     _, run = table_runner(log, tmp_path / "a")
     with pytest.raises(ValueError, match="do not decrease"):
         evaluate(run, falling)
-    _, run_after = table_runner(log, tmp_path / "b", lookup=publish(falling, tmp_path))
+    _, run_after = table_runner(
+        log, tmp_path / "b", lookup=write_lookup(tmp_path / "lookup.parquet", falling)
+    )
     found = evaluate(run, run_after=run_after, rows=6000)
     assert found.before == assess(score, None, label, rows=6000)
     assert found.after == assess(falling.predict(score), None, label, rows=6000)
@@ -122,8 +118,7 @@ def test_either_a_map_or_a_second_table_is_expected():
 
 def test_tables_of_different_rows_are_refused():
     def run_of(labels):
-        points = collapse(np.linspace(0, 1, len(labels)), labels)
-        return lambda request: request.combine([request.chunk(points)])
+        return over(collapse(np.linspace(0, 1, len(labels)), labels))
 
     with pytest.raises(ValueError, match=r"same rows, found positives 1\.0 before and 2\.0 after"):
         evaluate(run_of([0, 1, 0]), run_after=run_of([1, 1, 0]))
@@ -134,7 +129,7 @@ def test_scores_that_are_not_probabilities_become_some(data):
     margin = score * 20 - 10
     points = collapse(margin, label)
     fitted = Isotonic().fit(margin, label).calibration_map_
-    found = evaluate(lambda request: request.combine([request.chunk(points)]), fitted)
+    found = evaluate(over(points), fitted)
     assert not found.before.probabilities
     assert found.before.measures.brier is None
     assert found.after == assess(fitted.predict(margin), None, label)
@@ -161,7 +156,7 @@ def test_a_change_is_better_or_worse_beyond_its_error():
     score = 1 / (1 + np.exp(-1.3 * x - 0.2))
     points = collapse(score, label)
     found = evaluate(
-        lambda request: request.combine([request.chunk(points)]),
+        over(points),
         lambda p: 1 / (1 + np.exp(-(np.log(p / (1 - p)) - 0.2) / 1.3)),
         rows=x.size,
     )
@@ -182,9 +177,7 @@ def test_a_change_is_better_or_worse_beyond_its_error():
     assert verdicts["auc"] == "unchanged"
     # A map that is a little off on few rows is not measurably worse.
     few = collapse(a[:500], label[:500])
-    found = evaluate(
-        lambda request: request.combine([request.chunk(few)]), lambda p: np.clip(p * 1.02, 0, 1), rows=500
-    )
+    found = evaluate(over(few), lambda p: np.clip(p * 1.02, 0, 1), rows=500)
     verdicts = {change.name: change.verdict for change in changes(found)}
     assert {verdicts[name] for name in ("brier", "log_loss", "ece_frequency")} <= {
         "within chance",
@@ -251,7 +244,7 @@ def test_percentage_points_have_two_digits(share, text):
 def test_the_run_document_is_strict_json():
     points = collapse([0.0, 0.2, 0.7, 0.7], [1, 0, 1, 0])
     steps = CalibrationMap.from_bins(np.array([0.5]), np.array([0.5, 0.5]), np.ones(2), np.ones(2))
-    found = evaluate(lambda request: request.combine([request.chunk(points)]), steps, rows=4)
+    found = evaluate(over(points), steps, rows=4)
     assert found.before.measures.log_loss == math.inf
     facts = {
         "path": Path("a/b"),
@@ -283,7 +276,7 @@ def test_error_bars_stand_beside_the_measures():
     label = rng.random(4000) < score**2
     points = collapse(score, label)
     fitted = Isotonic().fit_points(points).calibration_map_
-    run = lambda request: request.combine([request.chunk(points)])  # noqa: E731
+    run = over(points)
     found = evaluate(run, fitted, rows=4000)
     document = {side: found.as_dict()[side] for side in ("before", "after")}
     assert json.loads(to_json(document)) == document
@@ -313,8 +306,8 @@ def test_a_sampled_log_is_measured_as_all_rows_are():
     calibrator = Isotonic()
     calibrator.sampling_rate = 0.2
     fitted = calibrator.fit_points(points).calibration_map_
-    sampled = evaluate(lambda request: request.combine([request.chunk(points)]), fitted, sampling_rate=0.2)
-    whole = evaluate(lambda request: request.combine([request.chunk(all_points)]), fitted)
+    sampled = evaluate(over(points), fitted, sampling_rate=0.2)
+    whole = evaluate(over(all_points), fitted)
     assert sampled.after.measures.log_loss == pytest.approx(whole.after.measures.log_loss, rel=0.05)
     assert sampled.after.mean_prediction == pytest.approx(whole.after.mean_prediction, rel=0.05)
     # Each probability is right of the rows that it was fitted to.

@@ -1,14 +1,14 @@
 """Numbers at the ends of what doubles hold: an answer or a clear refusal, and no write beyond an array's end."""
 
 import json
-from itertools import pairwise
 
 import numpy as np
 import pytest
+from common import assert_same_map, over
 
 from calibrators import Isotonic, project_isotonic
 from calibrators._kernels import sums
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators.arithmetic.passes import collapse
 from pipeline.fit.calibration import METHODS, make_calibrator
 
 ROWS = 400
@@ -102,13 +102,8 @@ def test_scores_at_the_ends_of_doubles(method):
 def test_groups_of_large_scores_do_not_depend_on_parts(scores):
     points = collapse(*sample(SCORES[scores]))
     whole = make_calibrator("dgg", {}).fit_points(points).calibration_map_
-    edges = [0, 3, 150, 151, points.score.size]
-    parts = [Points(*(column[a:b] for column in points)) for a, b in pairwise(edges)]
-    in_parts = make_calibrator("dgg", {}).fit_passes(
-        lambda request: request.combine([request.chunk(part) for part in parts])
-    )
-    for name in whole.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(whole, name), getattr(in_parts.calibration_map_, name))
+    in_parts = make_calibrator("dgg", {}).fit_passes(over(points, 3, 150, 151))
+    assert_same_map(in_parts.calibration_map_, whole)
 
 
 def test_a_slope_beyond_the_largest_double_is_none_in_the_manifest(place, call):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from common import assert_same_map, wave, write_log
 
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods import enir
@@ -27,7 +28,7 @@ WITH_SCORES_ALONE = sorted(set(METHODS) - {"dg", "dgg"})
 def rows():
     generator = np.random.default_rng(3)
     score = generator.random(4000).round(3)
-    label = generator.random(4000) < 0.15 + 0.6 * score + 0.2 * np.sin(12 * score)
+    label = generator.random(4000) < wave(score)
     return score, label, generator.exponential(size=4000)
 
 
@@ -35,27 +36,15 @@ def rows():
 def test_a_published_table_is_the_calibrator_fitted_in_memory(tmp_path, monkeypatch, rows, method):
     score, label, weight = rows
     weighted = len(method) % 2 == 0  # the matrix has both of each
-    (tmp_path / "log").mkdir()
-    table = pa.table({"score": score, "label": label, "w": weight})
-    for i in range(3):
-        pq.write_table(table.slice(1333 * i, 1334 if i == 2 else 1333), tmp_path / "log" / f"{i}.parquet")
+    write_log(tmp_path / "log", {"score": score, "label": label, "w": weight}, 3)
     # Several runs and parts, which a log of this size would not have.
     monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, *sizes: small(plan))
-    settings = [
-        f"log.path={tmp_path / 'log'}", f"store.path={tmp_path / 'store'}", "store.table=t",
-        "gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false, holdout: none}",
-        f"calibrator.method={method}", *(["log.weight=w"] if weighted else []),
-    ]  # fmt: skip
-    outcome = fit.prepare(load(FitConfig, settings=settings)).execute(InlineExecutor())
-    published = read_lookup_table(outcome.summary["lookup_path"])
+    weights = ["log.weight=w"] if weighted else []
+    summary = prepared(tmp_path, f"calibrator.method={method}", *weights).execute(InlineExecutor()).summary
+    published = read_lookup_table(summary["lookup_path"])
     expected = make_calibrator(method, {}).fit(score, label, weight if weighted else None)
-    for name in published.map.__dataclass_fields__:
-        np.testing.assert_array_equal(
-            getattr(published.map, name), getattr(expected.calibration_map_, name), err_msg=name
-        )
-    manifest = json.loads(
-        (tmp_path / "store/t/versions" / published.facts.version / "manifest.json").read_text()
-    )
+    assert_same_map(published.map, expected.calibration_map_)
+    manifest = manifest_of(summary)
     for key, value in expected.facts().items():
         assert manifest["data"][key] == published.facts.data[key] == value
     assert manifest["monotone"] == expected.calibration_map_.monotone
@@ -63,11 +52,19 @@ def test_a_published_table_is_the_calibrator_fitted_in_memory(tmp_path, monkeypa
     assert not list(tmp_path.glob("**/logcal-scratch*"))
 
 
-def fitted(tmp_path, table, *more):
-    pq.write_table(table, tmp_path / "log.parquet")
-    settings = [f"log.path={tmp_path / 'log.parquet'}", f"store.path={tmp_path / 'store'}", "store.table=t"]
+def prepared(tmp_path, *more):
+    settings = [f"log.path={tmp_path / 'log'}", f"store.path={tmp_path / 'store'}", "store.table=t"]
     settings += ["gate={min_rows: 0, min_positives: 0, max_rows_drop: 1, ranking: false, holdout: none}"]
-    return fit.prepare(load(FitConfig, settings=[*settings, *more])).execute(InlineExecutor())
+    return fit.prepare(load(FitConfig, settings=[*settings, *more]))
+
+
+def fitted(tmp_path, table, *more):
+    write_log(tmp_path / "log", table)
+    return prepared(tmp_path, *more).execute(InlineExecutor())
+
+
+def manifest_of(summary):
+    return json.loads(Path(summary["lookup_path"]).with_name("manifest.json").read_text())
 
 
 @pytest.mark.parametrize("method", [*WITH_SCORES_ALONE, "dgg"])
@@ -76,19 +73,12 @@ def test_a_plan_says_what_a_fit_gathers_at_most(tmp_path, monkeypatch, method):
     n = 3000
     score = np.repeat(np.arange(n) / n, 2)
     weight = np.stack([n - np.arange(n), np.arange(n) + 1], axis=1).ravel() / n
-    pq.write_table(
-        pa.table({"score": score, "label": np.tile([0, 1], n), "w": weight}), tmp_path / "log.parquet"
-    )
+    write_log(tmp_path / "log", {"score": score, "label": np.tile([0, 1], n), "w": weight})
     monkeypatch.setattr(score_table.SortPlan, "within", lambda plan, *sizes: small(plan))
-    settings = [
-        f"log.path={tmp_path / 'log.parquet'}", f"store.path={tmp_path / 'store'}", "store.table=t", "log.weight=w",
-        "gate={min_rows: 0, min_positives: 0, ranking: false, holdout: null}", f"calibrator.method={method}",
-    ]  # fmt: skip
-    prepared = fit.prepare(load(FitConfig, settings=settings))
-    most = prepared.plan.facts["gathers_at_most_bytes"]
-    assert any("at most" in stage and "in one process" in stage for stage in prepared.plan.stages)
-    path = prepared.execute(InlineExecutor()).summary["lookup_path"]
-    manifest = json.loads((Path(path).parent / "manifest.json").read_text())
+    planned = prepared(tmp_path, "log.weight=w", "gate.holdout=null", f"calibrator.method={method}")
+    most = planned.plan.facts["gathers_at_most_bytes"]
+    assert any("at most" in stage and "in one process" in stage for stage in planned.plan.stages)
+    manifest = manifest_of(planned.execute(InlineExecutor()).summary)
     assert manifest["gathered"]["at_most_bytes"] == most >= manifest["gathered"]["bytes"]
     if method == "isotonic":
         assert manifest["gathered"]["bytes"] >= 32 * n
@@ -99,11 +89,8 @@ def test_a_manifest_says_where_the_path_of_enir_began(tmp_path, monkeypatch):
     generator = np.random.default_rng(4)
     score = generator.random(20_000)
     label = generator.random(20_000) < 0.3 + 0.4 * score
-    pq.write_table(pa.table({"score": score, "label": label}), tmp_path / "log.parquet")
-    settings = [f"log.path={tmp_path / 'log.parquet'}", f"store.path={tmp_path / 'store'}", "store.table=t"]
-    prepared = fit.prepare(load(FitConfig, settings=[*settings, "calibrator.method=enir"]))
-    path = prepared.execute(InlineExecutor()).summary["lookup_path"]
-    found = json.loads((Path(path).parent / "manifest.json").read_text())["path"]
+    outcome = fitted(tmp_path, {"score": score, "label": label}, "calibrator.method=enir")
+    found = manifest_of(outcome.summary)["path"]
     assert found["path_begins_at"] > 0
     assert 1 < found["blocks"] < 10_000
     # Whoever is so much less likely than the best has no weight.
@@ -157,9 +144,7 @@ def test_auto_chooses_once_for_all_rows_and_says_what(tmp_path, rows):
         "log.segment=part",
         "segments.min_rows=10",
     )
-    manifest = json.loads(
-        (tmp_path / "store/t/versions" / outcome.summary["version"] / "manifest.json").read_text()
-    )
+    manifest = manifest_of(outcome.summary)
     data = manifest["data"]
     assert data["chosen"] in data["cross_validated_log_loss"]
     assert set(data["cross_validated_log_loss"]) == {"platt", "isotonic", "enir", "bbq", "abb"}
@@ -182,8 +167,7 @@ def test_auto_gives_all_rows_of_a_log_with_segments_the_same_map_and_says_what_i
         maps.append(
             found.select(["score_lo", "score_hi", "prob_lo", "slope", "anchor", "weight", "positives"])
         )
-        version = tmp_path / name / "store/t/versions" / outcome.summary["version"]
-        chosen.append(json.loads((version / "manifest.json").read_text())["data"]["chosen"])
+        chosen.append(manifest_of(outcome.summary)["data"]["chosen"])
     assert maps[0].equals(maps[1])
     assert chosen[0] == chosen[1]
 
@@ -191,9 +175,7 @@ def test_auto_gives_all_rows_of_a_log_with_segments_the_same_map_and_says_what_i
 def test_auto_says_what_it_chose_and_by_how_much(tmp_path, rows):
     score, label, _ = rows
     outcome = fitted(tmp_path, pa.table({"score": score, "label": label}), "calibrator.method=auto")
-    manifest = json.loads(
-        (tmp_path / "store/t/versions" / outcome.summary["version"] / "manifest.json").read_text()
-    )
+    manifest = manifest_of(outcome.summary)
     whole = make_calibrator("auto", {}).fit(score, label)
     assert {name: manifest["data"][name] for name in whole.facts()} == whole.facts()
     assert set(manifest["data"]["cross_validated_log_loss"]) == {"smooth", "leaning"}

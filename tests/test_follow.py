@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chaos.mutated_parquet import with_row_groups
+from common import write_lookup
 
 from calibrators import Isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
@@ -36,7 +37,6 @@ from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
 from pipeline.monitor.history import History, WatchedDay, watched_days
 from pipeline.score.scored_file import Scoring, score_file
-from pipeline.table.lookup_table import lookup_bytes
 
 STREAM = {"log": "log", "table": "ads"}
 
@@ -62,10 +62,7 @@ class World:
         rng = np.random.default_rng(seed)
         score = rng.random(200)
         fitted = Isotonic().fit(score, rng.random(200) < score)
-        path = self.folder / f"{name}.parquet"
-        content = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
-        path.write_bytes(lookup_bytes(fitted.calibration_map_, version=name, **content))
-        return str(path)
+        return write_lookup(self.folder / f"{name}.parquet", fitted.calibration_map_, name)
 
     def arrive(self, name: str, rows: int = 20, seed: int = 0, at: float | None = None) -> Path:
         """A file lands by a rename, as writers should have it."""

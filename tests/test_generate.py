@@ -1,6 +1,7 @@
 """Generated logs: equal to a plain loop of scikit-learn, whoever does the work; no leak; what fails is named."""
 
 import json
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -8,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import write_log
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
@@ -54,12 +56,7 @@ def people(rows=400, seed=0):
 
 
 def write(table, folder, files=1, row_group=1000):
-    folder.mkdir(parents=True)
-    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
-    for i in range(files):
-        part = table.slice(edges[i], edges[i + 1] - edges[i])
-        pq.write_table(part, folder / f"part-{i:02d}.parquet", row_group_size=row_group)
-    return folder
+    return Path(write_log(folder, table, files, row_group))
 
 
 def configure(data, output, *settings):

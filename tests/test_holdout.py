@@ -1,10 +1,10 @@
 """Rows held out of a fit: how they are drawn, and what a gate makes of them."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
+from common import over, write_lookup
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
@@ -13,20 +13,13 @@ from calibrators import Isotonic
 from calibrators.arithmetic.passes import Points
 from pipeline.fit.holdout import PlainRows, count, measure_held_out
 from pipeline.sort.division import Split
-from pipeline.table.lookup_table import Predictor, lookup_bytes
+from pipeline.table.lookup_table import Predictor
 
 
 def points_of(score, label, weight=None):
     weight = np.ones(len(score)) if weight is None else weight
     scores, place = np.unique(np.asarray(score, float), return_inverse=True)
     return Points(scores, np.bincount(place, weight), np.bincount(place, weight * np.asarray(label)))
-
-
-def running(points, *cuts):
-    """Carries passes out over points cut into parts."""
-    edges = [0, *cuts, len(points.score)]
-    parts = [Points(*(column[a:b] for column in points)) for a, b in pairwise(edges)]
-    return lambda request: request.combine([request.chunk(part) for part in parts])
 
 
 # The draw
@@ -107,9 +100,9 @@ def test_measures_are_those_of_the_rows_that_are_held_out():
     results = [
         measure_held_out(
             new.predict_ascending,
-            PlainRows(running(split.held(points), *cuts)),
+            PlainRows(over(split.held(points), *cuts)),
             current=old.predict_ascending,
-            fresh=PlainRows(running(split.held(points), *cuts)),
+            fresh=PlainRows(over(split.held(points), *cuts)),
             probabilities=True,
         )
         for cuts in ((), (7, 500, 501, 899))
@@ -134,22 +127,20 @@ def test_a_sampled_log_is_predicted_as_it_was_sampled(tmp_path):
     label = random.random(40_000) < score**2 / 4
     there = label | (random.random(40_000) < 0.1)
     one = Isotonic().fit(score, label).calibration_map_
-    rows = PlainRows(running(points_of(score[there], label[there])))
-    path = tmp_path / "lookup.parquet"
-    facts = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
-    path.write_bytes(lookup_bytes(one, version="000001", **facts))
-    sampled = measure_held_out(Predictor(str(path), sampling_rate=0.1), rows)
+    rows = PlainRows(over(points_of(score[there], label[there])))
+    path = write_lookup(tmp_path / "lookup.parquet", one)
+    sampled = measure_held_out(Predictor(path, sampling_rate=0.1), rows)
     assert sampled.bars.ratio == pytest.approx(1, abs=0.03)
-    assert measure_held_out(Predictor(str(path)), rows).bars.ratio > 2
+    assert measure_held_out(Predictor(path), rows).bars.ratio > 2
 
 
 def test_nothing_is_measured_of_one_label():
     points = points_of(np.arange(10) / 10, np.zeros(10))
     one = Isotonic().fit(np.arange(10) / 10, np.arange(10) > 4).calibration_map_
-    rows = PlainRows(running(points))
+    rows = PlainRows(over(points))
     found = measure_held_out(one.predict_ascending, rows, current=one.predict_ascending, fresh=rows)
     assert (found.rows.weight, found.rows.positives, found.bars, found.against) == (10, 0, None, None)
-    assert count(running(points)).weight == 10
+    assert count(over(points)).weight == 10
 
 
 # The gate

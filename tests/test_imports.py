@@ -1,9 +1,14 @@
-"""Which module imports which: no circles, those imported within functions or named for later included."""
+"""Which module imports which, and when: no circles, those imported within functions or named for later included."""
 
 import ast
+import datetime as dt
 import functools
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from common import python
 
 import logcal
 
@@ -60,3 +65,50 @@ def test_only_the_command_imports_what_is_above_it():
         if other.partition(".")[0] in above[name.partition(".")[0]]
     }
     assert upward == {("logcal.command", "jobs.cli"), ("logcal.runs", "jobs.interface")}
+
+
+def loaded(code, *arguments):
+    """The modules that a process has imported when it has run some code."""
+    return set(python(f"import sys\n{code}\nprint(*sys.modules)", *arguments).stdout.splitlines()[-1].split())
+
+
+COMMAND = "from jobs.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit as end: assert not end.code"
+LIBRARIES = {
+    "numpy",
+    "pydantic",
+    "dask",
+    "distributed",
+    "pyarrow",
+    "pandas",
+    "yaml",
+    "rich",
+    "numba",
+    "sklearn",
+}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("code", "arguments", "later"),
+    [
+        (COMMAND, ("fit", "--help"), LIBRARIES),
+        ("import logcal.displays", (), {"matplotlib"}),
+        ("import pipeline.evaluate.report", (), {"matplotlib", "jinja2"}),
+        ("import jobs.cluster.worker_preload, jobs.cli", (), {"pandas", "sklearn", "scipy.optimize"}),
+    ],
+)
+def test_what_takes_long_to_import_is_imported_when_it_is_needed(code, arguments, later):
+    assert loaded(code, *arguments) & later == set()
+
+
+@pytest.mark.system
+@pytest.mark.skipif(int(pa.__version__.partition(".")[0]) < 26, reason="PyArrow 20 imports it to make arrays")
+def test_a_fit_and_its_evaluation_import_neither_pandas_nor_scikit_learn(place):
+    """The command that a scheduler starts anew each time: importing them takes longer than many a fit."""
+    day = [dt.date(2026, 1, 1 + i % 2) for i in range(3000)]
+    place.write_log({**place.predictions(), "model": [f"m{i % 4}" for i in range(3000)], "day": day})
+    segments = ("log.segment=[model, day]", "segments={min_rows: 1, min_positives: 1}")
+    for job, settings in (("fit", segments), ("evaluate", segments[:1])):
+        found = loaded(COMMAND, *place.arguments(job, *settings))
+        assert "numba" in found
+        assert {"pandas", "sklearn", "scipy.optimize", "scipy.stats"} & found == set()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import over, write_log
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
@@ -19,7 +19,7 @@ import logcal
 from calibrators import ABB, Isotonic
 from calibrators.arithmetic import pointwise
 from calibrators.arithmetic.curve import _PRIORS
-from calibrators.arithmetic.passes import Points, collapse, run_in_memory, run_passes
+from calibrators.arithmetic.passes import collapse, run_in_memory, run_passes
 from calibrators.arithmetic.sampling import sampling_weights
 from calibrators.methods.intervals import (
     band,
@@ -37,7 +37,6 @@ from pipeline.fit.calibration import make_calibrator
 from pipeline.log.log_files import read_batches
 from pipeline.score import scored_file
 from tests.test_pooled_segments import run
-from tests.test_segments import write_log
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pkg_resources")
 
@@ -47,10 +46,8 @@ def some_rows(rng, n):
     return score, (rng.random(n) < 0.1 + 0.8 * score / max(score.max(), 1)).astype(int)
 
 
-def parts_of(points, rng):
-    cuts = np.unique(rng.integers(0, points.score.size + 1, 3))
-    edges = [0, *cuts, points.score.size]
-    return [Points(*(column[a:b] for column in points)) for a, b in pairwise(edges) if b > a]
+def in_parts(points, rng):
+    return over(points, *rng.integers(0, points.score.size + 1, 3))
 
 
 def test_the_grid_has_the_stretches_of_the_specification():
@@ -100,8 +97,7 @@ def test_the_band_is_that_of_a_double_loop(seed):
     score, label = some_rows(rng, [40, 300, 900, 400][seed])
     points = collapse(score, label)
     one = (ABB() if seed == 3 else Isotonic()).fit_points(points).calibration_map_
-    parts = parts_of(points, rng)
-    cells = run_passes(cell_passes(), lambda own: own.combine([own.chunk(part) for part in parts]))
+    cells = run_passes(cell_passes(), in_parts(points, rng))
     found = band(one, cells)
     lower, upper = loop(score, label, one)
     np.testing.assert_allclose(found.lower, lower, rtol=1e-9)
@@ -127,8 +123,7 @@ def test_venn_abers_is_that_of_refitted_regressions(seed, ends):
     score, label = some_rows(rng, int(rng.integers(2, 40)))
     points = collapse(score, label)
     one = Isotonic(ends=ends).fit_points(points).calibration_map_
-    request = venn_abers_pass(one)
-    found = request.combine([request.chunk(part) for part in parts_of(points, rng)])
+    found = in_parts(points, rng)(venn_abers_pass(one))
     refit = partial(refitted, score, label)
     for r in range(len(one)):
         low, high = one.score_lo[r], one.score_hi[r]
@@ -148,8 +143,7 @@ def test_venn_abers_is_that_of_the_package():
     peer.fit(np.column_stack([1 - score, score]), label)
     points = collapse(score, label)
     one = Isotonic(ends=0).fit_points(points).calibration_map_
-    request = venn_abers_pass(one)
-    found = request.combine([request.chunk(points)])
+    found = over(points)(venn_abers_pass(one))
     rows = np.flatnonzero(one.weight > 0)[1:-1]
     for r in rows:
         inside = points.score[(points.score >= one.score_lo[r]) & (points.score < one.score_hi[r])]
@@ -175,11 +169,7 @@ def test_a_weight_of_two_is_the_row_twice(seed):
     points = collapse(score, label, weight)
     one = Isotonic().fit_points(points).calibration_map_
     for kind in ("band", "venn_abers"):
-        parts = parts_of(points, rng)
-        found = run_passes(
-            interval_passes(kind, one),
-            lambda own, parts=parts: own.combine([own.chunk(part) for part in parts]),
-        )
+        found = run_passes(interval_passes(kind, one), in_parts(points, rng))
         expected = run_in_memory(interval_passes(kind, one), repeated)
         if expected is None:
             assert found is None
@@ -195,9 +185,7 @@ def test_venn_abers_of_weights_is_that_of_refitted_regressions(seed):
     weight = some_weights(rng, score.size)
     points = collapse(score, label, weight)
     one = Isotonic().fit_points(points).calibration_map_
-    parts = parts_of(points, rng)
-    request = venn_abers_pass(one)
-    found = request.combine([request.chunk(part) for part in parts])
+    found = in_parts(points, rng)(venn_abers_pass(one))
     for a, b in zip(found, run_in_memory(interval_passes("venn_abers", one), points), strict=True):
         np.testing.assert_array_equal(a, b)
     for r in np.flatnonzero(one.weight > 0)[1:-1]:
@@ -280,9 +268,10 @@ def test_draws_vary_as_the_posterior_does():
 # From a log to a scored one
 
 
-def posterior(method, points, one, rate=1.0):
-    made = make_calibrator(method, {}, rate).fit_points(points)
-    return made.posterior_.interval(one)
+def posterior(method, points, one, rate=1.0, heaviest=1.0):
+    made = make_calibrator(method, {}, rate)
+    made.heaviest = heaviest
+    return made.fit_points(points).posterior_.interval(one)
 
 
 def a_log(root, n=6000):
@@ -396,7 +385,7 @@ def test_rows_with_weights(tmp_path, kind, weights):
     np.testing.assert_allclose(loaded.map.weight.sum(), own.sum())
     heaviest = own.max() if weights == "sampling" else 1.0
     if kind == "posterior":
-        expected = posterior("auto", points, loaded.map)
+        expected = posterior("auto", points, loaded.map, heaviest=heaviest)
     else:
         expected = run_in_memory(interval_passes(kind, loaded.map, heaviest), points)
     for found, values in zip(loaded.interval, expected, strict=True):

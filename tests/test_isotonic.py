@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from common import assert_same_map, wavy_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
@@ -13,11 +14,9 @@ from calibrators.segments.isotonic_groups import fit_groups
 
 
 def sample(n, seed, digits=None, weighted=False):
-    rng = np.random.default_rng(seed)
-    s = rng.random(n)
-    s = s if digits is None else s.round(digits)
-    z = rng.random(n) < 0.15 + 0.6 * s + 0.2 * np.sin(12 * s)
-    return s, z, rng.exponential(size=n) if weighted else None
+    return *wavy_rows(n, seed, digits), np.random.default_rng(seed + 1).exponential(
+        size=n
+    ) if weighted else None
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -155,7 +154,6 @@ def check_groups(groups, ends=0.3):
             continue
         alone = Isotonic(ends=ends).fit(s, z).calibration_map_
         found = CalibrationMap(*(column[place : place + size] for column in columns))
-        for name in CalibrationMap.__dataclass_fields__:
-            np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
+        assert_same_map(found, alone)
         place += size
     assert all(column.size == place for column in columns)

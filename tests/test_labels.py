@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import write_log
 
 from jobs import rows
 from pipeline.log.outcomes import Outcomes
@@ -24,14 +25,7 @@ SEEDS = [seed if seed < 8 else pytest.param(seed, marks=pytest.mark.system) for 
 
 
 def write(folder, table, files=1, **options):
-    """Write a table, cut into files of different sizes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
-    for i in range(files):
-        pq.write_table(
-            table.slice(edges[i], edges[i + 1] - edges[i]), folder / f"part-{i}.parquet", **options
-        )
-    return folder
+    return Path(write_log(folder, table, files, **options))
 
 
 class RandomLog:

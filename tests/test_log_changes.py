@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import write_lookup
 
+from calibrators import Isotonic
 from logcal.errors import InputRejectedError
 from pipeline.log import log_files
 from pipeline.log.logs import Columns, open_log, read_rows
@@ -141,14 +143,8 @@ def test_a_change_while_a_file_is_scored(log, lookup, tmp_path, monkeypatch, cha
 
 @pytest.fixture
 def lookup(tmp_path):
-    from calibrators import Isotonic
-    from pipeline.table.lookup_table import lookup_bytes
-
     calibrator = Isotonic().fit(np.array([0.1, 0.5, 0.9]), np.array([0, 1, 1]))
-    path = tmp_path / "lookup.parquet"
-    facts = {"version": "v1", "method": "isotonic", "parameters": {}, "data": {}, "score_transform": "none"}
-    path.write_bytes(lookup_bytes(calibrator.calibration_map_, **facts))
-    return str(path)
+    return write_lookup(tmp_path / "lookup.parquet", calibrator.calibration_map_)
 
 
 # The same through the real command

@@ -8,8 +8,6 @@ import errno
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 
 import fsspec
 import numpy as np
@@ -17,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -144,10 +143,7 @@ def test_it_needs_numpy_and_arrow_alone(published):
         "table.predict([0.1] * 5000, {'country': ['de'] * 5000, 'model': [1] * 5000})\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(published.store)], capture_output=True, text=True, check=True
-    )
-    loaded = set(done.stdout.split())
+    loaded = set(python(code, published.store).stdout.split())
     assert {"numpy", "pyarrow", "logcal", "calibrators"} <= loaded
     others = {
         "numba",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
+from common import over
 
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.measures.certainty import certainty, error_bars
@@ -89,13 +88,7 @@ def test_a_segment_in_several_parts_is_measured_as_in_one(tests, weighted, rate,
     found = segment_task.small(together(columns))
     rng = np.random.default_rng(1)
     for own, numbers in zip(columns, found, strict=True):
-        cuts = np.unique([0, own.score.size, *rng.integers(0, own.score.size, 3)])
-        parts = [Points(*(c[a:b].copy() for c in own)) for a, b in itertools.pairwise(cuts.tolist())]
-
-        def run(request, parts=parts):
-            wanted = [p for p in parts if request.only is None or float(p.score[0]) in request.only]
-            return request.combine([request.chunk(part) for part in wanted])
-
+        run = over(own, *rng.integers(0, own.score.size, 3))
         again = segment_task.large(own.score.size, run)[0]
         np.testing.assert_allclose(again, numbers, rtol=1e-11, atol=1e-13)
 

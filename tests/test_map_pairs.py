@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from common import FACTS, write_log
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.adjustments import Adjustments
@@ -20,7 +21,7 @@ from pipeline.table import map_change as map_pairs
 from pipeline.table.lookup_table import cached_segmented_lookup, segmented_files
 from pipeline.table.map_change import TableMaps, TwoTables, change_of_tables
 from pipeline.table.segment_maps import SegmentRules
-from tests.test_segments import FACTS, Shuffled, sorted_rows, write_log
+from tests.test_segments import Shuffled, sorted_rows
 
 TINY = 5e-324
 

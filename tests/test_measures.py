@@ -1,13 +1,12 @@
 """Measures against scikit-learn and brute force; and the same however the points are cut."""
 
-import itertools
 import math
-import pickle
 
 import numpy as np
 import pytest
 import scipy.stats
 import sklearn.metrics
+from common import over
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -48,19 +47,6 @@ def sample(n=2000, *, seed=0, digits=None, weighted=False):
     z = (rng.random(n) < p**1.4).astype(float)
     w = rng.gamma(2.0, size=n) if weighted else np.ones(n)
     return p, w, z
-
-
-def in_parts(points, cuts, *, skip=True, trip=False):
-    """A runner over parts of points, as a score table carries passes out."""
-    borders = [0, *sorted({c for c in cuts if 0 < c < points.score.size}), points.score.size]
-    parts = [Points(*(column[a:b].copy() for column in points)) for a, b in itertools.pairwise(borders)]
-
-    def run(request: Pass):
-        wanted = [p for p in parts if not skip or request.only is None or float(p.score[0]) in request.only]
-        chunk = pickle.loads(pickle.dumps(request.chunk)) if trip else request.chunk
-        return request.combine([chunk(part) for part in wanted])
-
-    return run
 
 
 def brute_force_errors(p, z, w, bins, how):
@@ -144,7 +130,7 @@ def test_ties_made_by_a_map_are_ties_across_parts(data, cuts, levels, bins):
     level = np.linspace(0.0, 0.7, levels + 1)
     steps = CalibrationMap.from_bins(edges, level, np.ones(levels + 1), np.zeros(levels + 1))
     whole = assess(steps.predict(points.score), points.weight, points.positives, bins=bins, rows=None)
-    found = run_passes(assessment_passes(steps.predict, bins=bins), in_parts(points, cuts))
+    found = run_passes(assessment_passes(steps.predict, bins=bins), over(points, *cuts))
     assert found == whole
     # The same from rows that were never added up: sums of whole numbers are exact there too.
     if np.all(w == w.round()):
@@ -169,7 +155,7 @@ def test_side_by_side_carries_on_when_one_needs_more_sweeps():
 
     def run(request):
         sweeps.append(request)
-        return in_parts(points, [1])(request)
+        return over(points, 1)(request)
 
     assert run_passes(side_by_side(once(), thrice(), never()), run) == (3, [3, 3, 3], "at once")
     assert len(sweeps) == 3
@@ -183,7 +169,7 @@ def _size(points):
 def test_known_weights_save_a_pass_and_change_nothing(data, cuts, bins):
     p, w, z = data
     points = collapse(p, z, w)
-    run = in_parts(points, cuts)
+    run = over(points, *cuts)
     parts = run(Pass(chunk=_beginning, combine=list))
     passes = []
     found = run_passes(assessment_passes(bins=bins, parts=parts), lambda one: passes.append(one) or run(one))
@@ -198,7 +184,7 @@ def _beginning(points):
 
 def test_weights_that_only_add_up_to_whole_numbers_cost_a_second_pass():
     points = Points(np.arange(8) / 8, np.array([0.5, 1.5] * 4), np.array([0.0, 1.5] * 4))
-    run = in_parts(points, [3])
+    run = over(points, 3)
     parts = run(Pass(chunk=_beginning, combine=list))
     passes = []
     found = run_passes(assessment_passes(bins=3, parts=parts), lambda one: passes.append(one) or run(one))
@@ -230,7 +216,7 @@ def test_scores_outside_zero_to_one_have_a_ranking_only():
     assert found.histogram.weight == pytest.approx(count)
     assert found.histogram.edges == pytest.approx(edges)
     assert sum(found.histogram.positives) == z.sum()
-    cut = run_passes(assessment_passes(), in_parts(collapse(scores, z, w), [3, 700]))
+    cut = run_passes(assessment_passes(), over(collapse(scores, z, w), 3, 700))
     assert cut == found
 
 
@@ -330,7 +316,7 @@ def test_map_that_decreases_is_refused(cuts):
     falling = CalibrationMap.from_bins(np.array([0.5]), np.array([0.8, 0.2]), np.ones(2), np.ones(2))
     points = collapse([0.1, 0.6, 0.7], [0, 1, 0])
     with pytest.raises(ValueError, match="do not decrease with the score"):
-        run_passes(assessment_passes(falling.predict), in_parts(points, cuts))
+        run_passes(assessment_passes(falling.predict), over(points, *cuts))
 
 
 def test_weights_beyond_counts_are_measured_as_counts():

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import over
 
 import logcal
 from calibrators.arithmetic.passes import collapse
@@ -80,8 +81,7 @@ def test_each_day_is_looked_at_once_and_the_state_goes_on(place):
     calibration_map = read_lookup_table(published["lookup_path"]).map
     state = DriftState()
     for score, label in days:
-        request = evidence_pass(calibration_map.predict_ascending)
-        state = state.after(request.combine([request.chunk(collapse(score, label))]))
+        state = state.after(over(collapse(score, label))(evidence_pass(calibration_map.predict_ascending)))
     assert found.summary["log_e"] == state.log_e
     history = json.loads((place / "store/t/monitor" / f"{published['version']}.json").read_text())
     assert len(history["state"]["logs"]) + 1 == 11
@@ -235,10 +235,9 @@ def test_segments_say_what_their_rows_say(place):
     table = logcal.load(str(place / "store"), "t")
     part = np.arange(score.size) % 2
     p = table.predict(score, {"part": part})
-    request = evidence_pass(None)
     for value, state in zip((0, 1), segments, strict=True):
         mine = part == value
-        alone = request.combine([request.chunk(collapse(p[mine], label[mine]))])
+        alone = over(collapse(p[mine], label[mine]))(evidence_pass(None))
         assert DriftState().after(alone).logs == pytest.approx(tuple(state["logs"]), rel=1e-12)
-    whole = request.combine([request.chunk(collapse(p, label))])
+    whole = over(collapse(p, label))(evidence_pass(None))
     assert DriftState().after(whole).log_e == pytest.approx(summary["log_e"], rel=1e-12)

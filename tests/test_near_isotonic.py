@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from common import over, wave
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators.arithmetic.label_runs import join_runs, part_runs
@@ -176,7 +177,7 @@ def assert_optimal(path, points, lam):
 
 def curve(rng, n):
     score = np.sort(rng.random(n))
-    return score, rng.random(n) < 0.15 + 0.6 * score + 0.2 * np.sin(12 * score)
+    return score, rng.random(n) < wave(score)
 
 
 def data_sets(n):
@@ -273,11 +274,6 @@ def test_lambda_is_checked(lam):
         NearIsotonic(lam=lam, shrink=0).fit([0.1, 0.2], [1, 0])
 
 
-def cut(points, places):
-    bounds = [0, *np.minimum(places, points.score.size), points.score.size]
-    return [Points(*(x[a:b] for x in points)) for a, b in itertools.pairwise(bounds) if b > a]
-
-
 def test_runs_equal_a_loop():
     rng = np.random.default_rng(7)
     points = collapse(np.round(rng.random(500), 2), rng.random(500) < 0.5, rng.integers(1, 3, 500))
@@ -303,11 +299,6 @@ def test_levels_of_runs_are_compared_exactly():
     assert part_runs(points).runs.last.tolist() == [1.0, 2.0]
 
 
-def fit_in_parts(calibrator, points, places):
-    parts = cut(points, places)
-    return calibrator.fit_passes(lambda request: request.combine([request.chunk(part) for part in parts]))
-
-
 @pytest.mark.parametrize("lam", [0.0, 0.4, 1.0, 7.5, np.inf])
 def test_calibrator_is_the_solution_at_its_lambda(lam):
     for name, points in data_sets(1000):
@@ -322,7 +313,7 @@ def test_calibrator_is_the_solution_at_its_lambda(lam):
         np.testing.assert_allclose(
             calibrator.predict(middle), np.interp(middle, points.score, got), rtol=0, atol=1e-9, err_msg=name
         )
-        parts = fit_in_parts(NearIsotonic(lam=lam, shrink=0), points, [5, 6, 7, 600])
+        parts = NearIsotonic(lam=lam, shrink=0).fit_passes(over(points, 5, 6, 7, 600))
         assert np.array_equal(parts.predict(points.score), got)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import assert_same_map, cut, wave
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def cut_points(draw):
     p = {
         "noise": np.full(n, 0.3),
         "rising": score,
-        "waves": 0.15 + 0.6 * score + 0.2 * np.sin(12 * score),
+        "waves": wave(score),
         "falling": 0.9 - 0.8 * score,
     }[shape]
     weights = draw(st.sampled_from(["none", "whole", "real"]))
@@ -50,12 +51,7 @@ def cut_points(draw):
         "real": generator.lognormal(0.0, 1.0, n),
     }[weights]
     points = collapse(score, generator.random(n) < p, weight)
-    edges = sorted(draw(st.lists(st.integers(0, points.score.size), max_size=4)))
-    parts = [
-        Points(*(column[a:b] for column in points))
-        for a, b in zip([0, *edges], [*edges, points.score.size], strict=True)
-        if a < b
-    ]
+    parts = cut(points, draw(st.lists(st.integers(0, points.score.size), max_size=4)))
     return points, parts, weights != "real"
 
 
@@ -113,15 +109,13 @@ def test_one_solution_gathers_few_blocks():
     assert whole.level.size <= blocks.falls.size < 1.1 * whole.level.size + 50
     # In memory the calibrator goes the same way.
     fitted = NearIsotonic(lam=20.0, shrink=0).fit(points.score, points.positives)
-    expected = whole.calibration_map()
-    for name in expected.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(fitted.calibration_map_, name), getattr(expected, name))
+    assert_same_map(fitted.calibration_map_, whole.calibration_map())
 
 
 def waves(n, seed=1):
     generator = np.random.default_rng(seed)
     score = np.sort(generator.random(n))
-    label = generator.random(n) < 0.15 + 0.6 * score + 0.2 * np.sin(12 * score)
+    label = generator.random(n) < wave(score)
     return Points(score, np.ones(n), label.astype(float))
 
 
@@ -151,9 +145,7 @@ def test_enir_starts_again_with_more_blocks_where_the_path_began_too_late(tmp_pa
     assert "times less likely" in caplog.text
     for name in whole.models_._fields:
         np.testing.assert_array_equal(getattr(fit.calibrator.models_, name), getattr(whole.models_, name))
-    expected = whole.calibration_map_
-    for name in expected.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(fit.calibrator.calibration_map_, name), getattr(expected, name))
+    assert_same_map(fit.calibrator.calibration_map_, whole.calibration_map_)
 
 
 def test_a_path_knows_nothing_below_its_start():

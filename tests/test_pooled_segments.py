@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import ANY_TABLE, FACTS, write_log
 from scipy import optimize
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
@@ -35,7 +36,7 @@ from pipeline.sort import packed, run_files, segment_tasks
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.lookup_table import segmented_files
 from pipeline.table.segment_maps import SegmentRules
-from tests.test_segments import FACTS, Shuffled, sorted_rows, write_log
+from tests.test_segments import Shuffled, sorted_rows
 
 RULES = SegmentRules(1, 60, lean=True)
 
@@ -497,12 +498,11 @@ def test_tables_of_segments_that_cannot_be(tmp_path, column, value, said):
 
 def run(job, config, root, **sections):
     """Run a job in this process; returns its summary."""
-    gate = {"min_rows": 0, "min_positives": 0, "ranking": False, "holdout": "none"}
     content = {
         "log": {"path": str(root / "log"), "segment": ["a", "b"]},
         "store": {"path": str(root / "store"), "table": "t"},
         "cluster": {"kind": "inline"},
-        **({"gate": gate, "scratch": str(root)} if config is FitConfig else {}),
+        **({"gate": ANY_TABLE, "scratch": str(root)} if config is FitConfig else {}),
     }
     for name, values in sections.items():
         content[name] = {**content.get(name, {}), **values}

@@ -1,10 +1,10 @@
 """Memory of a process that runs tasks, as the kernel tells it."""
 
 import ctypes
-import subprocess
 import sys
 
 import pytest
+from common import python
 
 pytestmark = pytest.mark.system
 
@@ -32,7 +32,5 @@ print(all(start <= place < end for place in places))
     sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc on Linux"
 )
 def test_buffers_of_threads_lie_in_one_heap():
-    done = subprocess.run(
-        [sys.executable, "-c", ALLOCATED], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = python(ALLOCATED)
     assert (done.stdout, done.stderr) == ("True\n", "")

@@ -1,11 +1,10 @@
 """What the packages document can be imported, whatever was imported before."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from common import python
 
 import calibrators
 import logcal
@@ -42,10 +41,7 @@ assert near_isotonic_path is calibrators.near_isotonic_path
 @pytest.mark.system
 @pytest.mark.parametrize("first", ["names", "files"])
 def test_public_names_are_what_they_name_and_not_files(first):
-    done = subprocess.run(
-        [sys.executable, "-c", ARE_CALLED.format(first=first)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    python(ARE_CALLED.format(first=first))
 
 
 def test_documented_names_are_public():

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from common import over
 
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
@@ -227,12 +228,6 @@ def test_logit_views_hold_what_is_to_be_seen(case):
     assert view.high >= min(1 - 1e-6, edges.max())
 
 
-@pytest.mark.system
-def test_matplotlib_is_imported_when_a_report_is_written():
-    code = "import sys, pipeline.evaluate.report; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
     random = np.random.default_rng(8)
     score = random.random(400).round(2)
@@ -240,9 +235,7 @@ def test_the_reliability_diagram_is_the_display_where_rows_were_not_sampled():
     fitted = Isotonic().fit(score, label).calibration_map_
     points = collapse(score, label)
 
-    def run(one):
-        return one.combine([one.chunk(points)])
-
+    run = over(points)
     found = evaluate(run, fitted)
     expected = reliability_curve(points)
     drawn = found.certainty_before.decomposition.reliability

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from common import over
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -85,7 +86,7 @@ def test_the_inverse_rate_undoes_it(p, rate):
 def test_measures_of_all_rows_from_those_that_were_kept():
     s, z = sample(4000, digits=2)
     points, rate = collapse(s, z), 0.25
-    run = lambda request: request.combine([request.chunk(points)])  # noqa: E731
+    run = over(points)
     found, bars, certainty = run_passes(certain_passes(None, rate=rate), run)
     weight = np.where(z, 1.0, 1 / rate)
     assert found.measures == assess(s, weight, z).measures
@@ -114,8 +115,8 @@ def test_observed_over_expected_of_all_rows_says_what_chance_does():
         p = rng.beta(0.5, 8.0, 4000)
         label = rng.random(p.size) < p
         kept = label | (rng.random(p.size) < rate)
-        points = collapse(p[kept], label[kept])
-        bars = run_passes(certain_passes(None, rate=rate), lambda r, own=points: r.combine([r.chunk(own)]))[1]
+        run = over(collapse(p[kept], label[kept]))
+        bars = run_passes(certain_passes(None, rate=rate), run)[1]
         z.append(bars.ratio_z)
         covered += bars.ratio_low <= 1.0 <= bars.ratio_high
     assert np.std(z) == pytest.approx(1.0, abs=0.15)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from common import write_log
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from pipeline.log.logs import Columns, open_log
 from pipeline.sort.score_table import SortPlan, build_score_table
 from tests.test_day_parts import put, rows_of
 from tests.test_gate import manifest
-from tests.test_score_table import assert_same, points_of, write_log
+from tests.test_score_table import assert_same, points_of
 from tests.test_windows import content, run, window
 from tests.test_windows import manifest as manifest_of
 

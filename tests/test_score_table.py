@@ -1,13 +1,13 @@
 """The out-of-core sort: equal to sorting in memory, whatever the files, the parts and the workers."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.special
+from common import write_log
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,16 +23,6 @@ from pipeline.sort import regrouping, run_files, score_table
 from pipeline.sort.parts import read_points, write_points
 from pipeline.sort.score_table import SortPlan, build_score_table, scratch_bytes
 from pipeline.sort.source import Source
-
-
-def write_log(folder: Path, columns: dict, files: int = 1, row_group_size: int = 1 << 20) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    table = pa.table(columns)
-    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
-    for i in range(files):
-        part = table.slice(edges[i], edges[i + 1] - edges[i])
-        pq.write_table(part, folder / f"part-{i}.parquet", row_group_size=row_group_size)
-    return str(folder)
 
 
 def points_of(table) -> Points:

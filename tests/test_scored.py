@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import write_lookup
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -23,7 +24,6 @@ from pipeline.log.logs import Columns, open_log
 from pipeline.score import scored_file
 from pipeline.score.scored import ScoredFile, check_output, score_log, scored_output
 from pipeline.score.scored_file import Scoring, score_file
-from pipeline.table.lookup_table import lookup_bytes
 
 STEPS = CalibrationMap.from_bins(
     np.array([0.2, 0.5, 0.8]), np.array([0.01, 0.3, 0.6, 0.9]), np.ones(4), np.full(4, 0.5)
@@ -34,12 +34,6 @@ SLOPES = CalibrationMap.from_knots(
 NAN, INF = np.nan, np.inf
 
 
-def write_lookup(path, calibration_map, transform="none"):
-    facts = {"version": "000007-abc", "method": "isotonic", "parameters": {}, "data": {}}
-    path.write_bytes(lookup_bytes(calibration_map, score_transform=transform, **facts))
-    return str(path)
-
-
 @pytest.fixture(params=["steps", "slopes"])
 def calibration_map(request):
     return {"steps": STEPS, "slopes": SLOPES}[request.param]
@@ -47,7 +41,7 @@ def calibration_map(request):
 
 @pytest.fixture
 def scoring(tmp_path):
-    return Scoring("score", write_lookup(tmp_path / "lookup.parquet", SLOPES))
+    return Scoring("score", write_lookup(tmp_path / "lookup.parquet", SLOPES, "000007-abc"))
 
 
 def write_log(folder, tables, **options):
@@ -198,7 +192,7 @@ def test_a_log_of_nulls(tmp_path, scoring):
 
 def test_margins_go_through_the_sigmoid(tmp_path):
     margins = np.array([-3.0, 0.0, 0.7, 40.0, INF, -INF])
-    lookup = write_lookup(tmp_path / "lookup.parquet", SLOPES, "sigmoid")
+    lookup = write_lookup(tmp_path / "lookup.parquet", SLOPES, score_transform="sigmoid")
     log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": margins})})
     run(log, Scoring("score", lookup), tmp_path / "out")
     found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from common import FACTS, write_log
 from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -46,7 +47,6 @@ from pipeline.table.lookup_table import Predictor, read_segmented_lookup, segmen
 from pipeline.table.segment_maps import SegmentRules
 
 NAMES = tuple(CalibrationMap.__dataclass_fields__)
-FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
 
 
 class Shuffled(InlineExecutor):
@@ -73,15 +73,6 @@ def reason_of(rules, rows, positives):
 def sorted_rows(log, plan, executor):
     """A log's rows, sorted."""
     return SortedRows(log, plan, Source(log).sort(plan, executor).total)
-
-
-def write_log(folder: Path, table: pa.Table, files: int = 1, row_group_size: int = 1 << 20) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
-    for i in range(files):
-        part = table.slice(edges[i], edges[i + 1] - edges[i])
-        pq.write_table(part, folder / f"part-{i}.parquet", row_group_size=row_group_size)
-    return str(folder)
 
 
 def some_log(rows: int, seed: int, segments: int = 12, ties: bool = True) -> pa.Table:

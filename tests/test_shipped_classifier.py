@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import skops.io
+from common import write_lookup
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.naive_bayes import GaussianNB
@@ -38,7 +39,6 @@ from pipeline.classifier.shipped_classifier import (
 from pipeline.execution import InlineExecutor
 from pipeline.score.scored import score_log, scored_output
 from pipeline.score.scored_file import Classifying, Scoring
-from pipeline.table.lookup_table import lookup_bytes
 
 pytestmark = pytest.mark.system
 
@@ -217,10 +217,9 @@ def test_a_log_of_features_gets_score_probability_and_decision(tmp_path, compres
     (tmp_path / "log").mkdir()
     pq.write_table(rows, tmp_path / "log" / "part.parquet", row_group_size=row_group, compression=compression)
     calibration_map = Isotonic(ends=0).fit([0.1, 0.3, 0.5, 0.8], [0, 1, 0, 1]).calibration_map_
-    facts = {"version": "000001-abc", "method": "isotonic", "parameters": {}, "data": {}}
-    (tmp_path / "lookup.parquet").write_bytes(lookup_bytes(calibration_map, score_transform="none", **facts))
+    lookup = write_lookup(tmp_path / "lookup.parquet", calibration_map)
     log = open_features(str(tmp_path / "log"), Roles(None), known=classifier.features).log
-    scoring = Scoring("score", str(tmp_path / "lookup.parquet"), classifying=Classifying(classifier, 0.6))
+    scoring = Scoring("score", lookup, classifying=Classifying(classifier, 0.6))
     scored = score_log(log, scoring, scored_output(str(tmp_path / "out")), InlineExecutor(), run_id="x")
     assert scored.rows == 500
     assert scored.null_rows == 0

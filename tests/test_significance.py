@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from common import over
 
 from calibrators.arithmetic.passes import Points
 from calibrators.measures.error_bars import error_bar_passes
@@ -17,7 +18,7 @@ from pipeline.evaluate.significance import failed, judge, required_values
 def bars(p, label):
     order = np.argsort(p, kind="stable")
     points = Points(p[order], np.ones(p.size), label[order].astype(np.float64))
-    return run_passes(error_bar_passes(), lambda request: request.combine([request.chunk(points)]))
+    return run_passes(error_bar_passes(), over(points))
 
 
 def judged(p, label):

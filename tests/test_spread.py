@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
+from common import over
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
-from calibrators.arithmetic.passes import Points, collapse
+from calibrators.arithmetic.passes import collapse
 from calibrators.measures.engine import Wanted, column_passes
 from calibrators.measures.error_bars import ErrorBars
 from calibrators.measures.predictions import run_passes
@@ -22,10 +21,7 @@ from pipeline.evaluate.significance import observed_over_expected
 
 def spread_of(p, label, weight=None, cuts=()):
     points = collapse(p, label, weight)
-    edges = [0, *sorted({c for c in cuts if 0 < c < points.score.size}), points.score.size]
-    parts = [Points(*(c[a:b] for c in points)) for a, b in pairwise(edges)]
-    run = lambda request: request.combine([request.chunk(part) for part in parts])  # noqa: E731
-    return Spread.of(run_passes(column_passes(Wanted(cells=True)), run).cells)
+    return Spread.of(run_passes(column_passes(Wanted(cells=True)), over(points, *cuts)).cells)
 
 
 def cox(spread, rate=1.0):
@@ -206,7 +202,7 @@ def test_chance_is_known_of_very_many_predictions_too(monkeypatch):
     one = Isotonic().fit_points(points).calibration_map_
 
     def chance():
-        found = evaluate(lambda request: request.combine([request.chunk(points)]), one, rows=p.size)
+        found = evaluate(over(points), one, rows=p.size)
         return found.certainty_before.decomposition.log_loss.chance
 
     few = chance()

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from common import ANY_TABLE
 
 from jobs import evaluate, fit
 from jobs import score as score_job
@@ -60,13 +61,7 @@ def run(root: Path, path, store: str = "store", /, *, executor=None, **sections)
         "store": {"path": str(root / store), "table": "ads"},
         "scratch": str(root),
         "cluster": {"kind": "inline"},
-        "gate": {
-            "min_rows": 0,
-            "min_positives": 0,
-            "max_rows_drop": 1.0,
-            "ranking": False,
-            "holdout": "none",
-        },
+        "gate": ANY_TABLE,
         **sections,
     }
     if "window" in config:  # days of some hundred rows that are made to differ

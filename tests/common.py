@@ -1,0 +1,84 @@
+"""What tests of many files do: simulate rows, cut points into parts, compare maps, write logs and lookup tables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibrators import CalibrationMap
+from calibrators.arithmetic.passes import Pass, Points
+from pipeline.table.lookup_table import write_lookup_table
+
+FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
+"""Of lookup tables that no fit made."""
+ANY_TABLE = {"min_rows": 0, "min_positives": 0, "max_rows_drop": 1.0, "ranking": False, "holdout": "none"}
+"""A gate that lets any table pass: logs of tests are small."""
+
+
+def wave(score: np.ndarray) -> np.ndarray:
+    """A truth that rises on the whole, and falls at times."""
+    return 0.15 + 0.6 * score + 0.2 * np.sin(12 * score)
+
+
+def wavy_rows(n: int, seed: int = 0, decimals: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Scores in [0, 1], and labels that are positive as often as the wave says."""
+    random = np.random.default_rng(seed)
+    score = random.random(n)
+    score = score if decimals is None else np.round(score, decimals)
+    return score, random.random(n) < wave(score)
+
+
+def cut(points: Points, places: Iterable[int]) -> list[Points]:
+    """Points in parts that begin at these places; those outside, and the same again, count for nothing."""
+    inside = {int(place) for place in places if 0 < place < points.score.size}
+    edges = [0, *sorted(inside), points.score.size]
+    return [Points(*(column[a:b].copy() for column in points)) for a, b in pairwise(edges)]
+
+
+def over(points: Points, *places: int) -> Callable[[Pass], Any]:
+    """Carries passes out over points in parts, as a score table does."""
+    parts = cut(points, places)
+
+    def run(request: Pass) -> Any:
+        wanted = [part for part in parts if request.only is None or float(part.score[0]) in request.only]
+        return request.combine([request.chunk(part) for part in wanted])
+
+    return run
+
+
+def assert_same_map(found: CalibrationMap, expected: CalibrationMap) -> None:
+    """To the last bit."""
+    for name in CalibrationMap.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+def write_log(folder: Path, columns: Any, files: int = 1, row_group_size: int = 1 << 20) -> str:
+    """Write a table, or columns, as a log of several files; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    edges = np.linspace(0, table.num_rows, files + 1).astype(int)
+    for i, (a, b) in enumerate(pairwise(edges)):
+        pq.write_table(table.slice(a, b - a), folder / f"part-{i}.parquet", row_group_size=row_group_size)
+    return str(folder)
+
+
+def write_lookup(path: Path, calibration_map: CalibrationMap, version: str = "000001-a", **facts: Any) -> str:
+    """Write a lookup table, alone; returns its path."""
+    write_lookup_table(str(path), calibration_map, version=version, **{**FACTS, **facts})
+    return str(path)
+
+
+def python(code: str, *arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, which must end well."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    return done
