@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 
-def refused(place, result, code, *phrases, before):
-    """The command failed with a code and a message, and everything is as it was."""
-    result.expect(code, *phrases)
+def refused(place, job, code, *phrases, settings=(), **paths):
+    """A job fails with a code and a message, and everything is as it was; returns the message."""
+    before = place.tree()
+    result = place.job(job, *settings, **paths).expect(code, *phrases)
     assert result.stdout == ""
     assert place.tree() == before
+    return result.stderr
 
 
 @pytest.fixture(scope="session")
@@ -38,68 +40,108 @@ def published(place, template):
 # A log that cannot be used
 
 
-def test_no_such_path(place):
-    before = place.tree()
-    refused(place, place.job("fit"), 3, f"{place.log}: no such file or directory", before=before)
+def with_rows(**changes):
+    """Writes an ordinary log with other values in some rows: column to (rows, values)."""
+
+    def write(place):
+        columns = place.predictions()
+        for name, (rows, value) in changes.items():
+            columns[name][rows] = value
+        place.write_log(columns)
+
+    return write
+
+
+def with_column(name, *values):
+    """Writes an ordinary log with a column of these values in turn."""
+    return lambda place: place.write_log({**place.predictions(), name: [values[i % 2] for i in range(3000)]})
+
+
+def with_file(number, change):
+    """Writes an ordinary log, and one of its files anew."""
+
+    def write(place):
+        path = place.write_log() / f"part-{number}.parquet"
+        pq.write_table(change(pq.read_table(path)), path)
+
+    return write
+
+
+def truncated(place):
+    broken = place.write_log() / "part-1.parquet"
+    broken.write_bytes(broken.read_bytes()[:-100])
+
+
+def damaged_inside(place):
+    broken = place.write_log() / "part-1.parquet"
+    data = broken.read_bytes()
+    broken.write_bytes(data[:4] + bytes(1996) + data[2000:])
+
+
+def of_csv_files(place):
+    place.log.mkdir()
+    for name in ("a.csv", "b.csv"):
+        (place.log / name).write_text("score,label\n0.5,1\n")
+
+
+def with_three_problems(place):
+    place.write_log({"prediction": [0.1, 0.9], "label": ["y", "n"]}, files=2)
+    (place.log / "part-9.parquet").write_bytes(b"")
+
+
+EVERY = slice(None)
+LOGS = {
+    "none": (lambda place: None, ["log: no such file or directory"]),
+    "a truncated file": (truncated, ["part-1.parquet: expected a Parquet file", "write it again"]),
+    "a damaged file": (damaged_inside, ["part-1.parquet: ", "write it again"]),
+    "csv files": (of_csv_files, ["expected files ending in .parquet", "2 other files (a.csv, b.csv)"]),
+    "labels of text": (
+        with_column("label", "yes", "no"),
+        ["column 'label' (log.label): expected booleans, or numbers 0 and 1", "string"],
+    ),
+    "scores of text": (
+        with_column("score", "0.5", "0.7"),
+        ["column 'score' (log.score): expected numbers", "string", "convert"],
+    ),
+    "scores of decimals": (
+        with_column("score", Decimal("0.50"), Decimal("0.75")),
+        ["column 'score' (log.score)", "decimal128(2, 2)"],
+    ),
+    "one class": (
+        with_rows(label=(EVERY, 0)),
+        ["labels of both classes", "3,000 rows that all have label 0"],
+    ),
+    "one score": (with_rows(score=(EVERY, 0.25)), ["different scores", "that all have score 0.25"]),
+    "scores that are NaN": (
+        with_rows(score=([5, 1700], np.nan)),
+        ["2 of 3,000 rows", "score_nan: 2 rows", "part-0.parquet row 5", "part-1.parquet row 700"],
+    ),
+    "a file without the label": (
+        with_file(2, lambda table: table.drop_columns("label")),
+        ["column 'label' (log.label) is not in 1 of 3 files (part-2.parquet)", "set log.label"],
+    ),
+    "files of different types": (
+        with_file(2, lambda table: table.set_column(0, "score", table["score"].cast(pa.float32()))),
+        ["expected one type in all files", "float in 1 file"],
+    ),
+    "three problems": (
+        with_three_problems,
+        ["part-9.parquet: expected a Parquet file, found an empty one", "column 'score'", "column 'label'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOGS)
+def test_a_log_that_cannot_be_used(place, kind):
+    write, phrases = LOGS[kind]
+    write(place)
+    said = refused(place, "fit", 3, *phrases)
+    assert "part-0.parquet: " not in said
 
 
 def test_no_files_match(place):
     place.write_log()
-    before = place.tree()
-    result = place.job("fit", log__path=place.log / "day=*.parquet")
-    refused(place, result, 3, "day=*.parquet: no files match", before=before)
-
-
-def test_a_truncated_file_among_good_ones_is_named(place):
-    place.write_log()
-    broken = place.log / "part-1.parquet"
-    broken.write_bytes(broken.read_bytes()[:-100])
-    before = place.tree()
-    result = place.job("fit")
-    refused(place, result, 3, f"{broken}: expected a Parquet file", "write it again", before=before)
-    assert "part-0" not in result.stderr
-    assert "part-2" not in result.stderr
-
-
-def test_a_file_damaged_inside_is_named(place):
-    place.write_log()
-    broken = place.log / "part-1.parquet"
-    data = bytearray(broken.read_bytes())
-    data[4:2000] = bytes(1996)
-    broken.write_bytes(data)
-    before = place.tree()
-    refused(place, place.job("fit"), 3, f"{broken}: ", "write it again", before=before)
-
-
-def test_a_directory_of_csv_files(place):
-    place.log.mkdir()
-    for name in ("a.csv", "b.csv"):
-        (place.log / name).write_text("score,label\n0.5,1\n")
-    before = place.tree()
-    result = place.job("fit")
-    refused(
-        place, result, 3, "expected files ending in .parquet", "2 other files (a.csv, b.csv)", before=before
-    )
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "phrases"),
-    [
-        (
-            "label",
-            ["yes", "no"],
-            ("column 'label' (log.label): expected booleans, or numbers 0 and 1", "string"),
-        ),
-        ("score", ["0.5", "0.7"], ("column 'score' (log.score): expected numbers", "string", "convert")),
-        ("score", [Decimal("0.50"), Decimal("0.75")], ("column 'score' (log.score)", "decimal128(2, 2)")),
-    ],
-)
-def test_a_column_of_the_wrong_type(place, column, values, phrases):
-    columns = place.predictions()
-    columns[column] = [values[i % 2] for i in range(3000)]
-    place.write_log(columns)
-    before = place.tree()
-    refused(place, place.job("fit"), 3, *phrases, before=before)
+    refused(place, "fit", 3, "day=*.parquet: no files match", log__path=place.log / "day=*.parquet")
 
 
 def test_labels_1_and_2(place):
@@ -107,89 +149,19 @@ def test_labels_1_and_2(place):
     columns["label"] = columns["label"] + 1
     place.write_log(columns)
     twos = int((columns["label"] == 2).sum())
-    before = place.tree()
-    result = place.job("fit")
-    phrases = (
-        "logcal calibrates binary outcomes: labels must be 0 or 1",
-        f"{twos:,} of 3,000 rows have others",
-        "label_not_0_or_1",
-        "label=2 at",
-        "row",
-    )
-    refused(place, result, 3, *phrases, before=before)
-    assert "quarantine" not in result.stderr
-    assert result.stderr.count("label=2 at") <= 5
+    others = f"{twos:,} of 3,000 rows have others"
+    said = refused(place, "fit", 3, "labels must be 0 or 1", others, "label_not_0_or_1", "label=2 at", "row")
+    assert "quarantine" not in said
+    assert said.count("label=2 at") <= 5
 
 
-def test_labels_of_one_class(place):
-    columns = place.predictions()
-    columns["label"][:] = 0
-    place.write_log(columns)
-    before = place.tree()
-    refused(
-        place,
-        place.job("fit"),
-        3,
-        "labels of both classes",
-        "3,000 rows that all have label 0",
-        before=before,
-    )
-
-
-def test_one_score_only(place):
-    columns = place.predictions()
-    columns["score"][:] = 0.25
-    place.write_log(columns)
-    before = place.tree()
-    refused(place, place.job("fit"), 3, "different scores", "that all have score 0.25", before=before)
-
-
-def test_scores_with_nan(place):
-    columns = place.predictions()
-    columns["score"][[5, 1700]] = np.nan
-    place.write_log(columns)
-    before = place.tree()
-    phrases = ("2 of 3,000 rows", "score_nan: 2 rows", "part-0.parquet row 5", "part-1.parquet row 700")
-    refused(place, place.job("fit"), 3, *phrases, before=before)
+QUARANTINE = ("log.on_bad_rows=quarantine",)
 
 
 def test_more_bad_rows_than_quarantine_allows(place):
-    columns = place.predictions()
-    columns["score"][:40] = np.inf
-    place.write_log(columns)
-    before = place.tree()
-    result = place.job("fit", "log.on_bad_rows=quarantine", log__quarantine_path=place.root / "bad")
-    refused(place, result, 3, "40 of 3,000 rows", "log.max_bad_fraction = 0.01", before=before)
-
-
-def test_one_file_lacks_the_label(place):
-    place.write_log()
-    lacking = place.log / "part-2.parquet"
-    pq.write_table(pq.read_table(lacking).drop_columns("label"), lacking)
-    before = place.tree()
-    phrases = ("column 'label' (log.label) is not in 1 of 3 files (part-2.parquet)", "set log.label")
-    refused(place, place.job("fit"), 3, *phrases, before=before)
-
-
-def test_files_of_different_types(place):
-    place.write_log()
-    other = place.log / "part-2.parquet"
-    table = pq.read_table(other)
-    pq.write_table(table.set_column(0, "score", table["score"].cast(pa.float32())), other)
-    before = place.tree()
-    refused(place, place.job("fit"), 3, "expected one type in all files", "float in 1 file", before=before)
-
-
-def test_all_problems_of_a_log_are_said_at_once(place):
-    place.write_log({"prediction": [0.1, 0.9], "clicked": ["y", "n"]}, files=2)
-    (place.log / "part-9.parquet").write_bytes(b"")
-    before = place.tree()
-    phrases = (
-        "part-9.parquet: expected a Parquet file, found an empty one",
-        "column 'score'",
-        "column 'clicked'",
-    )
-    refused(place, place.job("fit", "log.label=clicked"), 3, *phrases, before=before)
+    with_rows(score=(slice(40), np.inf))(place)
+    said = ("40 of 3,000 rows", "log.max_bad_fraction = 0.01")
+    refused(place, "fit", 3, *said, settings=QUARANTINE, log__quarantine_path=place.root / "bad")
 
 
 # A configuration that cannot be used
@@ -206,82 +178,51 @@ def test_all_problems_of_a_log_are_said_at_once(place):
 )
 def test_a_wrong_setting(place, setting, phrases):
     place.write_log()
-    before = place.tree()
-    refused(place, place.job("fit", setting), 2, *phrases, before=before)
+    refused(place, "fit", 2, *phrases, settings=(setting,))
 
 
 # Places that cannot be used
 
 
-def test_the_output_inside_the_log(published):
-    before = published.tree()
-    result = published.job("score", output__path=published.log / "scored")
-    refused(
-        published,
-        result,
-        2,
-        "output.path: expected a folder apart from the log",
-        "choose another",
-        before=before,
-    )
-
-
-def test_the_log_inside_the_output(published):
-    before = published.tree()
-    result = published.job("evaluate", output__path=published.root)
-    refused(published, result, 2, "report.path: expected a folder apart from the log", before=before)
-
-
-def test_the_store_inside_the_log(place):
-    place.write_log()
-    before = place.tree()
-    result = place.job("fit", store__path=place.log / "store")
-    refused(place, result, 2, "store.path: expected a folder apart from the log", before=before)
-
-
-def test_the_quarantine_inside_the_log(place):
-    place.write_log()
-    before = place.tree()
-    result = place.job("fit", "log.on_bad_rows=quarantine", log__quarantine_path=place.log / "bad")
-    refused(place, result, 2, "log.quarantine_path: expected a folder apart from the log", before=before)
+@pytest.mark.parametrize(
+    ("job", "key", "path"),
+    [
+        ("score", "output.path", "log/scored"),
+        ("evaluate", "report.path", "."),
+        ("fit", "store.path", "log/store"),
+        ("fit", "log.quarantine_path", "log/bad"),
+    ],
+)
+def test_a_place_that_is_not_apart_from_the_log(published, job, key, path):
+    settings = QUARANTINE if "quarantine" in key else ()
+    paths = {key.replace(".", "__"): published.root / path}
+    refused(published, job, 2, f"{key}: expected a folder apart from the log", settings=settings, **paths)
 
 
 def test_an_output_that_holds_something_else(published):
     published.output.mkdir()
     (published.output / "notes.txt").write_text("mine")
-    before = published.tree()
     for job in ("score", "evaluate"):
-        refused(
-            published,
-            published.job(job),
-            2,
-            "expected a folder that is new or empty",
-            "notes.txt",
-            before=before,
-        )
+        refused(published, job, 2, "expected a folder that is new or empty", "notes.txt")
 
 
 @pytest.mark.parametrize("name", ["scratch", "store.path", "output.path", "log.quarantine_path"])
 def test_a_place_below_a_file(published, name):
     (published.root / "file").write_text("not a folder")
     published.write_log(published.predictions(seed=1), name="other")
-    before = published.tree()
-    job = {"output.path": "score"}.get(name, "fit")
-    settings = ["log.on_bad_rows=quarantine"] if "quarantine" in name else []
-    paths = {"log__path": published.root / "other", name.replace(".", "__"): published.root / "file" / "deep"}
-    if job == "score":
-        del paths["log__path"]
-    result = published.job(job, *settings, **paths)
-    refused(published, result, 2, f"{name}: expected a folder that can be written to", "file", before=before)
+    paths = {name.replace(".", "__"): published.root / "file" / "deep"}
+    said = (f"{name}: expected a folder that can be written to", "file")
+    if name == "output.path":
+        refused(published, "score", 2, *said, **paths)
+    else:
+        settings = QUARANTINE if "quarantine" in name else ()
+        refused(published, "fit", 2, *said, settings=settings, log__path=published.root / "other", **paths)
 
 
 def test_scratch_that_the_system_refuses(place):
     # No one, not even root, makes folders in /proc.
     place.write_log()
-    before = place.tree()
-    refused(
-        place, place.job("fit", scratch="/proc/logcal"), 2, "scratch: ", "can be written to", before=before
-    )
+    refused(place, "fit", 2, "scratch: ", "can be written to", scratch="/proc/logcal")
 
 
 # Full disks
@@ -296,18 +237,15 @@ SMALL_DISK = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c")
 @pytest.mark.parametrize("kind", ["inline", "local"])
 def test_scratch_that_fills_up(place, kind):
     place.write_log(place.predictions(400_000))
-    before = place.tree()
-    result = place.job("fit", f"cluster.kind={kind}", "cluster.workers=1", within=SMALL_FILES)
-    result.expect(75, f"scratch: no space left in {place.scratch}", "nothing was published")
-    assert place.tree() == before
+    settings = (f"cluster.kind={kind}", "cluster.workers=1")
+    said = (f"scratch: no space left in {place.scratch}", "nothing was published")
+    refused(place, "fit", 75, *said, settings=settings, within=SMALL_FILES)
 
 
 def test_an_output_that_fills_up(place):
     place.write_log(place.predictions(200_000), files=1)
     place.job("fit").expect(0)
-    before = place.tree()
-    result = place.job("score", within=SMALL_FILES)
-    refused(place, result, 75, f"output.path: nothing was written to {place.output}", before=before)
+    refused(place, "score", 75, f"output.path: nothing was written to {place.output}", within=SMALL_FILES)
 
 
 @pytest.mark.system
@@ -317,14 +255,11 @@ def test_too_little_space(published):
     if subprocess.run([*small_disk, "true"], check=False, capture_output=True).returncode:
         pytest.skip("no permission to mount a small file system")
     published.write_log(published.predictions(20_000), name="more")
-    before = published.tree()
-    paths = {"log__path": published.root / "more"}
-    result = published.job("fit", within=small_disk, **paths)
-    phrases = ("scratch: expected about 207.0 kB of free space, found 65.5 kB", "a place with more")
-    refused(published, result, 75, *phrases, before=before)
-    paths["output__path"] = published.scratch / "output"
-    result = published.job("score", within=small_disk, **paths)
-    refused(published, result, 75, "output.path: expected about", "found 65.5 kB in", before=before)
+    there = {"log__path": published.root / "more", "within": small_disk}
+    said = ("scratch: expected about 207.0 kB of free space, found 65.5 kB", "a place with more")
+    refused(published, "fit", 75, *said, **there)
+    said = ("output.path: expected about", "found 65.5 kB in")
+    refused(published, "score", 75, *said, output__path=published.scratch / "output", **there)
 
 
 # The store
@@ -332,38 +267,34 @@ def test_too_little_space(published):
 
 def test_current_names_a_missing_version(published):
     shutil.rmtree(published.store / "ads" / "versions" / published.current)
-    before = published.tree()
     for job in ("fit", "score", "evaluate"):
-        refused(
-            published, published.job(job), 3, "CURRENT names version", "logcal tables rollback", before=before
-        )
+        refused(published, job, 3, "CURRENT names version", "logcal tables rollback")
     store = ("--store", str(published.store), "--table", "ads")
-    refused(published, published.run("tables", "show", *store), 3, "CURRENT names version", before=before)
-    refused(published, published.run("tables", "rollback", *store), 3, "nothing to go back to", before=before)
+    before = published.tree()
+    published.run("tables", "show", *store).expect(3, "CURRENT names version")
+    published.run("tables", "rollback", *store).expect(3, "nothing to go back to")
+    assert published.tree() == before
     listed = published.run("tables", "list", *store).expect(0)
     assert f"CURRENT names {published.current}, which is not there" in listed.stdout
 
 
 def test_no_table_yet(place):
     place.write_log()
-    before = place.tree()
-    for job in ("score", "evaluate"):
-        refused(place, place.job(job), 3, "expected a published table 'ads'", "logcal fit", before=before)
+    refused(place, "score", 3, "expected a published table 'ads'", "logcal fit")
+    refused(place, "evaluate", 99, "nothing to do before `logcal fit`")
 
 
 def test_a_version_that_is_not_there(published):
-    before = published.tree()
+    said = ("no version '000009-abc'", published.current)
     for job in ("score", "evaluate"):
-        result = published.job(job, "store.version=000009-abc")
-        refused(published, result, 3, "no version '000009-abc'", published.current, before=before)
+        refused(published, job, 3, *said, settings=("store.version=000009-abc",))
 
 
 def test_a_damaged_version(published):
     path = published.store / "ads" / "versions" / published.current / "lookup.parquet"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    before = published.tree()
     for job in ("score", "evaluate"):
-        refused(published, published.job(job), 3, "the version is damaged", "sha256", before=before)
+        refused(published, job, 3, "the version is damaged", "sha256")
 
 
 def test_json_of_an_error_is_one_object(place):

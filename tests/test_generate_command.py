@@ -137,166 +137,144 @@ def one_clinic(columns):
 
 BAD = {
     "estimator not on the allow list": (
-        None,
-        ["estimator.class=os.system"],
         2,
+        ["estimator.class=os.system"],
         ["estimator.class: expected a class of sklearn", "'os.system'", "no other package is imported"],
     ),
     "estimator behind an import of the package": (
-        None,
-        ["estimator.class=sklearn.utils.os.system"],
         2,
+        ["estimator.class=sklearn.utils.os.system"],
         ["there is no sklearn.utils.os.system"],
     ),
     "estimator that is a function": (
-        None,
-        ["estimator.class=sklearn.datasets.load_files"],
         2,
+        ["estimator.class=sklearn.datasets.load_files"],
         ["expected a class of classifiers, found sklearn.datasets.load_files"],
     ),
     "package that is not known": (
-        None,
-        ["estimator.packages=[sklearn, subprocess]", "estimator.class=subprocess.Popen"],
         2,
+        ["estimator.packages=[sklearn, subprocess]", "estimator.class=subprocess.Popen"],
         ["estimator.packages.1", "expected one of sklearn, xgboost, lightgbm, catboost"],
     ),
     "estimator that does not exist": (
-        None,
-        ["estimator.class=sklearn.naive_bayes.GausianNB"],
         2,
+        ["estimator.class=sklearn.naive_bayes.GausianNB"],
         ["there is no sklearn.naive_bayes.GausianNB", "did you mean 'GaussianNB'?"],
     ),
     "estimator without scores": (
-        None,
-        ["estimator.class=sklearn.linear_model.LinearRegression"],
         2,
+        ["estimator.class=sklearn.linear_model.LinearRegression"],
         ["expected a classifier with predict_proba or decision_function", "neither"],
     ),
     "estimator made of others": (
-        None,
-        ["estimator.class=sklearn.ensemble.VotingClassifier"],
         2,
+        ["estimator.class=sklearn.ensemble.VotingClassifier"],
         ["is made of other estimators"],
     ),
     "parameter that does not exist": (
-        None,
-        ["estimator.params={var_smothing: 1}"],
         2,
+        ["estimator.params={var_smothing: 1}"],
         ["estimator.params.var_smothing", "did you mean 'var_smoothing'?"],
     ),
     "parameter out of range": (
-        None,
-        ["estimator.params={var_smoothing: -1}"],
         2,
+        ["estimator.params={var_smoothing: -1}"],
         ["estimator.params: sklearn.naive_bayes.GaussianNB refuses them", "var_smoothing"],
     ),
     "partial_fit that is not there": (
-        None,
-        ["generate.training=partial_fit", "estimator.class=sklearn.svm.SVC"],
         2,
+        ["generate.training=partial_fit", "estimator.class=sklearn.svm.SVC"],
         ["sklearn.svm.SVC cannot be trained piece by piece"],
     ),
     "three classes": (
-        with_label(lambda z: np.arange(240) % 3),
-        [],
         3,
+        [],
         [
             "column 'label' (data.label): expected two classes, 0 and 1, found 80 rows with other labels, such as 2"
         ],
+        with_label(lambda z: np.arange(240) % 3),
     ),
     "labels of text": (
-        with_label(lambda z: np.where(z == 1, "yes", "no")),
-        [],
         3,
+        [],
         ["column 'label' (data.label): expected booleans, or numbers 0 and 1, found string"],
+        with_label(lambda z: np.where(z == 1, "yes", "no")),
     ),
     "constant label": (
-        with_label(np.ones_like),
-        [],
         3,
+        [],
         ["expected labels of both classes", "240 rows", "label 1"],
+        with_label(np.ones_like),
     ),
     "labels that are all waited for": (
-        with_label(lambda z: pa.nulls(240, pa.int8())),
-        ["generate.split=group", "data.group=clinic"],
         3,
+        ["generate.split=group", "data.group=clinic"],
         ["expected at least 10 rows with a label", "found 0, and 240 that wait for theirs, which is null"],
+        with_label(lambda z: pa.nulls(240, pa.int8())),
     ),
     "one label among those that are known": (
-        with_label(lambda z: pa.array(z, mask=z == 1)),
-        [],
         3,
+        [],
         ["expected labels of both classes", "that all have label 0"],
+        with_label(lambda z: pa.array(z, mask=z == 1)),
     ),
-    "feature of lists": (lists, [], 3, ["column 'tags'", "found list<", "data.exclude"]),
-    "column of nulls": (nulls, [], 3, ["column 'empty'", "nulls alone", "data.exclude"]),
-    "infinite numbers": (infinite, [], 3, ["column 'x'", "expected finite numbers, found 1 infinite"]),
+    "feature of lists": (3, [], ["column 'tags'", "found list<", "data.exclude"], lists),
+    "column of nulls": (3, [], ["column 'empty'", "nulls alone", "data.exclude"], nulls),
+    "infinite numbers": (3, [], ["column 'x'", "expected finite numbers, found 1 infinite"], infinite),
     "nulls that the estimator cannot take": (
-        lambda columns: {**columns, "x": pa.array(columns["x"], mask=np.arange(240) == 3)},
-        ["estimator.imputation=none"],
         2,
+        ["estimator.imputation=none"],
         ["sklearn.naive_bayes.GaussianNB takes no missing values, found nulls in x"],
+        lambda columns: {**columns, "x": pa.array(columns["x"], mask=np.arange(240) == 3)},
     ),
     "categories that are not encoded": (
-        None,
-        ["estimator.categories=none"],
         2,
+        ["estimator.categories=none"],
         ["expected features of numbers alone, found the categories kind"],
     ),
-    "nine rows": (few, [], 3, ["expected at least 10 rows, found 9"]),
+    "nine rows": (3, [], ["expected at least 10 rows, found 9"], few),
     "one group": (
-        one_clinic,
+        3,
         ["generate.split=group", "data.group=clinic", "data.exclude=[]"],
-        3,
         ["column 'clinic' (data.group): expected at least two groups, found one"],
+        one_clinic,
     ),
-    "a group that is not named": (None, ["generate.split=group"], 2, ["data.group", "REQUIRED"]),
+    "a group that is not named": (2, ["generate.split=group"], ["data.group", "REQUIRED"]),
     "row ids that repeat": (
-        lambda columns: {**columns, "id": np.arange(240) // 2},
-        ["data.row_id=id"],
         3,
+        ["data.row_id=id"],
         ["column 'id' (data.row_id): expected a different value in each row, found 120"],
+        lambda columns: {**columns, "id": np.arange(240) // 2},
     ),
     "column that is missing": (
-        None,
-        ["data.features=[x, z]"],
         3,
+        ["data.features=[x, z]"],
         ["column 'z' (data.features) is not in any file", "x, y, kind, label, clinic"],
     ),
-    "label among the features": (
-        None,
-        ["data.features=[x, label]"],
-        2,
-        ["found 'label', which is data.label"],
-    ),
+    "label among the features": (2, ["data.features=[x, label]"], ["found 'label', which is data.label"]),
     "kept column with a name of the log's": (
-        lambda columns: {**columns, "score": columns["x"]},
-        ["data.keep=score"],
         2,
+        ["data.keep=score"],
         ["data.keep: expected no column named score"],
+        lambda columns: {**columns, "score": columns["x"]},
     ),
     "too little memory": (
-        lambda columns: {name: np.tile(values, 5000) for name, values in columns.items()},
-        ["cluster.memory=400MiB"],
         3,
+        ["cluster.memory=400MiB"],
         ["a task needs about", "found cluster.memory=400MiB", "generate.training=partial_fit"],
+        lambda columns: {name: np.tile(values, 5000) for name, values in columns.items()},
     ),
 }
-
-
-def prepared(place, name):
-    """Write the data; return the settings that the case needs."""
-    change, settings, *_ = BAD[name]
-    write(place, patients() if change is None else change(patients()))
-    exclude = [] if any(text.startswith("data.features") for text in settings) else ["data.exclude=clinic"]
-    return [*exclude, *settings]
+"""Exit code, settings, what is said, and how the data are changed."""
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_refused_and_nothing_is_written(place, name):
-    settings = prepared(place, name)
+    code, settings, said, *change = BAD[name]
+    write(place, change[0](patients()) if change else patients())
+    exclude = [] if any(text.startswith("data.features") for text in settings) else ["data.exclude=clinic"]
     before = place.tree()
-    result = generate(place, *settings).expect(BAD[name][2], *BAD[name][3])
+    result = generate(place, *exclude, *settings).expect(code, *said)
     assert result.stdout == ""
     assert place.tree() == before
 
