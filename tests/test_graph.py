@@ -390,7 +390,7 @@ def test_drawings_show_the_stages_of_every_job(dated, call):
         "pack",
         "work",
         "join",
-        "move",
+        "adjust",
         "shares",
         "share",
         "own",
