@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from _measure import logcal, measure, print_machine, touch_memory, warm
 
 from calibrators.arithmetic.ordering import sort_pairs, sort_scores
-from pipeline.sort.tagged import bits_of_tags, sort_tagged
+from pipeline.sort.folding import bits_of_tags, sort_tagged
 
 THREADS = 2
 RUN_ROWS = 2_000_000

@@ -28,7 +28,7 @@ from distributed.core import Status
 from pipeline.execution import Graph
 from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log
-from pipeline.sort.regrouping import regrouping
+from pipeline.sort.run_merging import regrouping
 from pipeline.sort.score_table import SortedRows, SortPlan, add_merge, add_sort
 
 ROW_GROUP = 1 << 21

@@ -39,7 +39,7 @@ from pipeline.sort.score_table import (
     build_score_table,
     scratch_bytes,
 )
-from pipeline.table.identity import run_id, software
+from pipeline.table.published import run_id, software
 
 REPORT, RUN = "report.html", "run.json"
 _OF_GENERATED_LOGS = ("dg", "dgg")

@@ -55,16 +55,15 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
-from pipeline.files.secrets import without_secrets
+from pipeline.files.storage import without_secrets
 from pipeline.log import segment_values
 from pipeline.log.logs import Columns, Log, cut, open_log
 from pipeline.log.windows import Window
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_predictions import SegmentedComparison
 from pipeline.sort.source import window_days
-from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
-from pipeline.table.published import PublishedTable, Version, check_segment_types, segments_of
+from pipeline.table.published import PublishedTable, Version, check_segment_types, run_id, segments_of
 
 REPORT, RUN = "report.html", "run.json"
 

@@ -57,10 +57,9 @@ from pipeline.sort.score_table import scratch_bytes
 from pipeline.sort.source import Days, Source, window_facts
 from pipeline.sort.suspect_days import SET_ASIDE, DayRule, in_words
 from pipeline.table.day_decisions import read_decisions
-from pipeline.table.identity import run_id, software
 from pipeline.table.lookup_table import RESERVED, Predictor
 from pipeline.table.map_change import MapChange
-from pipeline.table.published import Version, segments_of
+from pipeline.table.published import Version, run_id, segments_of, software
 from pipeline.table.segment_maps import SOURCES, SegmentRules
 from pipeline.table.store import TableStore
 
@@ -427,7 +426,7 @@ class Prepared(Startable):
         return {
             "run_id": self.identity,
             **content.facts,
-            "gathered": {"at_most_bytes": self.fitting.gathers(), **content.facts["gathered"]},
+            "gathered": {"at_most_bytes": self.fitting.gathers()},
             "log": {
                 "path": list(config.log.path),
                 "columns": log.types,

@@ -30,7 +30,7 @@ from logcal.storage import open_filesystem
 from pipeline.execution import Executor
 from pipeline.files.folders import check_writable
 from pipeline.files.output import Output
-from pipeline.files.secrets import without_secrets
+from pipeline.files.storage import without_secrets
 from pipeline.follow.arrivals import Limits, compare, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Follower, Rules, rebuilt

@@ -43,7 +43,7 @@ from pipeline.generate.generated_log import (
 from pipeline.generate.training import Training, memory_needed
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort.score_table import SortedRows, SortPlan
-from pipeline.table.identity import run_id, software
+from pipeline.table.published import run_id, software
 
 log = logging.getLogger("logcal")
 

@@ -15,7 +15,7 @@ from jobs.registry import JOBS
 from jobs.run import BUG, carry_out
 from logcal.errors import ConfigError, LogcalError
 from pipeline.files.faults import as_fault
-from pipeline.files.secrets import without_secrets
+from pipeline.files.storage import without_secrets
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -16,8 +16,7 @@ from pipeline.evaluate.measurement import Measured
 from pipeline.evaluate.significance import compared
 from pipeline.files.records import jsonable
 from pipeline.sort.segment_predictions import in_words
-from pipeline.table.identity import software
-from pipeline.table.published import Version, strange_days
+from pipeline.table.published import Version, software, strange_days
 
 FITTED = (
     "every_boundary_considered",

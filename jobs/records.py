@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from jobs import interrupts
-from pipeline.files.secrets import redacted, without_secrets
+from pipeline.files.storage import redacted, without_secrets
 
 if TYPE_CHECKING:
     from jobs.config.jobs import JobConfig, RecordConfig
@@ -158,7 +158,7 @@ class Attempt:
     def record(self, code: int) -> dict[str, Any]:
         """The attempt as JSON values."""
         from pipeline.files.records import jsonable
-        from pipeline.table.identity import software
+        from pipeline.table.published import software
 
         assert self.config is not None
         end = datetime.now(UTC)

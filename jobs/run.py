@@ -20,8 +20,7 @@ from jobs.records import Attempt
 from jobs.registry import Job
 from logcal.errors import ConfigError, LogcalError, NothingToDoError, TemporaryError
 from pipeline.files.faults import as_fault
-from pipeline.files.secrets import remember_urls, without_secrets
-from pipeline.files.storage import use
+from pipeline.files.storage import remember_urls, use, without_secrets
 
 if TYPE_CHECKING:
     from jobs.config.jobs import JobConfig

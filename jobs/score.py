@@ -19,9 +19,8 @@ from pipeline.log.windows import Window
 from pipeline.score.scored import add_scoring, check_output, score_log, scored_output, tasks_of
 from pipeline.score.scored_file import Classifying, Scoring
 from pipeline.sort.source import window_days
-from pipeline.table.identity import run_id
 from pipeline.table.lookup_table import cached_lookup_table
-from pipeline.table.published import PublishedTable, Version, check_segment_types, segments_of
+from pipeline.table.published import PublishedTable, Version, check_segment_types, run_id, segments_of
 
 if TYPE_CHECKING:
     from jobs.config.jobs import FollowConfig

@@ -17,7 +17,7 @@ from jobs.outcome import Outcome
 from jobs.refit import PUBLISHED, Refits
 from jobs.rows import page_folder
 from logcal.errors import LogcalError, counted, examples
-from pipeline.files.secrets import without_secrets
+from pipeline.files.storage import without_secrets
 from pipeline.follow.arrivals import compare, list_sources
 from pipeline.follow.batch import Places
 from pipeline.follow.follower import Counts, Report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,18 +79,15 @@ def _bytes_of(texts: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]
 
 
 class Texts:
-    """Texts to codes: a hash table that grows; null has a code of its own where it has been asked for."""
+    """Texts to codes: a hash table that grows."""
 
     def __init__(self) -> None:
-        self._null = -1
         self._used = np.zeros(2, np.int64)
         self._places = np.empty(1 << 8, np.int64)
         self._words = np.empty(1 << 12, np.uint64)
         self._hash()
 
-    @property
-    def count(self) -> int:
-        """Number of codes."""
+    def __len__(self) -> int:
         return int(self._used[0])
 
     def _hash(self) -> None:
@@ -97,7 +95,7 @@ class Texts:
         self._shift = np.uint64(65 - size.bit_length())
         # Offsets of 32 bits, in words of 8 bytes, reach 32 GiB of texts.
         self._slots = np.zeros(size, np.uint64)
-        kernels.hash_again(self._words, self._places[: self.count], self._null, self._slots, self._shift)
+        kernels.hash_again(self._words, self._places[: len(self)], -1, self._slots, self._shift)
 
     def encode(self, texts: pa.Array) -> Codes:
         """The codes of texts without nulls; new ones get the next codes in the order of their appearance."""
@@ -118,18 +116,6 @@ class Texts:
                 return codes
             self._grow(int(starts[done + 1] - starts[done]))
 
-    def null(self) -> int:
-        """The code of null."""
-        if self._null < 0:
-            self._grow(0)
-            # As an empty text that no search finds.
-            count, end = self._used
-            self._words[end : end + 2] = 0
-            self._places[count] = end
-            self._used += (1, 2)
-            self._null = int(count)
-        return self._null
-
     def _grow(self, size: int) -> None:
         """Make room for a text of so many bytes."""
         count, end = self._used
@@ -142,21 +128,41 @@ class Texts:
 
     def values(self, start: int, stop: int) -> pa.Array:
         """The texts of codes start, ..., stop - 1."""
-        return self._values(self._places[start:stop], self._null - start)
-
-    def values_of(self, codes: Integers) -> pa.Array:
-        """The texts of codes, each once at most."""
-        nothing = np.flatnonzero(codes == self._null)
-        return self._values(self._places[codes], int(nothing[0]) if nothing.size else -1)
-
-    def _values(self, places: Integers, nothing: int) -> pa.Array:
-        """The texts at places among the words. nothing : which of them is null, if any."""
+        places = self._places[start:stop]
         sizes = (self._words[places + 1] >> np.uint64(32)).astype(np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)])
         data = np.empty(starts[-1], np.uint8)
         kernels.bytes_of_texts(self._words, places, starts, data)
-        valid = None
-        if 0 <= nothing < places.size:
-            valid = pa.py_buffer(np.packbits(np.arange(places.size) != nothing, bitorder="little"))
         offsets = pa.py_buffer(starts.astype(np.int32))
-        return pa.Array.from_buffers(pa.string(), places.size, [valid, offsets, pa.py_buffer(data)])
+        return pa.Array.from_buffers(pa.string(), places.size, [None, offsets, pa.py_buffer(data)])
+
+
+class Keys:
+    """Keys of several columns to codes, as `Numbers` and `Texts` do it for one.
+
+    tables : of the columns
+    """
+
+    def __init__(self, tables: Sequence[Any]) -> None:
+        self.tables = list(tables)
+        # Of the pairs (code of the columns before, code of the column), for the second column and those after it.
+        self.pairs = [Numbers() for _ in self.tables[1:]]
+
+    def __len__(self) -> int:
+        return len((self.pairs or self.tables)[-1])
+
+    def encode(self, columns: Sequence[Any]) -> Codes:
+        """The codes of keys; new ones get the next codes."""
+        codes: Codes = self.tables[0].encode(columns[0])
+        for table, pairs, column in zip(self.tables[1:], self.pairs, columns[1:], strict=True):
+            codes = pairs.encode((codes.astype(np.int64) << 32) | table.encode(column))
+        return codes
+
+    def members(self, codes: Integers) -> list[Integers]:
+        """The code of each column's value."""
+        members = []
+        for pairs in reversed(self.pairs):
+            both = pairs.found[codes]
+            members.append(both & 0xFFFFFFFF)
+            codes = both >> 32
+        return [codes, *reversed(members)]

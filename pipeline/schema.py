@@ -1,6 +1,6 @@
 """Columns, types and meanings of every table that is not published: the only place that spells them.
 
-Published ones are spelt in `logcal.schema`, and are had from here as well.
+Published ones are spelt in `logcal.schema`.
 """
 
 from __future__ import annotations
@@ -10,48 +10,6 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from calibrators.measures.assessment import MEASURES
-from logcal.schema import (
-    FORMAT_VERSION,
-    FORMAT_VERSIONS,
-    FOURTH_FORMAT_VERSION,
-    INTERVAL_TABLE,
-    LOGIT_FROM,
-    LOOKUP_METADATA_PREFIX,
-    LOOKUP_TABLE,
-    SECOND_FORMAT_VERSION,
-    SEGMENT_LEVEL,
-    adjusted_segments,
-    segmented_lookup,
-    segments,
-    sigmoid_segments,
-)
-
-__all__ = [
-    "FORMAT_VERSION",
-    "FORMAT_VERSIONS",
-    "FOURTH_FORMAT_VERSION",
-    "INTERVAL_TABLE",
-    "LOGIT_FROM",
-    "LOOKUP_METADATA_PREFIX",
-    "LOOKUP_TABLE",
-    "QUARANTINE",
-    "REASONS",
-    "SCORE_TABLE",
-    "SECOND_FORMAT_VERSION",
-    "SEGMENT_CERTAINTY",
-    "SEGMENT_DIFFERENCES",
-    "SEGMENT_LEVEL",
-    "SEGMENT_LINE",
-    "SEGMENT_MEASURES",
-    "SEGMENT_PARTS",
-    "TABLE_VERSION_COLUMN",
-    "adjusted_segments",
-    "evaluated_segments",
-    "segmented_lookup",
-    "segmented_score_table",
-    "segments",
-    "sigmoid_segments",
-]
 
 SCORE_TABLE = pa.schema(
     [

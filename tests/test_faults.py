@@ -17,7 +17,7 @@ from jobs.cluster import process_memory
 from logcal.errors import ConfigError, FileChangedError, TemporaryError
 from pipeline.files import folders
 from pipeline.files.faults import as_fault
-from pipeline.files.secrets import redacted, remember, without_secrets
+from pipeline.files.storage import redacted, remember, without_secrets
 from pipeline.log.log_files import reading
 
 

@@ -10,7 +10,7 @@ from calibrators.measures.comparison import comparison_passes
 from jobs.config.sections import GateConfig
 from jobs.gate.requirements import WHAT_TO_DO, judge, judge_held_out
 from pipeline.fit.holdout import HeldOut, Rows
-from pipeline.table.map_change import map_change, one_level, ranking
+from pipeline.table.map_change import MapChange, TableMaps, TwoTables, one_level, ranking
 
 
 def predictions(rows, seed=0, **more):
@@ -211,6 +211,11 @@ def test_the_ranking_of_a_map_is_that_of_its_intervals():
     assert 0 < error < 0.03
     assert not one_level(isotonic)
     assert one_level(Isotonic().fit(score, ~label).calibration_map_)
+
+
+def map_change(old, new, lowest, highest):
+    both = TwoTables(TableMaps(old), TableMaps(new), lowest, highest)
+    return MapChange(*both.changes(np.zeros(1, np.int64), np.zeros(1, np.int64))[:, 0])
 
 
 def test_the_change_of_a_map_is_what_its_rows_see():

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from calibrators import Isotonic
 from calibrators.arithmetic.passes import Points
-from pipeline.fit.holdout import PlainRows, count, measure_held_out
+from pipeline.fit.holdout import PlainRows, Rows, measure_held_out
 from pipeline.sort.division import Split
 from pipeline.table.lookup_table import Predictor
 
@@ -20,6 +20,10 @@ def points_of(score, label, weight=None):
     weight = np.ones(len(score)) if weight is None else weight
     scores, place = np.unique(np.asarray(score, float), return_inverse=True)
     return Points(scores, np.bincount(place, weight), np.bincount(place, weight * np.asarray(label)))
+
+
+def rows_of(points, *cuts):
+    return PlainRows(over(points, *cuts), Rows(points.weight.sum(), points.positives.sum()))
 
 
 # The draw
@@ -100,9 +104,9 @@ def test_measures_are_those_of_the_rows_that_are_held_out():
     results = [
         measure_held_out(
             new.predict_ascending,
-            PlainRows(over(split.held(points), *cuts)),
+            rows_of(split.held(points), *cuts),
             current=old.predict_ascending,
-            fresh=PlainRows(over(split.held(points), *cuts)),
+            fresh=rows_of(split.held(points), *cuts),
             probabilities=True,
         )
         for cuts in ((), (7, 500, 501, 899))
@@ -127,7 +131,7 @@ def test_a_sampled_log_is_predicted_as_it_was_sampled(tmp_path):
     label = random.random(40_000) < score**2 / 4
     there = label | (random.random(40_000) < 0.1)
     one = Isotonic().fit(score, label).calibration_map_
-    rows = PlainRows(over(points_of(score[there], label[there])))
+    rows = rows_of(points_of(score[there], label[there]))
     path = write_lookup(tmp_path / "lookup.parquet", one)
     sampled = measure_held_out(Predictor(path, sampling_rate=0.1), rows)
     assert sampled.bars.ratio == pytest.approx(1, abs=0.03)
@@ -137,10 +141,10 @@ def test_a_sampled_log_is_predicted_as_it_was_sampled(tmp_path):
 def test_nothing_is_measured_of_one_label():
     points = points_of(np.arange(10) / 10, np.zeros(10))
     one = Isotonic().fit(np.arange(10) / 10, np.arange(10) > 4).calibration_map_
-    rows = PlainRows(over(points))
+    rows = rows_of(points)
     found = measure_held_out(one.predict_ascending, rows, current=one.predict_ascending, fresh=rows)
     assert (found.rows.weight, found.rows.positives, found.bars, found.against) == (10, 0, None, None)
-    assert count(over(points)).weight == 10
+    assert rows.size.weight == 10
 
 
 # The gate

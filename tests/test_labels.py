@@ -650,7 +650,7 @@ def test_outcomes_may_be_a_table_or_in_a_store(clicks, call, where):
         path = "memory://outcomes"
         with fsspec.open(f"{path}/part.parquet", "wb") as file:
             pq.write_table(clicks.clicks, file)
-    _, found, manifest = fitted(clicks, where, *KEYED, job=call, log__labels__path=path)
+    _, found, manifest = fitted(clicks, f"fit-{where}", *KEYED, job=call, log__labels__path=path)
     assert found == expected
     assert manifest["log"]["labels"]["rows"] == clicks.clicks.num_rows
     assert ("snapshots" in manifest["log"]["labels"]) == (where == "delta")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from common import FACTS, write_log
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.adjustments import Adjustments
+from logcal.lookup_table import SegmentedLookup
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
@@ -49,7 +49,7 @@ def some_maps(rng: np.random.Generator, scores: np.ndarray, moved: bool) -> Tabl
     }
     starts = np.concatenate([[0], np.cumsum([len(one) for one in found])])
     if not moved:
-        return TableMaps(rows, starts, ("s",), SimpleNamespace(adjustments=None))
+        return TableMaps(SegmentedLookup(None, rows, starts, [], np.zeros(5, np.int64), None, None), ("s",))
     n = 2 * len(found)
     low = rng.choice([1e-310, 1e-3, 0.3], n)
     adjustments = Adjustments(
@@ -60,16 +60,18 @@ def some_maps(rng: np.random.Generator, scores: np.ndarray, moved: bool) -> Tabl
         np.maximum(low, rng.choice([0.4, 0.99], n)),
         rng.integers(0, 3, n).astype(np.int8) if rng.integers(2) else None,
     )
-    return TableMaps(rows, starts, ("s",), SimpleNamespace(adjustments=adjustments))
+    lookup = SegmentedLookup(None, rows, starts, [], np.zeros(5, np.int64), None, None, adjustments)
+    return TableMaps(lookup, ("s",))
 
 
 class Brute:
     """A table's maps, one score at a time."""
 
     def __init__(self, maps: TableMaps) -> None:
-        self.maps, self.adjustments = maps, None if maps.lookup is None else maps.lookup.adjustments
+        self.maps, self.adjustments = maps, getattr(maps.table, "adjustments", None)
+        names = CalibrationMap.__dataclass_fields__
         self.own = [
-            CalibrationMap(**{name: column[a:b] for name, column in maps.rows.items()})
+            CalibrationMap(**{name: maps.rows(name)[a:b] for name in names})
             for a, b in zip(maps.starts[:-1], maps.starts[1:], strict=True)
         ]
 
@@ -127,7 +129,7 @@ def test_equals_a_loop_over_pieces(grid, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     scores = GRIDS[grid]
     old, new = some_maps(rng, scores, bool(seed & 1)), some_maps(rng, scores, bool(seed & 2))
-    places = [5 if one.lookup.adjustments is None else 10 for one in (old, new)]
+    places = [5 if one.table.adjustments is None else 10 for one in (old, new)]
     a, b = (rng.integers(0, count, 30) for count in places)
     lowest, highest = np.sort(rng.choice(scores, 2)).tolist()
     beside = [(lowest, highest), (lowest, lowest), (lowest - 1, highest + 1), (lowest, lowest + 1)]
@@ -192,7 +194,7 @@ def test_tables_are_compared_segment_by_segment(tmp_path, methods, lean, columns
     lookups = [cached_segmented_lookup(path) for path, _ in (old, new)]
     whole = lookups[(old, new).index(finer)]
     assert change.keys == whole.keys
-    tables = [Brute(TableMaps.of_table(*place)) for place in (old, new)]
+    tables = [Brute(TableMaps.at(*place)) for place in (old, new)]
     found = np.array(
         [
             [one.mean, one.largest, one.at, one.mean_old, one.mean_new]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from calibrators.arithmetic import ordering
 from calibrators.arithmetic.ordering import ascending, sort_entries, sort_pairs, sort_pieces, sort_scores
 from pipeline.sort.buckets import CodedBucket
-from pipeline.sort.tagged import sort_tagged
+from pipeline.sort.folding import sort_tagged
 
 
 @pytest.fixture(autouse=True, params=["radix", "numpy"])

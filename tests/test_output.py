@@ -377,13 +377,6 @@ def test_a_manifest_without_its_output_counts_for_nothing(place):
     assert output.manifest()["run_id"] == "run"
 
 
-def test_outputs_with_the_manifest_inside_are_still_recognised(place):
-    write(place.path)
-    assert Output(place.path, beside=True).manifest() == {"run_id": "run", "rows": 7}
-    with pytest.raises(NothingToDoError):
-        Output(place.path, beside=True).check("run")
-
-
 def failing(*arguments):
     raise KeyboardInterrupt
 

@@ -32,7 +32,7 @@ from pipeline.fit import pooled_cells
 from pipeline.fit.calibration import Recipe
 from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort import packed, run_files, segment_tasks
+from pipeline.sort import run_files, segment_tasks
 from pipeline.sort.score_table import SortPlan
 from pipeline.table.lookup_table import segmented_files
 from pipeline.table.segment_maps import SegmentRules
@@ -328,7 +328,6 @@ def test_the_table_depends_on_rows_alone(tmp_path, method, monkeypatch):
     made = []
     for layout in range(3):
         monkeypatch.setattr(run_files, "SAMPLE_STRIDE", int(rng.choice([1, 16, 1024])))
-        monkeypatch.setattr(packed, "STRIDE", int(rng.choice([1, 16, 1024])))
         monkeypatch.setattr(segment_tasks, "MOST_POOLED", int(rng.choice([1, 7, 2048])))
         # Cells in memory, or read where they are looked at.
         monkeypatch.setattr(pooled_cells, "MOST_HELD", int(rng.choice([0, 1 << 22])))

@@ -150,7 +150,7 @@ def test_a_process_killed_at_any_write_leaves_the_old_or_the_new_and_can_be_run_
             # Whoever comes next finds everything in order, and nothing left over.
             fit(store, "next")
             names = sorted(path.name for path in (place / "ads").iterdir())
-            assert names == ["CURRENT", "index.json", "journal.jsonl", "versions"]
+            assert names == ["CURRENT", "journal.jsonl", "versions"]
             assert sorted(path.name for path in (place / "ads" / "versions").iterdir()) == store.names()
             assert store.rollback()[1].name == (new or looks(expected))
             shutil.rmtree(place)
@@ -294,7 +294,7 @@ def test_a_store_from_before_there_was_a_journal(store):
         manifest = json.loads(store.filesystem.cat_file(path))
         del manifest["publish"], manifest["checksum"]
         store.filesystem.pipe_file(path, json.dumps(manifest).encode())
-    for left in ("journal.jsonl", "journal", "index.json"):
+    for left in ("journal.jsonl", "journal"):
         store.folder.remove(left)
     store.filesystem.pipe_file(f"{store.root}/CURRENT", f"{names[2]}\n".encode())
     with pytest.raises(NothingToDoError, match="took back"):
@@ -343,26 +343,20 @@ def test_what_was_left_of_a_pointer_is_tidied(tmp_path):
     assert not list((tmp_path / "ads").glob("*.tmp"))
 
 
-# The index
+# Which run made a version
 
 
-def test_the_index_is_rebuilt_and_never_believed_alone(store):
+def test_the_manifest_decides_which_run_made_a_version(store):
     names = [fit(store, content) for content in "abc"]
-    for content in (b"", b"{", b"[]", b'{"format_version": "99", "runs": {}}', None):
-        if content is None:
-            store.folder.remove("index.json")
-        else:
-            store.filesystem.pipe_file(f"{store.root}/index.json", content)
-        assert store.find_run("b").name == names[1]
-        assert store.find_run("z") is None
-    fit(store, "a")
-    fit(store, "d")
-    content = json.loads(store.filesystem.cat_file(f"{store.root}/index.json"))
-    assert content["runs"] == dict(zip(store.names(), "abcd", strict=True))
-    # Whatever it says, the manifest decides.
-    content["runs"][names[0]] = "d"
-    store.filesystem.pipe_file(f"{store.root}/index.json", json.dumps(content).encode())
-    assert store.find_run("d").name == store.names()[3]
+    assert store.find_run("b").name == names[1]
+    assert store.find_run("z") is None
+    # A run that was killed between its version and the entry of it.
+    for left in ("journal.jsonl", "journal"):
+        store.folder.remove(left)
+    assert store.find_run("b").name == names[1]
+    # Whatever the journal says.
+    store.journal.add("publish", names[0], None, "d")
+    assert store.find_run("d") is None
 
 
 def test_a_start_reads_one_manifest_whatever_the_number_of_versions(store, monkeypatch):
@@ -373,7 +367,10 @@ def test_a_start_reads_one_manifest_whatever_the_number_of_versions(store, monke
     monkeypatch.setattr(folders.Folder, "read", lambda self, name: read.append(name) or function(self, name))
     store.current()
     assert store.find_run("new") is None
-    assert sorted(set(read)) == ["CURRENT", "index.json", "manifest.json"]
+    assert {name.partition("/")[0] for name in read} - {"journal", "journal.jsonl"} == {
+        "CURRENT",
+        "manifest.json",
+    }
     assert read.count("manifest.json") <= 3
 
 

@@ -19,7 +19,7 @@ from pipeline.execution import InlineExecutor
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Columns, cut, open_log
 from pipeline.log.quarantine import RowRules
-from pipeline.sort import regrouping, run_files, score_table
+from pipeline.sort import run_files, run_merging, score_table
 from pipeline.sort.parts import read_points, write_points
 from pipeline.sort.score_table import SortPlan, build_score_table, scratch_bytes
 from pipeline.sort.source import Source
@@ -249,7 +249,7 @@ def test_a_second_level_of_merging_reads_less_and_changes_nothing(tmp_path, monk
     monkeypatch.setattr(run_files.RunFile, "__init__", counted)
     found = []
     for most in (1, 1 << 22):
-        monkeypatch.setattr(regrouping, "MOST_READS", most)
+        monkeypatch.setattr(run_merging, "MOST_READS", most)
         scratch = tmp_path / f"scratch-{most}"
         scratch.mkdir()
         plan = SortPlan(str(scratch), write=str(scratch / "table"), run_rows=100, bucket_bytes=4000)

@@ -39,7 +39,7 @@ from pipeline.fit.segment_fit import fit_segments
 from pipeline.log import segment_values
 from pipeline.log.log_files import open_parquet
 from pipeline.log.logs import Columns, open_log
-from pipeline.sort import buckets, packed, run_files
+from pipeline.sort import buckets, run_files
 from pipeline.sort.score_table import SortedRows, SortPlan
 from pipeline.sort.segment_tasks import pack
 from pipeline.sort.source import Source
@@ -211,7 +211,6 @@ def test_equals_a_loop_in_memory(
     rules = SegmentRules(*rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_files, "SAMPLE_STRIDE", stride)
-        patch.setattr(packed, "STRIDE", stride)
         found = fit(
             tmp_path_factory.mktemp("x"),
             table,
@@ -494,7 +493,6 @@ def rows_in_memory(table, expected, columns):
 )
 def test_segments_are_measured_as_in_memory(tmp_path, weighted, bucket_bytes, method, params, monkeypatch):
     monkeypatch.setattr(run_files, "SAMPLE_STRIDE", 8)
-    monkeypatch.setattr(packed, "STRIDE", 8)
     monkeypatch.setattr(segment_numbers, "ENOUGH", 20)
     columns = ("model", "country")
     table, rules = some_log(1200, 7, segments=3), SegmentRules(60, 5)

@@ -413,17 +413,6 @@ def test_many_small_runs_of_a_day_are_merged(tmp_path, monkeypatch):
     assert content(found) == content(run(tmp_path, tmp_path / "log", "raw"))
 
 
-def test_days_whose_scores_lie_far_apart_are_counted_apart(tmp_path):
-    for day, shift in enumerate([0, 5e6, -5e6]):
-        table = day_rows(day, ties=False)
-        moved = pa.array(table["score"].to_numpy() + shift)
-        write_day(tmp_path / "log", day, table.set_column(0, "score", moved))
-    sections = {"score_table": {"grid": "1e-2"}}
-    found = run(tmp_path, tmp_path / "log", window=window(), **sections)
-    assert len(list((tmp_path / "store" / "ads" / "days").glob("*/counts"))) == 3
-    assert content(found) == content(run(tmp_path, tmp_path / "log", "raw", **sections))
-
-
 @pytest.mark.parametrize(
     ("grid", "expected"),
     [

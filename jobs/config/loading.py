@@ -20,7 +20,7 @@ from jobs.config.base import Section, section_of
 from jobs.config.jobs import JOB_CONFIGS, RETIRED, fields_of
 from jobs.config.sections import CalibratorConfig
 from logcal.errors import ConfigError, counted, listing
-from pipeline.files.secrets import HIDDEN
+from pipeline.files.storage import HIDDEN
 
 log = logging.getLogger("logcal")
 

@@ -14,7 +14,8 @@ from logcal.errors import InputRejectedError, counted, examples, listing
 from pipeline.log import log_files
 from pipeline.log.label_counts import LabelCounts
 from pipeline.log.log_files import LogFile, find_files, open_parquet
-from pipeline.log.logs import BATCH_ROWS, Columns, Labels, Log, numbers, read_footers
+from pipeline.log.logs import BATCH_ROWS, Columns, Log, numbers, read_footers
+from pipeline.log.outcomes import Outcomes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +113,7 @@ def open_features(
     *,
     setting: str = "data",
     known: Sequence[Feature] | None = None,
-    labels: Labels | None = None,
+    labels: Outcomes | None = None,
 ) -> FeatureTable:
     """Find a data set's files, read their footers, and check everything that footers can tell.
 

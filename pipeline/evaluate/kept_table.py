@@ -25,11 +25,11 @@ from pipeline.log.log_files import LogFile
 from pipeline.log.logs import Columns, Log
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder, Key
+from pipeline.sort.folding import order_tagged
 from pipeline.sort.parts import Part, only_weight, read_points
 from pipeline.sort.run_files import RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import ScoreTable, SortPlan, add_up
-from pipeline.sort.tagged import order_tagged
 from pipeline.table.lookup_table import cached_lookup_table
 from pipeline.table.published import MANIFEST, SCORE_TABLE
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from logcal.errors import ConfigError, FileChangedError, LogcalError, TemporaryError
-from pipeline.files.secrets import without_secrets
+from pipeline.files.storage import without_secrets
 
 _NO_CREDENTIALS = {
     "CredentialRetrievalError",

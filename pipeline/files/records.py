@@ -11,7 +11,7 @@ from typing import Any
 
 from logcal.storage import parse_json
 from pipeline.files.folders import Folder
-from pipeline.files.secrets import redacted
+from pipeline.files.storage import redacted
 
 _NAME = re.compile(r"\d{8}T\d{6}[^/]*\.json")
 

@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def together(function: Callable[[_T], _R], items: Sequence[_T], *, remote: bool) -> Iterator[_R]:
-    """Yield a function's results for items in order; for those of a store, with `TOGETHER` calls under way.
+def together(function: Callable[[_T], _R], items: Sequence[_T], *, remote: bool = True) -> Iterator[_R]:
+    """Yield a function's results for items in order, with `TOGETHER` calls under way; otherwise one after the other.
 
     function : waits for requests, and is safe on threads
     """

@@ -30,7 +30,7 @@ from calibrators.methods.isotonic import Isotonic
 from calibrators.methods.monotone import largest_fall, project_isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError
 from pipeline.execution import Executor
-from pipeline.sort.score_table import ScoreTable, SortedRows, build_score_table, merge_rows, weighing
+from pipeline.sort.score_table import ScoreTable, SortedRows, build_score_table, merge_rows
 from pipeline.table.segment_maps import SegmentRules
 
 _logger = logging.getLogger("logcal")
@@ -189,14 +189,12 @@ class Fit:
     """A fitted calibrator, and the score table that it was fitted to.
 
     cells, venn_abers, posterior : of the observations, for an interval of each row of a map, where it was asked for
-    gathered : bytes that all parts left of a pass, of the one that left the most
     """
 
     calibrator: Calibrator
     table: ScoreTable
     cells: Cells | None = None
     venn_abers: Interval | None = None
-    gathered: int = 0
     posterior: bool = False
 
 
@@ -240,16 +238,13 @@ def fit_log(
     """
     rows = placed(rows, calibrator, interval)
     table: ScoreTable | None = None
-    gathered = 0
     passes = itertools.count(1)
 
     def run(request: Pass) -> Any:
-        nonlocal table, gathered
+        nonlocal table
         number = next(passes)
         if table is not None and rows.plan.write is not None:
-            size, found = table.run(weighing(request), executor, f"pass-{number}")
-            gathered = max(gathered, size)
-            return found
+            return table.run(request, executor, f"pass-{number}")
         known = table or (merged and merged[0])
         if table is None and merged is not None:
             table, result = merged
@@ -259,7 +254,6 @@ def fit_log(
             table, result = merge_rows(rows, executor, request)
         if known:
             table = replace(table, shuffled=known.shuffled)
-        gathered = max(gathered, table.gathered)
         check_table(table)
         calibrator.heaviest = table.heaviest
         return result
@@ -271,7 +265,7 @@ def fit_log(
     venn_abers = run(venn_abers_pass(calibrator.calibration_map_)) if interval == VENN_ABERS else None
     cells = run_passes(cell_passes(), run) if interval == BAND else None
     assert table is not None
-    return Fit(calibrator, table, cells, venn_abers, gathered, interval == POSTERIOR)
+    return Fit(calibrator, table, cells, venn_abers, interval == POSTERIOR)
 
 
 def interval_of(fit: Fit, one: CalibrationMap) -> Interval | None:

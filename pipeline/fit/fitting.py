@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.methods.intervals import ALPHA, NONE
+from logcal import schema
 from logcal.fingerprints import fingerprint
 from logcal.reading import SEGMENTS_FILE
-from pipeline import schema
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import write_blob
 from pipeline.files.folders import Folder
@@ -242,6 +242,6 @@ def _content(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _course(fit: Fit) -> dict[str, Any]:
-    """Course of a fit: gathered bytes, and the start of its path. It may depend on sizes of tasks."""
+    """Course of a fit: the start of its path. It may depend on sizes of tasks."""
     path = fit.calibrator.path_facts()
-    return {"gathered": {"bytes": fit.gathered}, **({"path": path} if path else {})}
+    return {"path": path} if path else {}

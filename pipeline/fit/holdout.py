@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.arithmetic.passes import Array, Pass
 from calibrators.measures.comparison import Comparison, comparison_passes
 from calibrators.measures.error_bars import ErrorBars, error_bar_passes
 from calibrators.measures.predictions import run_passes
@@ -51,35 +51,17 @@ class Rows:
         return min(self.positives, self.weight - self.positives)
 
 
-class Measured(Protocol):
-    """Rows that predictions are measured on."""
-
-    def count(self) -> Rows:
-        """Number of rows."""
-        ...
-
-    def bars(self, new: Any) -> ErrorBars | None:
-        """Error bars of probabilities, if they exist."""
-        ...
-
-    def compare(self, old: Any, new: Any) -> tuple[Comparison, list[dict[str, Any]]]:
-        """Two predictions of the rows, None for the scores; and the segments in which the new one is worse."""
-        ...
-
-
 @dataclass(frozen=True)
 class PlainRows:
     """Rows without segments.
 
-    run : carries passes out over their score table. monotone : whether what is measured never decreases with the score
+    run : carries passes out over their score table. size : how many they are
+    monotone : whether what is measured never decreases with the score
     """
 
     run: Run
+    size: Rows
     monotone: bool = True
-
-    def count(self) -> Rows:
-        """Number of rows."""
-        return count(self.run)
 
     def bars(self, new: Predict) -> ErrorBars | None:
         """Error bars of probabilities; None if their order is not that of the scores."""
@@ -98,7 +80,8 @@ class SegmentedRows:
     folder: str
     executor: Executor
 
-    def count(self) -> Rows:
+    @property
+    def size(self) -> Rows:
         """Number of rows."""
         return Rows(self.rows.table.weight, self.rows.table.positives)
 
@@ -113,6 +96,9 @@ class SegmentedRows:
         """Two predictions of the rows, and the segments in which the new one is worse beyond chance."""
         found = compare_predictions(self.rows, old or Predictor(), new, self.executor)
         return found.whole, found.worse()
+
+
+Measured = PlainRows | SegmentedRows
 
 
 @dataclass(frozen=True)
@@ -176,7 +162,7 @@ def measure_held_out(
     current, fresh : another table's, and those rows that neither was fitted to
     probabilities : whether the scores are probabilities
     """
-    held = rows.count()
+    held = rows.size
     if held.rarer == 0:
         return HeldOut(held, current=current is not None)
     same, _ = rows.compare(new, new)
@@ -185,25 +171,11 @@ def measure_held_out(
         found = replace(found, raw=rows.compare(None, new)[0])
     if current is None or fresh is None:
         return found
-    both = fresh.count()
+    both = fresh.size
     if both.rarer == 0:
         return replace(found, fresh=both)
     against, worse = fresh.compare(current, new)
     return replace(found, fresh=both, against=against, worse=worse)
-
-
-def count(run: Run) -> Rows:
-    """Number of rows that passes are carried out over."""
-    weight, positives = run(Pass(_count, _add))
-    return Rows(weight, positives)
-
-
-def _count(points: Points) -> tuple[float, float]:
-    return float(points.weight.sum()), float(points.positives.sum())
-
-
-def _add(states: list[tuple[float, float]]) -> tuple[float, float]:
-    return sum(state[0] for state in states), sum(state[1] for state in states)
 
 
 @dataclass(frozen=True)
@@ -349,7 +321,7 @@ class Trials:
             return SegmentedRows(segments, f"{rows.plan.scratch}/in-order", self.executor)
         table, _ = merge_rows(rows, self.executor)
         run = partial(table.run, executor=self.executor, stage="holdout")
-        return PlainRows(run, monotone=bool(content.facts["monotone"]))
+        return PlainRows(run, Rows(table.weight, table.positives), monotone=bool(content.facts["monotone"]))
 
     def _fresh(self, held: RunReceipt, content: Content, others: tuple[str, ...]) -> Measured | None:
         """The rows that neither the candidate nor the current version was fitted to; None where there are none.

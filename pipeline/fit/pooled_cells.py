@@ -30,10 +30,9 @@ from calibrators.segments.partial_pooling import (
     pool_within,
 )
 from pipeline.files.blobs import Blob
-from pipeline.sort.packed import Packed, write_packed
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import read_codes
-from pipeline.sort.shuffle import ShuffleFile, gather, layers
+from pipeline.sort.shuffle import Packed, ShuffleFile, gather, layers, write_packed
 
 MOST_HELD = 1 << 23
 """Cells that are read once and held, 24 bytes each."""

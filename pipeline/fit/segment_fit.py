@@ -180,7 +180,7 @@ def finish_segments(
     if recipe.leans:
         below, variances, fitted = joined
         check_table(first[0])
-        fit = Fit(fitted, first[0], gathered=first[0].gathered)
+        fit = Fit(fitted, first[0])
     else:
         fit = fit_log(recipe.calibrator(), rows, executor, interval, first)
     level_0, identity, repair, refuted = _whole(fit, recipe)

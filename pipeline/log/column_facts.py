@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -13,6 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from logcal.errors import InputRejectedError, listing
+from pipeline.files.requests import together
 from pipeline.log.chunks import CheckedFooter, bounds_of
 from pipeline.log.log_files import LogFile, find_files, open_parquet
 from pipeline.log.logs import read_footers
@@ -23,7 +23,6 @@ FLOAT, INTEGER, BOOLEAN, DATE, TEXT, OTHER = "float", "integer", "boolean", "dat
 MOST_FILES = 100
 """Files whose statistics are read; of more, these are spread over all."""
 
-_THREADS = 16
 _FEW_BYTES = 4096
 """Dictionary bytes of a column of few values, in a row group."""
 _FEW_VALUES = 1000
@@ -136,8 +135,7 @@ def log_facts(paths: str | Sequence[str]) -> LogFacts:
     files = [file for file, _ in good]
     step = max(1, len(files) // MOST_FILES)
     some = files[::step]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        footers = list(pool.map(lambda file: _footer(filesystem, file), some))
+    footers = list(together(lambda file: _footer(filesystem, file), some))
     columns = [_column(field, footers) for field in good[0][1]]
     names = {column.name for column in columns}
     columns += [key for key in _hive_keys(files) if key.name not in names]

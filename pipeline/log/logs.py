@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import FileChangedError, FileRejectedError, InputRejectedError, counted, examples, listing
-from pipeline.files.requests import TOGETHER, WHOLE_BYTES, together
+from pipeline.files.requests import WHOLE_BYTES, together
 from pipeline.log import folder_tree, segment_values
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import (
@@ -31,61 +31,14 @@ from pipeline.log.log_files import (
 from pipeline.log.outcome_index import kind_of
 from pipeline.log.snapshots import own_columns
 
+if TYPE_CHECKING:
+    from pipeline.log.outcomes import Outcomes
+
 BATCH_ROWS = 1 << 18
 """Rows decoded at a time: what a task holds beside its buffers."""
 
 MOST_NAMED = 1000
 """Skipped files that a manifest names; all are counted."""
-
-_FOOTER_THREADS = 16
-_MOST_FOOTERS = 32
-"""Footers that a thread reads one after the other before it is given the next."""
-
-
-class Matching(Protocol):
-    """Finds the labels of a task's rows in other files."""
-
-    @property
-    def outcome_rows(self) -> int:
-        """Rows of those files that have the key of a row so far."""
-
-    def join(self, batch: pa.RecordBatch) -> Joined:
-        """The labels of the next rows."""
-
-
-class Labels(Protocol):
-    """Labels that lie in other files, see `pipeline.log.outcomes`."""
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Columns of the log that tell its rows apart."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the log that are read for them."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of those files."""
-
-    @property
-    def places(self) -> Sequence[tuple[Any, str]]:
-        """Folders of those files, with their file system."""
-
-    def opened(self, log: Log, schemas: Sequence[tuple[str, pa.Schema]]) -> Labels:
-        """The same with footers read and checked, and compared with the schemas of the log's files."""
-
-    def of_days(self, first: int, last: int) -> Labels:
-        """The same, of predictions of some days alone."""
-
-    def identity(self, day: int | None = None) -> dict[str, Any]:
-        """JSON values that labels depend on; those of a day's rows, or of all."""
-
-    def facts(self) -> dict[str, Any]:
-        """Facts for the manifest about the origin of the rows."""
-
-    def matching(self) -> Matching:
-        """Return the matcher of one task's rows with their labels."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +55,7 @@ class Columns:
     segments: tuple[str, ...] = ()
     date: str | None = None
     sampling: bool = False
-    labels: Labels | None = None
+    labels: Outcomes | None = None
 
     @property
     def names(self) -> list[str]:
@@ -238,16 +191,7 @@ def read_footers(
     filesystem: Any, found: Sequence[LogFile]
 ) -> tuple[list[tuple[LogFile, pa.Schema]], list[InputRejectedError]]:
     """The files with their row groups and schemas, and what is wrong with those that cannot be read."""
-    # Several at a time, where they are many: handing one over takes as long as reading a local file's footer does.
-    share = max(1, min(_MOST_FOOTERS, len(found) // (4 * _FOOTER_THREADS)))
-    shares = [found[start : start + share] for start in range(0, len(found), share)]
-
-    def read(files: Sequence[LogFile]) -> list[tuple[LogFile, pa.Schema] | InputRejectedError]:
-        return [_read_footer(filesystem, file) for file in files]
-
-    threads = _FOOTER_THREADS if isinstance(filesystem, LocalFileSystem) else TOGETHER
-    with ThreadPoolExecutor(threads) as pool:
-        footers = [footer for some in pool.map(read, shares) for footer in some]
+    footers = list(together(partial(_read_footer, filesystem), found))
     problems = [footer for footer in footers if isinstance(footer, InputRejectedError)]
     return _with_shared_schemas([footer for footer in footers if isinstance(footer, tuple)]), problems
 
@@ -449,7 +393,7 @@ def read_rows(
     filesystem: Any,
     piece: Piece,
     columns: Columns,
-    matching: Matching | None = None,
+    matching: Any = None,
     content: bytes | None = None,
 ) -> Iterator[Rows]:
     """The rows of a piece, batch by batch, with only the used columns read.

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples
-from logcal.names import Numbers, Texts
+from logcal.names import Keys, Numbers, Texts
 
 INTEGER, UNSIGNED, TEXT, BYTES, DATE = "integers", "unsigned integers", "text", "bytes", "dates"
 """Kinds of keys: those of one kind can be equal."""
@@ -92,29 +92,16 @@ def any_missing(columns: Sequence[KeyColumn]) -> Mask | None:
     return found
 
 
-class KeyTable:
-    """Numbers keys of one or several columns: 0, 1, ... in the order of their appearance."""
+class KeyTable(Keys):
+    """Numbers keys of one or several columns without nulls: 0, 1, ... in the order of their appearance."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
-        self._tables = [Texts() if kind in (TEXT, BYTES) else Numbers() for kind in kinds]
-        # Of the pairs (number of the columns before, number of the column), for the second column and those after it.
-        self._pairs = [Numbers() for _ in kinds[1:]]
-
-    def __len__(self) -> int:
-        last = self._pairs[-1] if self._pairs else self._tables[0]
-        return last.count if isinstance(last, Texts) else len(last)
-
-    def encode(self, columns: Sequence[Any]) -> npt.NDArray[np.int32]:
-        """The numbers of keys without nulls; new ones get the next numbers."""
-        codes = self._tables[0].encode(columns[0])
-        for table, pairs, column in zip(self._tables[1:], self._pairs, columns[1:], strict=True):
-            codes = pairs.encode((codes.astype(np.int64) << 32) | table.encode(column))
-        return codes
+        super().__init__([Texts() if kind in (TEXT, BYTES) else Numbers() for kind in kinds])
 
     def find(self, columns: Sequence[KeyColumn]) -> npt.NDArray[np.int32]:
         """The numbers of keys, -1 for those that have none. Threads may do so at once."""
-        codes = self._tables[0].find(columns[0].values)
-        for table, pairs, column in zip(self._tables[1:], self._pairs, columns[1:], strict=True):
+        codes = self.tables[0].find(columns[0].values)
+        for table, pairs, column in zip(self.tables[1:], self.pairs, columns[1:], strict=True):
             own = table.find(column.values)
             there = (codes >= 0) & (own >= 0)
             codes = np.where(there, pairs.find((codes.astype(np.int64) << 32) | (own & 0x7FFFFFFF)), -1)
@@ -123,15 +110,9 @@ class KeyTable:
 
     def shown(self, codes: Integers) -> list[str]:
         """Some keys as text."""
-        members: list[Any] = []
-        for pairs in reversed(self._pairs):
-            both = pairs.found[codes]
-            members.append(both & 0xFFFFFFFF)
-            codes = both >> 32
-        members = [codes, *reversed(members)]
         columns = [
             [t.values(int(code), int(code) + 1)[0] for code in own] if isinstance(t, Texts) else t.found[own]
-            for t, own in zip(self._tables, members, strict=True)
+            for t, own in zip(self.tables, self.members(codes), strict=True)
         ]
         return [", ".join(map(str, key)) for key in zip(*columns, strict=True)]
 

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from logcal import names
 from logcal.arrow_columns import as_column, as_numpy, column_of, null_mask
 from logcal.errors import InputRejectedError
-from logcal.names import Numbers, Texts
 
 Integers = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
 Key = tuple[Any, ...]
 """A segment: a value a column (str, int, bool, datetime.date), None where it is null."""
 
@@ -85,9 +86,7 @@ class Encoder:
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
         self.types: tuple[pa.DataType, ...] = ()
-        self._coders = [_Coder(name) for name in columns]
-        # Of the pairs (code of the columns before, code of the column), for the second column and those after it.
-        self._pairs = [Numbers() for _ in columns[1:]]
+        self._keys = names.Keys([_Coder(name) for name in columns])
 
     def encode(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """The codes of a batch's rows.
@@ -98,10 +97,8 @@ class Encoder:
             More than `MAX_SEGMENTS` segments, or text that is not UTF-8 or longer than `MOST_BYTES`.
         """
         columns = [batch.column(name) for name in self.columns]
-        codes = self._coders[0].encode(columns[0])
-        for coder, pairs, column in zip(self._coders[1:], self._pairs, columns[1:], strict=True):
-            codes = pairs.encode((codes.astype(np.int64) << 32) | coder.encode(column))
-        self.types = tuple(coder.type for coder in self._coders)
+        codes = self._keys.encode(columns)
+        self.types = tuple(coder.type for coder in self._keys.tables)
         if len(self) > MAX_SEGMENTS:
             raise InputRejectedError(
                 f"log.segment: expected at most {MAX_SEGMENTS:,} segments, found {len(self):,} or more: leave out the "
@@ -110,7 +107,7 @@ class Encoder:
         return codes
 
     def __len__(self) -> int:
-        return len(self._pairs[-1]) if self._pairs else len(self._coders[0])
+        return len(self._keys)
 
     @property
     def keys(self) -> list[Key]:
@@ -120,12 +117,11 @@ class Encoder:
 
     def values_of(self, codes: Integers) -> list[pa.Array]:
         """The values of codes, of each column."""
-        if not self._pairs and np.array_equal(codes, np.arange(len(self))):
-            return [self._coders[0].values]
-        members = self._members(codes)
-        return [
-            coder.values.take(as_column(column)) for coder, column in zip(self._coders, members, strict=True)
-        ]
+        coders = self._keys.tables
+        if len(coders) == 1 and np.array_equal(codes, np.arange(len(self))):
+            return [coders[0].values]
+        members = zip(coders, self._keys.members(codes), strict=True)
+        return [coder.values.take(as_column(column)) for coder, column in members]
 
     def sort(self, present: Integers) -> tuple[Integers, list[Integers], list[pa.Array]]:
         """Codes in the order of their segments.
@@ -136,25 +132,17 @@ class Encoder:
         ranks : of each column, for each of the codes: where its value stands among the column's
         values : of each column, by rank
         """
-        members = self._members(present)
-        orders = [coder.in_order() for coder in self._coders]
-        ranks = [_inverse(places)[column] for places, column in zip(orders, members, strict=True)]
+        orders = [coder.in_order() for coder in self._keys.tables]
+        members = zip(orders, self._keys.members(present), strict=True)
+        ranks = [_inverse(places)[column] for places, column in members]
         if len(ranks) == 1 and present.size == orders[0].size:
             # All of them: they are in order as their values are.
             by_segment = _inverse(present)[orders[0]]
         else:
             by_segment = np.lexsort(ranks[::-1])
-        values = [coder.take(places) for coder, places in zip(self._coders, orders, strict=True)]
+        in_order = zip(self._keys.tables, orders, strict=True)
+        values = [coder.values.take(as_column(places)) for coder, places in in_order]
         return present[by_segment], [column[by_segment] for column in ranks], values
-
-    def _members(self, codes: Integers) -> list[Integers]:
-        """The code of each column's value."""
-        members = []
-        for pairs in reversed(self._pairs):
-            both = pairs.found[codes]
-            members.append(both & 0xFFFFFFFF)
-            codes = both >> 32
-        return [codes, *reversed(members)]
 
 
 def _inverse(places: Integers) -> Integers:
@@ -175,72 +163,74 @@ class _Coder:
     def __init__(self, name: str) -> None:
         self.name = name
         self.type: pa.DataType = pa.null()
-        self._array: pa.Array | None = None
-        self._texts: Texts | None = None
+        self._table: names.Texts | names.Numbers | None = None
+        # Null has the code that was the next when it came first; the table's own go round it.
+        self._null = -1
+        self._array = pa.nulls(0)
         self._dictionary: pa.Array | None = None
         self._known = np.empty(0, np.int32)
-        self._numbers = Numbers()
-        self._of_numbers = np.empty(0, np.int32)
 
-    def encode(self, column: pa.Array) -> npt.NDArray[np.int32]:
+    def encode(self, column: pa.Array) -> Codes:
         """The codes of a column's values."""
-        if pa.types.is_null(column.type):
-            column = column.cast(pa.string())
         if pa.types.is_dictionary(column.type):
             return self._encode_dictionary(column)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            self.type = pa.string()
-            return self._codes_of_texts(column)
-        self.type = column.type
-        return self._encode_numbers(column)
+        if pa.types.is_null(column.type):
+            column = column.cast(pa.string())
+        if self._table is None:
+            text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+            self._table = names.Texts() if text else names.Numbers()
+            self.type = pa.string() if text else column.type
+        if not column.null_count:
+            return self._codes_of(column)
+        missing, codes = null_mask(column), np.empty(len(column), np.int32)
+        codes[~missing] = self._codes_of(column.drop_null())
+        codes[missing] = self._code_of_null()
+        return codes
 
-    def _encode_dictionary(self, column: pa.DictionaryArray) -> npt.NDArray[np.int32]:
+    def _encode_dictionary(self, column: pa.DictionaryArray) -> Codes:
         dictionary = column.dictionary
         # The batches of a row group share one dictionary, each a copy of it, which may grow at its end.
         known = self._dictionary
         seen = 0
         if known is not None and dictionary.slice(0, len(known)).equals(known):
             seen = len(known)
-        if seen < len(dictionary) or self._dictionary is None:
-            text = pa.types.is_string(dictionary.type) or pa.types.is_large_string(dictionary.type)
-            self.type = pa.string() if text else dictionary.type
-            codes_of = self._codes_of_texts if text else self._codes_of
-            self._known = np.concatenate([self._known[:seen], codes_of(dictionary.slice(seen))])
+        if seen < len(dictionary) or known is None:
+            self._known = np.concatenate([self._known[:seen], self.encode(dictionary.slice(seen))])
             self._dictionary = dictionary
         if column.indices.null_count == 0:
             return self._known[as_numpy(column.indices)]
         missing = null_mask(column.indices)
         indices = np.where(missing, len(self._known), as_numpy(column.indices).astype(np.int64))
-        return np.append(self._known, self._code_of_null())[indices].astype(np.int32, copy=False)
+        return np.append(self._known, np.int32(self._code_of_null()))[indices]
 
-    def _code_of_null(self) -> np.int32:
-        if self._texts is not None:
-            return np.int32(self._texts.null())
-        return np.int32(self._codes_of(pa.nulls(1, self.type))[0])
+    def _code_of_null(self) -> int:
+        if self._null < 0:
+            self._null = len(self)
+        return self._null
 
-    def _codes_of_texts(self, values: pa.Array) -> npt.NDArray[np.int32]:
-        """Code texts, as `_codes_of` does."""
-        if self._texts is None:
-            self._texts = Texts()
-        before = self._texts.count
-        missing = null_mask(values) if values.null_count else None
-        if missing is None:
-            codes = self._texts.encode(values)
+    def _codes_of(self, values: pa.Array) -> Codes:
+        """The codes of values, none of which is null."""
+        if isinstance(self._table, names.Texts):
+            before = len(self._table)
+            codes = self._table.encode(values)
+            if len(self._table) > before:
+                self._check(self._table.values(before, len(self._table)))
         else:
-            codes = np.full(len(values), self._texts.null(), np.int32)
-            codes[~missing] = self._texts.encode(values.drop_null())
-        if self._texts.count > before:
-            self._array = None
-            new = self._texts.values(before, self._texts.count)
-            try:
-                new.validate(full=True)
-            except pa.ArrowInvalid:
-                self._refuse_text()
-                raise
-            self._check_length(new)
-        return codes
+            assert self._table is not None
+            codes = self._table.encode(as_numpy(values.cast(_whole(values.type))).astype(np.int64))
+        return codes if self._null < 0 else codes + (codes >= self._null).astype(np.int32)
 
-    def _check_length(self, texts: pa.Array) -> None:
+    def _check(self, texts: pa.Array) -> None:
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid:
+            try:
+                texts.to_pylist()
+            except UnicodeDecodeError as error:
+                raise InputRejectedError(
+                    f"column '{self.name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
+                ) from None
+            raise
         ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
         longest = int(np.diff(ends).max())
         if longest > MOST_BYTES:
@@ -249,59 +239,25 @@ class _Coder:
                 f"{longest:,}: use a column that names groups of rows"
             )
 
-    def _encode_numbers(self, column: pa.Array) -> npt.NDArray[np.int32]:
-        kind = pa.int32() if pa.types.is_date32(column.type) else column.type
-        numbers = as_numpy(column.cast(kind)).astype(np.int64)
-        missing = null_mask(column) if column.null_count else None
-        places = self._numbers.encode(numbers if missing is None else numbers[~missing])
-        new = self._numbers.found[self._of_numbers.size :]
-        if new.size:
-            # Through the column's own type: the largest unsigned numbers are negative here.
-            values = as_column(new.astype(kind.to_pandas_dtype())).cast(column.type)
-            self._of_numbers = np.concatenate([self._of_numbers, self._codes_of(values)])
-        codes = self._of_numbers[places]
-        if missing is None:
-            return codes
-        out = np.full(missing.size, self._codes_of(pa.nulls(1, self.type))[0], np.int32)
-        out[~missing] = codes
-        return out
-
-    def _codes_of(self, values: pa.Array) -> npt.NDArray[np.int32]:
-        """The codes of values that need not be distinct; those of new ones follow."""
-        known = values.slice(0, 0) if self._array is None else self._array
-        # Values in the order of their first appearance: the known ones keep their codes.
-        both = pa.concat_arrays([known, values]).dictionary_encode(null_encoding="encode")
-        self._array = both.dictionary
-        try:
-            self._array.validate(full=True)
-        except pa.ArrowInvalid:
-            self._refuse_text()
-            raise
-        return as_numpy(both.indices)[len(known) :]
-
-    def _refuse_text(self) -> None:
-        try:
-            self.values.to_pylist()
-        except UnicodeDecodeError as error:
-            raise InputRejectedError(
-                f"column '{self.name}' (log.segment): expected text in UTF-8, found {error.object!r}: convert it"
-            ) from None
-
     def __len__(self) -> int:
-        return len(self.values) if self._texts is None else self._texts.count
+        return (0 if self._table is None else len(self._table)) + (self._null >= 0)
 
     @property
     def values(self) -> pa.Array:
         """Value of each code."""
-        if self._texts is not None and (self._array is None or len(self._array) < self._texts.count):
-            self._array = self._texts.values(0, self._texts.count)
-        return pa.nulls(0) if self._array is None else self._array
-
-    def take(self, codes: Integers) -> pa.Array:
-        """The values of codes, each once at most."""
-        if self._texts is not None:
-            return self._texts.values_of(codes)
-        return self.values.take(as_column(codes))
+        if len(self._array) < len(self):
+            if isinstance(self._table, names.Texts):
+                own = self._table.values(0, len(self._table))
+            else:
+                assert self._table is not None
+                # Through the column's own type: the largest unsigned numbers are negative here.
+                kind = _whole(self.type)
+                own = as_column(self._table.found.astype(kind.to_pandas_dtype())).cast(self.type)
+            parts = [own]
+            if self._null >= 0:
+                parts = [own.slice(0, self._null), pa.nulls(1, self.type), own.slice(self._null)]
+            self._array = pa.concat_arrays(parts)
+        return self._array
 
     def in_order(self) -> Integers:
         """The codes in the order of their values, null first."""
@@ -310,6 +266,10 @@ class _Coder:
 
         # Text in UTF-8 has the order of its code points.
         return as_numpy(pc.array_sort_indices(self.values, null_placement="at_start")).astype(np.int64)
+
+
+def _whole(kind: pa.DataType) -> pa.DataType:
+    return pa.int32() if pa.types.is_date32(kind) else kind
 
 
 class Numbered(NamedTuple):
@@ -337,9 +297,9 @@ def number(columns: Sequence[pa.Array]) -> Numbered:
     InputRejectedError
         More than `MAX_SEGMENTS`.
     """
-    names = [str(i) for i in range(len(columns))]
-    encoder = Encoder(names)
-    codes = encoder.encode(pa.RecordBatch.from_arrays(list(columns), names))
+    places_of = [str(i) for i in range(len(columns))]
+    encoder = Encoder(places_of)
+    codes = encoder.encode(pa.RecordBatch.from_arrays(list(columns), places_of))
     in_order, ranks, values = encoder.sort(np.arange(len(encoder)))
     places = np.empty(in_order.size, np.int32)
     places[in_order] = np.arange(in_order.size)

@@ -6,25 +6,10 @@ knows here pass through unchanged. Source: the Apache Thrift specification, "Thr
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import numpy as np
-
-from pipeline._kernels import compact
-
 BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 
 Fields = dict[int, tuple[int, bytes]]
 """Fields of a struct: field number to (type, encoded value). The types 1 and 2 are the values true and false."""
-
-_LARGE = 1 << 5
-"""Bytes from which on values may be read by compiled code, which takes an eighth of the time once it is loaded."""
-
-_MANY = 1 << 20
-"""Bytes that a process looks at without it: a few footers are read before it would be loaded, or even compiled."""
-
-_MOST_FIELDS = 24
-"""Most fields of a struct that compiled code reads: Parquet's have fewer."""
 
 _BYTES = [bytes([value]) for value in range(0x100)]
 """Most numbers and all heads of fields take one: they are looked up, and not made."""
@@ -33,17 +18,6 @@ _LARGEST_BOOLEAN = 2
 _NUMBERS = (I32, I64, I16)
 _LONG_LIST = 15
 _FIXED_SIZES = {BYTE: 1, DOUBLE: 8, UUID: 16}
-
-
-_seen = [0]
-
-
-def _many(data: bytes) -> bool:
-    """Tell whether compiled code is worthwhile. Threads that count at once may count too few, which does no harm."""
-    if len(data) < _LARGE:
-        return False
-    _seen[0] += len(data)
-    return _seen[0] > _MANY
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -99,14 +73,6 @@ def binary(value: bytes) -> bytes:
 
 def skip(data: bytes, at: int, kind: int) -> int:
     """Return the end of the value of this type that starts at `at`."""
-    if kind in (STRUCT, LIST, SET) and _many(data):
-        ends = np.empty(1, np.int64)
-        if compact.element_ends(np.frombuffer(data, np.uint8), at, kind, ends):
-            return int(ends[0])
-    return _walk(data, at, kind)
-
-
-def _walk(data: bytes, at: int, kind: int) -> int:
     if kind in _NUMBERS:
         while data[at] >= 0x80:
             at += 1
@@ -148,7 +114,7 @@ def _check_room(data: bytes, at: int, count: int) -> None:
 
 def _skip_element(data: bytes, at: int, kind: int) -> int:
     # Booleans are part of the field header in structs, but take a byte in collections.
-    return at + 1 if kind <= _LARGEST_BOOLEAN else _walk(data, at, kind)
+    return at + 1 if kind <= _LARGEST_BOOLEAN else skip(data, at, kind)
 
 
 def _skip_struct(data: bytes, at: int) -> int:
@@ -172,7 +138,7 @@ def _skip_struct(data: bytes, at: int) -> int:
         elif kind == LIST:
             at = _skip_list(data, at)
         elif kind > _LARGEST_BOOLEAN:
-            at = _walk(data, at, kind)
+            at = skip(data, at, kind)
 
 
 def _skip_map(data: bytes, at: int) -> int:
@@ -190,12 +156,6 @@ def _skip_map(data: bytes, at: int) -> int:
 
 def read_struct(data: bytes, at: int = 0) -> tuple[Fields, int]:
     """The fields of a struct and where it ends."""
-    if _many(data):
-        found = np.empty((_MOST_FIELDS, 4), np.int64)
-        count, after = compact.fields(np.frombuffer(data, np.uint8), at, found)
-        if count >= 0:
-            places = found[:count].tolist()
-            return {number: (kind, data[start:end]) for number, kind, start, end in places}, after
     fields: Fields = {}
     number = 0
     while True:
@@ -247,11 +207,7 @@ def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
 def read_list(data: bytes, at: int = 0) -> list[bytes]:
     """The elements of a list, each still encoded."""
     kind, count, at = _list_header(data, at)
-    if _many(data):
-        ends = np.empty(count, np.int64)
-        if compact.element_ends(np.frombuffer(data, np.uint8), at, kind, ends):
-            starts = [at, *ends.tolist()]
-            return [data[start:end] for start, end in pairwise(starts)]
+    _check_room(data, at, count)
     elements = []
     for _ in range(count):
         end = _skip_struct(data, at) if kind == STRUCT else _skip_element(data, at, kind)
@@ -262,9 +218,8 @@ def read_list(data: bytes, at: int = 0) -> list[bytes]:
 
 def read_structs(data: bytes, at: int = 0) -> list[Fields]:
     """The structs of a list, each read."""
-    if _many(data):
-        return [read_struct(element)[0] for element in read_list(data, at)]
     kind, count, at = _list_header(data, at)
+    _check_room(data, at, count)
     if count and kind != STRUCT:
         raise ValueError(f"expected a list of structs, found one of Thrift type {kind}")
     found = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 from logcal.arrow_columns import as_numpy, null_mask
 from logcal.errors import InputRejectedError, examples, listing
 from logcal.storage import parse_json
+from pipeline.files.requests import together
 from pipeline.log.chunks import CheckedFooter, bounds_of
 from pipeline.log.folder_tree import NO_VALUE, hive_value
 from pipeline.log.log_files import LogFile, open_parquet
@@ -36,7 +36,6 @@ _STORED_UNITS = {
     "microseconds": 86_400_000_000,
     "nanoseconds": 86_400_000_000_000,
 }
-_FOOTER_THREADS = 16
 _KINDS = "dates, timestamps, integers such as 20260131 or text such as 2026-01-31"
 
 
@@ -220,8 +219,7 @@ def newest_day(log: Log, column: str) -> int:
 
 def _dated(log: Log, column: str, setting: str = "window.column") -> list[DatedFile]:
     filled = [file for file in log.files if file.rows]
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        found = list(pool.map(lambda file: _dated_file(log.filesystem, file, column), filled))
+    found = list(together(lambda file: _dated_file(log.filesystem, file, column), filled))
     problems = [file for file in found if isinstance(file, str)]
     if problems:
         raise InputRejectedError(f"{setting}={column} cannot be used.\n{listing(problems)}")

@@ -15,6 +15,7 @@ from calibrators.arithmetic.ties import Coded
 from pipeline.files.blobs import fetch
 from pipeline.files.folders import is_url
 from pipeline.sort import run_files
+from pipeline.sort.folding import order_tagged, recode
 from pipeline.sort.run_files import (
     CODED_ENTRIES,
     CODED_ROWS,
@@ -31,7 +32,6 @@ from pipeline.sort.run_files import (
     Words,
 )
 from pipeline.sort.segments import Coding
-from pipeline.sort.tagged import order_tagged, recode
 
 HEAVY = 3
 """Times the bytes of a bucket: when so much of rows with segments is gathered, a tie is heavy, and ties are folded."""

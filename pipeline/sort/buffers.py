@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.ordering import sort_pairs, sort_scores
 from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT, Array, Points
+from calibrators.arithmetic.sampling import WeightSums, add_sums, sums_of
 from calibrators.arithmetic.ties import Coded, without_codes
 from pipeline._kernels import rows as row_kernels
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.counting import Counted
-from pipeline.sort.effective_size import WeightSums, add_sums, sums_of
 from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together, without_short
 from pipeline.sort.run_files import (
     CodedRows,

@@ -4,7 +4,6 @@ day.json          files, rows, runs and bad rows of the day
 samples.npy       what is known of each run's blocks
 segments.parquet  of a log with segments: those of each run
 run-*             see `pipeline.sort.run_files`
-counts            instead of runs, on a score grid; see `pipeline.sort.day_counts`
 bad-*.parquet     unusable rows, where they are kept
 """
 
@@ -25,20 +24,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from calibrators.arithmetic.sampling import WeightSums
 from logcal.arrow_columns import as_column, as_numpy
 from logcal.storage import parse_checked, with_checksum
 from pipeline.files.blobs import read_blob
 from pipeline.files.folders import Folder
 from pipeline.log.label_counts import LabelCounts
 from pipeline.log.quarantine import BAD_PARTS, BadRows, Example
-from pipeline.sort.day_counts import Counts, add_counts, write_counts
-from pipeline.sort.effective_size import WeightSums
-from pipeline.sort.run_files import Run, RunSegments, restored, row_width
+from pipeline.sort.run_files import Run, RunSegments, restored
 from pipeline.sort.run_merging import merge_small
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import add_up
 
-FACTS, SAMPLES, SEGMENTS, COUNTS = "day.json", "samples.npy", "segments.parquet", "counts"
+FACTS, SAMPLES, SEGMENTS = "day.json", "samples.npy", "segments.parquet"
 
 FileId = tuple[str, int, str]
 """Path, size and stamp of a log's file: a changed file is another one."""
@@ -47,33 +45,22 @@ FileId = tuple[str, int, str]
 class Kept(NamedTuple):
     """Content of a day table's folder.
 
-    files : that it is of. receipt : its runs, rows and bad rows. counts : instead of runs; None where there are runs
+    files : that it is of. receipt : its runs, rows and bad rows
     """
 
     files: frozenset[FileId]
     receipt: RunReceipt
-    counts: Counts | None
 
 
-class Sizes(NamedTuple):
-    """Sizes of a kept day: most rows of a run, and steps of the score grid, where the day may become counts."""
-
-    run_rows: int
-    per_unit: float | None
-
-
-def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], sizes: Sizes) -> Kept:
+def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], run_bytes: int) -> Kept:
     """Make a day's runs a day table: few files, its facts beside them, all of it on the disk.
 
     A repeated task does the same again.
 
-    files : that the rows are of
+    files : that the rows are of. run_bytes : of a run, as far as smaller ones are merged
     """
-    stored, (run_rows, per_unit) = Folder.at(folder), sizes
-    counts = None if per_unit is None else write_counts(receipt, f"{folder}/{COUNTS}", per_unit)
-    segmented = any(run.segments is not None for run in receipt.runs)
-    most = run_rows * row_width(weighted=False, segmented=segmented)
-    runs = merge_small(receipt.runs, folder, most) if counts is None else []
+    stored = Folder.at(folder)
+    runs = merge_small(receipt.runs, folder, run_bytes)
     numbers = io.BytesIO()
     np.save(numbers, np.concatenate([np.empty(0), *(run.index for run in runs)]))
     stored.replace(SAMPLES, numbers.getvalue())
@@ -94,37 +81,30 @@ def finish_day(folder: str, receipt: RunReceipt, files: Sequence[FileId], sizes:
         "examples": receipt.bad.examples,
         "runs": [{"name": _name(run.path), "sizes": run.sizes} for run in runs],
         "segments": segments is not None,
-        "counts": None if counts is None else {"first": counts.first, "steps": counts.steps},
     }
-    kept = [_name(run.path) for run in runs] + ([] if counts is None else [COUNTS])
+    kept = [_name(run.path) for run in runs]
     stored.sync([*kept, *stored.matching(BAD_PARTS)])
     facts["checksums"] = _checksums(stored, [*kept, SAMPLES, *([] if segments is None else [SEGMENTS])])
     stored.replace(FACTS, json.dumps(with_checksum(facts)).encode())
-    return Kept(frozenset(files), replace(receipt, runs=runs), counts)
+    return Kept(frozenset(files), replace(receipt, runs=runs))
 
 
 def merge_tables(
-    folder: str,
-    parts: Sequence[tuple[str, RunReceipt, Counts | None]],
-    files: Sequence[FileId],
-    sizes: Sizes,
+    folder: str, parts: Sequence[tuple[str, RunReceipt]], files: Sequence[FileId], run_bytes: int
 ) -> Kept:
     """Make one day table of several of a day, each with its folder; as `finish_day` of all their rows."""
     place = Folder.at(folder)
-    receipt = add_up([part for _, part, _ in parts])
+    receipt = add_up([part for _, part in parts])
     runs: list[Run] = []
-    for i, (path, part, counts) in enumerate(parts):
+    for i, (path, part) in enumerate(parts):
         source = Folder.at(path)
         for run in part.runs:
             name = f"run-part-{len(runs):06d}"
             place.link(source, _name(run.path), name)
             runs.append(replace(run, path=f"{folder}/{name}"))
-        if counts is not None:
-            assert sizes.per_unit is not None
-            runs.append(add_counts((counts,), sizes.per_unit, f"{folder}/run-part-{len(runs):06d}"))
         for j, bad in enumerate(source.matching(BAD_PARTS)):
             place.link(source, bad, f"bad-{i:06d}-{j:06d}.parquet")
-    return finish_day(folder, replace(receipt, runs=runs), files, sizes)
+    return finish_day(folder, replace(receipt, runs=runs), files, run_bytes)
 
 
 def checksum(content: bytes, before: int = 0) -> int:
@@ -171,9 +151,6 @@ def read_day(folder: str) -> Kept | None:
             return None
         sizes = stored.sizes()
         numbers = np.load(io.BytesIO(stored.read(SAMPLES) or b""))
-        counts = None if facts["counts"] is None else Counts(f"{folder}/{COUNTS}", **facts["counts"])
-        if counts is not None and sizes.get(COUNTS) != 8 * counts.steps:
-            return None
         receipt = RunReceipt(
             rows=facts["rows"],
             used=facts["used"],
@@ -203,7 +180,7 @@ def read_day(folder: str) -> Kept | None:
         if not stored.local:  # what a store did not give now may be there
             raise
         return None
-    return None if numbers.size else Kept(files, receipt, counts)
+    return None if numbers.size else Kept(files, receipt)
 
 
 def _name(path: str) -> str:

@@ -15,15 +15,12 @@ import numpy.typing as npt
 
 from calibrators.arithmetic.passes import Array
 from pipeline.files.folders import Folder
-from pipeline.sort.day_counts import add_counts
 from pipeline.sort.day_files import checksum
 from pipeline.sort.day_tables import DayTable
 from pipeline.sort.run_files import Sections, read_run
 
 PROFILE = "profile"
 """The file in a day table's folder."""
-
-_COUNTS = "run-of-counts"
 
 _SHIFT = 46
 """Bits of a score that do not count: 6 of its fraction do."""
@@ -102,30 +99,17 @@ def middle_of(cell: Integers) -> Array:
     return np.where(np.abs(middle) < np.finfo(np.float64).tiny, 0.0, middle)
 
 
-def profile_day(place: str, table: DayTable, per_unit: float | None) -> Profile:
-    """Profile of a day table, which is made once and kept in the table's folder.
-
-    Parameters
-    ----------
-    place : folder of the tables' folders
-    per_unit : steps of the score grid, which tables of counts need
-    """
+def profile_day(place: str, table: DayTable) -> Profile:
+    """Profile of a day table, which is made once and kept in the table's folder. place : folder of these folders."""
     folder = f"{place}/{table.name}"
     known = _read(folder)
     if known is not None:
         return known
-    runs = list(table.receipt.runs)
-    kept = Folder.at(folder)
-    if table.counts is not None:
-        assert per_unit is not None
-        runs.append(add_counts((table.counts,), per_unit, f"{folder}/{_COUNTS}"))
-    found = Profile.total([of_sections(read_run(run)) for run in runs])
-    if table.counts is not None:
-        kept.remove(_COUNTS)
+    found = Profile.total([of_sections(read_run(run)) for run in table.receipt.runs])
     content = io.BytesIO()
     np.save(content, np.stack([found.cell.astype(np.float64), found.negatives, found.positives]))
     numbers = content.getvalue()
-    kept.replace(PROFILE, checksum(numbers).to_bytes(4, "little") + numbers)
+    Folder.at(folder).replace(PROFILE, checksum(numbers).to_bytes(4, "little") + numbers)
     return found
 
 

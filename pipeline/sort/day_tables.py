@@ -30,23 +30,25 @@ from pipeline.files.folders import Folder
 from pipeline.files.locks import LOCKS, locking
 from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_number, day_of, parse_day
-from pipeline.sort.day_counts import Counts
 from pipeline.sort.day_files import (
     FACTS,
     FileId,
     Kept,
-    Sizes,
     drop_unused,
     finish_day,
     merge_tables,
     read_day,
 )
+from pipeline.sort.run_files import row_width
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortPlan
 from pipeline.sort.window_runs import add_days, add_up_day
 from pipeline.table.published import PublishedTable
 
-FORMAT = 7
+FORMAT = 8
+_GRID_BYTES = 48 << 20
+"""Bytes of a run on a score grid, where rows are ties: so a day of any number of rows has few runs."""
+
 MOST_PARTS = 64
 """Tables of an open day; more are merged."""
 
@@ -78,11 +80,6 @@ class DayTable:
     def receipt(self) -> RunReceipt:
         """Its runs, rows and bad rows."""
         return self.kept.receipt
-
-    @property
-    def counts(self) -> Counts | None:
-        """Instead of runs."""
-        return self.kept.counts
 
 
 class Cover(NamedTuple):
@@ -172,9 +169,11 @@ class DayTables:
         covers = self.covers(window)
         files = {day: cover.missing for day, cover in covers.items() if cover.missing}
         folders = {day: self._folder(window, day, own) for day, own in files.items()}
-        sizes = Sizes(plan.run_rows, _per_unit(window, plan))
+        run_bytes = plan.run_rows * row_width(weighted=False, segmented=bool(window.log.columns.segments))
+        if steps_per_unit(plan.grid) is not None:
+            run_bytes = max(run_bytes, _GRID_BYTES)
         parts = add_days(graph, window, files, folders, plan)
-        tasks = [(folders[day], day, parts[day], sorted(own), sizes) for day, own in files.items()]
+        tasks = [(folders[day], day, parts[day], sorted(own), run_bytes) for day, own in files.items()]
         receipts = receipts_in(plan.scratch)
         new = dict(zip(files, graph.layer("days", _finish_day, tasks, receipts=receipts), strict=True))
         there = {
@@ -187,7 +186,7 @@ class DayTables:
             if count > MOST_PARTS or (count > 1 and day < max(covers) - 1):
                 every = frozenset().union(files.get(day, ()), *(table.kept.files for table in tables))
                 folder = self._folder(window, day, every)
-                closing.append((folder, day, tables, new.pop(day, None), sorted(every), sizes))
+                closing.append((folder, day, tables, new.pop(day, None), sorted(every), run_bytes))
         made = [*new.values(), *graph.layer("close", _close_day, closing, receipts=receipts)]
         if made:
             made = graph.entries("made", graph.task("kept", _settled, str(self.folder), made), len(made))
@@ -260,7 +259,7 @@ def add_scratch_days(
 
 def _day_in_scratch(name: str, day: int, parts: list[dict[int, RunReceipt]]) -> DayTable:
     receipt = add_up_day(day, parts)
-    return DayTable(day, name, receipt.rows, Kept(frozenset(), receipt, None))
+    return DayTable(day, name, receipt.rows, Kept(frozenset(), receipt))
 
 
 def _finish_day(
@@ -268,10 +267,10 @@ def _finish_day(
     day: int,
     parts: list[dict[int, RunReceipt]],
     files: list[FileId],
-    sizes: Sizes,
+    run_bytes: int,
 ) -> DayTable:
     """Make a day table of what sort tasks left."""
-    kept = finish_day(folder, add_up_day(day, parts), files, sizes)
+    kept = finish_day(folder, add_up_day(day, parts), files, run_bytes)
     return DayTable(day, folder.rpartition("/")[2], kept.receipt.rows, kept)
 
 
@@ -281,14 +280,14 @@ def _close_day(
     there: list[DayTable],
     new: DayTable | None,
     files: list[FileId],
-    sizes: Sizes,
+    run_bytes: int,
 ) -> DayTable:
     """Make one day table of several of a day."""
     Folder.at(folder).make()
     parent, _, name = folder.rpartition("/")
     every = sorted([*there, *([] if new is None else [new])], key=lambda table: table.name)
-    parts = [(f"{parent}/{table.name}", *table.kept[1:]) for table in every]
-    kept = merge_tables(folder, parts, files, sizes)
+    parts = [(f"{parent}/{table.name}", table.receipt) for table in every]
+    kept = merge_tables(folder, parts, files, run_bytes)
     return DayTable(day, name, 0 if new is None else new.rows_sorted, kept)
 
 
@@ -307,9 +306,3 @@ def _day_of(name: str) -> int | None:
     match = _NAME.fullmatch(name)
     day = parse_day(match[1]) if match else None
     return None if day is None else day_number(day)
-
-
-def _per_unit(window: Window, plan: SortPlan) -> float | None:
-    """Steps of the score grid, where a day may become counts."""
-    columns = window.log.columns
-    return None if columns.weight or columns.segments else steps_per_unit(plan.grid)

@@ -18,8 +18,8 @@ from calibrators.arithmetic.ordering import sort_pairs
 from calibrators.arithmetic.passes import Points
 from calibrators.arithmetic.ties import Coded
 from pipeline.log.logs import Log
-from pipeline.sort.day_counts import add_counts
 from pipeline.sort.day_tables import DayTable
+from pipeline.sort.folding import order_tagged
 from pipeline.sort.run_files import (
     CodedRows,
     Sections,
@@ -27,7 +27,6 @@ from pipeline.sort.run_files import (
     read_run,
     write_run,
 )
-from pipeline.sort.tagged import order_tagged
 
 _BITS = 16
 
@@ -53,7 +52,7 @@ def factor(age: int, half_life: int) -> float:
     return math.ldexp(round(mantissa * 2**_BITS), exponent - _BITS)
 
 
-def weigh_day(table: DayTable, last: int, half_life: int, path: str, per_unit: float | None) -> DayTable:
+def weigh_day(table: DayTable, last: int, half_life: int, path: str) -> DayTable:
     """A day table with its rows weighed, as runs in scratch. May run again.
 
     Parameters
@@ -61,18 +60,13 @@ def weigh_day(table: DayTable, last: int, half_life: int, path: str, per_unit: f
     last : the window's last day
     half_life : in days
     path : of the runs, without their numbers
-    per_unit : steps of the score grid, where days are counts; otherwise None
     """
-    runs, weight = list(table.receipt.runs), factor(last - table.day, half_life)
-    if table.counts is not None:
-        assert per_unit is not None
-        runs.append(add_counts((table.counts,), per_unit, f"{path}-counts"))
+    weight = factor(last - table.day, half_life)
     made = [
         write_run(f"{path}-{i:04d}", weighed(read_run(run), weight), run.segments)
-        for i, run in enumerate(runs)
+        for i, run in enumerate(table.receipt.runs)
     ]
-    receipt = replace(table.receipt, runs=made)
-    return replace(table, kept=table.kept._replace(receipt=receipt, counts=None))
+    return replace(table, kept=table.kept._replace(receipt=replace(table.receipt, runs=made)))
 
 
 def with_weights(log: Log) -> Log:

@@ -24,7 +24,7 @@ from pipeline.execution import Graph
 from pipeline.files.blobs import reading, receipts_in, writing
 from pipeline.log.label_counts import Joined
 from pipeline.log.log_files import LogFile, Piece
-from pipeline.log.logs import Log, Matching
+from pipeline.log.logs import Log
 from pipeline.log.outcome_index import (
     BYTES,
     INTEGER,
@@ -57,7 +57,7 @@ class Spilled(NamedTuple):
     rows: int
     outcomes: int
 
-    def matching(self) -> Matching:
+    def matching(self) -> SpilledMatching:
         """Return the matcher of rows with their labels, in their order."""
         return SpilledMatching(self)
 

@@ -12,7 +12,7 @@ read alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -173,31 +173,38 @@ class Run:
 
 def write_run(path: str, sections: Sections, segments: RunSegments | None = None) -> Run:
     """Write a run; a repeated task writes the same file again."""
-    ends: list[npt.NDArray[np.uint32]] = []
-    write_blob(path, _packed(sections, ends))
+    ends: list[Integers] = []
+    first = {columns[0] for columns in COLUMNS}
+    write_blob(path, packed_columns(((own, i in first) for i, own in enumerate(sections.columns)), ends))
     scores = [sections.columns[columns[0]] for columns in COLUMNS]
     return Run(
         path,
         tuple(score.size for score in scores),
         # Copies: a view would keep the whole column alive.
         tuple(score[::SAMPLE_STRIDE].copy() for score in scores),
-        tuple(ends),
+        tuple(own.astype(np.uint32) for own in ends),
         segments,
         below=math.nextafter(sections.ends[1], math.inf),
     )
 
 
-def _packed(sections: Sections, ends: list[npt.NDArray[np.uint32]]) -> Iterator[memoryview]:
-    """The columns' words; appends to `ends` where each column's blocks begin, and the end."""
-    longest = max(column.size for column in sections.columns)
-    words: Words = np.empty(longest + (packing.HEADER + 1) * _blocks(longest), np.uint64)
+def packed_columns(
+    columns: Iterable[tuple[npt.NDArray[Any], bool]], ends: list[Integers]
+) -> Iterator[memoryview]:
+    """The words of columns of 8 bytes; appends to `ends` where each one's blocks begin, and the end.
+
+    columns : each with whether it ascends
+    """
     at = 0
-    for i, column in enumerate(sections.columns):
-        own = np.zeros(_blocks(column.size) + 1, np.int64)
-        ascending = any(columns[0] == i for columns in COLUMNS)
+    words: Words = np.empty(0, np.uint64)
+    for column, ascending in columns:
+        own = np.zeros(blocks_of(column.size) + 1, np.int64)
+        room = column.size + (packing.HEADER + 1) * (own.size - 1)
+        if words.size < room:
+            words = np.empty(room, np.uint64)
         packing.pack(np.ascontiguousarray(column).view(np.uint64), SAMPLE_STRIDE, ascending, words, own)
         yield words[: own[-1]].data
-        ends.append((own + at).astype(np.uint32))
+        ends.append(own + at)
         at += int(own[-1])
 
 
@@ -211,7 +218,7 @@ def restored(
     ValueError
         There are too few numbers.
     """
-    blocks = [_blocks(size) for size in sizes]
+    blocks = [blocks_of(size) for size in sizes]
     ends = [blocks[section] + 1 for section, own in enumerate(COLUMNS) for _ in own]
     lengths = [*blocks, *ends]
     if numbers.size < sum(lengths):
@@ -222,7 +229,8 @@ def restored(
     return Run(path, tuple(sizes), tuple(samples), places, segments), rest
 
 
-def _blocks(numbers: int) -> int:
+def blocks_of(numbers: int) -> int:
+    """Return the number of blocks of so many numbers."""
     return -(-numbers // SAMPLE_STRIDE)
 
 

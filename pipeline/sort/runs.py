@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from calibrators.arithmetic.passes import Array, Points
+from calibrators.arithmetic.sampling import WeightSums
 from pipeline.log import quarantine, score_grid
 from pipeline.log.label_counts import Joined, LabelCounts, sum_labels
 from pipeline.log.log_files import Piece
@@ -20,7 +21,6 @@ from pipeline.log.logs import Columns, Rows, pieces_ahead, read_rows
 from pipeline.log.quarantine import BadRows
 from pipeline.log.segment_values import Encoder
 from pipeline.sort.buffers import Buffer, CodedBuffer, WeightedBuffer
-from pipeline.sort.effective_size import WeightSums
 from pipeline.sort.run_files import Run, Sections, write_run
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from calibrators._kernels.sums import exact_sum
 from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.arithmetic.sampling import add_sums, scaled
 from logcal.errors import InputRejectedError, LabelsWaitingError
 from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
@@ -27,11 +28,10 @@ from pipeline.log.logs import Log, cut
 from pipeline.log.quarantine import BadRows, RowRules
 from pipeline.sort import buckets, runs
 from pipeline.sort.buckets import Places
-from pipeline.sort.effective_size import add_sums, scaled
 from pipeline.sort.label_join import add_labels
 from pipeline.sort.parts import Part, merge, merge_points, run_part, run_parts
-from pipeline.sort.regrouping import add_regrouping
 from pipeline.sort.run_files import MOST_ROWS, most_bytes, row_width
+from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import Reading, RunReceipt
 from pipeline.sort.segment_merge import Cutting, merge_segments
 from pipeline.sort.shuffle import ShuffleFile
@@ -106,7 +106,6 @@ class ScoreTable:
     weight_scale : what sampling weights were multiplied by, so that they add up to Kish's effective size; otherwise 1.
     heaviest : the largest sampling weight, once multiplied; otherwise 1.
     held_out : the manifest's facts about rows that were held out of the table; see `RunReceipt`
-    gathered : bytes that the ranges of scores left of the first pass.
     shuffled : of each level that was asked for, what the ranges of scores left of each segment, in their order.
     labels : of rows whose labels were joined; otherwise None.
     """
@@ -124,7 +123,6 @@ class ScoreTable:
     largest_move: float | None = None
     weight_scale: float = 1.0
     heaviest: float = 1.0
-    gathered: int = 0
     held_out: dict[str, float] = field(default_factory=dict)
     shuffled: tuple[tuple[ShuffleFile, ...], ...] = ()
     labels: LabelCounts | None = None
@@ -178,7 +176,7 @@ def scratch_bytes(log: Log, *, write: bool) -> int:
     columns = log.columns
     held = most_bytes(log.rows, columns.weight is not None, bool(columns.segments))
     if log.rows > MOST_RUNS * RUN_ROWS:
-        held *= 2  # runs may be merged twice: see `pipeline.sort.regrouping`
+        held *= 2  # runs may be merged twice: see `pipeline.sort.run_merging`
     return held + (24 * log.rows if write else 0)
 
 
@@ -397,35 +395,9 @@ def _combined(
 ) -> tuple[ScoreTable, Any]:
     filled = [bucket for bucket in merged if bucket is not None]
     parts = tuple(part for part, *_ in filled)
-    size, result = (0, None) if combine is None else _Weighed(combine)([state for _, state, _ in filled])
+    result = None if combine is None else combine([state for _, state, _ in filled])
     shuffled = tuple(zip(*(files for *_, files in filled), strict=True))
-    return replace(_table(parts, total, grid, shuffled), gathered=size), result
-
-
-@dataclass(frozen=True)
-class _Weighed:
-    """Combines states, and says how many bytes they have."""
-
-    combine: Callable[[list[Any]], Any]
-
-    def __call__(self, states: list[Any]) -> tuple[int, Any]:
-        # Combining may use them up.
-        return _bytes_of(states), self.combine(states)
-
-
-def weighing(request: Pass) -> Pass:
-    """A pass whose result is a pair: how many bytes its parts have left, and its result."""
-    return replace(request, combine=_Weighed(request.combine))
-
-
-def _bytes_of(value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, (tuple, list)):
-        return sum(map(_bytes_of, value))
-    if isinstance(value, dict):
-        return sum(map(_bytes_of, value.values()))
-    return sum(map(_bytes_of, vars(value).values())) if hasattr(value, "__dict__") else 8
+    return _table(parts, total, grid, shuffled), result
 
 
 def _table(

@@ -17,15 +17,14 @@ from calibrators.arithmetic.ties import Coded
 from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within, pool_within
 from logcal.arrow_columns import as_column
 from pipeline import schema
-from pipeline._kernels import rows
-from pipeline._kernels import tags as kernels
+from pipeline._kernels import rows as kernels
 from pipeline.files.blobs import reading
 from pipeline.sort.buckets import Bucket, CodedBucket
+from pipeline.sort.folding import sort_tagged
 from pipeline.sort.parts import write_part
 from pipeline.sort.run_files import Integers
 from pipeline.sort.segments import Coding, read_codes
 from pipeline.sort.shuffle import ShuffleFile, write_shuffle
-from pipeline.sort.tagged import sort_tagged
 
 
 class LevelCut(NamedTuple):
@@ -135,7 +134,7 @@ def _entries(bucket: CodedBucket, scale: float) -> Coded:
 def _classes(score: Array, tag: Integers) -> tuple[Array, Array]:
     """The scores of rows with label 0, and those with label 1, in their order."""
     negatives, positives = np.empty(score.size + 1), np.empty(score.size + 1)
-    n, p = rows.split_classes(score, (tag & 1).astype(np.uint8), negatives, positives, 0, 0)
+    n, p = kernels.split_classes(score, (tag & 1).astype(np.uint8), negatives, positives, 0, 0)
     return negatives[:n], positives[:p]
 
 

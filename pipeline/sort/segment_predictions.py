@@ -21,7 +21,7 @@ from pipeline.execution import Executor, Graph
 from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log.segment_values import Key
-from pipeline.sort.folding import coded_sections, tagged_sections
+from pipeline.sort.folding import coded_sections, order_tagged, tagged_sections
 from pipeline.sort.run_files import Integers, Run, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import ScoreTable, SortedRows, SortPlan, add_up, merge_rows
@@ -30,7 +30,6 @@ from pipeline.sort.segment_rows import SegmentRows, cut_all
 from pipeline.sort.segment_tasks import Work
 from pipeline.sort.segments import Coding, Level, read_codes, write_codes
 from pipeline.sort.shuffle import Slices
-from pipeline.sort.tagged import order_tagged
 from pipeline.table.lookup_table import Predictor
 
 MOST_WORSE = 10

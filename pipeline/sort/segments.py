@@ -16,8 +16,8 @@ import pyarrow as pa
 from pipeline.files.blobs import Blob, write_blob
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Key
+from pipeline.sort.folding import bits_of_tags
 from pipeline.sort.run_files import Integers, Run
-from pipeline.sort.tagged import bits_of_tags
 
 Codes = npt.NDArray[np.int32]
 

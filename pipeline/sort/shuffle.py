@@ -1,22 +1,82 @@
 """The shuffle between ranges of scores and segments: what a merged range leaves of each segment, and who gathers it.
 
 A file holds items of some numbers each (points, or pooled blocks of them), segment after segment, ascending in each:
-packed column by column (`pipeline.sort.packed`), and so is where each segment's items begin. A segment's items of all
-ranges, one after the other, ascend.
+packed column by column (`pipeline._kernels.packing`), and so is where each segment's items begin; then where each
+column's blocks begin, so that any stretch of a column can be read alone. A segment's items of all ranges, one after
+the other, ascend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from calibrators.arithmetic.passes import Array, Points
+from pipeline._kernels import packing
 from pipeline.execution import tasks
-from pipeline.files.blobs import each
-from pipeline.sort.packed import Packed, write_packed
-from pipeline.sort.run_files import Integers
+from pipeline.files.blobs import Blob, each, write_blob
+from pipeline.sort import run_files
+from pipeline.sort.run_files import Integers, Words, blocks_of, packed_columns
+
+
+class Packed(NamedTuple):
+    """A file of columns of numbers of 8 bytes. sizes : numbers of each column. words : of all that are packed."""
+
+    path: str
+    sizes: tuple[int, ...]
+    words: int
+
+    def read(self, column: int, start: int = 0, stop: int | None = None) -> Words:
+        """Numbers start, ..., stop - 1 of a column, as the whole numbers that their bits are."""
+        with Blob(self.path) as blob:
+            return self._read(blob, column, start, self.sizes[column] if stop is None else stop)
+
+    def read_first(self, columns: int, start: int, stop: int) -> list[Words]:
+        """The same of the first so many columns."""
+        with Blob(self.path) as blob:
+            return [self._read(blob, column, start, stop) for column in range(columns)]
+
+    def fill_rows(self, start: int, rows: Words) -> None:
+        """The same of as many columns as an array has, from number `start` on. rows : shape (n, columns), is filled."""
+        with Blob(self.path) as blob:
+            for column in range(rows.shape[1]):
+                rows[:, column] = self._read(blob, column, start, start + rows.shape[0])
+
+    def _read(self, blob: Blob, column: int, start: int, stop: int) -> Words:
+        if start >= stop:
+            return np.empty(0, np.uint64)
+        first, last = start // run_files.SAMPLE_STRIDE, blocks_of(stop)
+        ends = np.empty(last - first + 1, np.int64)
+        at = self.words + sum(blocks_of(size) + 1 for size in self.sizes[:column]) + first
+        blob.read(8 * at, ends.data.cast("B"))
+        size = int(ends[-1] - ends[0])
+        words = np.zeros(size + packing.PADDING, np.uint64)
+        blob.read(8 * int(ends[0]), words[:size].data.cast("B"))
+        found = np.empty((last - first) * run_files.SAMPLE_STRIDE, np.uint64)
+        packing.unpack(words, size, False, found)
+        return found[start - first * run_files.SAMPLE_STRIDE : stop - first * run_files.SAMPLE_STRIDE]
+
+
+def write_packed(path: str, columns: Iterable[npt.NDArray[Any]]) -> Packed:
+    """Write columns of float64, or of whole numbers of 64 bits."""
+    sizes: list[int] = []
+    ends: list[Integers] = []
+
+    def parts() -> Iterator[memoryview]:
+        yield from packed_columns(_sized(columns, sizes), ends)
+        yield np.concatenate(ends).data
+
+    write_blob(path, parts())
+    return Packed(path, tuple(sizes), int(ends[-1][-1]))
+
+
+def _sized(columns: Iterable[npt.NDArray[Any]], sizes: list[int]) -> Iterator[tuple[npt.NDArray[Any], bool]]:
+    for column in columns:
+        sizes.append(column.size)
+        yield column, False
 
 
 class ShuffleFile(NamedTuple):

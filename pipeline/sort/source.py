@@ -13,14 +13,12 @@ from pipeline.log import quarantine
 from pipeline.log.label_counts import all_counted, sum_labels
 from pipeline.log.logs import Log
 from pipeline.log.quarantine import BAD_PARTS
-from pipeline.log.score_grid import steps_per_unit
 from pipeline.log.windows import Window, day_of
-from pipeline.sort.day_counts import Counts, add_counts, cluster
 from pipeline.sort.day_profiles import Profile, profile_day
 from pipeline.sort.day_tables import DayTable, DayTables, add_scratch_days
 from pipeline.sort.decay import weigh_day, with_weights
-from pipeline.sort.regrouping import add_regrouping
-from pipeline.sort.run_files import Run, most_bytes
+from pipeline.sort.run_files import most_bytes
+from pipeline.sort.run_merging import add_regrouping
 from pipeline.sort.runs import RunReceipt
 from pipeline.sort.score_table import SortedRows, SortPlan, add_sort, add_up, scratch_bytes
 from pipeline.sort.suspect_days import EVERY_DAY, USE, DayRule, Finding, in_words, suspects
@@ -92,11 +90,11 @@ class Source:
         """Add what sorts the rows to a graph; return references.
 
         Of a log `sort-i -> check`. Of a window `sort-i -> days-k -> profile-k -> choose -> total`; with a half-life
-        `weigh-k` follows on the days, and of days that are counts on a score grid `add-i` on those that are used.
+        `weigh-k` follows on the days.
         """
         if self.window is None:
             return Sorted(add_sort(graph, self.log, plan))
-        days_folder, per_unit = plan.scratch, steps_per_unit(plan.grid)
+        days_folder = plan.scratch
         if self.tables is not None:
             day_tables = graph.layer("there", _itself, [(table,) for table in self.tables], shown=False)
         elif self.kept is None:
@@ -106,27 +104,19 @@ class Source:
         profiles: list[Any] = []
         if self.rule.suspect != USE:
             profiles = graph.layer(
-                "profile", profile_day, [(days_folder, table, per_unit) for table in day_tables], shown=False
+                "profile", profile_day, [(days_folder, table) for table in day_tables], shown=False
             )
         if self.half_life is not None:
             how = (self.window.last, self.half_life)
             tasks = [
-                (table, *how, f"{plan.scratch}/run-decayed-{i:06d}", per_unit)
-                for i, table in enumerate(day_tables)
+                (table, *how, f"{plan.scratch}/run-decayed-{i:06d}") for i, table in enumerate(day_tables)
             ]
             day_tables = graph.layer("weigh", weigh_day, tasks)
         days = graph.task("choose", choose_days, day_tables, profiles, self.rule)
-        added: list[Any] = []
-        if per_unit is not None:
-            clusters = graph.entries(
-                "cluster", graph.task("clusters", _clusters, days, len(day_tables)), len(day_tables)
-            )
-            each = [(one, per_unit, f"{plan.scratch}/run-counts-{i:04d}") for i, one in enumerate(clusters)]
-            added = graph.layer("add", _add_counts, each, shown=False)
         outcomes = self.log.columns.outcomes
         if self.tables is not None:  # they have been checked all together
             plan = replace(plan, rules=replace(plan.rules, matched=False))
-        total = graph.task("total", _total, days, added, plan, days_folder, outcomes)
+        total = graph.task("total", _total, days, plan, days_folder, outcomes)
         rows = SortedRows(self.sorted_log, plan, total)
         most_runs = len(day_tables) + -(-self.log.rows // plan.run_rows)
         return Sorted(add_regrouping(graph, total, most_runs, rows.most_parts, plan.scratch), days)
@@ -285,20 +275,10 @@ def _itself(table: DayTable) -> DayTable:
     return table
 
 
-def _clusters(days: Days, count: int) -> list[tuple[Counts, ...] | None]:
-    """Days that are counts, as many tuples as are added up; and None up to `count`."""
-    found = cluster([table.counts for table in days.used if table.counts is not None])
-    return [*found, *([None] * (count - len(found)))]
-
-
-def _add_counts(days: tuple[Counts, ...] | None, per_unit: float, path: str) -> Run | None:
-    return None if days is None else add_counts(days, per_unit, path)
-
-
-def _total(days: Days, added: list[Run | None], plan: SortPlan, place: str, outcomes: int) -> RunReceipt:
+def _total(days: Days, plan: SortPlan, place: str, outcomes: int) -> RunReceipt:
     """All days' runs as one sort's; their bad rows, where they are kept, are put where a sort leaves them.
 
-    added : runs of counts. place : the folder of the tables' folders. outcomes : see `all_counted`
+    place : the folder of the tables' folders. outcomes : see `all_counted`
 
     Raises
     ------
@@ -313,7 +293,6 @@ def _total(days: Days, added: list[Run | None], plan: SortPlan, place: str, outc
             f"window: expected usable rows, found none among {total.rows:,}"
             f"{quarantine.waiting(total.waiting)}{_too_thin(days)}: set window.until or window.last"
         )
-    total.runs += [run for run in added if run is not None]
     if plan.rules.keep:
         scratch, count = Folder.at(plan.scratch), 0
         for table in days.tables:

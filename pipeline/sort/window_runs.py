@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from calibrators.arithmetic.sampling import add_sums
 from logcal.errors import InputRejectedError
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in
@@ -19,7 +20,6 @@ from pipeline.log.log_files import Piece
 from pipeline.log.logs import DAY_INVALID, Rows, pieces_ahead
 from pipeline.log.windows import Window, days_of, shown
 from pipeline.sort.day_files import FileId
-from pipeline.sort.effective_size import add_sums
 from pipeline.sort.label_join import add_labels
 from pipeline.sort.runs import Intake, Reading, RunReceipt, write_runs
 from pipeline.sort.score_table import SortPlan, add_up

@@ -22,6 +22,7 @@ from typing import Any
 from logcal.errors import InputRejectedError
 from logcal.storage import parse_checked, with_checksum
 from pipeline.files.folders import Folder
+from pipeline.files.requests import together
 
 PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
 CANDIDATE, PRUNE = "candidate", "prune"
@@ -91,7 +92,8 @@ class Journal:
             lines = {f"line {number} of {_FILE}": line for number, line in enumerate(text.split(b"\n"), 1)}
         else:
             names = [f"{_FOLDER}/{name}" for name in self._objects()]
-            lines = {name: self._folder.read(name) or b"" for name in names}
+            found = together(lambda name: self._folder.read(name) or b"", names)
+            lines = dict(zip(names, found, strict=True))
         # A killed run may have left half of a line, which took no effect.
         return [self._entry(name, line) for name, line in lines.items() if not _UNFINISHED.fullmatch(line)]
 

@@ -23,13 +23,14 @@ from calibrators._kernels import lookup as _compiled  # noqa: F401 (which maps t
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.passes import Array
 from calibrators.methods.intervals import NONE
+from logcal import schema
 from logcal.arrow_columns import as_column, as_numpy, column_of
 from logcal.fingerprints import as_json, fingerprint, segmented_fingerprint
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import cached_table, plain, read_table, segmented
-from pipeline import schema
 from pipeline.log import segment_values
 from pipeline.log.segment_values import Integers
+from pipeline.schema import evaluated_segments
 from pipeline.table.segment_maps import ADJUSTED, GLOBAL, IDENTITY, OWN, PARENT, Adjustments
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def cached_lookup_table(path: str) -> LookupTable:
 _MAP = schema.LOOKUP_TABLE.names
 RESERVED = frozenset(schema.INTERVAL_TABLE.names) | frozenset(
     name
-    for columns in (schema.segmented_lookup, schema.sigmoid_segments, schema.evaluated_segments)
+    for columns in (schema.segmented_lookup, schema.sigmoid_segments, evaluated_segments)
     for name in columns([]).names
 )
 """Names that a segment column cannot have, since the tables' own columns have them."""

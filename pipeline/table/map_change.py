@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calibrators.arithmetic.calibration_map import CalibrationMap, line
-from calibrators.arithmetic.log_odds import log_odds
+from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Array
 from calibrators.measures.error_bars import area_under_roc
 from logcal.arrow_columns import as_numpy
@@ -48,22 +46,6 @@ class MapChange:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {**asdict(self), "relative": self.relative}
-
-
-def map_change(old: CalibrationMap, new: CalibrationMap, lowest: float, highest: float) -> MapChange:
-    """Measure the distance of `new` from `old` over the rows that `new` was fitted to.
-
-    Parameters
-    ----------
-    lowest, highest : of the scores of those rows; finite
-
-    Notes
-    -----
-    A map says how many of its rows lie in each of its intervals, and not where: they are taken to lie evenly. O(rows of
-    both maps).
-    """
-    both = TwoTables(TableMaps.of_one(old), TableMaps.of_one(new), lowest, highest)
-    return _changes(both, [], np.ones(1)).whole
 
 
 @dataclass(frozen=True)
@@ -120,22 +102,22 @@ def change_of_tables(old: Place, new: Place, lowest: float, highest: float) -> T
     Notes
     -----
     Rows are taken from the table with more segment columns; from the new one if both have as many. The rows of a
-    segment without a map of its own are assumed to lie like those of the map that it falls back to. See `map_change`.
-    O(rows of both tables).
+    segment without a map of its own are assumed to lie like those of the map that it falls back to. A map counts the
+    rows of each of its intervals: they are assumed to lie evenly in it. O(rows of both tables).
 
     Raises
     ------
     InputRejectedError
         A table cannot be read.
     """
-    before, after = (TableMaps.of_table(*place) for place in (old, new))
+    before, after = (TableMaps.at(*place) for place in (old, new))
     old_weighs = not set(old[1]) <= set(new[1])
     if old_weighs and not set(new[1]) <= set(old[1]):
         return None
     both, finer = TwoTables(before, after, lowest, highest, old_weighs), before if old_weighs else after
-    if finer.lookup is None:
+    if isinstance(finer.table, CalibrationMap):
         return _changes(both, [], np.ones(1))
-    segments = finer.lookup.own_segments
+    segments = finer.table.own_segments
     columns = [segments.column(name).combine_chunks() for name in finer.columns]
     rows = as_numpy(segments.column("rows").combine_chunks())
     return _changes(both, columns, rows)
@@ -187,90 +169,46 @@ class TableMaps:
     """The maps of a table, one after the other; one without segments has one.
 
     A place is a map's number, or where segments move maps that of an entry of `SegmentedLookup.adjustments`. Rows of a
-    segment with a sigmoid are taken to lie as those of the map above it.
-
-    Attributes
-    ----------
-    rows : the columns of all maps, as in `CalibrationMap`. starts : int64 array, shape (maps + 1,): where each begins.
-    columns : names of the segment columns. lookup : of a table with segments.
+    segment with a sigmoid are taken to lie as those of the map above it. columns : names of the segment columns
     """
 
-    rows: dict[str, Array] = field(repr=False)
-    starts: Integers = field(repr=False)
+    table: CalibrationMap | SegmentedLookup
     columns: tuple[str, ...] = ()
-    lookup: SegmentedLookup | None = field(default=None, repr=False)
 
     @classmethod
-    def of_one(cls, one: CalibrationMap) -> TableMaps:
-        """Make it for one map."""
-        names = CalibrationMap.__dataclass_fields__
-        return cls({name: getattr(one, name) for name in names}, np.array([0, len(one)]))
-
-    @classmethod
-    def of_table(cls, path: str, columns: tuple[str, ...]) -> TableMaps:
+    def at(cls, path: str, columns: tuple[str, ...]) -> TableMaps:
         """Make it for a published table. Errors: InputRejectedError if it cannot be read."""
-        if not columns:
-            return cls.of_one(cached_lookup_table(path).map)
-        lookup = cached_segmented_lookup(path)
-        return cls(lookup.maps, lookup.starts, lookup.columns, lookup)
+        return cls(cached_segmented_lookup(path) if columns else cached_lookup_table(path).map, columns)
+
+    @property
+    def starts(self) -> Integers:
+        """Starts of the maps among all of their rows, and the end."""
+        return np.array([0, len(self.table)]) if isinstance(self.table, CalibrationMap) else self.table.starts
+
+    def rows(self, name: str) -> Array:
+        """Return a column of the rows of all maps."""
+        one = self.table
+        found: Array = getattr(one, name) if isinstance(one, CalibrationMap) else one.maps[name]
+        return found
 
     def places(self, names: tuple[str, ...], values: list[pa.Array]) -> Integers:
         """Return the place of each segment. names, values : segment columns, which may be more than this table's."""
-        if self.lookup is None:
+        if isinstance(self.table, CalibrationMap):
             return np.zeros(len(values[0]) if values else 1, np.int64)
         own = [values[names.index(name)] for name in self.columns]
-        return self.lookup.index.find(own)[0].astype(np.int64)
+        return self.table.index.find(own)[0].astype(np.int64)
 
     def maps_at(self, places: Integers) -> Integers:
         """The number of the map of each place."""
-        adjustments = None if self.lookup is None else self.lookup.adjustments
-        return places if adjustments is None else adjustments.map[places].astype(np.int64)
+        if isinstance(self.table, CalibrationMap) or self.table.adjustments is None:
+            return places
+        return self.table.adjustments.map[places].astype(np.int64)
 
-    def adjusted(self, level: Array, piece: Integers, entry: Integers, score: Array) -> Array:
-        """Evaluate maps, adjusted by an entry of `SegmentedLookup.adjustments`.
-
-        Parameters
-        ----------
-        level : float64 array, shape (pieces,): what the map says
-        piece, entry, score : arrays, shape (n,): of each probability that is asked for
-        """
-        adjustments = None if self.lookup is None else self.lookup.adjustments
-        if adjustments is None:
-            return level[piece]
-        low, high = (column[entry] for column in self._held_in)
-        shift, slope = adjustments.shift[entry], adjustments.slope[entry]
-        # Many entries move the same pieces.
-        from calibrators._kernels.log_odds import logistic
-
-        probability = shift + slope * np.clip(log_odds(level.clip(5e-324, _BELOW_1))[piece], low, high)
-        logistic(probability, probability)
-        level, as_it_is = level[piece], (shift == 0.0) & (slope == 1.0)
-        probability[as_it_is] = level[as_it_is]
-        if adjustments.of is not None:
-            sigmoids = np.flatnonzero(adjustments.of[entry])
-            probability[sigmoids] = adjustments.apply(
-                level[sigmoids], entry[sigmoids].astype(np.int32), score[sigmoids]
-            )
-        return probability
-
-    @cached_property
-    def _held_in(self) -> tuple[Array, Array]:
-        """The log odds that an entry's map is held in."""
-        adjustments = None if self.lookup is None else self.lookup.adjustments
-        return (
-            (np.empty(0), np.empty(0))
-            if adjustments is None
-            else (log_odds(adjustments.low), log_odds(adjustments.high))
-        )
-
-    def of_maps(self, entry: Integers) -> npt.NDArray[np.bool_]:
-        """Tell whether an entry's probabilities are constant where its map's are."""
-        adjustments = None if self.lookup is None else self.lookup.adjustments
-        return (
-            np.ones(entry.size, np.bool_)
-            if adjustments is None or adjustments.of is None
-            else adjustments.of[entry] == 0
-        )
+    def predict(self, scores: Array, places: Integers) -> Array:
+        """The probability of each score, which goes through the place beside it."""
+        if isinstance(self.table, CalibrationMap):
+            return np.asarray(self.table.predict(scores))
+        return self.table.apply(scores, places.astype(np.int32))
 
 
 @dataclass(frozen=True)
@@ -320,120 +258,72 @@ class TwoTables:
         """`changes` of some pairs. maps : int64 array, shape (2, pairs): equal pairs follow each other."""
         # Where segments move maps, many pairs are of the same two maps: their pieces are found once.
         new = np.append(True, (maps[:, 1:] != maps[:, :-1]).any(axis=0))
-        pieces = self._pieces(maps[:, new])
-        index = np.cumsum(new) - 1
-        at, pair = _ranges(pieces.starts[:-1][index], np.diff(pieces.starts)[index])
-        old, after = self._values(pieces, at, 1, [index[pair] for index in places])
-        constant = pieces.flat[0][at] & pieces.flat[1][at]
-        for one, index in zip((self.old, self.new), places, strict=True):
-            constant &= one.of_maps(index)[pair]
-        # Of pieces on which either map changes, the first and the last score count as well.
-        changing = np.flatnonzero(~constant)
-        apart, where, whose = [np.abs(after - old)], [_POINTS * at + np.where(constant, 0, 1)], [pair]
-        for point in (0, 2):
-            ends = self._values(pieces, at[changing], point, [index[pair[changing]] for index in places])
-            apart.append(np.abs(ends[1] - ends[0]))
-            where.append(_POINTS * at[changing] + point)
-            whose.append(pair[changing])
-        pairs, all_apart, of_pair = maps.shape[1], np.concatenate(apart), np.concatenate(whose)
-        largest, lowest = np.zeros(pairs), np.full(pairs, pieces.points.size)
-        np.maximum.at(largest, of_pair, all_apart)
-        # The lowest score of those where maps are farthest apart.
-        top = np.flatnonzero(all_apart == largest[of_pair])
-        np.minimum.at(lowest, of_pair[top], np.concatenate(where)[top])
-        farthest = np.where(largest > 0, pieces.points.ravel()[lowest], self.lowest)
-        share = pieces.share[at]
-        mean, mean_old, mean_new = (
-            np.bincount(pair, share * column, pairs) for column in (apart[0], old, after)
+        points, all_shares, starts = self._pieces(maps[:, new])
+        own = np.cumsum(new) - 1
+        at, pair = _ranges(starts[:-1][own], np.diff(starts)[own])
+        scores, share = points[at], all_shares[at]
+        p, q = (
+            one.predict(scores.ravel(), np.repeat(own_places[pair], _POINTS)).reshape(scores.shape)
+            for one, own_places in zip((self.old, self.new), places, strict=True)
         )
+        apart, pairs = np.abs(q - p), maps.shape[1]
+        largest = np.zeros(pairs)
+        np.maximum.at(largest, pair, apart.max(axis=1))
+        # The lowest score of those where maps are farthest apart.
+        piece, point = np.nonzero(apart == largest[pair][:, np.newaxis])
+        first = np.unique(pair[piece], return_index=True)[1]
+        farthest = np.where(largest > 0, scores[piece[first], point[first]], self.lowest)
+        means = (np.bincount(pair, share * column[:, 1], pairs) for column in (apart, p, q))
+        mean, mean_old, mean_new = means
         return np.stack([mean, largest, farthest, mean_old, mean_new])
 
-    def _values(self, pieces: _Pieces, at: Integers, point: int, entries: list[Integers]) -> list[Array]:
-        """Evaluate either table at a point of pieces."""
-        score = pieces.points[at, point]
-        return [
-            one.adjusted(level[:, point], at, entry, score)
-            for one, level, entry in zip((self.old, self.new), pieces.levels, entries, strict=True)
-        ]
+    def _pieces(self, maps: Integers) -> tuple[Array, Array, Integers]:
+        """Find the pieces between neighbouring edges of pairs of maps, where there are rows.
 
-    def _pieces(self, maps: Integers) -> _Pieces:
-        """Find the pieces of pairs of maps. maps : int64 array, shape (2, pairs)."""
-        low, high, pair, rows = self._edges(maps)
+        maps : int64 array, shape (2, pairs)
+
+        Returns
+        -------
+        points : float64 array, shape (pieces, points): of each piece
+        share : of the pair's rows in each piece. starts : where each pair's pieces begin, and the end
+        """
+        low, high, pair = self._edges(maps)
         pairs = maps.shape[1]
         # Lines, so the ends of a piece are the farthest; the upper one is not part of it.
         points = np.stack([low, low / 2 + high / 2, np.maximum(low, np.nextafter(high, -np.inf))], axis=1)
-        middle = [own.copy() for own in rows]
-        rounded = np.flatnonzero((points[:, 1] < low) | (points[:, 1] >= high))
-        for row, one, own in zip(middle, (self.old, self.new), maps, strict=True):
-            row[rounded] = _row_at(one, own[pair[rounded]], points[rounded, 1])
-        finer, row = (self.old, middle[0]) if self.old_weighs else (self.new, middle[1])
+        finer, own = (self.old, maps[0]) if self.old_weighs else (self.new, maps[1])
+        row = _row_at(finer, own[pair], points[:, 1])
         # The rows of an interval of the finer table lie evenly in it.
         run = np.cumsum(np.append(False, (np.diff(pair) > 0) | (np.diff(row) != 0)))
         width, pieces_of_run = np.bincount(run, high - low)[run], np.bincount(run)[run]
         with np.errstate(invalid="ignore", divide="ignore"):
-            share = finer.rows["weight"][row] * np.where(width > 0, (high - low) / width, 1 / pieces_of_run)
+            share = finer.rows("weight")[row] * np.where(width > 0, (high - low) / width, 1 / pieces_of_run)
             whole = np.bincount(pair, share, pairs)[pair]
             share = np.where(whole > 0, share / whole, 1 / np.bincount(pair, minlength=pairs)[pair])
         # Pieces without rows change nothing: most of the gaps of isotonic maps.
         kept = np.flatnonzero(share)
-        points = points[kept]
-        levels, flat = [], []
-        for one, first, mid in zip((self.old, self.new), rows, middle, strict=True):
-            at = np.stack([first, mid, first], axis=1)[kept]
-            levels.append(line(points, *(one.rows[name][at] for name in ("prob_lo", "slope", "anchor"))))
-            flat.append((one.rows["slope"][at[:, 0]] == 0.0) & (at[:, 0] == at[:, 1]))
-        starts = np.searchsorted(pair[kept], np.arange(pairs + 1))
-        return _Pieces(points, share[kept], levels, flat, starts)
+        return points[kept], share[kept], np.searchsorted(pair[kept], np.arange(pairs + 1))
 
-    def _edges(self, maps: Integers) -> tuple[Array, Array, Integers, list[Integers]]:
-        """Find the ends of the pieces of pairs of maps within the scores, their pair, and either map's row there."""
+    def _edges(self, maps: Integers) -> tuple[Array, Array, Integers]:
+        """Find the ends of the pieces of pairs of maps within the scores, and their pair."""
         pairs = np.arange(maps.shape[1])
-        edges, whose, origin = [np.full(pairs.size, self.lowest)], [pairs], [np.full(pairs.size, 2)]
-        for number, (one, own) in enumerate(zip((self.old, self.new), maps, strict=True)):
+        edges, whose = [np.full(pairs.size, end) for end in (self.lowest, self.highest)], [pairs, pairs]
+        for one, own in zip((self.old, self.new), maps, strict=True):
             at, of = _ranges(one.starts[own], np.diff(one.starts)[own] - 1)
-            edge = np.maximum(one.rows["score_hi"][at], self.lowest)
-            inside = edge <= self.highest
+            edge = one.rows("score_hi")[at]
+            inside = (edge > self.lowest) & (edge < self.highest)
             edges.append(edge[inside])
             whose.append(of[inside])
-            origin.append(np.full(edges[-1].size, number))
-        # By pair and edge: of each pair there are two ascending runs, which a stable sort merges.
-        together = np.argsort(np.concatenate(whose), kind="stable")
-        keys = np.empty(together.size, np.complex128)
-        keys.real, keys.imag = (np.concatenate(column)[together] for column in (whose, edges))
-        order = np.argsort(keys, kind="stable")
-        edge, own_pair, side = keys.imag[order], keys.real[order], np.concatenate(origin)[together][order]
-        # The last of equal edges; where several scores lie between the ends, that at the highest one has no piece.
-        last = np.append((own_pair[1:] != own_pair[:-1]) | (edge[1:] != edge[:-1]), True)
-        piece = np.flatnonzero(last & ((edge < self.highest) | (self.lowest == self.highest)))
-        begin = np.searchsorted(own_pair, pairs)
-        of, rows = own_pair[piece].astype(np.int64), []
-        for number, (one, own) in enumerate(zip((self.old, self.new), maps, strict=True)):
-            passed = np.append(0, np.cumsum(side == number))
-            rows.append(one.starts[own][of] + passed[piece + 1] - passed[begin][of])
-        low = edge[piece]
-        high = np.append(low[1:], self.highest)
-        high[np.append(np.diff(of) > 0, True)] = self.highest
-        return low, high, of, rows
+        edge, pair = np.concatenate(edges), np.concatenate(whose)
+        order = np.lexsort((edge, pair))
+        edge, pair = edge[order], pair[order]
+        apart = (edge[1:] > edge[:-1]) | (self.lowest == self.highest)
+        piece = np.flatnonzero((pair[1:] == pair[:-1]) & apart)
+        return edge[piece], edge[piece + 1], pair[piece]
 
-
-_BELOW_1 = 1.0 - 2.0**-53
 
 _POINTS = 3
 """Points of a piece at which maps are compared: its first score, its middle, its last score."""
-
-
-class _Pieces(NamedTuple):
-    """Pieces between neighbouring edges of the two maps of each pair, where there are rows.
-
-    points : float64 array, shape (pieces, points). share : of the pair's rows. levels : what either map says at the
-    points; flat : whether these are equal. starts : where each pair's pieces begin, and the end
-    """
-
-    points: Array
-    share: Array
-    levels: list[Array]
-    flat: list[npt.NDArray[np.bool_]]
-    starts: Integers
 
 
 def _ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
@@ -444,7 +334,7 @@ def _ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
 
 def _row_at(maps: TableMaps, own: Integers, score: Array) -> Integers:
     """The row that each finite score lies in, of the map whose number is given with it."""
-    row, end, hi = maps.starts[own], maps.starts[own + 1] - 1, maps.rows["score_hi"]
+    row, end, hi = maps.starts[own], maps.starts[own + 1] - 1, maps.rows("score_hi")
     while (row < end).any():
         middle = (row + end) >> 1
         passed = hi[middle] <= score

@@ -1,33 +1,35 @@
 """A published table: its versions, where each stands, which run made it; what those who only read the table need.
 
-Which run made which version stands in one small file, `<store>/<table>/index.json`, so that a fit need not read every
-manifest there is. It says nothing that the manifests do not say: versions that it lacks are looked up there, and a
-missing or damaged one is made anew by the next run that publishes.
-
 `pipeline.table.store` says where everything lies, and how it got there.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from importlib import metadata
 from typing import Any
 
+from logcal import schema
 from logcal.arrow_columns import segment_problems
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, examples, listing
 from logcal.manifest import read_manifest
 from logcal.reading import not_given
-from logcal.storage import open_filesystem, parse_checked, with_checksum
-from pipeline import schema
+from logcal.storage import open_filesystem
 from pipeline.files.folders import Folder
 from pipeline.log.logs import Log
 from pipeline.table.journal import CANDIDATE, UNREADABLE, Entry, Journal, taken_back, trail, was_current
 
 CURRENT = "CURRENT"
+
+Known = tuple[Sequence[str], Sequence[Entry]]
+"""Names of a table's versions, oldest first, and the entries of its journal: on an object store each is a request."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -59,7 +61,6 @@ class PublishedTable:
         self.url = self.root if self.local else str(self.filesystem.unstrip_protocol(self.root))
         self.journal = Journal(self.folder)
         self._versions = self.folder / "versions"
-        self._index = RunIndex(self.folder)
 
     def current_name(self) -> str | None:
         """The name that CURRENT holds, or None before the first version.
@@ -181,10 +182,13 @@ class PublishedTable:
         """All versions, oldest first."""
         return [self.version(name) for name in self.names()]
 
-    def find_run(self, run_id: str, runs: dict[str, str | None] | None = None) -> Version | None:
-        """The newest version that a run with this id made, or None. runs: of all versions, if known."""
-        for name, made_by in reversed((self._runs() if runs is None else runs).items()):
-            version = self.version(name) if made_by == run_id else None
+    def find_run(self, run_id: str, there: Known | None = None) -> Version | None:
+        """The newest version that a run with this id made, or None. there : if known."""
+        names, entries = there or (self.names(), self.journal.entries())
+        made_by = {entry.version: entry.run_id for entry in entries if entry.run_id}
+        for name in reversed(names):
+            # One that the journal does not know is of a run that was killed: its manifest says whose.
+            version = self.version(name) if made_by.get(name, run_id) == run_id else None
             if version is not None and version.manifest.get("run_id") == run_id:
                 return version
         return None
@@ -226,16 +230,6 @@ class PublishedTable:
         raise InputRejectedError(
             f"table '{self.table}' has no version '{name}'; found {examples(names) or 'no versions'}"
         )
-
-    def _runs(self) -> dict[str, str | None]:
-        def look_up(name: str) -> str | None:
-            try:
-                run = self.version(name).manifest.get("run_id")
-            except InputRejectedError:  # reported where that version is used
-                return None
-            return run if isinstance(run, str) else None
-
-        return self._index.runs(self.names(), look_up)
 
     def predecessor(self, entries: list[Entry], now: str | None) -> str | None:
         """The version that a rollback would go back to, or None."""
@@ -310,43 +304,6 @@ def check_segment_types(version: Version, log: Log) -> None:
         raise InputRejectedError(f"the log's segments are not the table's.\n{listing(problems)}")
 
 
-INDEX = "index.json"
-
-
-class RunIndex:
-    """The index of a table, in its folder."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-
-    def runs(self, names: Sequence[str], look_up: Callable[[str], str | None]) -> dict[str, str | None]:
-        """The run id of each version.
-
-        Parameters
-        ----------
-        names : of the versions that are there
-        look_up : from a version's name to the run id in its manifest, for versions that the index lacks
-        """
-        known = self._known()
-        return {name: known[name] if name in known else look_up(name) for name in names}
-
-    def write(self, runs: dict[str, str | None]) -> None:
-        """Write it, if it says something else; only for one that has the table's lock."""
-        if runs != self._known():
-            content = {"format_version": schema.FORMAT_VERSION, "runs": runs}
-            self._folder.replace(INDEX, json.dumps(with_checksum(content)).encode())
-
-    def _known(self) -> dict[str, str | None]:
-        try:
-            content = parse_checked(self._folder.read(INDEX) or b"")
-        except ValueError:
-            return {}
-        if not isinstance(content, dict) or content.get("format_version") != schema.FORMAT_VERSION:
-            return {}
-        runs = content.get("runs")
-        return runs if isinstance(runs, dict) else {}
-
-
 class Status(Enum):
     """Status of a version.
 
@@ -394,3 +351,45 @@ def status_of(version: Version, entries: Sequence[Entry], now: str | None) -> St
     if "publish" not in version.manifest and now is not None:
         return Stand(Status.TAKEN_BACK if version.name > now else Status.REPLACED)
     return Stand(Status.UNFINISHED)
+
+
+_PACKAGES = ("logcal", "dask", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
+
+
+def run_id(job: str, log: Log, settings: dict[str, Any]) -> str:
+    """A digest of what a job's result depends on: its files, by path, size and modification, and its settings.
+
+    Parameters
+    ----------
+    job : the job's name
+    log : the input
+    settings : the part of the configuration that can change the result, as JSON values
+
+    Returns
+    -------
+    32 hexadecimal digits
+    """
+    content: dict[str, Any] = {
+        "job": job,
+        "format_version": schema.FORMAT_VERSION,
+        "logcal": metadata.version("logcal"),
+        "settings": settings,
+        "files": [(file.path, file.size, file.stamp) for file in log.files],
+    }
+    if log.columns.labels is not None:
+        content["labels"] = log.columns.labels.identity()
+    if log.snapshots:
+        content["snapshots"] = log.snapshots
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def software() -> dict[str, str]:
+    """Versions of what computed a result."""
+    return dict(_versions())
+
+
+@functools.cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    versions = ((package, metadata.version(package)) for package in _PACKAGES)
+    return (("python", platform.python_version()), *versions)

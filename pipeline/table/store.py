@@ -2,7 +2,6 @@
 
     <store>/<table>/CURRENT                         the current version's name
     <store>/<table>/journal.jsonl                   what was made current when; see `pipeline.table.journal`
-    <store>/<table>/index.json                      which run made which version; see `pipeline.table.published`
     <store>/<table>/versions/<version>/lookup.parquet
     <store>/<table>/versions/<version>/manifest.json   files, rows, checksums, facts of the run
     <store>/<table>/versions/<version>/score_table/    where it is kept
@@ -10,7 +9,7 @@
 A version is written whole under a name that readers pass over, its manifest last, then renamed; then the journal says
 that it will be current; moving CURRENT is the last step and the only visible one. On object stores, which cannot
 rename, the manifest and CURRENT are single writes, and a version without a manifest does not exist. Nothing is ever
-overwritten but CURRENT and the index. All this happens in turns (`pipeline.files.locks`), and wherever it is
+overwritten but CURRENT. All this happens in turns (`pipeline.files.locks`), and wherever it is
 stopped, the same command run again goes on from there.
 """
 
@@ -21,24 +20,25 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from logcal import schema
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError, TemporaryError
 from logcal.storage import with_checksum
-from pipeline import schema
 from pipeline.files.folders import Folder, check_writable, remove
 from pipeline.files.locks import FolderLock, locking, make, remove_dead
-from pipeline.files.secrets import redacted
-from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE
+from pipeline.files.storage import redacted
+from pipeline.table.journal import CANDIDATE, PROMOTE, PRUNE, PUBLISH, ROLLBACK, UNREADABLE, Entry
 from pipeline.table.published import (
     CURRENT,
     LOOKUP,
     MANIFEST,
     SCORE_TABLE,
+    Known,
     PublishedTable,
     Version,
     status_of,
@@ -96,16 +96,16 @@ class TableStore(PublishedTable):
         with self._storing(), self._staging() as staging:
             written = {} if staging is None else _keep(score_table, Folder(self.filesystem, str(staging)))
             with self.locked() as lock:
-                runs, run_id = self._runs(), manifest.get("run_id")
-                meanwhile = self._published(run_id, runs, lock)
+                there = (self.names(), self.journal.entries())
+                meanwhile = self._published(manifest.get("run_id"), there, lock)
                 if meanwhile is not None:
                     return meanwhile
                 now = self.current()
                 before = None if now is None else now.name
                 refused = [*manifest.get("refused", ()), *(refuse(now) if refuse else ())]
                 if staging is None:
-                    self._remove_unfinished(runs)
-                name = self._next_name(fingerprint)
+                    self._remove_unfinished(there[0])
+                name = self._next_name(fingerprint, there[1])
                 place = self._versions / name if staging is None else Folder(self.filesystem, str(staging))
                 if staging is None:
                     written = _keep(score_table, place)
@@ -131,7 +131,6 @@ class TableStore(PublishedTable):
                 if staging is not None:
                     self._versions.appear(staging, name)
                 version = Version(name, self._versions.located(name), complete)
-                self._index.write({**runs, name: run_id})
                 self._enter(CANDIDATE if version.candidate else PUBLISH, version, before, lock)
         return version
 
@@ -221,9 +220,7 @@ class TableStore(PublishedTable):
                 # Without a manifest there is no version, so nobody sees a part of one.
                 self._versions.remove(f"{name}/{MANIFEST}")
                 self._versions.remove(name)
-            runs = self._runs()
-            self._index.write(runs)
-            self._remove_unfinished(runs)
+            self._remove_unfinished(self.names())
         return gone
 
     def _before(self, now: str | None) -> str:
@@ -240,7 +237,7 @@ class TableStore(PublishedTable):
 
     @contextmanager
     def locked(self) -> Iterator[FolderLock]:
-        """Be the only one who changes this table; what killed processes left of CURRENT and the index is removed.
+        """Be the only one who changes this table; what killed processes left of CURRENT is removed.
 
         Raises
         ------
@@ -274,13 +271,13 @@ class TableStore(PublishedTable):
         if event != CANDIDATE:
             self.folder.replace(CURRENT, f"{version.name}\n".encode())
 
-    def _published(self, run_id: str | None, runs: dict[str, str | None], lock: FolderLock) -> Version | None:
+    def _published(self, run_id: str | None, there: Known, lock: FolderLock) -> Version | None:
         """Version that another process made of the same run meanwhile, live now; None if there is none."""
-        found = None if run_id is None else self.find_run(run_id, runs)
+        found = None if run_id is None else self.find_run(run_id, there)
         if found is None:
             return None
         now = self.current_name()
-        if not status_of(found, self.journal.entries(), now).to_be_current:
+        if not status_of(found, there[1], now).to_be_current:
             raise NothingToDoError(
                 f"another process published the same log and configuration as version {found.name} meanwhile: "
                 "nothing to do"
@@ -313,10 +310,10 @@ class TableStore(PublishedTable):
             if name not in there and not (self.local and name.startswith(".")):
                 self._versions.remove(name)
 
-    def _next_name(self, fingerprint: str) -> str:
+    def _next_name(self, fingerprint: str, entries: Sequence[Entry]) -> str:
         """The next number and the content's digest: unique, in order, and equal content is seen at a glance."""
         # Numbers of versions that were pruned are not given again.
-        names = [*self._versions.names(), *(entry.version for entry in self.journal.entries())]
+        names = [*self._versions.names(), *(entry.version for entry in entries)]
         numbers = [re.match(r"(\d+)-", name) for name in names]
         newest = max((int(match[1]) for match in numbers if match), default=0)
         return f"{newest + 1:06d}-{fingerprint[:12]}"

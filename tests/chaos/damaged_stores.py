@@ -74,7 +74,7 @@ DAMAGES = {
         ),
         Damage(
             Scenario("rollback", _gone_back, SCENARIOS["tables rollback"].arguments, repeats=True),
-            ("store/ads/journal.jsonl", "store/ads/index.json"),
+            ("store/ads/journal.jsonl",),
             ("store/ads/CURRENT",),
         ),
     )

@@ -28,8 +28,8 @@ _TIMES = re.compile(
 )
 _RECORD = re.compile(r"\d{8}T\d{6}-")
 _NOWHERE = open(os.devnull, "w")  # noqa: PTH123, SIM115 - handlers of log lines keep it
-_OWN = ("days", "index.json", "unfinished.json")
-"""Kept days, which run made which version, what is being written: for logcal alone, which makes it anew or ends it."""
+_OWN = ("days", "unfinished.json")
+"""Kept days, and what is being written: for logcal alone, which makes it anew or ends it."""
 _TRIED = 8
 HIDDEN = ("scratch", "temporary")
 """Folders of a place that nobody reads."""
