@@ -193,3 +193,55 @@ def points_of_ranks(rows, starts, distinct, out, ends):
             out[1, m] += 1.0
             out[2, m] += rows[i] & 1
         ends[g] = m + 1
+
+
+@kernel
+def count_weights(rows, keys, sums, cutters, left):
+    """Do `count_rows` for usable rows with weights, which are cut into parts that add exactly.
+
+    Parameters
+    ----------
+    rows : score, label and weight, see `count_rows`; all are usable
+    keys : uint64 array, shape (2 ** k + 1,), zeros at first: scores as in `count_rows`, and how many there are
+    sums : float64 array, shape (2 ** k, 6): of each score the sums of its weights' three parts, and of positives'
+    cutters : four float64 numbers: adding and subtracting one leaves a weight's leading part; last
+        the largest weight
+    left : as in `count_rows`; also rows whose weight has a fourth part
+
+    Returns
+    -------
+    how many are left, and how many of the others have label 1
+    """
+    score, label, weight = rows
+    slots = keys.shape[0] - 1
+    shift = np.uint64(_BITS)
+    while slots >> (_BITS + 1 - np.int64(shift)):
+        shift -= np.uint64(1)
+    filled, n, hits = np.int64(keys[slots]), 0, 0
+    for i in range(score.size):
+        a = (cutters[0] + weight[i]) - cutters[0]
+        rest = weight[i] - a
+        b = (cutters[1] + rest) - cutters[1]
+        rest -= b
+        c = (cutters[2] + rest) - cutters[2]
+        key = np.float64(score[i] + 0.0).view(np.uint64) + np.uint64(1)  # -0.0 is 0.0
+        at = np.int64((key * _GOLDEN) >> shift)
+        while keys[at] and keys[at] != key:
+            at = (at + 1) & (slots - 1)
+        if weight[i] > cutters[3] or c != rest or (not keys[at] and 2 * filled >= slots):
+            left[n] = i
+            n += 1
+            continue
+        filled += not keys[at]
+        keys[at] = key
+        own = sums[at]
+        own[0] += a
+        own[1] += b
+        own[2] += c
+        if label[i]:
+            own[3] += a
+            own[4] += b
+            own[5] += c
+            hits += 1
+    keys[slots] = filled
+    return n, hits

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from calibrators.arithmetic.ordering import sort_pairs, sort_scores
 from calibrators.arithmetic.passes import HIGHEST_WEIGHT, LOWEST_WEIGHT, Array, Points
 from calibrators.arithmetic.sampling import WeightSums, add_sums, sums_of
-from calibrators.arithmetic.ties import Coded, without_codes
+from calibrators.arithmetic.ties import Coded, expand_coded, without_codes
 from pipeline._kernels import rows as row_kernels
 from pipeline.log.logs import Rows
 from pipeline.log.segment_values import Encoder
-from pipeline.sort.counting import Counted
+from pipeline.sort.counting import Counted, CountedWeights
 from pipeline.sort.folding import coded_sections, fold, fold_coded, tagged_sections, together, without_short
 from pipeline.sort.run_files import (
     CodedRows,
@@ -59,7 +59,7 @@ class Buffer:
     def add(self, rows: Rows) -> int:
         """Take the usable rows; return how many there were."""
         rows = self._wanted(rows)
-        rest = self.counted.rest(rows) if rows.weight is None else rows
+        rest = self.counted.rest(rows) if self._counts(rows) else rows
         used = rows.score.size - rest.score.size
         for start in range(0, rest.score.size, self.capacity):
             part = rest.some(slice(start, start + self.capacity))
@@ -73,10 +73,13 @@ class Buffer:
     def flush(self) -> None:
         """Write what is held as a run."""
         if self.held or self.counted.rows:
-            counted = self.counted.take()
-            self.used_positive += int(counted.positives.sum())
+            counted, positive = self.counted.take()
+            self.used_positive += positive
             self._write_rows(counted)
         self.held = self.n = self.p = 0
+
+    def _counts(self, rows: Rows) -> bool:
+        return rows.weight is None
 
     def _wanted(self, rows: Rows) -> Rows:
         # Unusable rows are passed over where the others are copied.
@@ -128,6 +131,10 @@ class WeightedBuffer(Buffer):
 
     def _allocate(self) -> None:
         self.rows = np.empty((self.capacity, 2))
+        self.counted = CountedWeights(coded=False)
+
+    def _counts(self, rows: Rows) -> bool:
+        return not self.sampling and rows.score.size > 0
 
     def _wanted(self, rows: Rows) -> Rows:
         return _usable(rows)
@@ -144,6 +151,8 @@ class WeightedBuffer(Buffer):
         self.used_positive += int(np.count_nonzero(signed > 0))
         self._add_weights(signed)
         kept, ties = fold_coded(CodedRows.of(score, signed))
+        if counted.score.size:
+            ties = expand_coded(together(ties, counted))
         entries = Points(ties.score, ties.weight, ties.positives)
         self._write(Sections(rows=SignedRows(kept.score, kept.signed), entries=entries))
 

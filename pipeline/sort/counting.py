@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.ties import Coded
+from calibrators.arithmetic.ties import Coded, without_codes
 from pipeline._kernels import rows as kernels
 from pipeline.log.logs import Rows
 
@@ -29,6 +29,12 @@ _TRIAL = 1 << 17
 
 _NO_CODES = np.empty(0, np.int32)
 
+_ROOM = 22
+"""Bits of the number of weights that are added up."""
+
+_HEADROOM = 8
+"""As many times the first batch's largest weight later ones may have."""
+
 
 class Counted:
     """Rows of weight 1, added up by score, on their way into a run.
@@ -39,6 +45,8 @@ class Counted:
     ----------
     rows : how many are held
     """
+
+    most_rows = _MOST_ROWS
 
     def __init__(self, coded: bool) -> None:
         self.coded = coded
@@ -56,28 +64,66 @@ class Counted:
         These are all rows of a batch whose scores mostly differ; unusable ones; and scores that the table has no room
         for.
         """
-        if self._stopped or self.rows + rows.score.size > _MOST_ROWS or not _repeat(rows):
+        if self._stopped or self.rows + rows.score.size > self.most_rows or not _repeat(rows):
             return rows
-        if self._table.shape[0] == 1:
-            self._table = np.zeros((_SLOTS + 1, 2), np.uint64)
-            self._codes = np.empty(_SLOTS if self.coded else 0, np.int32)
         left = np.empty(rows.score.size, np.int64)
-        code = _NO_CODES if rows.code is None else rows.code
-        count = kernels.count_rows(rows.score, rows.label, code, self._table, self._codes, left)
+        count = self._count(rows, left)
         self.rows += rows.score.size - count
         seen = self.rows + count
         self._stopped = seen >= _TRIAL and 2 * (self.rows - int(self._table[-1, 0])) < seen
         return rows if count == rows.score.size else rows.some(left[:count])
 
-    def take(self) -> Coded:
-        """Hand over the held rows, in any order, and begin anew."""
+    def _count(self, rows: Rows, left: npt.NDArray[np.int64]) -> int:
+        if self._table.shape[0] == 1:
+            self._table = np.zeros((_SLOTS + 1, 2), np.uint64)
+            self._codes = np.empty(_SLOTS if self.coded else 0, np.int32)
+        code = _NO_CODES if rows.code is None else rows.code
+        count: int = kernels.count_rows(rows.score, rows.label, code, self._table, self._codes, left)
+        return count
+
+    def take(self) -> tuple[Coded, int]:
+        """Hand over the held rows, in any order, and how many are positive; begin anew."""
         there = np.flatnonzero(self._table[:-1, 0])
         key, counts = self._table[there].T
         code = self._codes[there].astype(np.int64) if self.coded and there.size else np.empty(0, np.int64)
         self._clear()
         positives = (counts >> np.uint64(32)).astype(np.float64)
         weight = (counts & np.uint64(0xFFFFFFFF)).astype(np.float64) + positives
-        return Coded((key - np.uint64(1)).view(np.float64), code, weight, positives)
+        found = Coded((key - np.uint64(1)).view(np.float64), code, weight, positives)
+        return found, int(positives.sum())
+
+
+class CountedWeights(Counted):
+    """Usable rows with weights, added up exactly by score, on their way into a run."""
+
+    most_rows = 1 << _ROOM
+
+    def _count(self, rows: Rows, left: npt.NDArray[np.int64]) -> int:
+        assert rows.weight is not None
+        if self._table.shape[0] == 1:
+            self._table = np.zeros((_SLOTS + 1, 1), np.uint64)
+            self._sums = np.zeros((_SLOTS, 6))
+            # Each part of a weight is a multiple of what its cutter's last bit is, and so is their sum.
+            self._positive = 0
+            exponent = int(np.frexp(_HEADROOM * rows.weight.max())[1])
+            cutters = np.ldexp(1.5, [exponent + _ROOM - k * (52 - _ROOM) for k in range(3)])
+            self._cutters = np.append(cutters, np.ldexp(1.0, exponent))
+        given = rows.score, rows.label, rows.weight
+        count, hits = kernels.count_weights(given, self._table[:, 0], self._sums, self._cutters, left)
+        self._positive += hits
+        return int(count)
+
+    def take(self) -> tuple[Coded, int]:
+        """As `Counted.take`: of each score up to three entries, the components of its sums."""
+        there = np.flatnonzero(self._table[:-1, 0])
+        if not there.size:
+            return super().take()
+        score = (self._table[there, 0] - np.uint64(1)).view(np.float64)
+        parts = [without_codes(score, *self._sums[there, k::3].T) for k in range(3)]
+        found = Coded(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        some = (found.weight != 0) | (found.positives != 0)
+        self._clear()
+        return Coded(found.score[some], found.code, found.weight[some], found.positives[some]), self._positive
 
 
 def _repeat(rows: Rows) -> bool:
