@@ -143,7 +143,12 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     print_machine()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"})
+    # Workers without heartbeats are dropped after five minutes, and a graph without workers waits for ever.
+    quiet = {
+        "distributed.admin.large-graph-warning-threshold": "1TB",
+        "distributed.scheduler.worker-ttl": None,
+    }
+    dask.config.set(quiet)
     print(f"distributed {distributed.__version__}; {given.memory:g} GiB a worker\n")
     print(
         "rows   workers     runs  buckets     tasks      done   build s  ms a task  bytes a task   peak MB"
