@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from chaos.__main__ import table
 from chaos.damaged_stores import DAMAGES, stores
-from chaos.inputs import files
+from chaos.inputs import configurations, files
 from chaos.scenarios import SCENARIOS, Stage
 from chaos.together import together
 from chaos.tracing import Fail, Kill, possible, traced
@@ -96,6 +96,12 @@ def test_files_in_a_process_of_their_own(tmp_path):
     found = list(files(60, 7, tmp_path))
     assert len(found) == 60
     assert {trial.code for trial in found} == {0, 3}
+
+
+def test_no_configuration_however_odd_is_a_bug(tmp_path):
+    found = list(configurations(2000, 0, tmp_path))
+    assert [(trial.moment, trial.problems) for trial in found if trial.problems] == []
+    assert Counter(trial.code for trial in found)[2] > 400
 
 
 # The means themselves

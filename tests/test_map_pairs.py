@@ -6,22 +6,13 @@ import itertools
 import math
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from common import FACTS, write_log
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.adjustments import Adjustments
 from logcal.lookup_table import SegmentedLookup
-from pipeline.fit.calibration import Recipe
-from pipeline.fit.segment_fit import fit_segments
-from pipeline.log.logs import Columns, open_log
-from pipeline.sort.score_table import SortPlan
 from pipeline.table import map_change as map_pairs
-from pipeline.table.lookup_table import cached_segmented_lookup, segmented_files
-from pipeline.table.map_change import TableMaps, TwoTables, change_of_tables
-from pipeline.table.segment_maps import SegmentRules
-from tests.test_segments import Shuffled, sorted_rows
+from pipeline.table.map_change import TableMaps, TwoTables
 
 TINY = 5e-324
 
@@ -146,77 +137,3 @@ def test_of_no_pairs_nothing_is_found():
     maps = some_maps(np.random.default_rng(0), GRIDS["few"], moved=True)
     none = np.empty(0, np.int64)
     assert TwoTables(maps, maps, 0.0, 1.0).changes(none, none).shape == (5, 0)
-
-
-def table_of(folder, seed, columns, method, *, lean):
-    """A published table of a log with ties and of segments that another log may not have."""
-    rng = np.random.default_rng(seed)
-    rows = 3000
-    score = rng.integers(0, 100, rows) / 100
-    a, b = rng.integers(seed, 9 + seed, rows), rng.integers(0, 3, rows)
-    score[a == 5] = 0.5  # a map of one point
-    log = pa.table(
-        {
-            "score": score,
-            "label": (rng.random(rows) < (a / 30 + score) / 2).astype(np.int8),
-            "a": pa.array(a, mask=a == 7),
-            "b": pa.array(np.array(["", "x", "y"])[b]),
-        }
-    )
-    (folder / "scratch").mkdir(parents=True)
-    opened = open_log(write_log(folder / "log", log, 1, 1 << 20), Columns("score", "label", None, columns))
-    params = {"max_error": 1e-3} if method == "platt" else {}  # hundreds of rows a map, not thousands
-    recipe = Recipe(method, params, columns=columns, rules=SegmentRules(50, 5, lean=lean))
-    rows = sorted_rows(opened, SortPlan(folder / "scratch"), Shuffled())
-    fit = fit_segments(recipe, rows, Shuffled())[0]
-    files = segmented_files(fit, columns, FACTS)
-    (folder / "lookup.parquet").write_bytes(files.lookup_bytes("000001-x"))
-    (folder / "segments.parquet").write_bytes(files.segments)
-    return str(folder / "lookup.parquet"), columns
-
-
-@pytest.mark.parametrize(
-    ("methods", "lean", "columns"),
-    [
-        (("isotonic", "isotonic"), (True, True), (("a", "b"), ("a", "b"))),
-        (("isotonic", "isotonic"), (True, False), (("a",), ("a", "b"))),
-        (("platt", "platt"), (False, False), (("a", "b"), ("a",))),
-        (("histogram", "platt"), (False, False), (("b", "a"), ("a",))),
-    ],
-)
-def test_tables_are_compared_segment_by_segment(tmp_path, methods, lean, columns):
-    old, new = (
-        table_of(tmp_path / name, seed, names, method, lean=own)
-        for name, seed, names, method, own in zip(("old", "new"), (0, 1), columns, methods, lean, strict=True)
-    )
-    finer = old if set(new[1]) < set(old[1]) else new
-    change = change_of_tables(old, new, 0.01, 0.99)
-    lookups = [cached_segmented_lookup(path) for path, _ in (old, new)]
-    whole = lookups[(old, new).index(finer)]
-    assert change.keys == whole.keys
-    tables = [Brute(TableMaps.at(*place)) for place in (old, new)]
-    found = np.array(
-        [
-            [one.mean, one.largest, one.at, one.mean_old, one.mean_new]
-            for one in map(change.of, range(len(whole.keys)))
-        ]
-    )
-    for i, key in enumerate(whole.keys):
-        named = dict(zip(finer[1], key, strict=True))
-        places = [
-            int(
-                lookup.index.find(
-                    [
-                        pa.array([named[name]], column.type)
-                        for name, column in zip(place[1], lookup.owners, strict=True)
-                    ]
-                )[0][0]
-            )
-            for lookup, place in zip(lookups, (old, new), strict=True)
-        ]
-        wanted = brute(*tables, *places, tables[(old, new).index(finer)], 0.01, 0.99)
-        np.testing.assert_array_equal(found[i], wanted, err_msg=str(key))
-    share = change.rows / change.rows.sum()
-    assert change.whole.mean == pytest.approx(share @ found[:, 0], rel=1e-12)
-    assert change.whole.largest == found[:, 1].max() > 0
-    assert change.rows.sum() == 3000

@@ -185,11 +185,6 @@ def test_null_and_nan_get_no_probability_and_infinities_the_ends(tmp_path, calib
     assert (scored.rows, scored.null_rows) == (8, 2)
 
 
-def test_a_log_of_nulls(tmp_path, scoring):
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": pa.nulls(5, pa.float32())})})
-    assert run(log, scoring, tmp_path / "out").null_rows == 5
-
-
 def test_margins_go_through_the_sigmoid(tmp_path):
     margins = np.array([-3.0, 0.0, 0.7, 40.0, INF, -INF])
     lookup = write_lookup(tmp_path / "lookup.parquet", SLOPES, score_transform="sigmoid")
@@ -197,12 +192,6 @@ def test_margins_go_through_the_sigmoid(tmp_path):
     run(log, Scoring("score", lookup), tmp_path / "out")
     found = pq.read_table(tmp_path / "out" / "a.parquet").column("probability").to_numpy()
     assert found.tobytes() == SLOPES.predict(apply_transform(margins, "sigmoid")).tobytes()
-
-
-def test_dictionary_and_nullable_scores(tmp_path, scoring):
-    column = pa.array([0.25, None, 0.25, 0.75]).dictionary_encode()
-    log = write_log(tmp_path / "log", {"a.parquet": pa.table({"score": column})})
-    assert run(log, scoring, tmp_path / "out").null_rows == 1
 
 
 def test_row_groups_longer_than_a_page(tmp_path, scoring, monkeypatch):

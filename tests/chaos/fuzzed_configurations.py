@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +139,3 @@ def _begun(random: np.random.Generator, base: dict[str, str], folder: Path) -> t
         except SystemExit as ending:
             return int(ending.code or 0), said.getvalue(), ["init", *settings]
     raise AssertionError("a command ends the process")
-
-
-def campaign(seeds: range, base: dict[str, str], folder: Path) -> tuple[Counter[int], list[str]]:
-    """Many of them: how often each exit code came, and those that are bugs."""
-    codes: Counter[int] = Counter()
-    bugs = []
-    for seed in seeds:
-        code, said, settings = trial(seed, base, folder)
-        codes[code] += 1
-        if code not in ALLOWED:
-            bugs.append(f"seed {seed}: {code} {settings!r}\n{said[-1500:]}")
-    return codes, bugs
