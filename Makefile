@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test system wheel chaos matrix soak recipes slurm boundscheck lint types setup docs figures lowest \
+.PHONY: demo test system wheel chaos matrix recipes slurm boundscheck lint types setup docs figures lowest \
     reproduce reproduce-quick first-minutes clean
 
 demo: $(VENV)/.run
@@ -39,10 +39,6 @@ chaos: $(VENV)/.system
 # Every combination of windows, segments, weights, grids, kept tables, quarantine, executors and methods: an hour.
 matrix: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/test_matrix.py -m slow --dist loadgroup --override-ini timeout=7200
-
-# An hour of arrivals with everything going wrong, on a folder and on an S3 server: then all bytes are compared.
-soak: $(VENV)/.system
-	$(BIN)/python tests/soak.py
 
 # Every access of compiled loops is checked: their code is compiled anew, into a folder of its own. Left out are tests of
 # `make system` and of what is around these loops (commands, stores, pages): they run none that the others do not, which is
