@@ -107,7 +107,11 @@ def test_a_fit_and_its_evaluation_import_neither_pandas_nor_scikit_learn(place):
     """The command that a scheduler starts anew each time: importing them takes longer than many a fit."""
     day = [dt.date(2026, 1, 1 + i % 2) for i in range(3000)]
     place.write_log({**place.predictions(), "model": [f"m{i % 4}" for i in range(3000)], "day": day})
-    segments = ("log.segment=[model, day]", "segments={min_rows: 1, min_positives: 1}")
+    segments = (
+        "log.segment=[model, day]",
+        "calibrator.method=auto",
+        "segments={min_rows: 1, min_positives: 1}",
+    )
     for job, settings in (("fit", segments), ("evaluate", segments[:1])):
         found = loaded(COMMAND, *place.arguments(job, *settings))
         assert "numba" in found

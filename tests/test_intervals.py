@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -36,6 +37,7 @@ from logcal.reading import read_table
 from pipeline.fit.calibration import make_calibrator
 from pipeline.log.log_files import read_batches
 from pipeline.score import scored_file
+from pipeline.sort.score_table import SortPlan
 from tests.test_pooled_segments import run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pkg_resources")
@@ -420,10 +422,15 @@ def a_log_of_segments(root, weights=None):
         ("posterior", "smooth", "counts", 0.5),
     ],
 )
-def test_each_segments_map_has_the_interval_of_its_own_rows(tmp_path, caplog, kind, method, weights, rate):
+def test_each_segments_map_has_the_interval_of_its_own_rows(
+    tmp_path, caplog, monkeypatch, kind, method, weights, rate
+):
     from jobs import evaluate, fit, score, tables
     from jobs.config.jobs import EvaluateConfig, FitConfig, ScoreConfig
 
+    # By tasks that hold a part of a segment's rows each.
+    small = {"run_rows": 700, "bucket_bytes": 9000}
+    monkeypatch.setattr(SortPlan, "within", lambda plan, *_: replace(plan, **small))
     rows = a_log_of_segments(tmp_path, weights)
     weighing = {"weight": "w", "weights": weights} if weights else {}
     log = {"segment": ["a"], "negative_sampling_rate": rate, **weighing}

@@ -84,6 +84,17 @@ def test_the_evidence_is_that_of_its_formula(scale):
     np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
+def test_shares_change_nothing(monkeypatch):
+    cells = cells_of(np.random.default_rng(6), groups=200)
+    expected = adjust(cells)
+    for share in (7, 64, 100):
+        monkeypatch.setattr(adjusting, "_SHARE", share)
+        found = adjust(cells)
+        assert found.variances == expected.variances
+        np.testing.assert_allclose(found.shift, expected.shift, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(found.slope, expected.slope, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("mean", [False, True])
 def test_pieces_change_nothing_at_all(monkeypatch, mean):
     cells = cells_of(np.random.default_rng(6), groups=200)
