@@ -237,10 +237,9 @@ def _check_interval(recipe: Recipe) -> None:
         return
     if recipe.columns and recipe.rules.lean:
         raise ConfigError(
-            "calibrator.interval: expected segments that borrow no strength, found segments.shrinkage=auto: the "
-            "probabilities of a segment are then made of other segments' rows, too, which no interval of its own rows "
-            "describes, and most segments have no rows in the table; set segments.shrinkage=none for an interval of "
-            "each map, made of the rows that it is fitted to"
+            "calibrator.interval: expected segments.shrinkage=none with segments, found segments.shrinkage=auto: "
+            "partial pooling also uses other segments' rows, which an interval of the segment's own rows does not "
+            "describe"
         )
     if recipe.interval == POSTERIOR and not recipe.has_posterior:
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""Columns, types and meanings of every table that is not published: the only place that spells them.
+"""Columns, types and meanings of all tables that are not published.
 
-Published ones are spelt in `logcal.schema`.
+`logcal.schema` defines the published ones.
 """
 
 from __future__ import annotations

@@ -497,7 +497,7 @@ def test_what_does_not_go_with_intervals(tmp_path):
 
     a_log(tmp_path)
     for log, calibrator, said in (
-        ({"segment": ["a"]}, {"interval": "band"}, "borrow no strength, found segments.shrinkage=auto"),
+        ({"segment": ["a"]}, {"interval": "band"}, "with segments, found segments.shrinkage=auto"),
         ({"segment": []}, {"interval": "venn_abers", "method": "platt"}, "expected method isotonic"),
         ({"segment": []}, {"interval": "posterior", "method": "platt"}, "expected method auto"),
     ):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrators._kernels import compiled, kept_code
+from calibrators._kernels import compilation_cache, compiled
 
 ROOT = Path(compiled.__file__).parents[2]
 KERNELS = sorted(
@@ -164,7 +164,7 @@ json.dump({"value": value, "said": said, "imported": imported}, sys.stdout)
 
 
 @pytest.mark.system
-def test_kept_code_is_loaded_without_what_compiles(copy):
+def test_cached_code_is_loaded_without_what_compiles(copy):
     """What of numba's own library has been compiled works, and raises, though it is not imported."""
     (copy.kernels / "library.py").write_text(LIBRARY)
     copy.call_file.write_text(CALL_LIBRARY)
@@ -239,8 +239,8 @@ def test_a_damaged_file_is_compiled_again(copy, tmp_path):
 
 def test_variables_come_first_and_in_order(monkeypatch, tmp_path):
     def kept_at() -> Path:
-        kept_code.places.cache_clear()
-        return kept_code.places(str(tmp_path / "package"))[1].path
+        compilation_cache.places.cache_clear()
+        return compilation_cache.places(str(tmp_path / "package"))[1].path
 
     try:
         monkeypatch.delenv("LOGCAL_CACHE", raising=False)
@@ -253,11 +253,11 @@ def test_variables_come_first_and_in_order(monkeypatch, tmp_path):
         (tmp_path / "own").write_text("a file where the folder should be")
         assert kept_at() == tmp_path / "numba"
     finally:
-        kept_code.places.cache_clear()
+        compilation_cache.places.cache_clear()
 
 
 def test_who_else_could_write_is_not_trusted(monkeypatch, tmp_path):
-    place = kept_code.Place(tmp_path / "place", shared=True)
+    place = compilation_cache.Place(tmp_path / "place", shared=True)
     assert place.is_trusted()
     place.make()
     assert place.is_trusted()
@@ -268,7 +268,7 @@ def test_who_else_could_write_is_not_trusted(monkeypatch, tmp_path):
             place.make()
     place.path.chmod(0o700)
     (tmp_path / "link").symlink_to(place.path)
-    assert not kept_code.Place(tmp_path / "link", shared=True).is_trusted()
+    assert not compilation_cache.Place(tmp_path / "link", shared=True).is_trusted()
     monkeypatch.setattr(os, "geteuid", lambda: place.path.stat().st_uid + 1)
     assert not place.is_trusted()
 
@@ -287,13 +287,13 @@ def test_precompiled_code_is_used_where_there_is_none_for_this_processor(copy, t
 
 
 def test_versions_used_longest_ago_are_removed(tmp_path):
-    for i in range(kept_code._VERSIONS + 3):
+    for i in range(compilation_cache._VERSIONS + 3):
         (tmp_path / f"a.b-{i:016x}").mkdir()
         os.utime(tmp_path / f"a.b-{i:016x}", (i, i))
     (tmp_path / "a.bc-0").mkdir()
-    kept_code._tidy(tmp_path / "a.b-0000000000000005")
+    compilation_cache._tidy(tmp_path / "a.b-0000000000000005")
     kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == [*(f"a.b-{i:016x}" for i in range(3, kept_code._VERSIONS + 3)), "a.bc-0"]
+    assert kept == [*(f"a.b-{i:016x}" for i in range(3, compilation_cache._VERSIONS + 3)), "a.bc-0"]
 
 
 def test_a_modules_digest_covers_all_of_ours_that_it_imports():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from calibrators._kernels import compiled
-from calibrators._kernels.kept_code import KeptCode
+from calibrators._kernels.compilation_cache import CompilationCache
 from jobs import warm
 from jobs.config.loading import load
 from jobs.registry import JOBS
@@ -95,7 +95,7 @@ def test_processes_end_with_the_one_that_made_them(tmp_path, end):
 
 
 def test_where_nothing_can_be_kept_no_other_process_could_help(monkeypatch, tmp_path):
-    monkeypatch.setattr(KeptCode, "cache_path", None)
+    monkeypatch.setattr(CompilationCache, "cache_path", None)
     monkeypatch.setattr(warm, "pool_of_processes", None)
     monkeypatch.setattr(warm, "_run", lambda *given: ({}, {}))
     monkeypatch.setattr(warm.tempfile, "tempdir", str(tmp_path))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calibrators._kernels.kept_code import places
+from calibrators._kernels.compilation_cache import places
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 

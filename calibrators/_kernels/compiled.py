@@ -1,8 +1,8 @@
 """The decorator of compiled loops, and what their code depends on.
 
-A kernel is compiled when it is first called with arguments of new types, which takes a second or so; its code is kept
-(see `kept_code`) under a digest of the source of its module and of all modules of ours that this one imports, and of
-the versions of what compiled it. Changing a kernel compiles it and those that call it again, and nothing else does.
+A kernel is compiled when it is first called with arguments of new types, which takes about a second. The compilation
+cache (`compilation_cache`) keeps its code under a digest of the source of its module, of the project's modules that
+this one imports, and of the compiler's versions. A changed kernel and its callers are compiled again, and no others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numba.core import config
 
-from calibrators._kernels.kept_code import KeptCode
+from calibrators._kernels.compilation_cache import CompilationCache
 
 _OURS = ("calibrators", "logcal", "pipeline")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+(\([^)]*\)|.*)", re.MULTILINE)
@@ -28,7 +28,7 @@ _NAMES = re.compile(rb"[\w.]+")
 
 
 def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
-    """Compile a function when it is called, without Python's lock, and keep its code.
+    """Compile a function when it is first called, to run without the GIL, and cache its code.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: bool = False) 
     compiled = numba.njit(**options)(function)
     if digest := source_digest(function.__module__):
         # What it asks before it compiles. With NUMBA_DISABLE_JIT it is the function itself, which never asks.
-        compiled._cache = KeptCode(function, f"{function.__module__}-{digest}")
+        compiled._cache = CompilationCache(function, f"{function.__module__}-{digest}")
     if hasattr(compiled, "signatures"):
         KERNELS.append(compiled)
     return compiled

@@ -1,7 +1,7 @@
-"""A smooth curve of log-odds along the score: what is likely of it, by evidence, given cells of the observations.
+"""A smooth curve of log-odds along the score: its posterior, given cells of the observations.
 
-The curve's prior mean is the score itself. Besides a shift and a stretch of its log-odds, and the term that makes it
-beta calibration, cosines of the rank let it bend; how much each may do is not chosen but averaged over by evidence.
+The curve's prior mean is the score itself. Its terms are a shift and a stretch of the score's log-odds, the term of
+beta calibration, and cosines of the rank; their prior variances are not chosen but averaged over by evidence.
 """
 
 from __future__ import annotations

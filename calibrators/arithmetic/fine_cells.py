@@ -1,9 +1,9 @@
-"""Fine cells: what a curve along the score needs of very many points, exactly and in one pass.
+"""Fine cells: a summary of very many points for a curve along the score, made in one pass.
 
-Points are drawn by their hashes, some by the weight of their positives and as many by that of their negatives
-(`calibrators._kernels.drawn_cells`), with those at both ends. A drawn point is a cell; what lies between two
-neighbouring ones is another. So cells have nearly equal shares of either label, few points are a cell each, and the
-cells are a function of the points alone, however these were divided into parts.
+Points are drawn by their hashes, half by the weight of their positives and half by that of their negatives
+(`calibrators._kernels.drawn_cells`), and the points at both ends are added. A drawn point is a cell; the points between
+two neighbouring ones are another cell. So cells have nearly equal shares of either label, and they are a function of
+the points alone, for any division into parts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The curve or isotonic regression that leans on it, place by place along the score, as halves of the rows decide.
+"""Choice of a curve, or of isotonic regression with it as prior, for each range of scores, by halves of the rows.
 
-Where the truth is smooth the curve is many times better, and where it jumps isotonic regression is; a truth may be the
-one here and the other there. Both are fitted to all observations and to two halves of them; each half judges what was
-fitted to the other, in bins along the score; and a hidden Markov chain along the bins says how likely either is in
-each.
+Where the truth is smooth the curve is many times better, and where it jumps isotonic regression is; a truth may do
+either in different ranges. Both are fitted to all observations and to two halves of them. Each half tests the fits to
+the other half, in bins along the score, and a hidden Markov chain along the bins gives the probability of either in
+each bin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calibrators.arithmetic.curve import (
 from calibrators.arithmetic.passes import Array
 
 STRENGTH = 3000.0
-"""Information that the curve counts for where isotonic regression leans on it."""
+"""Information that the curve counts for as the prior of isotonic regression."""
 
 BINS = 1000
 PRIORS = (0.02, 0.5, 0.98)
@@ -50,8 +50,8 @@ class Choice:
     ----------
     cells : of all observations
     curve : fitted to them
-    maps : float64 array, shape (2, cells): probabilities by the curve, and by isotonic regression that leans on it
-    share : float64 array, shape (cells,), in [0, 1]: of the leaning one
+    maps : float64 array, shape (2, cells): probabilities by the curve, and by isotonic regression with it as prior
+    share : float64 array, shape (cells,), in [0, 1]: of the second one
     held_out : float64 array, shape (2,): mean log losses of both on the half that each was not fitted to; NaN where
         there were too few observations for halves, so that the curve was taken
     """
@@ -107,14 +107,14 @@ def _rarer(weight: Array, positives: Array) -> float:
 
 
 def _both(curve: Curve, cells: Cells, at: Array) -> Array:
-    """Probabilities at places by a curve, and by isotonic regression of its cells that leans on it."""
+    """Probabilities at places by a curve, and by isotonic regression of its cells with the curve as prior."""
     level = leaning(cells, expit(curve.at(cells.place)))
     smooth = np.clip(expit(curve.at(at)), LEAST, 1 - LEAST)
     return np.stack([smooth, np.interp(at, cells.place, level)])
 
 
 def leaning(cells: Cells, probability: Array, strength: float = STRENGTH) -> Array:
-    """Isotonic regression of cells that leans on probabilities there: as on observations of so much information."""
+    """Isotonic regression of cells with probabilities as the prior, which count as so much information."""
     p = np.clip(probability, LEAST, 1 - LEAST)
     information = float((cells.weight * p * (1 - p)).sum())
     c = strength / information if information > 0 else math.inf

@@ -1,4 +1,4 @@
-"""Sorting scores, and points that have more than a score, by the sort that this processor does best."""
+"""Sorting of scores, and of points with other columns, by the fastest sort on this processor."""
 
 from __future__ import annotations
 

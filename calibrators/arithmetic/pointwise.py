@@ -1,9 +1,9 @@
 """Pointwise intervals of a curve's probabilities: quantiles of draws from the posterior.
 
-A draw of the curve is one of its terms under a prior, drawn by the priors' evidence. A draw of isotonic regression that
-leans on it is that regression of positives drawn anew around those that were seen, leaning on a draw of the curve:
-what the posterior of the cells becomes when it is projected on rising functions (Chakraborty & Ghosal 2021, "Coverage
-of credible intervals in nonparametric monotone regression", Annals of Statistics 49). Where both are mixed, draws are.
+A draw of the curve is a draw of its terms under one prior, which is drawn by the priors' evidence. A draw of isotonic
+regression is fitted to positives drawn around the observed ones, with a draw of the curve as prior: the posterior of
+the cells, projected on non-decreasing functions (Chakraborty & Ghosal 2021, "Coverage of credible intervals in
+nonparametric monotone regression", Annals of Statistics 49). Draws of both are mixed as the map is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST_TURN, _SECOND_TURN = 0.6180339887498949, 0.7548776662466927
 
 @dataclass(frozen=True)
 class Pointwise:
-    """The posterior of a curve, and of isotonic regression that leans on it.
+    """The posterior of a curve, and of isotonic regression with the curve as prior.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Pointwise:
 
 
 def _leant(own: Cells, curve: Curve, draws: Array, inner: slice, strength: float) -> Array:
-    """Log-odds of draws of isotonic regression that leans on draws of the curve, of which `inner` are at its cells."""
+    """Log-odds of draws of isotonic regression with draws of the curve as prior. inner : those at the curve's cells."""
     p = leaning(own, expit(curve.at(own.place)), strength)
     normal = _normal(1, (len(draws), own.place.size))
     # Numbers of rare positives are skewed.

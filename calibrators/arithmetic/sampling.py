@@ -1,8 +1,8 @@
 """Correction for sampled logs, where rows of one label were kept by chance: from the log's odds to those of all rows.
 
 Where a negative was kept with probability r, the odds in the log are 1 / r times those among all rows. So a map is
-fitted to the rows that there are, as counts, and then T(p) = p / (p + (1 - p) / r) is applied to it. A likelihood of
-rows that weigh 1 / r would take one kept negative for many observations.
+fitted to the existing rows, as counts, and then T(p) = p / (p + (1 - p) / r) is applied to it. A likelihood with
+weights 1 / r would count one kept negative as many observations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cross-validation over points: the observations of each fold, and passes over the others.
 
-Which observations a fold gets is a function of (seed, label, score, weight of the observations there) alone, so neither
-the order of rows nor the cut between parts can change it. Folds are not balanced along the scores: then the
-observations inside a fold would repeat the accidents of those outside, and a method that follows accidents would look
+The observations of a fold are a function of (seed, label, score, weight of the observations there) alone, so they
+depend neither on the order of rows nor on their division into parts. Folds are not balanced along the scores:
+observations inside a fold would then repeat the noise of those outside, and a method that follows noise would look
 good.
 """
 

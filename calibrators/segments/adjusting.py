@@ -1,7 +1,7 @@
 """Adjustments of segments to the map of the rows that they are part of: two numbers each, shrunken towards none.
 
-The variances of these numbers are what the segments of a level tell together (empirical Bayes). A segment is seen only
-through its counts in slopes within which its parent's map is constant.
+The variances of these numbers are estimated from all segments of a level (empirical Bayes). A segment enters only by
+its counts in the ranges of scores within which its parent's map is constant.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Columns of doubles in few bits: blocks of whole numbers that are given as many bits as the largest needs.
+"""Columns of doubles in few bits: blocks of whole numbers, each block with the bits that its largest number needs.
 
-A block is two words and what they say of the numbers that follow: what to count from, and the lowest bits that all
-of them lack. Ascending doubles are written as steps between the whole numbers that their bits are; others as their
-distance from the smallest magnitude (frame of reference), with a bit for the sign where there are two (see Lemire and
-Boytsov 2015, "Decoding billions of integers per second through vectorization"). Nothing is rounded. Two million sorted
-scores take 4 to 5 bytes each, weights with all their bits some 7; counts and doubles that were floats once take less.
+A block begins with two words: the number to count from, and the lowest bits that none of its numbers uses. Ascending
+doubles are written as steps between their bit patterns as integers; others as the distance from the smallest magnitude
+(frame of reference), with a sign bit if both signs occur (Lemire and Boytsov 2015, "Decoding billions of integers per
+second through vectorization"). Nothing is rounded. Two million sorted scores take 4 to 5 bytes each, weights with all
+their bits some 7; counts, and doubles that were floats before, take less.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Estimators by name: scikit-learn's classifiers, and others' that a configuration lets in, and nothing else."""
+"""Estimators by name: scikit-learn's classifiers, those of packages that a configuration allows, and no others."""
 
 from __future__ import annotations
 

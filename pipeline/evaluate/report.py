@@ -1,4 +1,4 @@
-"""The report: an evaluation as one self-contained HTML page, to be read by people who calibrate nothing."""
+"""The report: an evaluation as one self-contained HTML page, for readers who are not calibration specialists."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The evaluation of a log with segments: measures of all rows, and of each segment, before and after calibration.
 
-Which segments are worst is said with chance allowed for: of many segments, thin ones have the largest calibration
-errors even where every probability is right. The error *beyond chance* is what is left of a segment's calibration error
-when that is taken off which chance can explain; see `beyond_chance`.
+Small segments have the largest calibration errors even if every probability is right. So segments are ranked by the
+error *beyond chance*: their calibration error less the part that chance can explain; see `beyond_chance`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shell around every task: it repeats it where storage failed, leaves a receipt, and can stop it."""
+"""Wrapper of every task: it retries storage errors, leaves a receipt, and can stop the task."""
 
 from __future__ import annotations
 

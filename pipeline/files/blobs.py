@@ -1,7 +1,7 @@
 """Files that tasks leave each other: written once, whole, then read by ranges; on a mounted file system or in a store.
 
-They hold nothing that a run cannot make again, so nothing is synced. What a store does to them becomes the user's error
-here, with the file's URL: a task that runs it again would meet it again, since fsspec's clients repeat requests.
+A run can make them again, so they are not synced. A store's fault becomes the user's error here, with the file's URL:
+repeating the task would not help, since fsspec's clients repeat requests.
 """
 
 from __future__ import annotations

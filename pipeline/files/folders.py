@@ -1,9 +1,9 @@
 """A folder on a mounted file system or an object store: the one place where files appear whole and are synced.
 
-A local file is written under a name of its own (`beside`), synced where it must outlive a power cut, and given its name
-by one rename, or a link where nothing may be there yet; or it is appended to, or made where nobody looks for it yet. An
-object is put as a whole. `write_synced`, `_append`, `_rename` and `_put` are all that changes what others see of a
-store: tests kill a process before, within and after each of them.
+A local file is written under a temporary name (`beside`), synced if it must outlive a power cut, and renamed; or
+linked, if no file of the name may exist. Other files are appended to, or made where no reader looks yet. An object is
+put as a whole. Only `write_synced`, `_append`, `_rename` and `_put` change what others see of a store: tests kill a
+process before, within and after each of them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Who may change a folder: a living process, whose lock on it ends with the process however it ends; and turns.
+"""Locks on folders: exclusive for a run that changes a folder, shared for runs that use it meanwhile.
 
-Turns: of all runs that want to change a folder, wherever they run, one does, and the others wait; or some use it
-together, while nobody changes it.
+Of all runs that want to change a folder, on any machine, one does, and the others wait; or several use it together,
+while none changes it.
 
-On a mounted file system the folder itself is locked, and the lock ends with its process however that ends. Object
-stores have no locks: there a run puts an object of its own into `lock/` and looks what else is there. Whoever meets
-nobody that it must not meet has its lock, since of two who have put theirs the one who looks last sees the other;
-whoever does not takes his back and tries again later. That asks of a store only that what has been put is listed, and
-no conditional writes, which many lack. An object is renewed as long as its process lives; that of one that was killed
-counts for nothing once it is older than a living one lets it become. How old one is the store says, of both: when it
-took the other's, and when it took one's own. The clocks of machines may differ as they like.
+On a mounted file system the folder itself is locked, and the lock ends with its process, however that ends. Object
+stores have no locks: there a run puts an object into `lock/` and lists the others. It has the lock if it sees no
+conflicting object: of two runs that have put theirs, the one that lists last sees the other. Otherwise it removes its
+object and tries again later. This only needs a store that lists what was put; it needs no conditional writes, which
+many stores lack. A process renews its object as long as it lives; a killed process's object is ignored once it is older
+than a living process lets it become. The store's times give the age of both objects, so the machines' clocks may
+differ.
 """
 
 from __future__ import annotations

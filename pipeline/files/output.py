@@ -4,10 +4,10 @@ On a mounted file system a run writes into a staging folder beside its output an
 stores cannot rename: there the files are written in place and the manifest last, and an output without a manifest is
 not finished. A marker names the files of an unfinished output, so that the next run can remove them.
 
-The manifest lies in the output's folder; or beside it, in `<output>.logcal/`, where the folder is to be read by whoever
-reads all that is in a folder. It is then written after the rename. Should a run end between the two, the marker that it
-left there says which folder is whole, and holds its manifest. Outputs of many days in one folder are read together,
-too: their manifests, and what is being written of them, lie beside that folder, in `<folder>.logcal/<output>/`.
+The manifest lies in the output's folder; or beside it, in `<output>.logcal/`, if readers take all files of the folder.
+It is then written after the rename. If a run ends between the two, its marker there names the complete folder and holds
+its manifest. Outputs of many days in one folder are read together, too: their manifests and staging folders lie beside
+that folder, in `<folder>.logcal/<output>/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests to object stores: several at a time, and files that are asked for nothing but what is read."""
+"""Requests to object stores: several at a time, and files of which only the ranges read are requested."""
 
 from __future__ import annotations
 

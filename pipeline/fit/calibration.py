@@ -67,8 +67,8 @@ class Recipe:
     monotone : see `keep_monotone`
     columns, rules : the segment columns, if there are any, and which segments have maps of their own
     settings : of segments, for the manifest
-    interval : of each row of a table, one of `calibrators.methods.intervals.KINDS`; of segments that borrow no
-        strength; or 'auto', see `settled`
+    interval : of each row of a table, one of `calibrators.methods.intervals.KINDS`; of segments only without partial
+        pooling; or 'auto', see `settled`
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""Fits: a table made of the rows of a source by a recipe, and what comes of it, ready to be published."""
+"""Fits: a table made from the rows of a source by a recipe, ready to be published."""
 
 from __future__ import annotations
 

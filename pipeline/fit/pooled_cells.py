@@ -1,8 +1,8 @@
 """Tasks of partial pooling for the segments of a level: see `pipeline.fit.pooled_segments`.
 
-A task takes neighbouring segments. It leaves what they have within the block ranges of their parents' maps in a file of
-scratch space, since of many segments together that is as much as the log; once the level's variances are known, it
-makes of that file the maps of its segments.
+A task takes neighbouring segments. It writes their counts within the block ranges of their parents' maps to a file in
+scratch space, since those of all segments together can be as large as the log. Once the level's variances are known, a
+task makes the maps of its segments from that file.
 """
 
 from __future__ import annotations

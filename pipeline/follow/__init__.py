@@ -1,1 +1,1 @@
-"""The stream: files that keep arriving, each scored once, and what is known of them, batch by batch."""
+"""The stream: files that keep arriving, each scored once, in batches, with a ledger."""

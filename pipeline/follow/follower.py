@@ -1,7 +1,7 @@
 """The follower: lists what has arrived, plans a batch, has it scored, and commits it; again and again.
 
-A batch may be cut short after any of its writes. What was planned is carried out by the next follower with the table's
-version that the plan names, so that doing a thing twice writes the same bytes.
+A batch may be interrupted after any of its writes. The next follower then carries out its plan with the version that
+the plan names, so repeated work writes the same bytes.
 """
 
 from __future__ import annotations

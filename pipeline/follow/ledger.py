@@ -1,17 +1,17 @@
-"""The ledger of a stream: which files are known, and what each batch was to do and did.
+"""The ledger of a stream: the known files, and the plan and result of each batch.
 
-It lies beside the output, `<output>.logcal/`, where no reader of the output trips over it:
+It lies beside the output, in `<output>.logcal/`, where readers of the output do not see it:
 
     stream.json              log, columns, store: another stream is refused
-    plan/<n>.json            what batch n is to do: the table's version; files with their sizes and stamps
-    done/<n>.json            what it did: each file's rows, or why it was refused
+    plan/<n>.json            the plan of batch n: the table's version; files with their sizes and stamps
+    done/<n>.json            its result: each file's rows, or why it was refused
     state/<partition>/<n>.json   all known files of a partition after batch n
     follower.json            who holds it, and since when
 
-Plans and dones are created only where nothing is. A batch is committed by its done; a plan without one is what a
-follower that died has left, and the next one carries out just that. What is only said of files, since a ledger was made
-anew or a file is to be tried once more, is a done without a plan. States are plans and dones added up, so that a
-start reads little; older plans and dones go.
+Plans and results are new files, never overwritten. A result commits its batch; a plan without a result was left by a
+follower that died, and the next one carries it out. A result without a plan only records facts about files, for example
+when a ledger is rebuilt or a file is to be tried again. States sum up plans and results, so that a start reads little;
+older plans and results are removed.
 
 One process holds a ledger at a time; a process that was taken for dead notices this before it writes. The next follower
 finishes a batch that was begun, with the version that its plan names, perhaps months later. So a stream leaves a note

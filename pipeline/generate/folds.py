@@ -1,7 +1,7 @@
-"""Folds: which rows of labelled data a classifier is trained on, and which it then scores.
+"""Folds: the rows of labelled data that a classifier is trained on, and those that it then scores.
 
-A row's random number is a function of (seed, repeat, row id) alone, made by a counter-based generator: so neither the
-files that hold the rows, nor their order, nor who reads them can change a fold.
+A row's random number is a function of (seed, repeat, row id) alone, made by a counter-based generator. So folds do not
+depend on the files that hold the rows, on their order, or on the process that reads them.
 """
 
 from __future__ import annotations

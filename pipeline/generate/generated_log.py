@@ -1,4 +1,4 @@
-"""The generated log: cross-validated scores of labelled data, to calibrate a classifier that no data was spared for.
+"""The generated log: cross-validated scores of labelled data, to calibrate a classifier without held-out data.
 
 Repeat: train on one part of the rows, score the other, until enough scores are collected. The classifier that is
 shipped is trained on all rows. One task a repeat; a task reads its rows itself.

@@ -1,1 +1,1 @@
-"""Prediction logs: which files and columns, which rows are usable, and what becomes of the others."""
+"""Prediction logs: files, columns, usable rows, and the treatment of the others."""

@@ -1,8 +1,8 @@
 """Facts of a file's footer about a column's chunks, once the footer is known to be sound.
 
-Arrow's accessors (`RowGroupMetaData.column`, `ColumnChunkMetaData.statistics`) end the process where a damaged footer
-contradicts itself: the C++ below them raises what nobody catches. So whatever they could stumble over is looked for
-before, in the footer's own bytes. Source: the Apache Parquet format's parquet.thrift.
+Arrow's accessors (`RowGroupMetaData.column`, `ColumnChunkMetaData.statistics`) end the process if a damaged footer
+contradicts itself: their C++ code raises exceptions that are not caught. So such contradictions are looked for first,
+in the footer's own bytes. Source: the Apache Parquet format's parquet.thrift.
 """
 
 from __future__ import annotations

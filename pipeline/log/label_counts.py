@@ -1,4 +1,4 @@
-"""Counts of what a join with outcomes found: rows by what became of their label, and how long labels take."""
+"""Counts of a join with outcomes: rows by the status of their label, and the delay of labels."""
 
 from __future__ import annotations
 

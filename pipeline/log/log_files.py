@@ -1,7 +1,7 @@
 """The files of a log: finding them, and opening them so that a change while they are read is noticed.
 
-Files are read with pread. A mapped file that somebody truncates ends the process with SIGBUS; a read of one breaks off,
-and can be reported.
+Files are read with pread. If a file is truncated meanwhile, a mapped one would end the process with SIGBUS; a read ends
+early and can be reported.
 """
 
 from __future__ import annotations

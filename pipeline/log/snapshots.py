@@ -1,7 +1,6 @@
 """Tables of Delta Lake, Apache Iceberg and Apache Hudi: which folders are such, and the files that are live in them.
 
-Their folders hold files of rows that have been deleted or superseded as well: read as plain Parquet they give those
-back.
+Their folders also hold files with deleted or superseded rows, which a plain Parquet reader would return.
 """
 
 from __future__ import annotations

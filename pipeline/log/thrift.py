@@ -1,7 +1,7 @@
 """Thrift's compact protocol, as far as Parquet's footers and page headers need it.
 
-Values stay encoded until someone asks: a struct is a dict from field number to (type, bytes), so that fields nobody
-knows here pass through unchanged. Source: the Apache Thrift specification, "Thrift compact protocol encoding".
+Values stay encoded until they are needed: a struct is a dict from field number to (type, bytes), so unknown fields pass
+through unchanged. Source: the Apache Thrift specification, "Thrift compact protocol encoding".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The history of a watched version: what each day said, and the state that the next day continues."""
+"""The history of a monitored version: the evidence of each day, and the state that the next day continues."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Rows on their way into runs: gathered, sorted, their longer ties folded, written.
 
-Rows without weights are scores alone, a class at a time, which sorts twice as fast as pairs; it works for any finite
-score and loses nothing. Rows with weights are pairs of score and weight, the label being the weight's sign. Rows with
-segments have the code of theirs beside the score. Longer ties become sums.
+Rows without weights are sorted as scores alone, one class at a time: twice as fast as pairs, for any finite scores, and
+without loss. Rows with weights are pairs of score and weight, with the label as the weight's sign. Rows with segments
+have their segment's code besides the score. Longer ties become sums.
 """
 
 from __future__ import annotations

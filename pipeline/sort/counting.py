@@ -1,7 +1,7 @@
 """Rows whose scores repeat, counted instead of sorted.
 
-Many models know few scores: trees with few leaves, scores of four digits. Where a sample of a batch shows that, its
-rows are added up by score in a hash table, and leave it as the entries that sorting and folding would make of them.
+Many models give few different scores: trees with few leaves, scores of four digits. If a sample of a batch shows this,
+its rows are summed by score in a hash table, into the entries that sorting and folding would give.
 """
 
 from __future__ import annotations

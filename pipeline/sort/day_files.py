@@ -1,4 +1,4 @@
-"""The files of a day table: what is known of its runs beside them, and the facts that make it a table, written last.
+"""The files of a day table: its runs and their index, and its facts, which are written last and make it a table.
 
 day.json          files, rows, runs and bad rows of the day
 samples.npy       what is known of each run's blocks

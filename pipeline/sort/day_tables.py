@@ -1,15 +1,15 @@
-"""Day tables: a log's days as sorted runs, kept in the store, so that a window is fitted without sorting it anew.
+"""Day tables: a log's days as sorted runs, kept in the store, so that a window is fitted without sorting it again.
 
     <store>/<table>/days/<day>-<digest>-<made>/     see `pipeline.sort.day_files`
 
-A day has one table or several: each is of some of the files that may hold rows of the day, and no two of one file.
-The digest is of these files (paths, sizes, modification) and of the settings that rows are read by. So a file that is
-new is sorted by itself, and one that was changed or removed takes the table with it that it is in, and no other. Sums
-in runs are exact: whatever the grouping, the table of a window is, to the last bit, that of its rows. The tables of a
-day that no later day's files follow any more, or that has become many, are merged into one.
+A day has one table or several. Each holds the rows of some of the files that may have rows of the day; no file is in
+two. The digest identifies these files (paths, sizes, modification) and the settings by which rows are read. So a new
+file is sorted alone, and a changed or removed file invalidates only its own table. Sums in runs are exact: with any
+grouping, a window's score table equals, to the last bit, that of its rows. Several tables of a day are merged into one
+once no files of later days can follow, or once there are many.
 
-A table is made in a folder that has no other maker, and is one once its facts are there, which are written last. Fits
-that use the days share them; they are tidied by one that has them alone.
+Only one process writes to a table's folder; its facts, written last, make it a table. Fits that use the days hold a
+shared lock; a fit with the exclusive lock removes what is outdated.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Exponential decay: older days of a window count less.
 
-A day's rows count as its factor, 2^(-age / half-life) with 16 significant bits, each. Sums of up to 2^37 rows of one
-factor are then exact, so that the table is, to the last bit, that of a log whose rows have the factor as their weight;
-where they have weights of their own, of that weight times the factor, if these products are exact. Sampling weights are
-brought to Kish's size before: so equal ones fade as rows without weights do.
+Each row of a day counts as the day's factor, 2^(-age / half-life) with 16 significant bits. Sums of up to 2^37 rows
+with one factor are then exact, so the table equals, to the last bit, that of a log whose rows have the factor as
+weight. Rows with weights have the product of weight and factor, if the products are exact. Sampling weights are scaled
+to Kish's effective sample size first, so equal ones decay like rows without weights.
 """
 
 from __future__ import annotations

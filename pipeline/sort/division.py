@@ -1,9 +1,9 @@
-"""Rows divided in two: some that are held out, and the others, as runs again; by what the rows are, not where they lie.
+"""Division of rows into held-out ones and the others, each as runs, by the content of the rows and not their position.
 
-Of m rows with one score, one label and one segment floor(share * m + u) are held out, u in [0, 1) being a hash of the
-three. So the draw depends on what the rows are; ties of any weight are divided evenly; and of any part of the rows
-those that are held out are held out of the whole, too. A weight of 2 is the row twice; where weights are no whole
-numbers, all rows of a score, a label and a segment go one way.
+Of m rows with the same score, label and segment floor(share * m + u) are held out, u in [0, 1) being a hash of the
+three. So the draw depends on the rows' content alone, ties of any weight are divided evenly, and rows held out of a
+part are held out of the whole, too. A weight of 2 is the row twice; if weights are not whole numbers, all rows of a
+score, a label and a segment go to the same side.
 """
 
 from __future__ import annotations

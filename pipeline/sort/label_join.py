@@ -1,4 +1,4 @@
-"""Labels from outcomes that are more than a task can hold: both sides are split by a hash of the key, part by part.
+"""Join of outcomes that exceed a task's memory: both sides are split by a hash of the key and joined part by part.
 
     outcomes-j, keys-i -> match-p -> labels-i
 

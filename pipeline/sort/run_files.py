@@ -1,4 +1,4 @@
-"""Run files: sorted rows in scratch space, packed, and what is known of them without reading them.
+"""Run files: sorted rows in scratch space, packed, with an index.
 
 A run's sections ascend by score. Of a log without segments they are the scores of rows with label 0, those of rows with
 label 1, weighted rows (score and weight, with the sign of the label), and *entries* (score, weight, positives) for ties

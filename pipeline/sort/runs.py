@@ -1,4 +1,4 @@
-"""Sorted runs: what the first stage of the out-of-core sort leaves in scratch space.
+"""Sorted runs: the result of the out-of-core sort's first stage, in scratch space.
 
 A run holds some millions of rows (`pipeline.sort.run_files`), or as many as one task reads.
 """

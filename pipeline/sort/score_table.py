@@ -1,4 +1,4 @@
-"""The score table: one row a distinct score, ascending, with its weight and positives; out of core.
+"""The score table: one row per distinct score, ascending, with its weight and positives; out of core.
 
 Built in two stages of coarse tasks with one shuffle through scratch space: tasks sort rows into runs
 (`pipeline.sort.runs`), one task chooses splitters from a sample of them, and tasks gather one bucket each from

@@ -1,7 +1,7 @@
 """The segments of all runs: numbered in the order of their keys, level by level, and found again from a run's codes.
 
-A run has codes of its own, in the order in which its segments appeared, so that a new segment changes no run that is
-kept. What they are among all runs stands in one file in scratch space, which tasks read a run's part of.
+A run has its own codes, in the order in which its segments appeared, so that a new segment changes no kept run. One
+file in scratch space maps them to the codes among all runs; tasks read a run's part of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shuffle between ranges of scores and segments: what a merged range leaves of each segment, and who gathers it.
+"""The shuffle between ranges of scores and segments: merged ranges write each segment's items, and tasks gather them.
 
 A file holds items of some numbers each (points, or pooled blocks of them), segment after segment, ascending in each:
 packed column by column (`pipeline._kernels.packing`), and so is where each segment's items begin; then where each

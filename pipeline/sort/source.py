@@ -1,4 +1,4 @@
-"""Sources: the rows that a job sorts, of a whole log or of a window's days, whichever way they become sorted runs."""
+"""Sources: the rows that a job sorts, of a whole log or of a window's days, and the tasks that sort them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Days are compared with one another before a table is fitted to them: a strange day is set aside.
+"""Comparison of a window's days before a fit: suspect days are set aside.
 
 Each day is described by a few numbers (rows, share of labels, share of positives, distribution of the scores, ranking,
-calibration beside a reference). The yardstick of each number is how much days vary: a variance between days, estimated
-without the day in question and shrunken to a floor, plus the binomial variance of the day itself. So with millions of
-rows a day ordinary day effects are no fault, and with few rows chance is none.
+calibration against a reference). Each number is compared with its variation: a variance between days, estimated without
+the day in question and shrunken to a floor, plus the binomial variance of the day itself. So neither ordinary day
+effects, with millions of rows per day, nor chance, with few rows, make a day suspect.
 
-One strange day is a fault, two alike in a row are drift and come in together. Faults that no drift explains never come
-in: inverted labels, labels that leak into the scores, another scale, another model's scores, missing labels, copies.
+One suspect day is a fault; two similar ones in a row are drift, and both are used. Faults that no drift explains are
+never used: inverted labels, labels that leak into the scores, another scale, another model's scores, missing labels,
+copies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decisions of persons on the days of a table's log: `days.json` beside its versions.
+"""Decisions of persons on the days of a table's log, in `days.json` beside its versions.
 
-An excluded day is left out of fits; an included one is used, however strange it looks. A decision is on the day as it
-was: where the day's files have changed since, the day is judged anew.
+An excluded day is left out of fits; an included day is used even if it is suspect. A decision holds until the day's
+files change; then the day is judged again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A published table: its versions, where each stands, which run made it; what those who only read the table need.
+"""A published table for readers: its versions, the status of each, and the run that made it.
 
-`pipeline.table.store` says where everything lies, and how it got there.
+`pipeline.table.store` documents the files and how they are written.
 """
 
 from __future__ import annotations

@@ -6,11 +6,10 @@
     <store>/<table>/versions/<version>/manifest.json   files, rows, checksums, facts of the run
     <store>/<table>/versions/<version>/score_table/    where it is kept
 
-A version is written whole under a name that readers pass over, its manifest last, then renamed; then the journal says
-that it will be current; moving CURRENT is the last step and the only visible one. On object stores, which cannot
-rename, the manifest and CURRENT are single writes, and a version without a manifest does not exist. Nothing is ever
-overwritten but CURRENT. All this happens in turns (`pipeline.files.locks`), and wherever it is
-stopped, the same command run again goes on from there.
+A version is written whole under a name that readers ignore, its manifest last, then renamed. Then the journal announces
+it, and CURRENT is changed: the last step, and the only visible one. On object stores, which cannot rename, the manifest
+and CURRENT are single writes, and a version without a manifest does not exist. Only CURRENT is ever
+overwritten. All this happens under a lock (`pipeline.files.locks`); after any interruption, the same command continues.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Storage of the machine code of kernels between processes.
+"""Compilation cache: machine code of kernels, shared by processes.
 
-In the first of these places that can be written to: the folders that ``LOGCAL_CACHE`` and ``NUMBA_CACHE_DIR`` name,
-the package's own ``__pycache__``, the user's cache folder, a folder of the user's below the temporary one. Code is
-looked for in all places up to that one, so that what was compiled before a file system became read-only is used.
-Where nothing can be written, every process compiles for itself; what is kept is never the cause of an error.
+Code is written to the first writable place of these: the folders that ``LOGCAL_CACHE`` and ``NUMBA_CACHE_DIR`` name,
+the package's own ``__pycache__``, the user's cache folder, a private folder below the temporary one. It is read from
+all places up to that one, so code compiled before a file system became read-only is used. If no place is writable,
+every process compiles for itself; the cache never causes an error.
 
-A wheel of ``make wheel`` brings code, too, in the folder ``precompiled``, for any processor of a kind; it is used where
-there is none for this machine's own, whose results are the same.
+A precompiled wheel (``make wheel``) has code in the folder ``precompiled``, for any processor of an architecture. It is
+used if there is no code for this machine's processor; results are the same.
 
-What is loaded is run. So of the last two places, which others could have made, a folder is used only if it is the
-user's own and nobody else may write there. A place has a folder for each module and digest of its sources, so that
-versions of the source share places without meeting.
+Loaded code is run. Others could have made the last two places, so a folder there is used only if the user owns it and
+nobody else may write to it. A place has a folder for each module and digest of its sources, so that versions of the
+source can share places.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ANY_PROCESSOR = "generic"
 """LLVM's name of the least processor of a kind."""
 
 
-class KeptCode(FunctionCache):
+class CompilationCache(FunctionCache):
     """Compilation cache of one kernel: a file for each combination of argument types and processor.
 
     numba's own cache looks for its place when a function is decorated, though most kernels of a process are never
