@@ -124,21 +124,6 @@ def test_a_job_without_its_keys_names_them_all(place):
 # Runs
 
 
-def test_a_dry_run_says_what_would_happen_and_does_nothing(place):
-    place.write_log()
-    before = place.tree()
-    shown = place.job("fit", "--dry-run", "cluster.kind=local").expect(0)
-    for text in ("fit would run", "stages:", "reads:", "writes:", str(place.log), str(place.store)):
-        assert text in shown.stdout
-    assert shown.stderr == ""
-    plan = place.job("fit", "--dry-run", "--json").expect(0).json
-    assert plan["job"] == "fit"
-    assert plan["facts"]["rows"] == 3000
-    assert place.tree() == before
-    place.write_log({"score": [0.5], "label": ["x"]}, files=1)
-    place.job("fit", "--dry-run").expect(3, "log.label")
-
-
 def test_results_go_to_stdout_and_the_rest_to_stderr(place):
     place.write_log()
     result = place.job("fit", "--json").expect(0, "INFO sort", "done")

@@ -7,7 +7,6 @@ import pytest
 from common import wavy_rows
 from scipy.special import xlog1py, xlogy
 
-from calibrators._kernels import near_isotonic_tree as tree
 from calibrators.arithmetic.passes import Points, collapse
 from calibrators.methods import enir
 from calibrators.methods.enir import ENIR
@@ -102,19 +101,6 @@ def test_skipping_models_skips_models():
     search.run()
     assert path.breakpoints.size > 1000
     assert np.sum(~np.isnan(search.log_likelihood)) < 150
-
-
-def test_likelihood_and_blocks_never_increase_along_the_path():
-    # What the bound on skipped models rests on.
-    for seed, decimals in [(6, None), (7, 2)]:
-        path = near_isotonic_path(*wavy_rows(4000, seed, decimals))
-        middles = (path.breakpoints[1:] + path.breakpoints[:-1]) / 2
-        likelihood = []
-        for lam in np.sort(np.concatenate([[0.0], path.breakpoints, middles])):
-            solution = path.solution(lam)
-            likelihood.append(tree.log_likelihood(solution.level, solution.weight, solution.positives))
-        assert np.all(np.diff(likelihood) <= 1e-9)
-        assert np.all(np.diff(path.degrees_of_freedom) < 0)
 
 
 def test_labels_without_a_fall_leave_isotonic_regression():

@@ -295,21 +295,3 @@ def test_error_bars_stand_beside_the_measures():
     assert rows["Distance to the recalibrated probability"]["before"].count(",") == 2
     assert rows["Smooth calibration error"]["after"]
     assert set(after["agreement"]) == {one.name for one in fields(type(found.certainty_after.agreement))}
-
-
-def test_a_sampled_log_is_measured_as_all_rows_are():
-    rng = np.random.default_rng(1)
-    score = rng.random(20_000)
-    label = rng.random(20_000) < 0.05 * score
-    kept = label | (rng.random(20_000) < 0.2)
-    points, all_points = collapse(score[kept], label[kept]), collapse(score, label)
-    calibrator = Isotonic()
-    calibrator.sampling_rate = 0.2
-    fitted = calibrator.fit_points(points).calibration_map_
-    sampled = evaluate(over(points), fitted, sampling_rate=0.2)
-    whole = evaluate(over(all_points), fitted)
-    assert sampled.after.measures.log_loss == pytest.approx(whole.after.measures.log_loss, rel=0.05)
-    assert sampled.after.mean_prediction == pytest.approx(whole.after.mean_prediction, rel=0.05)
-    # Each probability is right of the rows that it was fitted to.
-    assert sampled.bars_after.ratio == pytest.approx(1.0, abs=0.01)
-    assert sampled.bars_after.observed == label.sum()

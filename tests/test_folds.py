@@ -8,7 +8,6 @@ from pipeline.generate.folds import (
     SCORED,
     TRAINED,
     UNUSED,
-    Fold,
     Folds,
     RowKeys,
     mix,
@@ -80,11 +79,6 @@ def test_every_bit_of_the_key_seed_and_repeat_matters():
             flips.append(int(random_bits(5, 7 ^ (1 << bit), np.array([11], np.uint64))[0]))
         for other in flips:
             assert 12 <= (base ^ other).bit_count() <= 52
-
-
-def test_different_keys_get_different_numbers():
-    bits = random_bits(3, 4, np.arange(100_000, dtype=np.uint64) * np.uint64(2**47))
-    assert np.unique(bits).size == bits.size
 
 
 @pytest.mark.parametrize("folds", [Folds(), Folds(stratified=True), Folds("group"), Folds("time")])
@@ -182,12 +176,6 @@ def test_extreme_fractions_leave_a_row_in_each_part():
         for folds in (Folds("group", fraction), Folds("row", fraction, stratified=True)):
             parts = folds.fold(0, rows).parts(rows)
             assert {TRAINED, SCORED} <= set(parts)
-
-
-def test_bounds_of_everything():
-    rows = keys(10)
-    assert set(Fold("row", 0, 0, (1 << 64, 1 << 64)).parts(rows)) == {TRAINED}
-    assert set(Fold("row", 0, 0, (0, 0)).parts(rows)) == {SCORED}
 
 
 def test_keys_of_texts_are_fixed_and_differ():

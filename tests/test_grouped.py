@@ -77,27 +77,6 @@ def test_on_plain_rows_it_is_isotonic_regression_on_means():
     assert DGG(ends=0).fit(s, z).predict(at) == pytest.approx(oracle.predict(at), abs=1e-12)
 
 
-def test_the_short_group_keeps_its_weight():
-    groups = groups_of(collapse([1.0, 2.0, 3.0, 4.0, 5.0], [0, 0, 1, 1, 1]), 3)
-    assert groups.score.tolist() == [2.0, 4.5]
-    assert groups.weight.tolist() == [3.0, 2.0]
-    assert groups.positives.tolist() == [1.0, 2.0]
-
-
-def test_a_tie_across_an_end_is_shared_in_proportion():
-    # 2 rows at 0, then 4 rows at 1 with one positive, in groups of 3.
-    groups = groups_of(collapse([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], [0, 0, 1, 0, 0, 0]), 3)
-    assert groups.score == pytest.approx([1 / 3, 1.0])
-    assert groups.weight.tolist() == [3.0, 3.0]
-    assert groups.positives.tolist() == [0.25, 0.75]
-
-
-def test_groups_inside_one_tie_are_one_point():
-    groups = groups_of(collapse(np.repeat([0.0, 1.0], [5, 1000]), np.arange(1005) % 4 == 0), 10)
-    assert groups.score.tolist() == [0.5, 1.0]
-    assert groups.weight.tolist() == [10.0, 995.0]
-
-
 def test_groups_of_one_are_the_calibrator_itself():
     rng = np.random.default_rng(0)
     s = np.round(rng.random(400), 2)

@@ -44,12 +44,6 @@ def test_laplace_smoothing():
     assert fitted.predict([1, 4]).tolist() == [0.25, 0.75]
 
 
-def test_heavy_tie_moves_the_edges_past_it():
-    s = [0.1] * 8 + [0.5, 0.9]
-    fitted = HistogramBinning(bins=5).fit(s, [0, 1] * 5).calibration_map_
-    assert fitted.weight.tolist() == [8.0, 2.0]
-
-
 def test_counts_stay_exact_beside_a_huge_weight():
     scores = np.arange(6.0)
     weight = np.array([1e12, 1e-9, 3e-9, 1e12, 2e-9, 1e12])

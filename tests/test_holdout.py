@@ -213,24 +213,6 @@ def days(place, lost=0.0):
         place.write_log(columns, name=f"log/date=2026-01-0{day}", files=1)
 
 
-def test_the_last_days_are_held_out(place, call):
-    days(place)
-    by_days = ("window.column=date", "gate={holdout: 1d}", "--json")
-    plain = call("fit", *by_days[:1], "--json", store__table="plain").expect(0).json
-    done = call("fit", *by_days).expect(0).json
-    assert done["fingerprint"] == plain["fingerprint"]
-    assert done["gate"]["holdout"]["rows"] == 2000
-    assert done["rows_used"] == 8000
-    # A day more: only that day is new to the current version.
-    place.write_log(place.predictions(2000, seed=5), name="log/date=2026-01-05", files=1)
-    more = call("fit", *by_days).expect(0).json
-    assert more["gate"]["holdout"]["compared"]
-    assert more["gate"]["holdout"]["rows_compared"] == 2000
-    share = call("fit", "window.column=date", "gate={holdout: 0.5}", "--json", "calibrator.method=platt")
-    warning = share.expect(0).json["gate"]["warnings"][0]
-    assert "was not compared with the current version" in warning
-
-
 def test_lost_positives_are_noticed(place, call):
     days(place, lost=0.5)
     refused = call("fit", "window.column=date", "window.suspect_days=use", "gate={holdout: 1d}", "--json")

@@ -39,28 +39,6 @@ def test_a_rerun_recognises_its_result(place, run):
     assert len(place.versions) == 3
 
 
-def test_scoring_twice_and_with_an_older_version(place, run):
-    place.write_log()
-    run("fit")
-    run("fit", "calibrator.method=histogram")
-    first, second = place.versions
-    assert run("score").code == 0
-    before = place.tree()
-    again = run("score")
-    assert (again.code, again.stdout) == (99, "")
-    assert f"{place.output} holds the result of this run already" in again.stderr
-    assert place.tree() == before
-    # The output holds the newest version's result, and an older one's is another.
-    assert "the result of another run" in run("score", f"store.version={first}").stderr
-    older = run("score", f"store.version={first}", output__path=place.root / "older", as_json=True)
-    assert older.json["version"] == first
-    versions = {
-        name: set(pq.read_table(place.root / name / "part-0.parquet")["table_version"].to_pylist())
-        for name in ("output", "older")
-    }
-    assert versions == {"output": {second}, "older": {first}}
-
-
 def test_a_rerun_with_another_store_publishes_although_the_quarantine_is_there(place, run):
     columns = place.predictions()
     columns["score"][[3, 2000]] = np.nan

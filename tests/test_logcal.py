@@ -457,19 +457,6 @@ def test_stores_by_url(published):
         memory.rm("/tables", recursive=True)
 
 
-def test_margins_go_through_the_sigmoid(make_place, tmp_path):
-    place = make_place(tmp_path)
-    columns = place.predictions(500)
-    columns["score"] = 6 * columns["score"] - 3
-    place.write_log(columns)
-    place.job("fit", "log.score_transform=sigmoid").expect(0)
-    place.job("score").expect(0)
-    rows = scored(place.output)
-    table = logcal.load(str(place.store), "ads")
-    np.testing.assert_array_equal(table.predict(rows["score"].to_numpy()), rows["probability"].to_numpy())
-    assert table.predict(0.3) == table.predict([0.3])[0]
-
-
 def twice(table):
     return pa.concat_tables([table.slice(0, 1), table])
 

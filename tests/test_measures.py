@@ -19,7 +19,6 @@ from calibrators.measures.predictions import (
     assessment_passes,
     measure,
     run_passes,
-    side_by_side,
     wilson_interval,
 )
 
@@ -135,34 +134,6 @@ def test_ties_made_by_a_map_are_ties_across_parts(data, cuts, levels, bins):
     # The same from rows that were never added up: sums of whole numbers are exact there too.
     if np.all(w == w.round()):
         assert found == assess(steps.predict(p), w, z * w, bins=bins)
-
-
-def test_side_by_side_carries_on_when_one_needs_more_sweeps():
-    sizes = Pass(chunk=_size, combine=sum)
-
-    def once():
-        return (yield sizes)
-
-    def thrice():
-        return [(yield sizes), (yield sizes), (yield sizes)]
-
-    def never():
-        return "at once"
-        yield
-
-    points = collapse([0.1, 0.2, 0.3], [0, 1, 0])
-    sweeps = []
-
-    def run(request):
-        sweeps.append(request)
-        return over(points, 1)(request)
-
-    assert run_passes(side_by_side(once(), thrice(), never()), run) == (3, [3, 3, 3], "at once")
-    assert len(sweeps) == 3
-
-
-def _size(points):
-    return points.score.size
 
 
 @given(observations(), st.lists(st.integers(1, 24)), st.integers(1, 12))

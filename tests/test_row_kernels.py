@@ -1,7 +1,6 @@
 """Folding the ties of sorted scores, against their definition."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,12 +23,3 @@ def test_ties_of_any_lengths_in_a_row(lengths, label):
     rest, value, count = expected(values)
     assert kept.tobytes() == rest.tobytes()
     np.testing.assert_array_equal(entries, [value, count, label * count])
-
-
-@pytest.mark.parametrize("different", [30, 1000, 10**9])
-def test_runs_of_scores(different):
-    values = np.sort(np.random.default_rng(0).integers(0, different, 5000).astype(float))
-    kept, entries = fold(values.copy(), 1)
-    rest, value, count = expected(values)
-    assert kept.tobytes() == rest.tobytes()
-    np.testing.assert_array_equal(entries, [value, count, count])

@@ -396,24 +396,6 @@ def test_keys_of_folders_are_segments(tmp_path):
         open_log(str(tmp_path / "log"), Columns("score", "label", None, columns))
 
 
-def test_scoring_and_measuring_by_keys_of_folders(place):
-    tables = {name: some_log(500, ord(name)).drop_columns(["country"]) for name in ("a", "b")}
-    for name, table in tables.items():
-        write_log(place.root / "log" / f"site={name}", table)
-    thin = ("segments.min_rows=50", "segments.min_positives=5")
-    place.job("fit", "log.segment=[site]", "calibrator.method=platt", *thin).expect(0)
-    place.job("score").expect(0)
-    for name, table in tables.items():
-        rows = pq.read_table(place.output / f"site={name}", partitioning=None)
-        score, label = table["score"].to_numpy(), table["label"].to_numpy()
-        alone = make_calibrator("platt", {}).fit(score, label)
-        # Two numbers instead of the table, which is within 1e-9 of them.
-        np.testing.assert_allclose(rows["probability"].to_numpy(), alone.predict(score), rtol=0, atol=1.01e-9)
-    done = place.job("evaluate", "--json", output__path=place.root / "report")
-    assert done.code == 0, done.stderr
-    assert done.json["segments"]["count"] == 2
-
-
 def test_too_many_segments_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(segment_values, "MAX_SEGMENTS", 3)
     table = pa.table({"score": [0.1, 0.2, 0.3, 0.4], "label": [0, 1, 0, 1], "s": [1, 2, 3, 4]})

@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import os
 import uuid
 
 import fsspec
 import pytest
 
 from logcal.errors import ConfigError, InputRejectedError
-from pipeline.files.locks import hold
 from pipeline.table.store import TableStore
 from tests.manifests import FITTED, WRONG, with_value
 
@@ -166,14 +164,3 @@ def test_a_store_that_cannot_be_opened_or_written_to(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match=r"the file .* in the way"):
         TableStore(str(tmp_path / "file"), "ads").check_writable()
-
-
-def test_what_killed_runs_were_writing_is_removed(tmp_path):
-    store = TableStore(str(tmp_path), "ads")
-    versions = tmp_path / "ads" / "versions"
-    for name in (".staging-dead", ".staging-living"):
-        (versions / name).mkdir(parents=True)
-    lock = hold(versions / ".staging-living")
-    version = publish(store)
-    assert sorted(path.name for path in versions.iterdir()) == [".staging-living", version.name]
-    os.close(lock)
