@@ -294,7 +294,7 @@ def sql(**given: Any) -> Outcome:
     return _actions().sql(**given)
 
 
-@_command(_tables, "Tell what was done with the table.", *_OF_TABLE)
+@_command(_tables, "List every attempt of a job on the table.", *_OF_TABLE)
 def history(**given: Any) -> Outcome:
     """List every attempt of a job on the table, with exit code, rows and measures."""
     return _actions().history(**given)
@@ -320,7 +320,7 @@ def promote(**given: Any) -> Outcome:
 
 @_command(
     _tables,
-    "Say what lies between versions OLD and NEW.",
+    "Compare versions OLD and NEW.",
     *_OF_TABLE,
     click.option("--report", metavar="FILE", help="Write a page with both maps there (HTML)."),
     click.option("--output", metavar="FILE", hidden=True),

@@ -92,37 +92,37 @@ _ROWS: tuple[tuple[str, str, _Text], ...] = (
     ),
     (
         "z of observed less expected",
-        "Beyond −2 and 2 it is more than chance explains",
+        "Values beyond −2 and 2 are more than chance explains",
         lambda bars, _: _number(bars.ratio_z, ".2f"),
     ),
     (
         "Spiegelhalter's z",
-        "The same of each probability by itself, not of their sum",
+        "The same test for each probability instead of their sum",
         lambda bars, _: _number(bars.spiegelhalter_z, ".2f"),
     ),
     (
         "Test of intercept 0 and slope 1",
-        "Of the line between log odds and probabilities (Cox); a small p says that it is another line",
+        "Cox's line from predicted to observed log odds; a small p rejects that it is the diagonal",
         _score_test,
     ),
     (
         "Calibration intercept",
-        "Of that line, with its 95 % interval; 0 is right. Above 0 the probabilities are too low where they are 1/2",
+        "Cox's line, with its 95 % interval; 0 is right. Above 0, probabilities near 1/2 are too low",
         _line("intercept"),
     ),
     (
         "Calibration slope",
-        "1 is right; below 1 the probabilities are too extreme, above 1 not extreme enough",
+        "Cox's line; 1 is right; below 1 probabilities are too extreme, above 1 not extreme enough",
         _line("slope"),
     ),
     (
         "Distance to the recalibrated probability",
-        "Mean (ICI), median (E50), 90 % point (E90) over the rows; right ones rarely show more than in brackets",
+        "Mean (ICI), median (E50) and 90 % point (E90) over the rows. Right probabilities rarely exceed the bracket",
         _distances,
     ),
     (
         "Smooth calibration error",
-        "Residuals smoothed as wide as the error is large: no bins; says little of rare positives",
+        "Residuals smoothed by a kernel as wide as the error, without bins; uninformative with rare positives",
         lambda _, certainty: _number(_at(certainty, "agreement", "smooth_ece")),
     ),
     (
@@ -132,17 +132,17 @@ _ROWS: tuple[tuple[str, str, _Text], ...] = (
     ),
     (
         "Squared calibration error, debiased",
-        "Over equal-count groups, less what chance adds on average; around 0, also below, it is none",
+        "Over equal-count groups, less the average effect of chance; around or below 0 there is no error",
         lambda _, certainty: _number(_at(certainty, "debiased_squared_error"), ".6f"),
     ),
     (
         "Miscalibration (part of the log loss)",
-        "What the best non-decreasing map would still take away; right ones rarely show more than in brackets",
+        "Part that the best non-decreasing map would remove. Right probabilities rarely exceed the bracket",
         _miscalibration,
     ),
     (
         "Discrimination (part of the log loss)",
-        "What the predictions, perfectly calibrated, gain over the base rate for every row",
+        "Gain of the perfectly calibrated predictions over the base rate",
         lambda _, certainty: _number(_at(certainty, "decomposition", "log_loss", "discrimination"), ".5f"),
     ),
 )

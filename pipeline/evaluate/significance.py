@@ -58,28 +58,28 @@ def judge(after: Assessment, bars: ErrorBars | None) -> Verdict:
     if z is None:
         differs = not math.isclose(predicted, observed, rel_tol=1e-12)
         return Verdict(
-            f"Predicts {_percent(predicted)} where {_percent(observed)} were observed.",
+            f"The table predicts {_percent(predicted)}; {_percent(observed)} were observed.",
             "",
             "off" if differs else "right",
             differs,
         )
     if abs(z) < UNSURE:
-        share = f"predicts {_percent(predicted)}, observed {_percent(observed)}"
-        large = f"Right on average: {share}; within chance, {_z(z)}."
+        share = f"{_percent(predicted)} predicted, {_percent(observed)} observed"
+        large = f"The table is right on average: {share} (within chance, {_z(z)})."
         return Verdict(large, groups.sentence, "off" if groups.beyond else "right", groups.beyond)
     way = "low" if z > 0 else "high"
     size = (
-        f"Predicts {points(abs(observed - predicted))} points too {way}: {_percent(predicted)} against "
+        f"The table predicts {points(abs(observed - predicted))} points too {way}: {_percent(predicted)} against "
         f"{_percent(observed)} observed"
     )
     if abs(z) < SURE:
         return Verdict(
-            f"{size}; chance rarely does as much, {_z(z)}.",
+            f"{size} (chance rarely explains this, {_z(z)}).",
             groups.sentence,
             "off" if groups.beyond else "right",
             groups.beyond,
         )
-    return Verdict(f"{size}; beyond chance, {_z(z)}.", groups.sentence, way, True)
+    return Verdict(f"{size} (beyond chance, {_z(z)}).", groups.sentence, way, True)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _in_groups(after: Assessment) -> _Groups:
         return _Groups("", False)
     chance = chance_error(after.by_frequency)
     text = (
-        f"In groups of similar predictions it is off by {points(error)} points on average; chance alone would give "
+        f"In groups of similar predictions its error is {points(error)} points on average; chance alone gives "
         f"about {points(chance)}"
     )
     beyond = excess_error(after.by_frequency) > 0
