@@ -27,8 +27,8 @@ CELLS = 2000
 """Most cells of the draws."""
 
 _DOUBT, _TELLING, _HARDLY = 0.5, 300.0, 30.0
-"""With few observations nothing tells a curve from steps: half of the draws then lean on it for next to nothing. Less
-with more information than that."""
+"""Few observations cannot tell a curve from steps: so half of the draws, and fewer with more than 300 of information,
+give the curve a weight of only 30."""
 
 _FIRST_TURN, _SECOND_TURN = 0.6180339887498949, 0.7548776662466927
 

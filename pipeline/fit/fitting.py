@@ -43,7 +43,7 @@ class Content:
     ----------
     table : ScoreTable: of the rows that it was fitted to
     whole : CalibrationMap or None: its map of all rows; None where they are too few
-    facts : what a manifest says of it
+    facts : of it, for the manifest
     fingerprint : of all of it
     lookup_bytes : a version's name to the bytes of its lookup table
     beside : other files of the version, by name
