@@ -80,7 +80,8 @@ def compiling(progress: Progress) -> Iterator[None]:
 def _checking(report: Report) -> Report:
     def checked(stage: str, done: int, total: int, workers: int | None = None) -> None:
         interrupts.check()
-        report(stage, done, total, workers)
+        if total:  # a stage may turn out to have nothing to do
+            report(stage, done, total, workers)
 
     return checked
 
