@@ -82,13 +82,18 @@ class Refits:
         last = self.last()
         if not last:
             return True
-        every = refit.every_seconds
+        every, since, now = refit.every_seconds, last.get("checked", last), time.time()
         # A clock that was set back must not stop refits for as long.
-        late = every is not None and not 0 <= time.time() - last["at"] < every
-        more = refit.rows is not None and self._rows() - last["rows"] >= refit.rows
-        rejected = last.get("rejected")
-        # The same rows and labels would be rejected again.
-        return (self.alarmed or late or more) and (rejected is None or rejected != self._inputs())
+        late = every is not None and not 0 <= now - since["at"] < every
+        more = refit.rows is not None and self._rows() - since["rows"] >= refit.rows
+        if not (self.alarmed or late or more):
+            return False
+        if last.get("rejected") is None or last["rejected"] != self._inputs():
+            return True
+        # The same rows and labels would be rejected again: they are compared anew when it is next time.
+        self.alarmed = False
+        self._say({**last, "checked": {"at": now, "rows": self._rows()}})
+        return False
 
     def _inputs(self) -> str:
         """Digest of what a refit depends on: configuration, files with rows and labels, the live version."""
