@@ -248,7 +248,7 @@ def _but_records(found):
     return {name: content for name, content in found.items() if "/runs/" not in name}
 
 
-@pytest.mark.parametrize(("name", "seed", "share"), [("score", 0, 0.05), ("fit", 1, 0.3), ("fit", 2, 0.9)])
+@pytest.mark.parametrize(("name", "seed", "share"), [("score", 0, 0.05), ("fit", 1, 0.1), ("fit", 2, 0.9)])
 def test_a_store_that_sometimes_fails(remote, name, seed, share):
     """It ends well, or in a refusal after which the same command ends well: with the same bytes."""
     remote.write_log(files=1)
