@@ -134,19 +134,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     assert np.mean(hits, axis=0) == pytest.approx([0.9] * 3, abs=0.06)
 
 
-def test_acp_improves_a_misspecified_logistic_regression():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(4000, 2))
-    y = rng.random(4000) < expit(3 * np.sin(2 * X[:, 0]) + X[:, 0])
-    train, test = slice(0, 2000), slice(2000, None)
-    model = LogisticRegression().fit(X[train], y[train])
-    covariance = coefficient_covariance(model, X[train])
-    acp = ACP().fit(model.predict_proba(X[train])[:, 1], y[train])
-    p, lower, upper = confidence_intervals(model, covariance, X[test])
-    calibrated = acp.predict(p, lower, upper)
-    assert np.mean((calibrated - y[test]) ** 2) < 0.95 * np.mean((p - y[test]) ** 2)
-
-
 def test_models_without_such_a_covariance_are_refused():
     X, y = data(100, 0, np.array([1.0, -1.0]))
     with pytest.raises(ValueError, match="no L1 penalty"):

@@ -23,7 +23,7 @@ from jobs.config.cluster import ClusterConfig
 from jobs.registry import JOBS
 from logcal.errors import ConfigError, TemporaryError
 from logcal.own_packages import source_digest
-from pipeline.execution import DaskExecutor, InlineExecutor, ThreadExecutor
+from pipeline.execution import DaskExecutor, ThreadExecutor
 
 pytestmark = pytest.mark.system
 
@@ -152,12 +152,6 @@ def test_a_class_by_its_path_is_scaled():
             time.sleep(0.01)
         assert len(cluster.workers) == 2
     assert cluster.status.name == "closed"
-
-
-def test_inline_runs_here():
-    with starting_executor(ClusterConfig(kind="inline")) as executor:
-        assert isinstance(executor(), InlineExecutor)
-        assert executor().run("stage", os.getpid, [(), ()]) == [os.getpid()] * 2
 
 
 def test_local_workers_have_the_memory_that_is_set_and_no_more():

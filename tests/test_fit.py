@@ -202,15 +202,6 @@ def test_auto_gives_all_rows_of_a_log_with_segments_the_same_map_and_says_what_i
     assert chosen[0] == chosen[1]
 
 
-def test_auto_says_what_it_chose_and_by_how_much(tmp_path, rows):
-    score, label, _ = rows
-    outcome = fitted(tmp_path, pa.table({"score": score, "label": label}), "calibrator.method=auto")
-    manifest = manifest_of(outcome.summary)
-    whole = make_calibrator("auto", {}).fit(score, label)
-    assert {name: manifest["data"][name] for name in whole.facts()} == whole.facts()
-    assert set(manifest["data"]["cross_validated_log_loss"]) == {"smooth", "leaning"}
-
-
 def test_weights_that_nobody_meant_as_counts_are_said(tmp_path, rows, caplog):
     score, label, weight = rows
     with caplog.at_level("WARNING", "logcal"):

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from common import write_log
 
-from jobs import rows
 from pipeline.log.outcomes import Outcomes
 from pipeline.sort import label_join, runs
 
@@ -246,148 +245,79 @@ def clicks(place):
     return place
 
 
-BAD = {
-    "a key that outcomes lack": ((), {"id": None}, 3, "column 'id' (log.labels.key) is not in any file"),
-    "a key that the log lacks": (("log.key=absent",), {}, 3, "column 'absent' (log.key) is not in any file"),
-    "text against integers": (
+WRONG = [
+    ("log.key=absent", 3, "column 'absent' (log.key) is not in any file"),
+    ("log.key=score", 3, "(log.key): expected integers, strings, bytes or dates"),
+    ("log.labels.label=clicked", 3, "(log.labels.label) is not in any file"),
+    ("log.labels.label=came", 3, "(log.labels.label): expected booleans, or numbers 0 and 1"),
+    ("log.labels.time=id", 3, "(log.labels.time): expected timestamps or dates"),
+    ("log.time=absent", 3, "column 'absent' (log.time) is not in the log"),
+    ("log.time=score", 3, "(log.time): expected timestamps, dates"),
+    ("log.labels.wait=3d", 2, "expected log.time or window.column"),
+    ("log.labels.wait=3", 2, "write 3d"),
+    ("log.labels.duplicates=last", 2, "expected log.labels.time with last"),
+    ("log.label=clicked", 2, "set labels.label"),
+    ("log.key=[]", 2, "expected columns such as request_id with labels.path, found none"),
+    ("log.labels.key=[id, came]", 2, "expected as many columns as key has"),
+    ("log.labels.mising=drop", 2, "missing"),
+    ("log.labels.path=nowhere", 3, "log.labels.path names no log that can be used"),
+]
+
+
+@pytest.mark.parametrize(("setting", "code", "said"), WRONG)
+def test_a_setting_that_no_join_has_is_refused(clicks, setting, code, said):
+    before = clicks.tree()
+    paths = {} if setting.startswith("log.labels.path") else {"log__labels__path": clicks.labels}
+    clicks.job("fit", *KEYED, setting, **paths).expect(code, said)
+    assert clicks.tree() == before
+
+
+def with_column(name, values):
+    """Outcomes with another column: values of them."""
+    return lambda table: table.set_column(table.schema.get_field_index(name), name, values(table))
+
+
+TIMED = ("log.time=made", "log.labels.time=came")
+OUTCOMES = {
+    "without the key": (lambda table: table.drop_columns("id"), (), "(log.labels.key) is not in any file"),
+    "keys of text": (
+        with_column("id", lambda table: pa.array(["text"] * table.num_rows)),
         (),
-        {"id": ["text"]},
-        3,
         "expected keys of one type, found 'id' of the log (log.key)",
     ),
-    "floats": (("log.key=score",), {}, 3, "(log.key): expected integers, strings, bytes or dates"),
-    "a label that outcomes lack": (
-        ("log.labels.label=clicked",),
-        {},
-        3,
-        "(log.labels.label) is not in any file",
-    ),
-    "no label at all": (
-        ("log.labels.label=came",),
-        {},
-        3,
-        "(log.labels.label): expected booleans, or numbers 0 and 1",
-    ),
-    "times that are none": (
-        ("log.labels.time=id",),
-        {},
-        3,
-        "(log.labels.time): expected timestamps or dates",
-    ),
-    "a log without times": (("log.time=absent",), {}, 3, "column 'absent' (log.time) is not in the log"),
-    "times of a log that are none": (("log.time=score",), {}, 3, "(log.time): expected timestamps, dates"),
-    "a wait without times": (("log.labels.wait=3d",), {}, 2, "expected log.time or window.column"),
-    "a wait without a unit": (("log.labels.wait=3",), {}, 2, "write 3d"),
-    "an order without times": (("log.labels.duplicates=last",), {}, 2, "expected log.labels.time with last"),
-    "two labels": (("log.label=clicked",), {}, 2, "set labels.label"),
-    "no key": (
-        ("log.key=[]",),
-        {},
-        2,
-        "expected columns such as request_id with labels.path, found none",
-    ),
-    "two keys for one": (("log.labels.key=[id, came]",), {}, 2, "expected as many columns as key has"),
-    "a mistyped key": (("log.labels.mising=drop",), {}, 2, "missing"),
-    "nowhere": (("log.labels.path=nowhere",), {}, 3, "log.labels.path names no log that can be used"),
-    "another key": (
+    "keys of others": (
+        with_column("id", lambda table: pa.array(np.arange(table.num_rows) + 5000)),
         (),
-        {"id": np.arange(5000, 5300)},
-        3,
         "expected outcomes of some predictions, found none for 2,000",
+    ),
+    "without rows": (lambda table: table.slice(0, 0), (), "expected outcomes, found no rows in 1 file"),
+    "times with a zone": (
+        with_column("came", lambda table: table["came"].cast(pa.timestamp("us", "UTC"))),
+        TIMED,
+        "both with a time zone or both without",
+    ),
+    "without a time": (
+        with_column(
+            "came", lambda table: pa.array([None, *table["came"].to_pylist()[1:]], pa.timestamp("us"))
+        ),
+        TIMED,
+        "(log.labels.time), found 1 null",
     ),
 }
 
 
-@pytest.mark.parametrize("setting", ["store.path", "scratch", "log.quarantine_path"])
-def test_nothing_is_written_among_the_outcomes(clicks, call, setting):
-    """It would be read as outcomes. A scratch folder around them is no trouble."""
+@pytest.mark.parametrize("kind", OUTCOMES)
+def test_outcomes_that_cannot_be_joined_are_refused(clicks, kind):
+    change, settings, said = OUTCOMES[kind]
+    write(clicks.labels, change(clicks.clicks))
     before = clicks.tree()
-    own = {setting.replace(".", "__"): clicks.labels / "below", "log__labels__path": clicks.labels}
-    call("fit", *KEYED, "log.on_bad_rows=quarantine", **own).expect(
-        2, f"{setting}: expected a folder apart from the log and its outcomes", f"overlaps {clicks.labels}"
-    )
-    assert clicks.tree() == before
-    call("fit", *KEYED, scratch=clicks.root, log__labels__path=clicks.labels).expect(0)
-
-
-@pytest.mark.parametrize("text", [False, True])
-def test_scratch_space_is_asked_for_what_a_split_join_spills(clicks, call, split, monkeypatch, text):
-    log = pa.concat_tables([pq.read_table(path) for path in sorted(clicks.log.iterdir())] * 20)
-    key = pa.array(np.arange(log.num_rows))
-    log = log.set_column(log.column_names.index("id"), "id", key.cast(pa.string()) if text else key)
-    write(clicks.log, log, files=3)
-    label = np.arange(log.num_rows) % 2
-    outcomes = pa.table({"id": log.column("id"), "came": log.column("made"), "label": label})
-    write(clicks.labels, outcomes.slice(0, 30_000))
-    asked, written, write_batches = [], [], label_join._write_batches
-
-    def weighed(path, *batches):
-        write_batches(path, *batches)
-        written.append(Path(path).stat().st_size)
-
-    monkeypatch.setattr(label_join, "_write_batches", weighed)
-    monkeypatch.setattr(rows, "check_space", lambda folder, needed: asked.append(needed))
-    settings = (*KEYED, "log.time=made", "log.labels.time=came", "log.labels.wait=300d")
-    for i in range(2):
-        call(
-            "fit",
-            *settings,
-            "log.labels.missing=drop",
-            "log.labels.label=label",
-            "store.force=true",
-            log__labels__path=clicks.labels,
-            store__path=clicks.root / f"store-{i}",
-        ).expect(0)
-        split()
-    spilled = asked[1] - asked[0]
-    assert 0 < sum(written) <= spilled <= 2 * sum(written)
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_a_join_that_cannot_be_is_refused(clicks, kind):
-    settings, columns, code, message = BAD[kind]
-    table = clicks.clicks
-    for name, values in columns.items():
-        if values is None:
-            table = table.drop_columns([name])
-        else:
-            values = (
-                pa.array(values * table.num_rows) if len(values) == 1 else pa.array(values[: table.num_rows])
-            )
-            table = table.slice(0, len(values)).set_column(0, name, values)
-    write(clicks.labels, table)
-    before = clicks.tree()
-    paths = (
-        {} if any("log.labels.path" in text for text in settings) else {"log__labels__path": clicks.labels}
-    )
-    clicks.job("fit", *KEYED, *settings, **paths).expect(code, message)
+    joined(clicks, *settings)[0].expect(3, said)
     assert clicks.tree() == before
 
 
 def joined(place, *settings, store="store"):
     """A fit of the log joined with the outcomes."""
     return fitted(place, store, *KEYED, *settings, log__labels__path=place.labels)
-
-
-def test_times_with_and_without_a_zone_are_refused(clicks):
-    came = clicks.clicks.column("came").cast(pa.timestamp("us", "UTC"))
-    write(clicks.labels, clicks.clicks.set_column(1, "came", came))
-    result, *_ = joined(clicks, "log.time=made", "log.labels.time=came")
-    result.expect(3, "both with a time zone or both without", "timestamp[us, tz=UTC]")
-
-
-def test_outcomes_without_rows_or_files_are_refused(clicks):
-    write(clicks.labels, clicks.clicks.slice(0, 0))
-    joined(clicks)[0].expect(3, "expected outcomes, found no rows in 1 file")
-    (clicks.labels / "part-0.parquet").unlink()
-    joined(clicks)[0].expect(3, "log.labels.path", "found nothing")
-
-
-def test_outcomes_without_a_time_are_refused(clicks):
-    came = pa.array([None, *clicks.clicks.column("came").to_pylist()[1:]], pa.timestamp("us"))
-    write(clicks.labels, clicks.clicks.set_column(1, "came", came))
-    result, *_ = joined(clicks, "log.time=made", "log.labels.time=came")
-    result.expect(3, "(log.labels.time), found 1 nulls")
 
 
 def test_keys_that_repeat_are_an_error_where_they_must_not(clicks):

@@ -77,25 +77,19 @@ def test_a_configuration_that_cannot_be_used_is_recorded_where_it_says(fitted, c
     assert len(records(fitted)) == 4
 
 
-def test_changes_of_a_table_by_hand_are_recorded(place, call, monkeypatch):
-    from click.testing import CliRunner
-
-    from jobs.cli import main
-
-    monkeypatch.setattr("jobs.cli.gc.freeze", lambda: None)
+def test_changes_of_a_table_by_hand_are_recorded(place, call):
     place.write_log()
     call("fit").expect(0)
     call("fit", "calibrator.method=platt").expect(0)
 
     def tables(*arguments, store=place.store):
-        given = ["tables", *arguments, "--store", str(store), "--table", "ads"]
-        return CliRunner().invoke(main, given, catch_exceptions=False)
+        return place.run("tables", *arguments, "--store", str(store), "--table", "ads")
 
-    assert tables("rollback").exit_code == 0
-    assert tables("promote", "000002").exit_code == 0
-    assert tables("promote", "000009").exit_code == 3
-    assert tables("prune", "--keep", "1").exit_code == 0
-    assert tables("list").exit_code == 0
+    tables("rollback").expect(0)
+    tables("promote", "000002").expect(0)
+    tables("promote", "000009").expect(3)
+    tables("prune", "--keep", "1").expect(0)
+    tables("list").expect(0)
     found = [(one["job"], one["exit_code"], one["version"]) for one in records(place)]
     assert [(job, code) for job, code, _ in found[2:]] == [
         ("tables-rollback", 0),
@@ -104,9 +98,8 @@ def test_changes_of_a_table_by_hand_are_recorded(place, call, monkeypatch):
         ("tables-prune", 0),
     ]
     assert found[3][2] == place.current
-    shown = tables("history").output
-    assert "tables-rollback  exit 0" in shown
-    assert tables("rollback", store=place.root / "mistyped").exit_code == 3
+    assert "tables-rollback  exit 0" in tables("history").expect(0).stdout
+    tables("rollback", store=place.root / "mistyped").expect(3)
     assert not (place.root / "mistyped").exists()
 
 

@@ -750,40 +750,27 @@ def test_kept_score_tables_of_segments_are_measured_as_their_log(place, weighted
     place.write_log(table)
     own = (f"calibrator.method={method}", *(["log.weight=w"] if weighted else []))
     rows = ("segments.min_rows=100", "segments.min_positives=10")
-    made = place.job("fit", "log.segment=[model, country]", "score_table.keep=true", *own, *rows, "--json")
-    assert made.code == 0, made.stderr
-    kept = Path(made.json["lookup_path"]).parent / "score_table"
-    points = pq.read_table(kept)
-    assert points.schema.names == ["model", "country", "score", "weight", "positives"]
-    weight = table["w"].to_numpy() if weighted else np.ones(3000)
-    sums = {}
-    for row, w in zip(table.to_pylist(), weight, strict=True):
-        point = sums.setdefault((row["score"], row["model"], row["country"]), [0.0, 0.0])
-        point[0] += w
-        point[1] += w * row["label"]
-    found = {
-        (r["score"], r["model"], r["country"]): [r["weight"], r["positives"]] for r in points.to_pylist()
-    }
-    assert found == sums
-    measured = {}
-    for name, path in (("log", None), ("kept", kept)):
-        where = {} if path is None else {"log__path": path}
-        weights = [] if path is not None or not weighted else ["log.weight=w"]
-        done = place.job("evaluate", *weights, "--json", output__path=place.root / f"of-{name}", **where)
-        assert done.code == 0, done.stderr
-        measured[name] = (done.json["before"], done.json["after"], done.json["segments"])
-        measured[name] += (pq.read_table(place.root / f"of-{name}" / SEGMENTS_FILE),)
-    assert measured["kept"] == measured["log"]
+    fit = ("log.segment=[model, country]", "score_table.keep=true", *own, *rows, "--json")
+    kept = Path(place.job("fit", *fit).expect(0).json["lookup_path"]).parent / "score_table"
+    assert pq.read_table(kept).schema.names == ["model", "country", "score", "weight", "positives"]
+
+    def measured(facts, folder, **store):
+        """These facts of the log, and of the kept table."""
+        found = []
+        for name, weights, where in (("log", own[1:], {}), ("kept", (), {"log__path": kept})):
+            paths = {"output__path": place.root / folder / name, **where, **store}
+            done = place.job("evaluate", *weights, "--json", **paths).expect(0).json
+            found.append([done[fact] for fact in facts])
+        return found
+
+    one, other = measured(("before", "after", "segments"), "with")
+    assert one == other
+    tables = [pq.read_table(place.root / "with" / name / SEGMENTS_FILE) for name in ("log", "kept")]
+    assert tables[0].equals(tables[1])
     # A table without segments is measured on all of them together.
     place.job("fit", *own, store__path=place.root / "plain").expect(0)
-    for name, path in (("log", None), ("kept", kept)):
-        where = {} if path is None else {"log__path": path}
-        weights = [] if path is not None or not weighted else ["log.weight=w"]
-        paths = {"output__path": place.root / f"plain-{name}", "store__path": place.root / "plain"}
-        done = place.job("evaluate", *weights, "--json", **paths, **where)
-        assert done.code == 0, done.stderr
-        measured[name] = (done.json["before"], done.json["after"], done.json["distinct_scores"])
-    assert measured["kept"] == measured["log"]
+    one, other = measured(("before", "after", "distinct_scores"), "without", store__path=place.root / "plain")
+    assert one == other
 
 
 # A score that very many rows have
