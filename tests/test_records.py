@@ -46,12 +46,12 @@ def test_every_attempt_is_recorded(fitted, call):
 
 def test_a_mistyped_store_is_not_made_for_a_record(place, call):
     place.write_log()
-    call("evaluate").expect(3)
+    call("evaluate").expect(99)
     call("fit", "calibrator.method=nosuch").expect(2)
     assert not place.store.exists()
-    call("evaluate", f"record.path={place.root / 'records'}").expect(3)
+    call("evaluate", f"record.path={place.root / 'records'}").expect(99)
     (record,) = (place.root / "records").iterdir()
-    assert json.loads(record.read_text())["exit_code"] == 3
+    assert json.loads(record.read_text())["exit_code"] == 99
 
 
 def test_a_first_fit_that_fails_is_recorded_where_its_store_will_be(place, call):
