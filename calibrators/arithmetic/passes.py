@@ -5,7 +5,7 @@ Without scikit-learn: worker processes import this and little else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -89,7 +89,7 @@ def together(requests: Sequence[Pass]) -> Pass:
         chunk=partial(_each, [request.chunk for request in requests]),
         combine=partial(_combined, [request.combine for request in requests]),
         only=frozenset().union(*needed) if len(needed) == len(requests) else None,
-        classes=partial(_each_of_classes, classes) if len(classes) == len(requests) else None,
+        classes=_EachOfClasses(classes) if len(classes) == len(requests) else None,
     )
 
 
@@ -97,9 +97,27 @@ def _each(chunks: list[Callable[[Points], Any]], points: Points) -> list[Any]:
     return [chunk(points) for chunk in chunks]
 
 
-def _each_of_classes(several: list[Classes], negatives: Array, positives: Array) -> tuple[list[Any], int]:
-    found = [classes(negatives, positives) for classes in several]
-    return [state for state, _ in found], found[0][1]
+@dataclass(frozen=True)
+class _EachOfClasses:
+    several: list[Classes]
+
+    def __call__(self, negatives: Array, positives: Array) -> tuple[list[Any], int]:
+        return self.given(negatives, positives, {})
+
+    def given(
+        self, negatives: Array, positives: Array, known: Mapping[Classes, tuple[Any, int]]
+    ) -> tuple[list[Any], int]:
+        found = [of_classes(classes, negatives, positives, known) for classes in self.several]
+        return [state for state, _ in found], found[0][1]
+
+
+def of_classes(
+    classes: Classes, negatives: Array, positives: Array, known: Mapping[Classes, tuple[Any, int]]
+) -> tuple[Any, int]:
+    """Do `Pass.classes`, given what some of them have made of these rows already."""
+    if isinstance(classes, _EachOfClasses):
+        return classes.given(negatives, positives, known)
+    return known[classes] if classes in known else classes(negatives, positives)
 
 
 def _combined(combines: list[Callable[[list[Any]], Any]], states: list[list[Any]]) -> list[Any]:

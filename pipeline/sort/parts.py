@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calibrators.arithmetic.double_double import expansion_of
-from calibrators.arithmetic.passes import Array, Classes, Pass, Points
+from calibrators.arithmetic.passes import Array, Classes, Pass, Points, of_classes
 from calibrators.arithmetic.pooling import pool_classes
 from logcal.arrow_columns import as_column, as_numpy
 from pipeline import schema
@@ -63,8 +63,8 @@ def merge(
 def _pooled(bucket: Bucket, classes: Classes) -> tuple[Part, Any]:
     """Do `merge_points` for rows without weights whose points nobody needs."""
     negatives, positives = bucket.negatives, bucket.positives
-    known = bucket.pooled if classes is pool_classes else None
-    state, points = known or classes(negatives, positives)
+    known: dict[Classes, Any] = {} if bucket.pooled is None else {pool_classes: bucket.pooled}
+    state, points = of_classes(classes, negatives, positives, known)
     first = min(float(scores[0]) for scores in (negatives, positives) if scores.size)
     hits = np.array([float(positives.size)])[: min(1, positives.size)]
     return Part(None, first, points, np.array([float(negatives.size + positives.size)]), hits), state
