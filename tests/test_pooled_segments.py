@@ -220,22 +220,26 @@ def mean_adjusted(at, x, label, weight, variances, line):
 
 
 def bent(eta, cell, label, weight, sigma):
-    """Log-odds with cosines of the information below, each cell in the middle of its own."""
+    """Log-odds with cosines of the information below, each cell in the middle of its own; found from 64 of them."""
     q = expit(eta)
     own = np.bincount(cell, weight * q * (1 - q))
     rank = ((np.cumsum(own) - own / 2) / own.sum())[cell]
-    cosines = np.cos(np.pi * np.outer(np.arange(1, 9), rank))
-    j = np.arange(1, 9)
+    place = np.unique(np.floor(64 * rank), return_inverse=True)[1]
+    mass, expected, positives, ranks = (
+        np.bincount(place, weight * x) for x in (np.ones(rank.size), q, label, rank)
+    )
+    middle, j = logit(expected / mass), np.arange(1, 9)
+    cosines, every = (np.cos(np.pi * np.outer(j, u)) for u in (ranks / mass, rank))
 
     def loss(theta):
-        f = eta + theta @ cosines
-        return ((theta * j / sigma) ** 2).sum() / 2 - (weight * (label * f - np.logaddexp(0, f))).sum()
+        f = middle + theta @ cosines
+        return ((theta * j / sigma) ** 2).sum() / 2 - (positives * f - mass * np.logaddexp(0, f)).sum()
 
     def gradient(theta):
-        return theta * (j / sigma) ** 2 - cosines @ (weight * (label - expit(eta + theta @ cosines)))
+        return theta * (j / sigma) ** 2 - cosines @ (positives - mass * expit(middle + theta @ cosines))
 
     best = optimize.minimize(loss, np.zeros(8), jac=gradient, method="BFGS", options={"gtol": 1e-9})
-    return eta + best.x @ cosines
+    return eta + best.x @ every
 
 
 def on_a_curve(table, columns, weighted, found):
@@ -272,11 +276,10 @@ def on_a_curve(table, columns, weighted, found):
             a, d = mean_adjusted(before[rows], x[rows], label[rows], weight[rows], variances, line)
             exact[rows] += a + d * (exact[rows] - centre[rows] - places["place"])
             at[rows] = before[rows] + a + d * x[rows]
-            if min(label[rows].sum(), (1 - label[rows]).sum()) >= RULES.min_positives:
+            enough = min(label[rows].sum(), (1 - label[rows]).sum()) >= RULES.min_positives
+            if enough and places["bend"] > 0:
                 cell = np.unique(before[rows].round(9), return_inverse=True)[1]
-                f = at[rows]
-                f = bent(f, cell, label[rows], weight[rows], places["bend"]) if places["bend"] else f
-                q = expit(f)
+                q = expit(bent(at[rows], cell, label[rows], weight[rows], places["bend"]))
                 c = STRENGTH / (weight[rows] * q * (1 - q)).sum()
                 target = (label[rows] + c * q) / (1 + c)
                 q = (
@@ -298,14 +301,15 @@ def groups_of(keys):
 
 @pytest.mark.parametrize(
     ("seed", "columns", "weighted", "wave"),
-    [(0, ("a", "b"), False, 1.5), (1, ("b", "a"), True, 0.0), (2, ("a",), False, 1.0)],
+    [(0, ("a", "b"), False, 1.5), (1, ("b", "a"), True, 0.0), (2, ("a",), False, 2.0)],
 )
 def test_leaning_on_a_curve_equals_doing_it_in_memory(tmp_path, seed, columns, weighted, wave):
     table = some_log(seed, rows=2500, ties=seed == 1, wave=wave)
     sizes = {"cut": (3, 100), "run_rows": 500, "bucket_bytes": 2000}
     found = fit(tmp_path, table, columns, weighted, method="auto", **sizes)
-    assert any(size for level in found.levels[1:] for size in level.maps.sizes)
     assert max(found.variances[0]) > 0
+    for level in found.levels[1:]:
+        assert any(level.maps.sizes) == (level.bent["bend"] > 0)
     assert any(level.bent["bend"] > 0 for level in found.levels[1:]) == (wave > 0)
     assert any(level.bent["place"] != 0 for level in found.levels[1:])
     _, path = published(tmp_path, found, columns)

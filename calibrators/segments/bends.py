@@ -21,6 +21,9 @@ TERMS = 8
 SIGMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Candidates for the standard deviation of the first coefficient, besides 0; that of the j-th is 1 / j of it."""
 
+_TELLING = 1.0
+"""Evidence that segments bend at all, least."""
+
 _ASKED = 1024
 """Segments at most that tell which candidate it is."""
 
@@ -67,7 +70,7 @@ def bend(cells: CellParts, adjusted: Adjusted, own: npt.NDArray[np.bool_]) -> Be
     for part in _pieces(cells, adjusted, asked, _Segments.evidence):
         evidence += part
     best = int(np.argmax(evidence))
-    if not evidence[best] > 0:
+    if not evidence[best] > _TELLING:
         return Bends(0.0, np.zeros((chosen.size, TERMS)))
     theta = _pieces(cells, adjusted, own, partial(_Segments.modes, sigma=SIGMAS[best]))
     return Bends(SIGMAS[best], np.concatenate(theta))

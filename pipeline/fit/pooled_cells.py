@@ -204,11 +204,13 @@ def cells_of(joined: Sequence[Joined], logit: Array, centre: Array) -> CellParts
 class Own(NamedTuple):
     """Input of a task that makes maps: its segments' adjustments to their parents' maps, and bends of own maps.
 
-    theta : of segments with own maps, see `Bends`; None where they do not bend. lean : see `own_maps`
+    pooled : which are to have a map of their own. theta : of these, see `Bends`; None where they do not bend
+    lean : see `own_maps`
     """
 
     shift: Array
     slope: Array
+    pooled: npt.NDArray[np.bool_]
     theta: Array | None
     lean: float
 
@@ -230,7 +232,7 @@ def shares_of(
             continue
         own = slice(at, at + part.segments)
         bends = None if theta is None else theta[before[own.start] : before[own.stop]]
-        shares.append(Own(adjusted.shift[own], adjusted.slope[own], bends, lean))
+        shares.append(Own(adjusted.shift[own], adjusted.slope[own], pooled[own], bends, lean))
         at += part.segments
     return shares
 
@@ -264,24 +266,24 @@ def make(work: Work | None, joined: Joined | None, share: Own | None, rate: floa
     """Maps of the segments that have one of their own. rate : by which odds are divided."""
     if work is None or joined is None or share is None:
         return None
-    fitted, sizes = work.pooled.copy(), np.zeros(work.pooled.size, np.int64)
+    fitted, sizes = share.pooled.copy(), np.zeros(share.pooled.size, np.int64)
+    columns, own = [np.empty(0)] * 7, None
     if not (work.below or fitted.any()):
-        return Made(fitted, sizes, [np.empty(0)] * 7, None)
+        return Made(fitted, sizes, columns, None)
     cells = joined.sizes()
     logit = work.parents.read(work.parents.logits)[joined.block_ranges() - work.parents.starts[0]]
     eta = np.repeat(share.shift, cells) + np.repeat(share.slope, cells) * logit
-    of_cells, items = joined.item_counts()
-    first, last, weight, positives = joined.items()
-    starts = starts_of(items)
-    several = first[starts[:-1]] != last[starts[1:] - 1]
-    fitted[work.pooled] = several
-    if not fitted.any():
-        columns, own = [np.empty(0)] * 7, None
-    else:
-        level, mine = np.empty(of_cells.size), np.repeat(work.pooled, cells)
+    if fitted.any():
+        of_cells, items = joined.item_counts()
+        first, last, weight, positives = joined.items()
+        starts = starts_of(items)
+        several = first[starts[:-1]] != last[starts[1:] - 1]
+        fitted[share.pooled] = several
+    if fitted.any():
+        level, mine = np.empty(of_cells.size), np.repeat(share.pooled, cells)
         own_eta = eta[mine]
         if share.theta is not None:
-            own_eta = bent(own_eta, joined.numbers(2)[mine], cells[work.pooled], share.theta)
+            own_eta = bent(own_eta, joined.numbers(2)[mine], cells[share.pooled], share.theta)
         logistic(own_eta, level)
         prior = np.repeat(level, of_cells)
         if not several.all():

@@ -44,7 +44,7 @@ from pipeline.sort.segment_merge import Cutting
 from pipeline.sort.segment_tasks import ITEM_BYTES, MOST_POOLED, most_works, pack, within
 from pipeline.sort.segments import Codes, Level, Segments, write_codes
 from pipeline.sort.shuffle import item_counts
-from pipeline.table.segment_maps import ONE_SCORE, Adjustments, LevelFit, Maps
+from pipeline.table.segment_maps import NO_BEND, ONE_SCORE, Adjustments, LevelFit, Maps
 
 
 @dataclass(frozen=True)
@@ -203,9 +203,10 @@ def _adjust(
     if not mean:
         return _Level(adjusted, crossed, {}, shares_of(joined, adjusted, pooled, None, LEAN))
     bends = bend(cells, adjusted, pooled)
-    theta = bends.theta if bends.sigma else None
+    # Where nothing bends own maps would add noise alone.
+    bending = pooled & (bends.sigma > 0)
     bent = {"place": adjusted.place, "place_across": across, "bend": bends.sigma}
-    return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, pooled, theta, STRENGTH))
+    return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, bending, bends.theta, STRENGTH))
 
 
 def _adjusted(
@@ -235,7 +236,7 @@ def _fit_level(
     fitted = np.concatenate([part.fitted for part in parts])
     reasons = list(numbered.reasons[depth])
     for lacking in np.flatnonzero(numbered.wanted[depth] & ~fitted).tolist():
-        reasons[lacking] = ONE_SCORE
+        reasons[lacking] = ONE_SCORE if level.bent.get("bend", 1) > 0 else NO_BEND
     sizes = np.concatenate([part.sizes for part in parts]).tolist()
     maps = Maps(sizes, [list(column) for column in zip(*(part.columns for part in parts), strict=True)])
     adjustments = _adjustments(

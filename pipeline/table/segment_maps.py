@@ -17,15 +17,17 @@ from calibrators.methods.base import Line
 from calibrators.methods.intervals import NONE
 from pipeline.log.segment_values import Key
 
-MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES, ONE_CLASS, ONE_SCORE, NOT_SUITED = (
+MIN_ROWS, MIN_POSITIVES, MIN_NEGATIVES, ONE_CLASS, ONE_SCORE, NO_BEND, NOT_SUITED = (
     "min_rows",
     "min_positives",
     "min_negatives",
     "one_class",
     "one_score",
+    "no_bend",
     "not_suited",
 )
-"""Why a segment has no map of its own; not_suited: the calibrator refuses its scores."""
+"""Why a segment has no map of its own; no_bend: none of its column differs from its adjusted parent's map by more than
+chance. not_suited: the calibrator refuses its scores."""
 
 OWN, ADJUSTED, PARENT, GLOBAL, IDENTITY = "segment", "moved", "parent", "global", "identity"
 """Rows that a segment's map was fitted to; moved: a parent's map, adjusted by two numbers of the segment's own."""
