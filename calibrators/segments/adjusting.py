@@ -38,6 +38,9 @@ _PIECE = 1 << 10
 _STEPS = (0.0, *(sign * step / 2 for step in range(1, 7) for sign in (-1, 1)))
 """Standard deviations of the log-odds."""
 
+_REACH = 0.35
+"""Share of the farthest place: how far from the last place a later round looks."""
+
 _MOST_PIECES = 64
 _MOST_THREADS = 8
 
@@ -128,11 +131,13 @@ def adjust(cells: CellParts, *, mean: bool = False) -> Adjusted:
         pair, place = some.variances, some.place
         places = (place,)
         seen.add((pair, place))
+    near = places
     with ThreadPoolExecutor(min(processors(), _MOST_THREADS)) as threads:
         for _ in range(_MOST_ROUNDS):
             # A variance of 0 would keep the parameter at 0, and say nothing of what it could be.
             search.climb(threads, (max(pair[0], _SMALLEST), max(pair[1], _SMALLEST)), place)
-            pair, place = search.best(threads, places)
+            pair, place = search.best(threads, near)
+            near = (places[0], *(p for p in places[1:] if abs(p - place) <= _REACH * places[-1]))
             if (pair, place) in seen:
                 break
             seen.add((pair, place))
