@@ -11,7 +11,9 @@ from calibrators import Isotonic, Smooth
 from calibrators._kernels.drawn_cells import binomial_quantiles
 from calibrators.arithmetic import local_choice
 from calibrators.arithmetic.cumulative import layout_of, part_totals
-from calibrators.arithmetic.passes import collapse
+from calibrators.arithmetic.fine_cells import cut, fine_cells_pass
+from calibrators.arithmetic.passes import Points, collapse, in_memory, together
+from calibrators.arithmetic.pooling import pooling_pass
 from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.folded import FoldedPoints
 
@@ -207,35 +209,50 @@ def test_shares_are_those_of_all_paths():
     import itertools
 
     random = np.random.default_rng(0)
-    gains = random.normal(size=(6, 2))
-    prior, rate = 0.3, 2.0
+    gains = random.normal(size=(6, 3))
+    rate, chance = 2.0, np.array([0.6, 0.3, 0.1])
     move = 1 - np.exp(-rate / 6)
-    chance = np.array([1 - prior, prior])
-    total, lean = 0.0, np.zeros(6)
-    for path in itertools.product((0, 1), repeat=6):
+    total, found = 0.0, np.zeros((6, 3))
+    for path in itertools.product(range(3), repeat=6):
         p = chance[path[0]]
         for one, other in itertools.pairwise(path):
             p *= (1 - move) * (one == other) + move * chance[other]
         p *= np.exp(sum(gains[i, state] for i, state in enumerate(path)))
         total += p
-        lean += p * np.array(path)
-    assert local_choice.shares(gains, (prior,), (rate,)) == pytest.approx(lean / total, rel=1e-12)
+        found += p * (np.array(path)[:, np.newaxis] == np.arange(3))
+    assert local_choice.shares(gains, (chance,), (rate,)) == pytest.approx(found / total, rel=1e-12)
 
 
-def test_leaning_is_isotonic_regression_with_the_curves_observations_added():
+@pytest.mark.parametrize("state", [1, 2])
+def test_leaning_is_isotonic_regression_with_the_curves_observations_added(state):
     from sklearn.isotonic import IsotonicRegression
 
     scores, labels = normal(3000, TRUTHS["steps"])
     choice = Auto().fit(scores, labels).choice_
     cells = choice.cells
     p = choice.maps[0]
-    c = local_choice.STRENGTH / np.sum(cells.weight * p * (1 - p))
-    x = np.concatenate([cells.place, cells.place])
-    y = np.concatenate([cells.positives / cells.weight, p])
-    w = np.concatenate([cells.weight, c * cells.weight])
+    c = local_choice.STRENGTHS[state - 1] / np.sum(cells.weight * p * (1 - p))
+    x = np.concatenate([cells.place, cells.place, [-1e3, 1e3]])
+    y = np.concatenate([cells.positives / cells.weight, p, [1, 0]])
+    w = np.concatenate([cells.weight, c * cells.weight, [1, 1]])
     # Ties are joined before they are pooled.
     expected = IsotonicRegression().fit(x, y, sample_weight=w).predict(cells.place)
-    assert choice.maps[1] == pytest.approx(expected, abs=1e-9)
+    assert choice.maps[state] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cells_are_cut_where_isotonic_blocks_begin(weighted):
+    random = np.random.default_rng(0)
+    scores, labels = normal(200_000, TRUTHS["steps"])
+    points = collapse(scores, labels, random.lognormal(0, 1, scores.size) if weighted else None)
+    fine, blocks = in_memory(points)(together([fine_cells_pass(), pooling_pass()]))
+    found = cut(fine, blocks)
+    assert found.first.size > fine.first.size
+    assert np.isin(blocks.first, found.first).all()
+    starts = np.searchsorted(points.score, found.first)
+    assert np.array_equal(found.last, points.score[np.append(starts[1:], points.score.size) - 1])
+    for own, of_points in ((found.weight, points.weight), (found.positives, points.positives)):
+        assert own == pytest.approx(np.add.reduceat(of_points, starts), rel=1e-6, abs=1e-6)
 
 
 def test_segments_have_isotonic_regression_or_lean_on_the_map_in_its_blocks():
@@ -248,7 +265,7 @@ def test_segments_have_isotonic_regression_or_lean_on_the_map_in_its_blocks():
     rng = np.random.default_rng(3)
     scores = np.sort(rng.random(3000))
     labels = rng.random(3000) < scores**2
-    above = Auto().under_segments().fit(scores, labels)
+    above = Auto().fit(scores, labels)
     found, level = above.block_ranges(), Auto().fit(scores, labels).predict(scores)
     np.testing.assert_array_equal(above.predict(scores), level)
     from sklearn.isotonic import IsotonicRegression

@@ -17,13 +17,16 @@ import numpy.typing as npt
 
 from calibrators._kernels import drawn_cells as kernel
 from calibrators._kernels import sums
-from calibrators.arithmetic.passes import Array, Pass, Points
+from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
 
 DRAWN = 8192
 """Points at most, for either label."""
 
 ENDS = 256
 """Points that are cells at either end: beyond the last drawn one scores may be far apart."""
+
+_TOLD = 1e-12
+"""Share of all weight that differences of sums can tell."""
 
 MOST_CELLS = 2 * (2 * DRAWN + 2 * ENDS) + 1
 _COLUMNS = 6
@@ -60,6 +63,23 @@ class _Drawn(NamedTuple):
 def fine_cells_pass() -> Pass:
     """The pass that yields the `FineCells`."""
     return Pass(chunk=_of_points, combine=_joined, classes=_of_classes)
+
+
+def cut(fine: FineCells, blocks: Blocks) -> FineCells:
+    """Cut cells where isotonic blocks of the same observations begin: where the truth jumps a cell would blur it."""
+    cell = np.searchsorted(fine.first, blocks.first[1:], side="right") - 1
+    inside = np.flatnonzero(blocks.first[1:] > fine.first[cell])
+    first = np.concatenate([fine.first, blocks.first[inside + 1]])
+    order = np.argsort(first, kind="stable")
+    sums = []
+    for of_cell, of_block in ((fine.weight, blocks.weight), (fine.positives, blocks.positives)):
+        below = np.concatenate([np.append(0.0, np.cumsum(of_cell)[:-1]), np.cumsum(of_block)[inside]])
+        sums.append(np.diff(np.append(below[order], of_cell.sum())))
+    found = FineCells(first[order], np.sort(np.concatenate([fine.last, blocks.last[inside]])), *sums)
+    # Where weights differ by many orders of magnitude the differences are rounding.
+    if not _whole(fine.weight) and found.weight.min() < _TOLD * fine.weight.sum():
+        return fine
+    return found._replace(positives=np.clip(found.positives, 0.0, found.weight))
 
 
 def gathered_bytes(points: int, parts: int) -> float:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from calibrators._kernels import curve as kernel
 from calibrators.arithmetic.curve import (
@@ -27,13 +29,18 @@ from calibrators.arithmetic.curve import (
 )
 from calibrators.arithmetic.passes import Array
 
-STRENGTH = 3000.0
-"""Information that the curve counts for as the prior of isotonic regression."""
+STRENGTHS = (3000.0, 300.0)
+"""Information that the curve counts for where isotonic regression leans on it: with fewer and with more rows."""
+
+ENDS = 1.0
+"""Positives added below the lowest score, and negatives above the highest: what leans says neither 0 nor 1 there."""
 
 BINS = 1000
-PRIORS = (0.02, 0.5, 0.98)
+PRIORS = tuple(
+    (1 - lean, lean * (1 - hard), lean * hard) for lean in (0.02, 0.5, 0.98) for hard in (0.1, 0.9)
+)
 RATES = (0.0, 3.0, 10.0)
-"""The chain's rates, averaged by evidence: the odds of leaning, and how often it is drawn anew along all bins."""
+"""The chain's rates, averaged by evidence: the odds of each state, and how often it is drawn anew along all bins."""
 
 POWER = 0.5
 """Exponent of the halves' likelihoods: the two halves are not independent."""
@@ -42,17 +49,30 @@ _FEWEST = 2.0
 _LEAST_GAIN, _LEAST_SHARE = -200.0, 1e-150
 
 
+class Steps(NamedTuple):
+    """Where isotonic regression may jump: between two cells.
+
+    cell : int64 array: the cell above. below, above : float64 arrays: places of the scores on either side
+    """
+
+    cell: npt.NDArray[np.int64]
+    below: Array
+    above: Array
+
+
 @dataclass(frozen=True)
 class Choice:
-    """Curve and leaning map of cells, and how much of either the observations call for.
+    """Curve and leaning maps of cells, and how much of each the observations call for.
 
     Attributes
     ----------
     cells : of all observations
     curve : fitted to them
-    maps : float64 array, shape (2, cells): probabilities by the curve, and by isotonic regression with it as prior
-    share : float64 array, shape (cells,), in [0, 1]: of the second one
-    held_out : float64 array, shape (2,): mean log losses of both on the half that each was not fitted to; NaN where
+    maps : float64 array, shape (states, cells): probabilities by the curve, and by isotonic regression that leans on it
+        with each of `STRENGTHS`
+    share : float64 array, shape (states, cells), in [0, 1]: of each
+    steps : where it may jump
+    held_out : float64 array, shape (states,): mean log losses on the half that each was not fitted to; NaN where
         there were too few observations for halves, so that the curve was taken
     """
 
@@ -60,81 +80,102 @@ class Choice:
     curve: Curve
     maps: Array
     share: Array
+    steps: Steps
     held_out: Array
 
     @property
     def leaning(self) -> float:
-        """The share of the observations' weight that is given to the leaning map."""
-        return float((self.share * self.cells.weight).sum() / self.cells.weight.sum())
+        """The share of the observations' weight that is given to leaning maps."""
+        return float((self.share[1:].sum(axis=0) * self.cells.weight).sum() / self.cells.weight.sum())
 
     def knots(self) -> tuple[Array, Array]:
-        """Places and log-odds of the mixture of both, non-decreasing; beyond the cells it goes on as the curve does."""
-        mixed = (1 - self.share) * self.maps[0] + self.share * self.maps[1]
-        own = log_odds(np.clip(kernel.rising(mixed, self.cells.weight), LEAST, 1 - LEAST))
+        """Places and log-odds of the mixture of all, non-decreasing; beyond the cells it goes on as the curve does."""
+        mixed = kernel.rising((self.share * self.maps).sum(axis=0), self.cells.weight)
+        own = log_odds(np.clip(mixed, LEAST, 1 - LEAST))
         place, f = self.curve.knots
         cells = self.cells.place
         ends = self.curve.at(cells[[0, -1]])
         low, high = place < cells[0], place > cells[-1]
-        places = np.concatenate([place[low], cells, place[high]])
-        odds = np.concatenate([f[low] + (own[0] - ends[0]), own, f[high] + (own[-1] - ends[1])])
+        before, after = (
+            self._beside(mixed, at, beside)
+            for at, beside in ((self.steps.below, self.steps.cell - 1), (self.steps.above, self.steps.cell))
+        )
+        places = np.concatenate([place[low], cells, self.steps.below, self.steps.above, place[high]])
+        odds = np.concatenate(
+            [f[low] + (own[0] - ends[0]), own, before, after, f[high] + (own[-1] - ends[1])]
+        )
+        order = np.lexsort((odds, places))
+        places, odds = places[order], np.maximum.accumulate(odds[order])
         distinct = np.append(True, np.diff(places) > 0)
         return places[distinct], held_log_odds(odds[distinct])
 
+    def _beside(self, mixed: Array, place: Array, cell: npt.NDArray[np.int64]) -> Array:
+        """Log-odds beside a step: leaning maps have the level of their cell until there."""
+        curve = self.share[0, cell] * (expit(self.curve.at(place)) - self.maps[0, cell])
+        low, high = mixed[self.steps.cell - 1], mixed[self.steps.cell]
+        return log_odds(np.clip(np.clip(mixed[cell] + curve, low, high), LEAST, 1 - LEAST))
 
-def chosen(cells: Cells, halves: Sequence[tuple[Array, Array]] | None) -> Choice:
+
+def chosen(cells: Cells, halves: Sequence[tuple[Array, Array]], steps: Steps) -> Choice:
     """The choice for cells of observations.
 
-    halves : of each half the weight and the positives in each cell; None where there are too few observations
+    halves : of each half the weight and the positives in each cell
+    steps : where isotonic regression of all observations jumps
     """
     curve = fitted(cells)
-    maps = _both(curve, cells, cells.place)
-    if halves is None or min(_rarer(*half) for half in halves) < _FEWEST:
-        return Choice(cells, curve, maps, np.zeros(cells.place.size), np.full(2, np.nan))
+    maps = _maps(curve, cells, cells.place)
+    if min(_rarer(*half) for half in halves) < _FEWEST:
+        share = np.zeros(maps.shape)
+        share[0] = 1
+        return Choice(cells, curve, maps, share, steps, np.full(len(maps), np.nan))
     gains = np.zeros(maps.shape)
     for (weight, positives), judge in zip(halves, reversed(halves), strict=True):
         own = with_counts(cells, weight, positives)
-        p = np.clip(_both(fitted(own, curve), own, cells.place), LEAST, 1 - LEAST)
+        p = np.clip(_maps(fitted(own, curve), own, cells.place), LEAST, 1 - LEAST)
         gains += judge[1] * np.log(p) + (judge[0] - judge[1]) * np.log1p(-p)
     at = np.minimum((cells.rank * BINS).astype(np.int64), BINS - 1)
     binned = np.stack([np.bincount(at, one, BINS) for one in gains], axis=1)
-    return Choice(
-        cells, curve, maps, shares(np.asarray(POWER * binned))[at], -gains.sum(axis=1) / cells.weight.sum()
-    )
+    share = shares(np.asarray(POWER * binned))[at].T
+    return Choice(cells, curve, maps, share, steps, -gains.sum(axis=1) / cells.weight.sum())
 
 
 def _rarer(weight: Array, positives: Array) -> float:
     return float(min(positives.sum(), (weight - positives).sum()))
 
 
-def _both(curve: Curve, cells: Cells, at: Array) -> Array:
-    """Probabilities at places by a curve, and by isotonic regression of its cells with the curve as prior."""
-    level = leaning(cells, expit(curve.at(cells.place)))
-    smooth = np.clip(expit(curve.at(at)), LEAST, 1 - LEAST)
-    return np.stack([smooth, np.interp(at, cells.place, level)])
+def _maps(curve: Curve, cells: Cells, at: Array) -> Array:
+    """Probabilities at places by a curve, and by isotonic regression of its cells that leans on it."""
+    p = expit(curve.at(cells.place))
+    lean = [np.interp(at, cells.place, leaning(cells, p, strength)) for strength in STRENGTHS]
+    return np.stack([np.clip(expit(curve.at(at)), LEAST, 1 - LEAST), *lean])
 
 
-def leaning(cells: Cells, probability: Array, strength: float = STRENGTH) -> Array:
-    """Isotonic regression of cells with probabilities as the prior, which count as so much information."""
+def leaning(cells: Cells, probability: Array, strength: float) -> Array:
+    """Isotonic regression of cells that leans on probabilities there: as on observations of so much information."""
     p = np.clip(probability, LEAST, 1 - LEAST)
     information = float((cells.weight * p * (1 - p)).sum())
     c = strength / information if information > 0 else math.inf
     if not math.isfinite(c):
         return p
-    positives = cells.positives + c * cells.weight * p
-    return np.asarray(kernel.rising(positives / (cells.weight * (1 + c)), cells.weight))
+    weight = cells.weight * (1 + c)
+    level = (cells.positives + c * cells.weight * p) / weight
+    level, weight = (
+        np.concatenate([[low], own, [high]]) for low, own, high in ((1.0, level, 0.0), (ENDS, weight, ENDS))
+    )
+    return np.asarray(kernel.rising(level, weight)[1:-1])
 
 
-def shares(gains: Array, priors: Sequence[float] = PRIORS, rates: Sequence[float] = RATES) -> Array:
-    """Probability of the second of two states in each bin, given log likelihoods of both.
+def shares(gains: Array, priors: Sequence[Sequence[float]] = PRIORS, rates: Sequence[float] = RATES) -> Array:
+    """Probability of each state in each bin, given log likelihoods.
 
-    gains : float64 array, shape (bins, 2). The state is drawn at the first bin, the second with a probability of
+    gains : float64 array, shape (bins, states). The state is drawn at the first bin with the probabilities of one of
     `priors`, and anew between bins with a probability of 1 - exp(-rate / bins); by evidence over all settings.
     """
     bins = len(gains)
     grid = [(prior, rate) for prior in priors for rate in rates]
-    prior = np.array([(1 - p, p) for p, _ in grid])
+    prior = np.array([own for own, _ in grid])
     move = 1 - np.exp(-np.array([rate for _, rate in grid]) / bins)[:, np.newaxis]
-    # Neither state is ever out of the question: what underflows could not come back.
+    # No state is ever out of the question: what underflows could not come back.
     like = np.exp(np.maximum(gains - gains.max(axis=1, keepdims=True), _LEAST_GAIN))
     forward, evidence, state = np.empty((bins, *prior.shape)), np.zeros(len(grid)), prior
     for i in range(bins):
@@ -145,13 +186,13 @@ def shares(gains: Array, priors: Sequence[float] = PRIORS, rates: Sequence[float
         state = np.maximum(state / total, _LEAST_SHARE)
         evidence += np.log(total[:, 0])
         forward[i] = state
-    weight = np.exp(evidence - evidence.max())
+    weight = np.exp(evidence - evidence.max())[:, np.newaxis]
     weight /= weight.sum()
-    back, found = np.ones(prior.shape), np.empty(bins)
+    back, found = np.ones(prior.shape), np.empty(gains.shape)
     for i in range(bins - 1, -1, -1):
         joint = forward[i] * back
-        found[i] = (weight * (joint[:, 1] / joint.sum(axis=1))).sum()
+        found[i] = (weight * (joint / joint.sum(axis=1, keepdims=True))).sum(axis=0)
         back = back * like[i]
         back = (1 - move) * back + move * (back * prior).sum(axis=1, keepdims=True)
         back = np.maximum(back / back.max(axis=1, keepdims=True), _LEAST_SHARE)
-    return np.asarray(np.clip(found, 0.0, 1.0))
+    return found

@@ -16,7 +16,7 @@ import numpy as np
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.curve import LEAST, Cells, Curve, Places, expit, log_odds, pooled
 from calibrators.arithmetic.hashing import normal_of
-from calibrators.arithmetic.local_choice import STRENGTH, leaning
+from calibrators.arithmetic.local_choice import STRENGTHS, leaning
 from calibrators.arithmetic.passes import Array
 
 DRAWS = 399
@@ -42,7 +42,7 @@ class Pointwise:
     places : where scores lie
     curve : the curve
     cells : of the observations
-    share : float64 array, shape (cells,): of what leans; None for the curve alone
+    share : float64 array, shape (states, cells): see `Choice`; None for the curve alone
     shift : added to log-odds
     """
 
@@ -79,10 +79,13 @@ class Pointwise:
         # Draws have no order: these are of the one, the others of the other.
         turn = np.arange(DRAWS)[:, np.newaxis]
         found = curve
-        if self.share is not None and self.share.max() > 0:
-            leant = _leant(own, self.curve, curve, inner, STRENGTH)
-            share = np.interp(at, self.cells.place, self.share)
-            found = np.where(turn * _FIRST_TURN % 1.0 < share, leant, found)
+        below = np.zeros(at.size)
+        for share, strength in zip([] if self.share is None else self.share[1:], STRENGTHS, strict=False):
+            if share.max() > 0:
+                above = below + np.interp(at, self.cells.place, share)
+                mine = (turn * _FIRST_TURN % 1.0 >= below) & (turn * _FIRST_TURN % 1.0 < above)
+                found = np.where(mine, _leant(own, self.curve, curve, inner, strength), found)
+                below = above
         p = np.clip(expit(self.curve.at(own.place)), LEAST, 1 - LEAST)
         information = float((own.weight * p * (1 - p)).sum())
         doubt = _DOUBT / math.sqrt(max(1.0, information / _TELLING))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import math
 from collections.abc import Generator, Sequence
@@ -16,9 +15,9 @@ from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import Layout, layout_pass
 from calibrators.arithmetic.curve import cells_on, places_of
-from calibrators.arithmetic.fine_cells import FineCells, fine_cells_pass, gathered_bytes
+from calibrators.arithmetic.fine_cells import FineCells, cut, fine_cells_pass, gathered_bytes
 from calibrators.arithmetic.hashing import mixed, normal_of
-from calibrators.arithmetic.local_choice import Choice, chosen
+from calibrators.arithmetic.local_choice import Choice, Steps, chosen
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, together
 from calibrators.arithmetic.pointwise import Pointwise
 from calibrators.arithmetic.pooling import check_ends, pooling_pass
@@ -126,7 +125,6 @@ class Auto(Calibrator):
     choice_: Choice
     cross_validated_log_loss_: dict[str, float]
     excess_: dict[str, tuple[float, float]]
-    _with_blocks = False
     _fine: FineCells
     _blocks: Blocks
 
@@ -187,12 +185,6 @@ class Auto(Calibrator):
         """Without candidates."""
         return self.candidates is None
 
-    def under_segments(self) -> Calibrator:
-        """One that pools isotonic blocks besides, so that `block_ranges` are these."""
-        made = copy.copy(self)
-        made._with_blocks = True
-        return made
-
     def block_ranges(self) -> MapBlockRanges:
         """The blocks of isotonic regression, in which observations speak for one level, and the map's mean in each."""
         fine, blocks = self._fine, self._blocks
@@ -227,8 +219,7 @@ class Auto(Calibrator):
     def gathers(self, points: int, parts: int, *, weighted: bool = False) -> float:
         """See `Calibrator.gathers`: of all candidates in all folds."""
         if self.candidates is None:
-            blocks = points if self._with_blocks else 0
-            return super().gathers(blocks, parts) + gathered_bytes(points, parts)
+            return super().gathers(points, parts) + gathered_bytes(points, parts)
         each = sum(self._make(name).gathers(points, parts, weighted=weighted) for name in self._names())
         return each * int(self.folds)
 
@@ -240,22 +231,24 @@ class Auto(Calibrator):
         return self._local() if self.candidates is None else self._best()
 
     def _local(self) -> Passes:
-        fine: FineCells
-        if self._with_blocks:
-            fine, self._blocks = yield together([fine_cells_pass(), pooling_pass()])
-            self._fine = fine
-        else:
-            fine = yield fine_cells_pass()
+        cells_of_all, blocks = yield together([fine_cells_pass(), pooling_pass()])
+        fine: FineCells = cut(cells_of_all, blocks)
+        self._fine, self._blocks = fine, blocks
         places, shift = places_of(fine, self.sampling_rate), math.log(self.sampling_rate)
-        cells = cells_on(places, fine)
-        self.choice_ = chosen(cells, _halves(fine, int(self.seed), self.heaviest))
+        cells, halves = cells_on(places, fine), _halves(fine, int(self.seed), self.heaviest)
+        begin = np.searchsorted(fine.first, blocks.first[1:])
+        begin = begin[fine.first[begin] == blocks.first[1:]]
+        steps = Steps(begin, places.of(fine.last[begin - 1]), places.of(fine.first[begin]))
+        self.choice_ = chosen(cells, halves, steps)
         self.posterior_ = Pointwise(places, self.choice_.curve, cells, self.choice_.share, shift)
         self.leaning_ = self.choice_.leaning
         self.chosen_ = (
             "smooth" if self.leaning_ <= _ALL else "leaning" if self.leaning_ >= 1 - _ALL else "both"
         )
-        found = dict(zip(("smooth", "leaning"), self.choice_.held_out.tolist(), strict=True))
-        self.cross_validated_log_loss_ = {name: loss for name, loss in found.items() if math.isfinite(loss)}
+        found = (float(self.choice_.held_out[0]), float(self.choice_.held_out[1:].min()))
+        self.cross_validated_log_loss_ = {
+            name: loss for name, loss in zip(("smooth", "leaning"), found, strict=True) if math.isfinite(loss)
+        }
         return tabulated_curve(fine, places, self.choice_.knots(), shift, float(self.max_error))
 
     def _best(self) -> Passes:

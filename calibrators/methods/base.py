@@ -267,10 +267,6 @@ class Calibrator(Parameters, ABC):
         """True if segments' maps can be pooled with this one; `block_ranges` are where it is nearly constant."""
         return False
 
-    def under_segments(self) -> Calibrator:
-        """The calibrator for all rows where segments are pooled with its map: itself, as a rule."""
-        return self
-
     def block_ranges(self) -> MapBlockRanges:
         """Parent curve of the segments' maps, once it is fitted."""
         raise NotImplementedError

@@ -83,8 +83,7 @@ class Recipe:
 
     def calibrator(self) -> Calibrator:
         """A new one. Errors: as `make_calibrator`."""
-        made = make_calibrator(self.method, self.parameters, self.sampling_rate)
-        return made.under_segments() if self.columns and self.leans else made
+        return make_calibrator(self.method, self.parameters, self.sampling_rate)
 
     def settled(self) -> Recipe:
         """With the interval that 'auto' stands for: the posterior where there is one, otherwise the band."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.local_choice import STRENGTH
+from calibrators.arithmetic.local_choice import STRENGTHS
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator
@@ -206,7 +206,7 @@ def _adjust(
     # Where nothing bends own maps would add noise alone.
     bending = pooled & (bends.sigma > 0)
     bent = {"place": adjusted.place, "place_across": across, "bend": bends.sigma}
-    return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, bending, bends.theta, STRENGTH))
+    return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, bending, bends.theta, STRENGTHS[0]))
 
 
 def _adjusted(
