@@ -15,8 +15,8 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
 import logcal
-from calibrators.arithmetic.local_choice import STRENGTHS
 from calibrators.methods.auto import Auto
+from calibrators.segments.bends import STRENGTH
 from calibrators.segments.partial_pooling import LEAN
 from jobs import evaluate, tables
 from jobs import fit as fit_job
@@ -280,7 +280,7 @@ def on_a_curve(table, columns, weighted, found):
             if enough and places["bend"] > 0:
                 cell = np.unique(before[rows].round(9), return_inverse=True)[1]
                 q = expit(bent(at[rows], cell, label[rows], weight[rows], places["bend"]))
-                c = STRENGTHS[0] / (weight[rows] * q * (1 - q)).sum()
+                c = STRENGTH / (weight[rows] * q * (1 - q)).sum()
                 target = (label[rows] + c * q) / (1 + c)
                 q = (
                     IsotonicRegression()

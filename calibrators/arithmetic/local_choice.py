@@ -1,9 +1,9 @@
 """Choice of a curve, or of isotonic regression with it as prior, for each range of scores, by halves of the rows.
 
 Where the truth is smooth the curve is many times better, and where it jumps isotonic regression is; a truth may do
-either in different ranges. Both are fitted to all observations and to two halves of them. Each half tests the fits to
-the other half, in bins along the score, and a hidden Markov chain along the bins gives the probability of either in
-each bin.
+either in different ranges. The curve, and isotonic regression for which it counts more and less, are fitted to all
+observations and to two halves of them. Each half tests the fits to the other half, in bins along the score, and a
+hidden Markov chain along the bins gives the probability of each in each bin.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from calibrators.arithmetic.curve import (
 )
 from calibrators.arithmetic.passes import Array
 
-STRENGTHS = (3000.0, 300.0)
-"""Information that the curve counts for where isotonic regression leans on it: with fewer and with more rows."""
+STRENGTHS = (300.0, 30.0)
+"""Information that the curve counts for where isotonic regression leans on it."""
 
 ENDS = 1.0
 """Positives added below the lowest score, and negatives above the highest: what leans says neither 0 nor 1 there."""
@@ -52,7 +52,7 @@ _LEAST_GAIN, _LEAST_SHARE = -200.0, 1e-150
 class Steps(NamedTuple):
     """Where isotonic regression may jump: between two cells.
 
-    cell : int64 array: the cell above. below, above : float64 arrays: places of the scores on either side
+    cell : int64 array: the cell above. below, above : float64 arrays: places between the scores on either side
     """
 
     cell: npt.NDArray[np.int64]

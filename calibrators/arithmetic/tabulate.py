@@ -177,8 +177,8 @@ def _candidates(
     single = fine.first == fine.last
     free = np.append(places.scores(knots), [fine.first[0], fine.last[-1]])
     inside = np.searchsorted(fine.first, free, side="right") - 1
-    # Between a point and the next cell, below all and above all.
-    known = (inside < 0) | (free > fine.last[-1]) | single[np.maximum(inside, 0)]
+    # Between a cell and the next one, below all and above all.
+    known = (inside < 0) | (free > fine.last[inside]) | single[inside]
     scores = np.union1d(fine.first, free[known])
     at = places.of(scores)
     levels = level(at)

@@ -46,12 +46,12 @@ _ALL = 0.05
 class Auto(Calibrator):
     """A smooth curve, or isotonic regression with that curve as its prior, chosen by the data for each range of scores.
 
-    `Smooth` is many times better than isotonic regression where the truth is smooth, and worse where it jumps. Both
-    are fitted to all observations; the curve counts as 3,000 observations' worth of information in the isotonic
-    regression. Both are also fitted to each of two halves and tested on the other half, in 1,000 bins along the score.
-    A hidden Markov chain along the bins gives the probability that either is right in each bin. The map is the mixture
-    by these probabilities, made non-decreasing. Beta calibration and Platt scaling of log-odds are curves without
-    bends; with many observations the prior does not matter, and isotonic regression remains.
+    `Smooth` is many times better than isotonic regression where the truth is smooth, and worse where it jumps. The
+    curve, and isotonic regression in which it counts as much as information (sum of w p (1 - p)) of 300 and of 30, are
+    fitted to all observations. All three are also fitted to each of two halves and tested on the other half, in 1,000
+    bins along the score. A hidden Markov chain along the bins gives the probability that each is right in each bin. The
+    map is the mixture by these probabilities, made non-decreasing. Beta calibration and Platt scaling of log-odds are
+    curves without bends; with many observations the prior does not matter, and isotonic regression remains.
 
     With `candidates` it is the one of them with the best cross-validated log loss, or a simpler one that is not clearly
     worse: each is fitted to the observations outside each fold and judged by its log loss on those inside. The
@@ -90,7 +90,8 @@ class Auto(Calibrator):
 
     Notes
     -----
-    One pass, and three fits as `Smooth` has one: their time does not depend on the number of observations.
+    One pass, and three fits as `Smooth` has one: their time does not depend on the number of observations. The same
+    pass pools isotonic blocks, and cells are cut where these begin.
 
     With `candidates`, neither 0 nor 1 is ever returned either. Isotonic regression has `ends`; the maps of the others,
     and its own where `ends` is 0, are shrunk: p becomes 1 / (2 N) + (1 - 1 / N) p, N the sum of the weights, since N
@@ -238,7 +239,8 @@ class Auto(Calibrator):
         cells, halves = cells_on(places, fine), _halves(fine, int(self.seed), self.heaviest)
         begin = np.searchsorted(fine.first, blocks.first[1:])
         begin = begin[fine.first[begin] == blocks.first[1:]]
-        steps = Steps(begin, places.of(fine.last[begin - 1]), places.of(fine.first[begin]))
+        below, above = places.of(fine.last[begin - 1]), places.of(fine.first[begin])
+        steps = Steps(begin, 0.75 * below + 0.25 * above, above)
         self.choice_ = chosen(cells, halves, steps)
         self.posterior_ = Pointwise(places, self.choice_.curve, cells, self.choice_.share, shift)
         self.leaning_ = self.choice_.leaning

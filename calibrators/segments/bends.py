@@ -21,6 +21,9 @@ TERMS = 8
 SIGMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Candidates for the standard deviation of the first coefficient, besides 0; that of the j-th is 1 / j of it."""
 
+STRENGTH = 3000.0
+"""Information that a bent map counts for in a segment's own map."""
+
 _TELLING = 1.0
 """Evidence that segments bend at all, least."""
 

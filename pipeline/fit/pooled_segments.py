@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.arithmetic.local_choice import STRENGTHS
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
 from calibrators.segments.adjusting import Adjusted, CellParts, adjust, cross
-from calibrators.segments.bends import bend
+from calibrators.segments.bends import STRENGTH, bend
 from calibrators.segments.curves import LEAST, MOST, curve_of, logit_of
 from calibrators.segments.partial_pooling import LEAN, BlockRanges
 from pipeline.execution import Graph
@@ -206,7 +205,7 @@ def _adjust(
     # Where nothing bends own maps would add noise alone.
     bending = pooled & (bends.sigma > 0)
     bent = {"place": adjusted.place, "place_across": across, "bend": bends.sigma}
-    return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, bending, bends.theta, STRENGTHS[0]))
+    return _Level(adjusted, crossed, bent, shares_of(joined, adjusted, bending, bends.theta, STRENGTH))
 
 
 def _adjusted(
