@@ -12,7 +12,7 @@ from calibrators._kernels.drawn_cells import binomial_quantiles
 from calibrators.arithmetic import local_choice
 from calibrators.arithmetic.cumulative import layout_of, part_totals
 from calibrators.arithmetic.fine_cells import cut, fine_cells_pass
-from calibrators.arithmetic.passes import Points, collapse, in_memory, together
+from calibrators.arithmetic.passes import collapse, in_memory, together
 from calibrators.arithmetic.pooling import pooling_pass
 from calibrators.methods.auto import CANDIDATES, Auto
 from calibrators.methods.folded import FoldedPoints

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,9 +15,3 @@ def mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         x = x * np.uint64(0x94D049BB133111EB)
         x ^= x >> np.uint64(31)
         return x
-
-
-def normal_of(key: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Numbers as good as normal, the same on every machine: how many of 64 hashed bits are set, and a part of one."""
-    total = np.bitwise_count(mixed(key)) + (mixed(~key) >> np.uint64(11)) * 2.0**-53
-    return np.asarray((total - 32.5) / math.sqrt(16 + 1 / 12))

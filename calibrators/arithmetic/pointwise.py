@@ -15,7 +15,7 @@ import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.arithmetic.curve import LEAST, Cells, Curve, Places, expit, log_odds, pooled
-from calibrators.arithmetic.hashing import normal_of
+from calibrators.arithmetic.hashing import mixed
 from calibrators.arithmetic.local_choice import STRENGTHS, leaning
 from calibrators.arithmetic.passes import Array
 
@@ -113,5 +113,8 @@ def _leant(own: Cells, curve: Curve, draws: Array, inner: slice, strength: float
 
 
 def _normal(salt: int, shape: tuple[int, int]) -> Array:
+    """Numbers as good as normal, the same on every machine: how many of 64 hashed bits are set, and a part of one."""
     key = np.arange(shape[0] * shape[1], dtype=np.uint64) + np.uint64(salt << 48)
-    return normal_of(key).reshape(shape)
+    bits, more = mixed(key), mixed(~key)
+    total = np.bitwise_count(bits) + (more >> np.uint64(11)) * 2.0**-53
+    return np.asarray((total - 32.5) / math.sqrt(16 + 1 / 12)).reshape(shape)

@@ -13,10 +13,9 @@ import numpy as np
 
 from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from calibrators.arithmetic.cumulative import Layout, layout_pass
+from calibrators.arithmetic.cumulative import Layout, layout_of, layout_pass, part_totals
 from calibrators.arithmetic.curve import cells_on, places_of
 from calibrators.arithmetic.fine_cells import FineCells, cut, fine_cells_pass, gathered_bytes
-from calibrators.arithmetic.hashing import mixed, normal_of
 from calibrators.arithmetic.local_choice import Choice, Steps, chosen
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Passes, Points, together
 from calibrators.arithmetic.pointwise import Pointwise
@@ -304,24 +303,17 @@ class Auto(Calibrator):
 
 
 def _halves(fine: FineCells, seed: int, heaviest: float) -> list[tuple[Array, Array]]:
-    """Weight and positives in each cell of two halves of the observations, which are dealt at random."""
-    own = (fine.weight - fine.positives, fine.positives)
-    negatives, positives = (
-        _half(fine.first, weight, 2 * seed + label, heaviest) for label, weight in enumerate(own)
-    )
-    return [(n + p, p) for n, p in ((negatives, positives), (own[0] - negatives, own[1] - positives))]
-
-
-def _half(score: Array, weight: Array, seed: int, heaviest: float) -> Array:
-    """What a half gets of each weight: so many of its observations, see `FoldedPoints`, and the rest or not."""
-    key = mixed(score.view(np.uint64) ^ mixed(np.array([seed], np.uint64)))
-    count = np.floor(weight / heaviest)
-    mask = (np.uint64(1) << np.minimum(count, 63.0).astype(np.uint64)) - np.uint64(1)
-    few = np.bitwise_count(key & mask).astype(np.float64)
-    many = np.clip(np.rint((count + np.sqrt(count) * normal_of(key)) / 2), 0.0, count)
-    dealt = np.where(count < 64, few, many)
-    rest = np.where(key >> np.uint64(63), np.maximum(weight - count * heaviest, 0.0), 0.0)
-    return np.minimum(dealt * heaviest + rest, weight)
+    """Weight and positives in each cell of two halves of the observations."""
+    points = Points(fine.first, fine.weight, fine.positives)
+    layout = layout_of([part_totals(points)])
+    found = []
+    for half in FoldedPoints(layout, 2, seed, heaviest).split(points, 0):
+        weight, positives = np.zeros(fine.first.size), np.zeros(fine.first.size)
+        if half is not None:
+            at = np.searchsorted(fine.first, half.score)
+            weight[at], positives[at] = half.weight, half.positives
+        found.append((weight, positives))
+    return found
 
 
 def _losses(

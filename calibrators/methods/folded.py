@@ -131,8 +131,6 @@ def _uniform(key: npt.NDArray[np.uint64], number: int) -> Array:
 
 def _binomial(count: Array, probability: float, uniform: Array) -> Array:
     """Binomial numbers from uniform ones; most counts are 0 or 1."""
-    from scipy import special, stats  # 0.7 s
-
     drawn = np.where(uniform < probability, count, 0.0)
     # Of very many the number is as good as normal, and what finds quantiles of binomials overflows.
     many = (count > _MANY) & (probability < 1)
