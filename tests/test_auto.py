@@ -191,7 +191,7 @@ def test_curve_where_the_truth_is_smooth_and_steps_where_it_jumps():
         both = [
             excess(made.fit(*normal(200_000, TRUTHS[name])), TRUTHS[name]) for made in (Smooth(), Isotonic())
         ]
-        assert excess(auto, TRUTHS[name]) < 1.3 * min(both)
+        assert excess(auto, TRUTHS[name]) < 1.3 * min(both) + 1e-6
 
 
 def test_parts_do_not_matter_to_the_choice_place_by_place():

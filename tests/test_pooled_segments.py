@@ -516,7 +516,7 @@ def run(job, config, root, **sections):
 
 
 def test_from_a_log_to_its_report(tmp_path):
-    table = some_log(13)
+    table = some_log(13, wave=1.5)
     write_log(tmp_path / "log", table)
     made = run(fit_job, FitConfig, tmp_path)
     segments = made["segments"]

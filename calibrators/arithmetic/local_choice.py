@@ -50,7 +50,7 @@ _LEAST_GAIN, _LEAST_SHARE = -200.0, 1e-150
 
 
 class Steps(NamedTuple):
-    """Where isotonic regression may jump: between two cells.
+    """Pairs of neighbouring cells between which isotonic regression may jump.
 
     cell : int64 array: the cell above. below, above : float64 arrays: places between the scores on either side
     """

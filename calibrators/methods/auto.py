@@ -117,7 +117,7 @@ class Auto(Calibrator):
     >>> auto.chosen_
     'both'
     >>> auto.predict([0.2, 0.5, 0.9]).round(2)
-    array([0.03, 0.23, 0.84])
+    array([0.03, 0.24, 0.84])
     """
 
     chosen_: str
