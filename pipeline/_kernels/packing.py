@@ -27,9 +27,6 @@ signs, how many there are (8, 6, 2 and 16 bits), and the place of the first in i
 PADDING = 2
 """Words behind the last that `unpack` may look at."""
 
-LONGEST = 65535
-"""Numbers in a block at most."""
-
 
 def place(words: npt.NDArray[np.uint64]) -> int:
     """The place in its column of the first number of the block that begins here."""

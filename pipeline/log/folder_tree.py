@@ -132,8 +132,6 @@ class _Walk:
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Name of a folder whose value is null."""
 
-_NULL = -1
-
 
 def hive_value(path: str, key: str) -> str | None:
     """The value that a file's folders have for a key, the nearest one's; None where they have none."""

@@ -96,6 +96,10 @@ class LogFile:
         """File as it was when the log was opened."""
         return Seen(self.size, self.stamp)
 
+    def facts(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"path": self.path, "bytes": self.size, "rows": self.rows, "stamp": self.stamp}
+
     def piece(self, row_groups: tuple[int, ...], first_row: int, rows: int) -> Piece:
         """Some of its row groups, which begin with its row `first_row` and have so many rows."""
         return Piece(self.path, row_groups, first_row, rows, self.seen)

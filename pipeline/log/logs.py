@@ -125,9 +125,7 @@ class Log:
     def sources(self) -> dict[str, Any]:
         """Origin of the rows, for the manifest."""
         return {
-            "files": [
-                {"path": f.path, "bytes": f.size, "rows": f.rows, "stamp": f.stamp} for f in self.files
-            ],
+            "files": [file.facts() for file in self.files],
             "files_skipped": len(self.skipped),
             "files_skipped_names": list(self.skipped[:MOST_NAMED]),
             **({"snapshots": list(self.snapshots)} if self.snapshots else {}),

@@ -6,7 +6,6 @@ the prediction (clocks differ) and the end of the wait after it.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -53,17 +52,13 @@ from pipeline.log.outcome_index import (
     key_column,
     kind_of,
 )
-from pipeline.log.windows import DAY_INVALID, days_of, newest_day, usable
+from pipeline.log.windows import DAY, DAY_INVALID, days_of, newest_day, time_bounds, usable
 
 _logger = logging.getLogger("logcal")
-
-DAY = 86_400_000_000
-"""Microseconds."""
 
 NEGATIVE, DROP = "negative", "drop"
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
-_STORED = {"milliseconds": 1000, "microseconds": 1}
 _FOREVER = np.iinfo(np.int64).max
 
 Instants = npt.NDArray[np.int64]
@@ -300,9 +295,7 @@ class Outcomes:
         return {
             "path": list(self.source.paths),
             "columns": self.types,
-            "files": [
-                {"path": f.path, "bytes": f.size, "rows": f.rows, "stamp": f.stamp} for f in self.files
-            ],
+            "files": [file.facts() for file in self.files],
             "rows": self.rows,
             "known_until": until,
             **({"snapshots": list(self.snapshots)} if self.snapshots else {}),
@@ -490,22 +483,9 @@ def _span(filesystem: Any, file: LogFile, column: str) -> tuple[int, int] | None
         return None
     with open_parquet(filesystem, file.path, file.seen, footer=True) as parquet:
         footer = CheckedFooter(parquet.metadata, file.path)
-        stored = json.loads(footer.logical_type(column).to_json())
-        chunks = footer.chunks(column)
-    if stored["Type"] == "Date":
-        factor, divisor = DAY, 1
-    elif stored["Type"] == "Timestamp":
-        factor, divisor = (
-            _STORED.get(stored["timeUnit"], 1),
-            1000 if stored["timeUnit"] == "nanoseconds" else 1,
-        )
-    else:
+        logical, chunks = footer.logical_type(column), footer.chunks(column)
+    ends = [time_bounds(chunk, logical) for chunk, rows in zip(chunks, file.row_groups, strict=True) if rows]
+    known = [pair for pair in ends if pair is not None]
+    if len(known) < len(ends):
         return None
-    ends = []
-    for chunk, rows in zip(chunks, file.row_groups, strict=True):
-        statistics = chunk.statistics
-        if rows and (statistics is None or not statistics.has_min_max):
-            return None
-        if rows:
-            ends += [statistics.min_raw * factor // divisor, statistics.max_raw * factor // divisor]
-    return min(ends), max(ends)
+    return min(first for first, _ in known), max(last for _, last in known)

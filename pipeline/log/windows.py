@@ -31,11 +31,9 @@ _FIRST, _LAST = (day.toordinal() - _EPOCH for day in (dt.date.min, dt.date.max))
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)([T ].*)?", re.DOTALL)
 _PLAIN = re.compile(r"(\d{4})(\d\d)(\d\d)")
 _UNITS_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_STORED_UNITS = {
-    "milliseconds": 86_400_000,
-    "microseconds": 86_400_000_000,
-    "nanoseconds": 86_400_000_000_000,
-}
+DAY = 86_400_000_000
+"""Microseconds."""
+_STORED = {"milliseconds": (1000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1000)}
 _KINDS = "dates, timestamps, integers such as 20260131 or text such as 2026-01-31"
 
 
@@ -295,17 +293,16 @@ def _group_days(
     statistics = chunk.statistics
     if statistics is not None and statistics.has_null_count and statistics.null_count == rows:
         return None
-    stored = parse_json(logical.to_json())
-    known = not pa.types.is_temporal(kind) or stored["Type"] in ("Date", "Timestamp")
-    if statistics is None or not statistics.has_min_max or not known:
+    temporal = pa.types.is_temporal(kind)
+    times = time_bounds(chunk, logical) if temporal else None
+    if statistics is None or not statistics.has_min_max or (temporal and times is None):
         return (
             "expected the smallest and the largest value of the column in the footer, found none (as with Spark's "
             "INT96 timestamps): write the file with statistics, or the log in folders by day"
         )
     nulls = not statistics.has_null_count or statistics.null_count > 0
-    if pa.types.is_temporal(kind):
-        unit = 1 if stored["Type"] == "Date" else _STORED_UNITS[stored["timeUnit"]]
-        first, last = statistics.min_raw // unit, statistics.max_raw // unit
+    if times is not None:
+        first, last = (time // DAY for time in times)
         if not _FIRST <= first <= last <= _LAST:
             return f"expected dates of the years 1 to 9999, found {first:,} to {last:,} days since 1970-01-01"
         return GroupDays(index, start, rows, first, last, mixed=nulls or first < last)
@@ -320,6 +317,18 @@ def _group_days(
     # Text between two texts that begin with the same date begins with it too.
     same = first == last and ends[0][:8] == ends[1][:8]
     return GroupDays(index, start, rows, min(first, last), max(first, last), mixed=nulls or not same)
+
+
+def time_bounds(chunk: Any, logical: Any) -> tuple[int, int] | None:
+    """The first and the last time of a column chunk, in microseconds; None if the footer does not say.
+
+    logical : type of the column
+    """
+    statistics, stored = chunk.statistics, parse_json(logical.to_json())
+    if statistics is None or not statistics.has_min_max or stored["Type"] not in ("Date", "Timestamp"):
+        return None
+    factor, divisor = (DAY, 1) if stored["Type"] == "Date" else _STORED[stored["timeUnit"]]
+    return statistics.min_raw * factor // divisor, statistics.max_raw * factor // divisor
 
 
 def _text(value: Any) -> str:

@@ -107,12 +107,9 @@ def query(
     assert d.parquet is not None
     where = d.parquet.format(path=path.replace("'", "''"))
     ends = _joined_ends(d, table)
-    if isinstance(table, SegmentedLookup) and adjusting:
-        beside = d.parquet.format(path=storage.beside(path, SEGMENTS_FILE).replace("'", "''"))
-        sigmoids = table.adjustments is not None and table.adjustments.of is not None
-        return _adjusted_join(d, table.columns, where, beside, rows, sigmoids=sigmoids) + d.end
     if isinstance(table, SegmentedLookup):
-        return _keyed_join(d, table.columns, where, rows, ends) + d.end
+        beside = d.parquet.format(path=storage.beside(path, SEGMENTS_FILE).replace("'", "''"))
+        return _segmented_join(d, table, where, beside, rows, ends) + d.end
     return _join(d, where, rows, ends) + d.end
 
 
@@ -200,84 +197,71 @@ def _within(d: Dialect) -> str:
     return f"{nan}s.{_SCORE} >= l.score_lo AND (s.{_SCORE} < l.score_hi OR l.score_hi = {infinite})"
 
 
-def _keyed_join(d: Dialect, columns: Sequence[str], where: str, rows: str, ends: str = "") -> str:
-    """Write the join of a table of segments: each row takes the map of the most columns. ends : see `_join`."""
-    levels = range(len(columns), 0, -1)
-    kinds = " ".join(f"WHEN {level} THEN {_key(d, columns[:level], 'p')}" for level in levels)
-    lookup = f"SELECT p.*, CASE p.segment_level {kinds} ELSE '0' END AS {_MAP} FROM {where} AS p"
-    chosen = ", ".join(f"m{level}.{_MAP}" for level in levels)
-    joins = "\n    ".join(f"LEFT JOIN maps AS m{level} ON r.key{level} = m{level}.{_MAP}" for level in levels)
-    keys = ", ".join(f"{_key(d, columns[:level], 'k')} AS key{level}" for level in levels)
-    kind = "ASOF LEFT JOIN" if d.asof else "LEFT JOIN"
-    return (
-        f"WITH lookup AS ({lookup}),\n"
-        f"maps AS (SELECT DISTINCT {_MAP} FROM lookup),\n"
-        f"keyed AS (SELECT k.*, {keys} FROM {rows} AS k),\n"
-        f"rows_of_maps AS (\n  SELECT r.*, coalesce({chosen}, '0') AS {_MAP}\n  FROM keyed AS r\n    {joins}\n)\n"
-        f"SELECT s.*,\n  {_guarded(d, _LINE)} AS probability{ends}\nFROM rows_of_maps AS s\n{kind} lookup AS l\n"
-        f"  ON s.{_MAP} = l.{_MAP} AND {_within(d)}"
-    )
-
-
 _MOVES = ("logit_shift", "logit_slope", "prob_min", "prob_max")
 
 
-def _adjusted_join(
-    d: Dialect, columns: Sequence[str], where: str, beside: str, rows: str, *, sigmoids: bool = False
+def _segmented_join(
+    d: Dialect, table: SegmentedLookup, where: str, beside: str, rows: str, ends: str = ""
 ) -> str:
-    """Write the join of a table with adjusted maps: each row takes the numbers of the most columns.
+    """Write the join of a table of segments: each row takes the map of the most columns, and how that is adjusted.
 
-    sigmoids : whether some have sigmoids of the score instead
+    where, beside : the maps, and the segments. ends : see `_join`
     """
+    columns, adjustments = table.columns, table.adjustments
     levels = range(len(columns), 0, -1)
 
-    def kinds(of: str, level: str) -> str:
-        cases = " ".join(f"WHEN {n} THEN {_key(d, columns[:n], of)}" for n in levels)
-        return f"CASE {of}.{level} {cases} ELSE '0' END"
+    def kinds(level: str) -> str:
+        cases = " ".join(f"WHEN {n} THEN {_key(d, columns[:n], 'p')}" for n in levels)
+        return f"CASE p.{level} {cases} ELSE '0' END"
 
     one, zero = f"1.0E0{d.suffix}", f"0.0E0{d.suffix}"
-    names = (*_MOVES, "logit_from") if sigmoids else _MOVES
-    adjustments = ", ".join(f"p.{name}" for name in names)
-    lookup = f"SELECT p.*, {kinds('p', 'segment_level')} AS {_MAP} FROM {where} AS p"
-    # A sigmoid needs no map; the one of all rows is there for whatever.
-    fitted = kinds("p", "fitted_level")
-    fitted = f"CASE WHEN p.logit_from = 'map' THEN {fitted} ELSE '0' END" if sigmoids else fitted
-    known = (
-        f"SELECT {kinds('p', 'segment_level')} AS calibration_segment, {fitted} AS {_MAP}, {adjustments} "
-        f"FROM {beside} AS p"
+    # What rows of segments that the table does not know go through.
+    otherwise = {_MAP: "'0'"}
+    known = f"SELECT DISTINCT {_MAP} AS calibration_segment, {_MAP} FROM lookup"
+    sigmoids = adjustments is not None and adjustments.of is not None
+    if adjustments is not None:
+        otherwise |= dict(zip(_MOVES, (zero, one, zero, one), strict=True))
+        # A sigmoid needs no map; the one of all rows is there for whatever.
+        fitted = kinds("fitted_level")
+        if sigmoids:
+            otherwise["logit_from"] = "'map'"
+            fitted = f"CASE WHEN p.logit_from = 'map' THEN {fitted} ELSE '0' END"
+        numbers = ", ".join(f"p.{name}" for name in list(otherwise)[1:])
+        known = (
+            f"SELECT {kinds('segment_level')} AS calibration_segment, {fitted} AS {_MAP}, {numbers} "
+            f"FROM {beside} AS p"
+        )
+    picked = ", ".join(
+        f"coalesce({', '.join(f'm{level}.{name}' for level in levels)}, {other}) AS {name}"
+        for name, other in otherwise.items()
     )
     keys = ", ".join(f"{_key(d, columns[:level], 'k')} AS key{level}" for level in levels)
-
-    def chosen(name: str, otherwise: str) -> str:
-        return f"coalesce({', '.join(f'm{level}.{name}' for level in levels)}, {otherwise}) AS {name}"
-
-    otherwise = {
-        "logit_shift": zero,
-        "logit_slope": one,
-        "prob_min": zero,
-        "prob_max": one,
-        "logit_from": "'map'",
-    }
-    picked = ", ".join([chosen(_MAP, "'0'"), *(chosen(name, otherwise[name]) for name in names)])
     joins = "\n    ".join(
         f"LEFT JOIN known AS m{level} ON r.key{level} = m{level}.calibration_segment" for level in levels
     )
     kind = "ASOF LEFT JOIN" if d.asof else "LEFT JOIN"
-    numbers = ("a.logit_shift", "a.logit_slope", "a.prob_min", "a.prob_max")
-    adjusted = _adjusted(d, *numbers)
+    name = "probability" if adjustments is None else _MAPPED
+    begin = (
+        f"WITH lookup AS (SELECT p.*, {kinds('segment_level')} AS {_MAP} FROM {where} AS p),\nknown AS ({known}),\n"
+        f"keyed AS (SELECT k.*, {keys} FROM {rows} AS k),\n"
+        f"rows_of_maps AS (\n  SELECT r.*, {picked}\n  FROM keyed AS r\n    {joins}\n)"
+    )
+    applied = (
+        f"SELECT s.*,\n  {_guarded(d, _LINE)} AS {name}{ends}\nFROM rows_of_maps AS s\n{kind} lookup AS l\n"
+        f"  ON s.{_MAP} = l.{_MAP} AND {_within(d)}"
+    )
+    if adjustments is None:
+        return f"{begin}\n{applied}"
+    moves = [f"a.{move}" for move in _MOVES]
     of_scores = "".join(
-        f"WHEN a.logit_from = '{kind}' THEN {_of_score(d, kind, *numbers)} "
-        for kind in schema.LOGIT_FROM[1:]
+        f"WHEN a.logit_from = '{of}' THEN {_of_score(d, of, *moves)} "
+        for of in schema.LOGIT_FROM[1:]
         if sigmoids
     )
     return (
-        f"WITH lookup AS ({lookup}),\nknown AS ({known}),\n"
-        f"keyed AS (SELECT k.*, {keys} FROM {rows} AS k),\n"
-        f"rows_of_maps AS (\n  SELECT r.*, {picked}\n  FROM keyed AS r\n    {joins}\n),\n"
-        f"applied AS (\n  SELECT s.*, {_guarded(d, _LINE)} AS {_MAPPED}\n  FROM rows_of_maps AS s\n  {kind} lookup "
-        f"AS l\n    ON s.{_MAP} = l.{_MAP} AND {_within(d)}\n)\n"
+        f"{begin},\napplied AS (\n{applied}\n)\n"
         f"SELECT a.*,\n  CASE WHEN a.{_MAPPED} IS NULL THEN NULL {of_scores}WHEN a.logit_shift = 0 AND "
-        f"a.logit_slope = 1 THEN a.{_MAPPED} ELSE {adjusted} END AS probability\nFROM applied AS a"
+        f"a.logit_slope = 1 THEN a.{_MAPPED} ELSE {_adjusted(d, *moves)} END AS probability\nFROM applied AS a"
     )
 
 
