@@ -15,7 +15,12 @@ import pyarrow.parquet as pq
 
 from calibrators import CalibrationMap
 from calibrators.arithmetic.passes import Pass, Points
+from pipeline.execution import Executor, Graph
+from pipeline.fit.calibration import Fit, Recipe
+from pipeline.fit.segment_fit import add_segment_fit, finish_segments
+from pipeline.sort.score_table import SortedRows
 from pipeline.table.lookup_table import write_lookup_table
+from pipeline.table.segment_maps import SegmentedFit
 
 FACTS = {"method": "isotonic", "parameters": {}, "score_transform": "none", "data": {}}
 """Of lookup tables that no fit made."""
@@ -52,6 +57,13 @@ def over(points: Points, *places: int) -> Callable[[Pass], Any]:
         return request.combine([request.chunk(part) for part in wanted])
 
     return run
+
+
+def fit_segments(recipe: Recipe, rows: SortedRows, executor: Executor) -> tuple[SegmentedFit, Fit]:
+    """The maps of segments, and the fit to all rows, as a job fits them."""
+    graph = Graph()
+    merged = executor.compute(graph, add_segment_fit(graph, recipe, rows))
+    return finish_segments(recipe, rows, executor, merged)
 
 
 def assert_same_map(found: CalibrationMap, expected: CalibrationMap) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import ANY_TABLE, FACTS, write_log
+from common import ANY_TABLE, FACTS, fit_segments, write_log
 from scipy import optimize
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
@@ -30,7 +30,6 @@ from logcal.reading import read_table
 from logcal.table import Table
 from pipeline.fit import pooled_cells
 from pipeline.fit.calibration import Recipe
-from pipeline.fit.segment_fit import fit_segments
 from pipeline.log.logs import Columns, open_log
 from pipeline.sort import run_files, segment_tasks
 from pipeline.sort.score_table import SortPlan

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from common import FACTS, write_log
+from common import FACTS, fit_segments, write_log
 from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -35,7 +35,6 @@ from pipeline.evaluate.segment_evaluation import Measuring, evaluate_segments
 from pipeline.evaluate.significance import beyond_chance
 from pipeline.execution import InlineExecutor
 from pipeline.fit.calibration import Recipe, make_calibrator
-from pipeline.fit.segment_fit import fit_segments
 from pipeline.log import segment_values
 from pipeline.log.log_files import open_parquet
 from pipeline.log.logs import Columns, open_log
@@ -246,8 +245,8 @@ def test_a_calibrator_that_refuses_a_segment_leaves_it_to_the_fallback(tmp_path)
     rows = sorted_rows(log, SortPlan(tmp_path), InlineExecutor())
     found, _ = fit_segments(Refused("histogram", columns=("model",)), rows, InlineExecutor())
     assert found.levels[1].reasons == ["not_suited", None]
-    assert found.source((1,)) == ("global", 0)
-    assert found.source((2,)) == ("segment", 1)
+    kinds, levels = found.origins()
+    assert (kinds, levels.tolist()) == (["global", "segment"], [0, 1])
 
 
 def test_packing_keeps_small_together_and_cuts_large():

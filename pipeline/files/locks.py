@@ -243,20 +243,6 @@ def hold(folder: Path) -> int | None:
     return descriptor
 
 
-def share(folder: Path) -> int | None:
-    """Hold a folder together with others who share it, so that nobody can `hold` it; wait for one who does.
-
-    None: the file system has no locks.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def make(folder: Path, mode: int = 0o777) -> int | None:
     """Make a folder and hold it; return what `hold` does. Nobody sees it by its name before it is held."""
     remove_abandoned(folder.parent)

@@ -104,7 +104,7 @@ class Fitting:
         Raises
         ------
         InputRejectedError, CheckFailedError, ConfigError
-            See `fit_log` and `fit_segments`.
+            See `fit_log` and `finish_segments`.
         """
         graph = Graph()
         if total is not None:

@@ -141,16 +141,19 @@ def _number(total: RunReceipt, scratch: str, recipe: Recipe, weighted: bool, kee
     return Numbered(segments, reasons, wanted, cutting)
 
 
-def fit_segments(recipe: Recipe, rows: SortedRows, executor: Executor) -> tuple[SegmentedFit, Fit]:
-    """Fit a calibrator to each segment of a log, to each segment of its leading columns, and to all rows.
+def finish_segments(
+    recipe: Recipe, rows: SortedRows, executor: Executor, merged: Merged
+) -> tuple[SegmentedFit, Fit]:
+    """Finish what the graph could not know beforehand: passes after the first, of all rows and of large segments.
 
-    The result depends neither on the order of the rows nor on files, sizes of tasks, or workers, and equals
-    fitting each segment's rows in memory.
+    The result depends neither on the order of the rows nor on files, sizes of tasks, or workers, and equals fitting
+    each segment's rows in memory.
 
     Parameters
     ----------
-    recipe : its segment columns are columns of the log
+    recipe : its columns are those of the log
     rows : their plan's `write` is where the score table of the segments is kept, if it is wanted
+    merged : what `add_segment_fit` gave
 
     Returns
     -------
@@ -162,18 +165,6 @@ def fit_segments(recipe: Recipe, rows: SortedRows, executor: Executor) -> tuple[
         As `fit_log` for all rows; too many segments; too few rows for any map where scores are not in [0, 1].
     CheckFailedError
         With monotone='require'.
-    """
-    graph = Graph()
-    found = executor.compute(graph, add_segment_fit(graph, recipe, rows))
-    return finish_segments(recipe, rows, executor, found)
-
-
-def finish_segments(
-    recipe: Recipe, rows: SortedRows, executor: Executor, merged: Merged
-) -> tuple[SegmentedFit, Fit]:
-    """Finish what the graph could not know beforehand: passes after the first, of all rows and of large segments.
-
-    See `fit_segments`. merged : what `add_segment_fit` gave
     """
     first, numbered, joined = merged
     rows, interval = _placed(rows, recipe), recipe.interval
@@ -254,7 +245,7 @@ def _level_fit(
     level: Level, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None], interval: str
 ) -> LevelFit:
     maps = _collect(Maps.empty([0] * len(level.keys), interval), done, reasons)
-    return LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps)
+    return LevelFit(level.level, level.keys, level.rows, level.positives, reasons, maps, of=level.of)
 
 
 def _collect(maps: Maps, done: list[tuple[npt.NDArray[np.int64], Fitted]], reasons: list[str | None]) -> Maps:
@@ -304,7 +295,7 @@ _HELD = (np.array([2.0**-53]), np.array([1.0 - 2.0**-53]))
 
 
 class _Way(NamedTuple):
-    """Method of the fit to each segment: see `fit_segments`."""
+    """Method of the fit to each segment: see `finish_segments`."""
 
     calibrator: Calibrator
     monotone: str

@@ -15,22 +15,26 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from calibrators.arithmetic.passes import Array, Points
 from calibrators.arithmetic.ties import Coded, sum_coded
-from logcal.arrow_columns import as_column
+from logcal.lookup_table import one_array
 from pipeline.execution import Executor
-from pipeline.files.blobs import reading, writing
-from pipeline.log import segment_values
 from pipeline.log.segment_values import Key
 from pipeline.sort import buckets
 from pipeline.sort.buckets import Places
 from pipeline.sort.run_files import Integers, Run, RunSegments, Sections, write_run
 from pipeline.sort.runs import RunReceipt, write_entries
 from pipeline.sort.score_table import SortPlan, ranges
-from pipeline.sort.segments import Coding, Level, number_segments, read_codes, write_codes
+from pipeline.sort.segments import (
+    Coding,
+    Level,
+    number_segments,
+    read_codes,
+    read_keys,
+    write_codes,
+    write_keys,
+)
 
 _LABELS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
@@ -173,10 +177,7 @@ def _drawing(total: RunReceipt, scratch: str, columns: int) -> tuple[_Drawing, L
     else:
         cells, keys = np.zeros(len(last.keys), np.int32), [()]
     salts = np.array([_salt(key) if key else 0 for key in keys], np.uint64)
-    values = segment_values.arrays(last.keys, last.types)
-    path = f"{scratch}/division-keys.parquet"
-    with writing(path) as file:
-        pq.write_table(pa.Table.from_arrays(values, names=[str(i) for i in range(len(values))]), file)
+    path = write_keys(f"{scratch}/division-keys.parquet", last, [str(i) for i in range(len(last.types))])
     cell_codes = write_codes(f"{scratch}/division-cells", cells)
     # Written as pairs of numbers of 32 bits.
     salt_codes = write_codes(f"{scratch}/division-salts", salts[cells].view(np.int32))
@@ -228,9 +229,7 @@ def _write(points: Points, code: Integers | None, drawing: _Drawing | None, fold
         [run] = write_entries(points, folder, index).runs
         return _Side(run, *sums, *ends)
     own, place = np.unique(code, return_inverse=True)
-    with reading(drawing.keys) as source, pq.ParquetFile(source) as file:
-        keys = file.read(use_threads=False).combine_chunks()
-    values = [column.take(as_column(own)).combine_chunks() for column in keys.columns]
+    values = [one_array(column) for column in read_keys(drawing.keys, own).columns]
     negatives, positives = (
         np.bincount(place, weights, own.size).astype(np.int64)
         for weights in (points.weight - points.positives, points.positives)

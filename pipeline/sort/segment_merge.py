@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from calibrators._kernels import pava
 from calibrators.arithmetic import ties
@@ -18,12 +17,11 @@ from calibrators.segments.partial_pooling import BlockRanges, pool_ranks_within,
 from logcal.arrow_columns import as_column
 from pipeline import schema
 from pipeline._kernels import rows as kernels
-from pipeline.files.blobs import reading
 from pipeline.sort.buckets import Bucket, CodedBucket
 from pipeline.sort.folding import sort_tagged
 from pipeline.sort.parts import write_part
 from pipeline.sort.run_files import Integers
-from pipeline.sort.segments import Coding, read_codes
+from pipeline.sort.segments import Coding, read_codes, read_keys
 from pipeline.sort.shuffle import ShuffleFile, write_shuffle
 
 
@@ -189,12 +187,10 @@ class _Nest:
 def _keep(entries: Coded, kept: KeptSegments, index: int) -> None:
     """Write each segment's points; a repeated task writes the same file again."""
     score, code, weight, positives = ties.sum_coded(entries)
-    with reading(kept.keys) as source, pq.ParquetFile(source) as file:
-        keys = file.read(use_threads=False).combine_chunks()
-    values = [column.take(as_column(code)).combine_chunks() for column in keys.columns]
+    keys = read_keys(kept.keys, code)
     fields = [(field.name, field.type) for field in keys.schema]
     table = pa.Table.from_arrays(
-        [*values, *(as_column(column) for column in (score, weight, positives))],
+        [*keys.columns, *(as_column(column) for column in (score, weight, positives))],
         schema=schema.segmented_score_table(fields),
     )
     write_part(table, f"{kept.folder}/part-{index:05d}.parquet", [*keys.schema.names, "weight", "positives"])

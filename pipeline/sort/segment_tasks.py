@@ -13,18 +13,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from calibrators.arithmetic.passes import Pass, Points
 from pipeline.execution import Executor, Graph
-from pipeline.files.blobs import receipts_in, writing
+from pipeline.files.blobs import receipts_in
 from pipeline.files.folders import Folder
 from pipeline.log import segment_values
 from pipeline.sort.run_files import Integers
 from pipeline.sort.score_table import ScoreTable
 from pipeline.sort.segment_merge import Cutting, KeptSegments, LevelCut
-from pipeline.sort.segments import Segments, write_codes
+from pipeline.sort.segments import Segments, write_codes, write_keys
 from pipeline.sort.shuffle import ShuffleFile, Slices, gather, item_counts
 
 R = TypeVar("R")
@@ -85,13 +83,8 @@ def cut_levels(
 
 def keep_keys(segments: Segments, names: Sequence[str], scratch: str, folder: str) -> KeptSegments:
     """Make ready for the merge to keep each segment's points in a folder. names : of the segment columns."""
-    level = segments.levels[-1]
-    columns = segment_values.arrays(level.keys, level.types)
-    path = f"{scratch}/kept-keys.parquet"
-    with writing(path) as file:
-        pq.write_table(pa.Table.from_arrays(columns, names=list(names)), file)
     Folder.at(folder).make()
-    return KeptSegments(folder, path)
+    return KeptSegments(folder, write_keys(f"{scratch}/kept-keys.parquet", segments.levels[-1], names))
 
 
 class Work(NamedTuple):

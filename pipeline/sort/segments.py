@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from pipeline.files.blobs import Blob, write_blob
+from logcal.arrow_columns import as_column
+from pipeline.files.blobs import Blob, reading, write_blob, writing
 from pipeline.log import segment_values
-from pipeline.log.segment_values import Key
+from pipeline.log.segment_values import Key, arrays
 from pipeline.sort.folding import bits_of_tags
 from pipeline.sort.run_files import Integers, Run
 
@@ -75,6 +77,19 @@ class Level:
     rows: Integers
     positives: Integers
     of: Codes
+
+
+def write_keys(path: str, level: Level, names: Sequence[str]) -> str:
+    """Leave the values of segments where tasks find them, a column of each name; see `read_keys`."""
+    with writing(path) as file:
+        pq.write_table(pa.Table.from_arrays(arrays(level.keys, level.types), names=list(names)), file)
+    return path
+
+
+def read_keys(path: str, codes: Integers) -> pa.Table:
+    """The values of segments with some codes, a row each."""
+    with reading(path) as source, pq.ParquetFile(source) as file:
+        return file.read(use_threads=False).take(as_column(codes)).combine_chunks()
 
 
 @dataclass(frozen=True)

@@ -224,18 +224,15 @@ def _segments_table(
     fit: SegmentedFit, columns: tuple[str, ...]
 ) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
     deepest = fit.levels[-1]
-    origins = [fit.source(key) for key in deepest.keys]
-    sources, reasons = (
-        _count([kind for kind, _ in origins]),
-        _count([r for r in deepest.reasons if r is not None]),
-    )
+    kinds, level = fit.origins()
+    sources, reasons = _count(kinds), _count([r for r in deepest.reasons if r is not None])
     table = pa.Table.from_arrays(
         [
             *segment_values.arrays(deepest.keys, fit.types),
             as_column(deepest.rows),
             as_column(deepest.positives),
-            column_of([kind for kind, _ in origins], pa.string()),
-            column_of([level for _, level in origins], pa.int32()),
+            _of_few(kinds),
+            as_column(level),
             column_of(deepest.reasons, pa.string()),
         ],
         schema=schema.segments(zip(columns, fit.types, strict=True)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -160,6 +159,7 @@ class LevelFit:
     adjustments : of all segments, with partial pooling; None for level 0 and without it.
     crossed : variances of the shifts and slopes that values of the last column have in all segments of the others
     bent : how far own maps bend from adjusted ones, and where shifts and slopes are independent, if estimated
+    of : of each segment of all columns, its place at this level; None with partial pooling
     """
 
     level: int
@@ -171,6 +171,7 @@ class LevelFit:
     adjustments: Adjustments | None = None
     crossed: tuple[float, float] = (0.0, 0.0)
     bent: dict[str, float] = field(default_factory=dict)
+    of: npt.NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)
@@ -196,14 +197,12 @@ class SegmentedFit:
     interval: str = NONE
     refuted: int = 0
 
-    def source(self, key: Key) -> tuple[str, int]:
-        """Return the rows that a key's map was fitted to: the kind, and the level."""
-        for fit in reversed(self.levels[1:]):
-            at = self._places[fit.level].get(key[: fit.level])
-            if at is not None and fit.maps.sizes[at]:
-                return (OWN if fit.level == len(key) else PARENT), fit.level
-        return (IDENTITY if self.identity else GLOBAL), 0
-
-    @cached_property
-    def _places(self) -> dict[int, dict[Key, int]]:
-        return {fit.level: {key: i for i, key in enumerate(fit.keys)} for fit in self.levels}
+    def origins(self) -> tuple[list[str], npt.NDArray[np.int32]]:
+        """Return the rows that the map of each segment of all columns was fitted to: the kind, and the level."""
+        deepest = self.levels[-1]
+        level = np.zeros(len(deepest.keys), np.int32)
+        for fit in self.levels[1:]:
+            assert fit.of is not None
+            level[(np.array(fit.maps.sizes) > 0)[fit.of]] = fit.level
+        kinds = {0: IDENTITY if self.identity else GLOBAL, deepest.level: OWN}
+        return [kinds.get(one, PARENT) for one in level.tolist()], level
