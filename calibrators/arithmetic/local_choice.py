@@ -30,7 +30,7 @@ from calibrators.arithmetic.curve import (
 from calibrators.arithmetic.passes import Array
 
 STRENGTHS = (300.0, 30.0)
-"""Information that the curve counts for where isotonic regression leans on it."""
+"""Information that the curve counts for where isotonic regression is pooled with it."""
 
 ENDS = 1.0
 """Positives added below the lowest score, and negatives above the highest: what leans says neither 0 nor 1 there."""
@@ -68,7 +68,7 @@ class Choice:
     ----------
     cells : of all observations
     curve : fitted to them
-    maps : float64 array, shape (states, cells): probabilities by the curve, and by isotonic regression that leans on it
+    maps : float64 array, shape (states, cells): probabilities by the curve, and by isotonic regression pooled with it
         with each of `STRENGTHS`
     share : float64 array, shape (states, cells), in [0, 1]: of each
     steps : where it may jump
@@ -144,14 +144,14 @@ def _rarer(weight: Array, positives: Array) -> float:
 
 
 def _maps(curve: Curve, cells: Cells, at: Array) -> Array:
-    """Probabilities at places by a curve, and by isotonic regression of its cells that leans on it."""
+    """Probabilities at places by a curve, and by isotonic regression of its cells pooled with it."""
     p = expit(curve.at(cells.place))
     lean = [np.interp(at, cells.place, leaning(cells, p, strength)) for strength in STRENGTHS]
     return np.stack([np.clip(expit(curve.at(at)), LEAST, 1 - LEAST), *lean])
 
 
 def leaning(cells: Cells, probability: Array, strength: float) -> Array:
-    """Isotonic regression of cells that leans on probabilities there: as on observations of so much information."""
+    """Isotonic regression of cells pooled with probabilities there: as on observations of so much information."""
     p = np.clip(probability, LEAST, 1 - LEAST)
     information = float((cells.weight * p * (1 - p)).sum())
     c = strength / information if information > 0 else math.inf
