@@ -12,7 +12,8 @@ from calibrators.measures.predictions import run_passes
 from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import CrossValidation, cross_validation_passes
 from jobs.config.jobs import CompareConfig
-from jobs.outcome import Outcome, Plan, Startable
+from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
+from jobs.present import run_facts
 from jobs.rows import (
     Sorting,
     check_scratch,
@@ -20,6 +21,7 @@ from jobs.rows import (
     label_lines,
     page_folder,
     scratch_line,
+    settings_of,
     warn_of_labels,
 )
 from logcal.comparison import comparison_headline, comparison_lines, suitable
@@ -39,9 +41,8 @@ from pipeline.sort.score_table import (
     build_score_table,
     scratch_bytes,
 )
-from pipeline.table.published import run_id, software
+from pipeline.table.published import run_id
 
-REPORT, RUN = "report.html", "run.json"
 _OF_GENERATED_LOGS = ("dg", "dgg")
 
 
@@ -50,17 +51,7 @@ def prepare(config: CompareConfig) -> Prepared:
     calibrators = _calibrators(config)
     columns = columns_of(config.log, ())
     log = open_log(config.log.path, columns)
-    settings = config.model_dump(
-        mode="json",
-        exclude={
-            "scratch": True,
-            "cluster": True,
-            "record": True,
-            "report": True,
-            "log": {"path": True, "labels": {"path"}},
-        },
-    )
-    identity = run_id("compare", log, settings)
+    identity = run_id("compare", log, settings_of(config))
     output = None
     if (place := page_folder(config.report.path, "compare")) is not None:
         output = Output(place, "report.path")
@@ -162,10 +153,7 @@ class Prepared(Startable):
             REPORT: page.encode(),
             RUN: to_json({"facts": facts, "comparison": comparison_document(found)}).encode(),
         }
-        with self.output.writing(self.identity, list(contents)) as staging:
-            for name, content in contents.items():
-                staging.write(name, content)
-            staging.files += list(contents)
+        self.output.publish(self.identity, contents)
         summary["report"] = f"{self.output.url}/{REPORT}"
         return Outcome(summary, [*lines, f"report: {summary['report']}"])
 
@@ -214,10 +202,5 @@ class Prepared(Startable):
                 **{f"quarantined: {reason}": count for reason, count in table.bad.in_order().items()},
             },
             "Comparison": {"folds": compare.folds, "seed": compare.seed, "parameters": compare.params},
-            "Run": {
-                "id": self.identity,
-                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-                "seconds": round(seconds, 2),
-                **software(),
-            },
+            "Run": run_facts(self.identity, datetime.now(UTC).isoformat(timespec="seconds"), seconds),
         }

@@ -18,9 +18,10 @@ from jobs.gate.limits import (
     check_required,
     check_transform,
     find_against,
+    table_segments,
     unmet,
 )
-from jobs.outcome import Outcome, Plan, Startable
+from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.present import (
     as_parquet,
     comparison_facts,
@@ -39,6 +40,7 @@ from jobs.rows import (
     label_lines,
     place_of,
     scratch_line,
+    settings_of,
     warn_of_labels,
     window_of,
 )
@@ -65,17 +67,14 @@ from pipeline.sort.source import window_days
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
 from pipeline.table.published import PublishedTable, Version, check_segment_types, run_id, segments_of
 
-REPORT, RUN = "report.html", "run.json"
-
 
 def prepare(config: EvaluateConfig) -> Prepared:
     """Check everything that can be checked before the first task; reads footers only."""
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version_to_watch(config.store.version)
     store.verify(version)
-    _check_segments(config, version)
+    columns = table_segments(config.log, version)
     against = find_against(config, store, version)
-    columns = segments_of(version)
     others = () if against is None else against.predictor.columns
     lookup, segmented = _read(version)
     transform = lookup.facts.score_transform
@@ -149,25 +148,9 @@ def _open(config: EvaluateConfig, columns: tuple[str, ...], others: tuple[str, .
 
 
 def _settings(config: EvaluateConfig, version: Version, measured: Measurement) -> dict[str, Any]:
-    """Settings that the result depends on. The log's files count, not their names in the configuration."""
-    settings = config.model_dump(
-        mode="json",
-        exclude={
-            "store": True,
-            "scratch": True,
-            "cluster": True,
-            "record": True,
-            "report": True,
-            "log": {"path": True, "labels": {"path"}},
-            "window": True,
-            "evaluate": {"last"},
-        },
-    )
+    settings = settings_of(config, measured.window)
     if measured.against is not None:
         settings["against"] = [measured.against.name, measured.against.predictor.path]
-    if (window := measured.window) is not None:
-        # The days count, not how they were chosen.
-        settings["window"] = [window.column, window.first, window.last]
     settings["version"] = [config.store.table, version.name, version.manifest["fingerprint"]]
     return settings
 
@@ -195,19 +178,6 @@ def _check_kept(kept: KeptTable, transform: str, segments: tuple[str, ...], othe
         raise ConfigError(
             f"log.path: expected a score table of scores with the transform '{transform}', as the table was fitted "
             f"with, found '{kept.transform}': evaluate on the log"
-        )
-
-
-def _check_segments(config: EvaluateConfig, version: Version) -> None:
-    segments = segments_of(version)
-    if config.log.segment and config.log.segment != segments:
-        wanted = (
-            f"those of the table, {', '.join(segments)}"
-            if segments
-            else "none, since the table has no segments"
-        )
-        raise ConfigError(
-            f"log.segment: expected {wanted}, found {', '.join(config.log.segment)}: leave it out"
         )
 
 
@@ -332,16 +302,13 @@ class Prepared(Startable):
             document["segments"] = segments.facts()
             contents[SEGMENTS_FILE] = as_parquet(segments.table(self._same_segments(measured)))
         contents[RUN] = to_json(document).encode()
-        with self.output.writing(self.identity, list(contents)) as staging:
-            for name, content in contents.items():
-                staging.write(name, content)
-            staging.files += list(contents)
-            staging.facts = {
-                "table": self.config.store.table,
-                "table_version": self.version.name,
-                "window": None if self.window is None else window_days(self.window),
-                "failed": failed,
-            }
+        facts = {
+            "table": self.config.store.table,
+            "table_version": self.version.name,
+            "window": None if self.window is None else window_days(self.window),
+            "failed": failed,
+        }
+        self.output.publish(self.identity, contents, facts)
         check_required(failed, self.output.root)
         return self._outcome(measured, seen)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from calibrators.methods.intervals import NONE, POSTERIOR, VENN_ABERS
 from jobs.config.jobs import FitConfig
-from jobs.config.sections import AUTO_HOLDOUT, GateConfig
+from jobs.config.sections import AUTO_HOLDOUT, GateConfig, whole_days
 from jobs.gate.requirements import (
     DAYS_VARY,
     Verdict,
@@ -37,6 +37,7 @@ from jobs.rows import (
     plan_of,
     row_settings,
     scratch_line,
+    settings_of,
     warn_of_labels,
 )
 from logcal.errors import ConfigError, counted
@@ -77,24 +78,10 @@ def prepare(config: FitConfig, without: Collection[str] = ()) -> Prepared | Fini
     Output(config.store.path, "store.path").check_apart(log.places())
     store.check_writable()
     current = store.current()
-    # The log's files count, not how they were named.
-    settings = config.model_dump(
-        mode="json",
-        exclude={
-            "store": True,
-            "retention": True,
-            "scratch": True,
-            "cluster": True,
-            "record": True,
-            "log": {"path": True, "labels": {"path"}},
-            "window": True,
-        },
-    )
+    settings = settings_of(config, window)
     if window is not None:
-        # The days count, not how they were chosen.
-        settings["window"] = [window.column, window.first, window.last]
         if config.window.half_life is not None:
-            settings["half_life"] = config.window.half_life_days
+            settings["half_life"] = whole_days(config.window.half_life)
         if config.window.min_labelled:
             settings["min_labelled"] = config.window.min_labelled
         if config.window.suspect_days != SET_ASIDE:
@@ -154,7 +141,7 @@ def open_fitting(config: FitConfig, without: Collection[str] = ()) -> Fitting:
     weighted = config.log.weight is not None
     by_age = config.log.labels.path is not None and config.log.labels.missing == "negative"
     rule = DayRule(config.window.min_labelled, config.window.suspect_days, weighted=weighted, by_age=by_age)
-    source = Source(log, window, half_life=config.window.half_life_days, rule=rule)
+    source = Source(log, window, half_life=whole_days(config.window.half_life), rule=rule)
     return Fitting(recipe, source, plan_of(config, log, transform=config.log.score_transform))
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jobs import interrupts
+from jobs.config.cluster import parse_bytes
 from jobs.config.jobs import FollowConfig
+from jobs.config.sections import parse_duration, whole_days
 from jobs.outcome import Outcome, Plan
 from jobs.refit import Refits
 from jobs.refit import check as check_refits
 from jobs.rows import own_page_folder
-from jobs.score import check_interval, classifying_of
+from jobs.score import scoring_of
 from jobs.stream_report import StreamStatus, Telling, Totals, backlog_of
 from logcal.errors import (
     CheckFailedError,
@@ -37,7 +39,6 @@ from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.ledger import LeaseOwner, Ledger, announce
 from pipeline.log.log_files import expected_folder
 from pipeline.score.scored_file import Scoring
-from pipeline.table.published import segments_of
 from pipeline.table.store import TableStore
 
 log = logging.getLogger("logcal")
@@ -130,7 +131,7 @@ class Prepared:
         config = self.config
         if not config.refit.wanted:
             # Before the ledger is begun: the name of another table is soon mistyped.
-            self._await_table(time.monotonic() + config.follow.seconds["lifetime"])
+            self._await_table(time.monotonic() + parse_duration(config.follow.lifetime))
         if config.follow.rebuild and self.ledger.stream() is None:
             known = rebuilt(self.places, self.ledger)
             log.info("the ledger was made from the output: %s files are known", f"{known:,}")
@@ -204,7 +205,7 @@ class Prepared:
                     "table '%s' has no version yet: files wait for the first", self.config.store.table
                 )
             told = True
-            _wait(time.monotonic() + max(self.config.follow.seconds["poll"], 1.0))
+            _wait(time.monotonic() + max(parse_duration(self.config.follow.poll), 1.0))
 
     def _once(self, follower: Follower, totals: Totals, refits: Refits, told: Telling) -> None:
         change = follower.listing(whole=True)
@@ -232,8 +233,8 @@ class Prepared:
             raise NothingToDoError(f"{self.places.root}: no files are new: nothing to do")
 
     def _until_stopped(self, follower: Follower, totals: Totals, refits: Refits, told: Telling) -> None:
-        seconds = self.config.follow.seconds
-        end = time.monotonic() + seconds["lifetime"]
+        follow = self.config.follow
+        end = time.monotonic() + parse_duration(follow.lifetime)
         while time.monotonic() < end:
             began = time.monotonic()
             interrupts.check()
@@ -244,7 +245,7 @@ class Prepared:
                 refits.run(follower.executor)
             told.tell()
             if report is None or not report.left:
-                _wait(began + seconds["poll"])
+                _wait(began + parse_duration(follow.poll))
 
     def _current(self) -> str | None:
         if self.config.store.version is not None:
@@ -256,31 +257,20 @@ class Prepared:
         config = self.config
         version = self.store.version(name)
         self.store.verify(version)
-        check_interval(config.output.interval, version)
-        return Scoring(
-            config.log.score,
-            version.lookup_path,
-            config.output.column,
-            config.output.version_column,
-            classifying_of(config, version),
-            segments_of(version),
-            config.output.interval,
-            config.score.max_outside_range,
-        )
+        return replace(scoring_of(config, version), max_outside=config.score.max_outside_range)
 
 
 def _rules(config: FollowConfig) -> Rules:
     follow = config.follow
-    seconds = follow.seconds
     return Rules(
-        Limits(follow.max_files, follow.most_bytes),
+        Limits(follow.max_files, parse_bytes(follow.max_bytes)),
         follow.partition,
-        follow.lookback_days,
-        seconds["relist"],
+        whole_days(follow.lookback),
+        parse_duration(follow.relist),
         follow.changed,
         follow.deleted,
-        seconds["give_up"],
-        config.retention.ledger_days,
+        parse_duration(follow.give_up),
+        whole_days(config.retention.ledger),
     )
 
 

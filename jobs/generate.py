@@ -14,7 +14,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
 from jobs.config.jobs import GenerateConfig
 from jobs.outcome import Outcome, Plan
-from jobs.rows import label_lines, outcomes_of, warn_of_labels
+from jobs.rows import label_lines, outcomes_of, settings_of, warn_of_labels
 from logcal.errors import InputRejectedError
 from pipeline.classifier.estimators import Recipe, check_columns, check_recipe
 from pipeline.classifier.features import Roles, open_features
@@ -63,8 +63,7 @@ def prepare(config: GenerateConfig) -> Prepared:
     table = open_features(config.data.path, roles, labels=labels)
     log_schema(table)
     check_columns(recipe, table.features, ())
-    settings = config.model_dump(mode="json", exclude={"output", "scratch", "cluster", "record"})
-    identity = run_id("generate", table.log, settings)
+    identity = run_id("generate", table.log, settings_of(config))
     output = Output(config.output.path)
     output.check_apart(table.log.places())
     output.check(identity)

@@ -13,8 +13,8 @@ import numpy as np
 
 from calibrators.measures.drift import stability_index
 from jobs.config.jobs import MonitorConfig
-from jobs.gate.limits import check_transform
-from jobs.outcome import Outcome, Plan, Startable
+from jobs.gate.limits import check_transform, table_segments
+from jobs.outcome import REPORT, RUN, Outcome, Plan, Startable
 from jobs.rows import (
     check_scratch,
     columns_of,
@@ -39,9 +39,7 @@ from pipeline.sort.day_tables import DayTables
 from pipeline.sort.score_table import SortedRows, add_merge, scratch_bytes
 from pipeline.sort.source import Source
 from pipeline.table.lookup_table import read_lookup_table, read_segmented_lookup
-from pipeline.table.published import PublishedTable, Version, segments_of
-
-REPORT, RUN = "report.html", "run.json"
+from pipeline.table.published import PublishedTable, Version
 
 
 def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
@@ -52,12 +50,7 @@ def prepare(config: MonitorConfig, without: Collection[str] = ()) -> Prepared:
     store = PublishedTable(config.store.path, config.store.table)
     version = store.version_to_watch(config.store.version)
     store.verify(version)
-    columns = segments_of(version)
-    if config.log.segment and config.log.segment != columns:
-        raise ConfigError(
-            f"log.segment: expected those of the table, {', '.join(columns) or 'none'}, found "
-            f"{', '.join(config.log.segment)}: leave it out"
-        )
+    columns = table_segments(config.log, version)
     facts = (read_segmented_lookup if columns else read_lookup_table)(version.lookup_path).facts
     check_transform(config.log.score_transform, facts.score_transform)
     own = columns_of(config.log, columns, config.window)

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from pipeline.execution import Executor
 
+REPORT, RUN = "report.html", "run.json"
+"""Names of a job's page, and of the numbers in it."""
+
 SCRATCH = "scratch ("
 """Start of a line about scratch space."""
 

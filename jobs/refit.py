@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from jobs.config.jobs import FitConfig, FollowConfig, JobConfig, MonitorConfig
-from jobs.config.sections import MeasuredLogConfig
+from jobs.config.sections import MeasuredLogConfig, parse_duration, whole_days
 from logcal.errors import (
     CheckFailedError,
     FileChangedError,
@@ -82,7 +82,7 @@ class Refits:
         last = self.last()
         if not last:
             return True
-        every, since, now = refit.every_seconds, last.get("checked", last), time.time()
+        every, since, now = parse_duration(refit.every), last.get("checked", last), time.time()
         # A clock that was set back must not stop refits for as long.
         late = every is not None and not 0 <= now - since["at"] < every
         more = refit.rows is not None and self._rows() - since["rows"] >= refit.rows
@@ -110,7 +110,7 @@ class Refits:
 
     def look(self, executor: Executor) -> None:
         """Watch the table as the monitor job does, when it is time: its alarm makes a refit due."""
-        seconds = self.config.refit.alarm_seconds
+        seconds = parse_duration(self.config.refit.alarm)
         if seconds is None or not self.last():
             return
         looked = self.last().get("looked", 0.0)
@@ -171,7 +171,7 @@ class Refits:
         if self.config.labelled.path is not None:
             return set()
         filesystem, root = expected_folder(self.config.log.path)
-        days, since = self.config.retention.ledger_days, None
+        days, since = whole_days(self.config.retention.ledger), None
         if days is not None:  # files of days that are forgotten were seen
             since = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
         listed = list_sources(filesystem, root, since=since, key=self.config.follow.partition)
@@ -263,9 +263,8 @@ class Refits:
         section = {key: given[key] for key in job.model_fields if key in given}
         section["log"] = {**given["log"], "path": given["labelled"]["path"] or given["log"]["path"]}
         section["store"] = {"path": config.store.path, "table": config.store.table}
-        if config.refit.mature_days:
-            today = dt.datetime.now(dt.UTC).date()
-            until = today - dt.timedelta(config.refit.mature_days)
+        if days := whole_days(config.refit.mature_after):
+            until = dt.datetime.now(dt.UTC).date() - dt.timedelta(days)
             section["window"] = {**given["window"], "until": until.isoformat()}
         return section
 

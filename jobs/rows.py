@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jobs.config.jobs import DataConfig
-from jobs.config.sections import LogConfig, WindowConfig
+from jobs.config.jobs import DataConfig, JobConfig
+from jobs.config.sections import LogConfig, WindowConfig, parse_duration, whole_days
 from jobs.outcome import SCRATCH
 from logcal.errors import ConfigError
 from pipeline.files.output import Output
@@ -67,8 +67,9 @@ def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None 
     labels = config.labels
     if labels.path is None:
         return None
+    wait = parse_duration(labels.wait)
     predicted = config.time or dated
-    if labels.wait is not None and predicted is None:
+    if wait is not None and predicted is None:
         raise ConfigError(
             f"{section}.labels.wait: expected {section}.time or window.column, which say when predictions were made, "
             f"found neither with wait={labels.wait}"
@@ -80,7 +81,7 @@ def outcomes_of(config: LogConfig | DataConfig, section: str, dated: str | None 
         labels.label,
         labels.time,
         predicted,
-        labels.wait_microseconds,
+        None if wait is None else round(wait * 1e6),
         labels.missing,
         labels.duplicates,
         config.label,
@@ -145,7 +146,27 @@ def window_of(config: WindowConfig, log: Log, last: str | None = None) -> Window
         return None
     if last is not None:
         config = config.model_copy(update={"last": last, "half_life": None})
-    return choose_window(log, column, config.length, config.last_day)
+    return choose_window(log, column, whole_days(config.last), config.last_day)
+
+
+_NO_RESULT: dict[str, Any] = {
+    **dict.fromkeys(
+        ("store", "retention", "scratch", "cluster", "record", "report", "output", "window"), True
+    ),
+    "log": {"path": True, "labels": {"path"}},
+    "evaluate": {"last"},
+}
+"""Keys that no result depends on, and those of the log's files and days, which count themselves and not how they were
+chosen.
+"""
+
+
+def settings_of(config: JobConfig, window: Window | None = None) -> dict[str, Any]:
+    """Return the settings that a job's result depends on, for its run's id."""
+    settings = config.model_dump(mode="json", exclude=_NO_RESULT)
+    if window is not None:
+        settings["window"] = [window.column, window.first, window.last]
+    return settings
 
 
 def open_dated(
@@ -157,7 +178,7 @@ def open_dated(
     """
     if config.column is None:
         return open_log(paths, columns, without), None
-    window = open_window(paths, columns, config.column, config.length, config.last_day, without)
+    window = open_window(paths, columns, config.column, whole_days(config.last), config.last_day, without)
     return window.log, window
 
 

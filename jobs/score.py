@@ -32,10 +32,10 @@ def prepare(config: ScoreConfig) -> Prepared:
     version = store.version(config.store.version)
     store.verify(version)
     check_transform(config.log.score_transform, read_lookup_facts(version.lookup_path).score_transform)
-    classifying = classifying_of(config, version)
-    segments = segments_of(version)
+    scoring = scoring_of(config, version)
+    classifying = scoring.classifying
     if classifying is None:
-        log = open_log(config.log.path, Columns(config.log.score, segments=segments))
+        log = open_log(config.log.path, Columns(config.log.score, segments=scoring.segments))
         check_segment_types(version, log)
     else:
         features = classifying.classifier.features
@@ -43,16 +43,6 @@ def prepare(config: ScoreConfig) -> Prepared:
     window = window_of(config.window, log, config.score.last)
     if window is not None:
         log = replace(log, files=window.log.files)
-    scoring = Scoring(
-        config.log.score,
-        version.lookup_path,
-        config.output.column,
-        config.output.version_column,
-        classifying,
-        segments,
-        config.output.interval,
-    )
-    check_interval(config.output.interval, version)
     settings = {
         "score": config.log.score,
         "column": config.output.column,
@@ -78,15 +68,31 @@ def prepare(config: ScoreConfig) -> Prepared:
     return Prepared(config, log, version, scoring, identity, output, limits, window)
 
 
-def check_interval(wanted: bool, version: Version) -> None:
-    """Raise ConfigError where intervals are wanted of a table that has none."""
+def scoring_of(config: ScoreConfig | FollowConfig, version: Version) -> Scoring:
+    """The scoring with a version, as a configuration describes it.
+
+    Raises
+    ------
+    ConfigError, CheckFailedError
+        Intervals are wanted of a table that has none; or the classifier is not the table's.
+    """
+    output, classifying = config.output, classifying_of(config, version)
     found = version.manifest.get("interval", "none")
-    if wanted and found in ("none", "refuted"):
+    if output.interval and found in ("none", "refuted"):
         raise ConfigError(
             f"output.interval: expected a table with intervals, found version {version.name} with "
             f"{'none' if found == 'none' else 'none, since its observations refute a monotone truth'}: fit with "
             "calibrator.interval=auto, or leave output.interval out"
         )
+    return Scoring(
+        config.log.score,
+        version.lookup_path,
+        output.column,
+        output.version_column,
+        classifying,
+        segments_of(version),
+        output.interval,
+    )
 
 
 def classifying_of(config: ScoreConfig | FollowConfig, version: Version) -> Classifying | None:

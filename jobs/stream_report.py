@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.config.jobs import FollowConfig
 from jobs.gate.limits import WARNED
-from jobs.outcome import Outcome
+from jobs.outcome import REPORT, Outcome
 from jobs.refit import PUBLISHED, Refits
 from jobs.rows import page_folder
 from logcal.errors import LogcalError, counted, examples
@@ -31,7 +31,6 @@ _METRICS_EVERY, _PAGE_EVERY = 1.0, 60.0
 """Seconds at least between two writings."""
 
 _BATCHES_SHOWN = 50
-REPORT = "report.html"
 
 
 ROW_COUNTS = ("rows", "null_rows", "unseen_rows", "rows_below_range", "rows_above_range")

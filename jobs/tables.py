@@ -104,10 +104,7 @@ def list_versions(store: str, table: str | None) -> Outcome:
     found = PublishedTable(store, table)
     versions = found.versions()
     current = found.readable_current()
-    if not versions and current is None:
-        raise InputRejectedError(
-            f"expected a published table '{table}', found none in {found.url}: see `logcal fit`"
-        )
+    _check_there(found, table, versions or current is not None)
     entries = found.journal.entries()
     since = _since(found, current)
     rows = [_row(version, current, since, entries) for version in versions]
@@ -117,6 +114,14 @@ def list_versions(store: str, table: str | None) -> Outcome:
     return Outcome(
         summary={"table": table, "current": current, "since": since, "versions": rows}, lines=lines
     )
+
+
+def _check_there(found: PublishedTable, table: str, there: object) -> None:
+    """Refuse a table of which nothing is there."""
+    if not there:
+        raise InputRejectedError(
+            f"expected a published table '{table}', found none in {found.url}: see `logcal fit`"
+        )
 
 
 def _without_current(rows: list[dict[str, Any]], current: str | None, entries: list[Entry]) -> str:
@@ -258,17 +263,14 @@ def _moved(table: str, before: str | None, version: Version) -> Outcome:
 def prune(store: str, table: str, keep: int) -> Outcome:
     """Remove all versions but the newest, the current one, its predecessor, and those that streams need."""
     found = TableStore(store, table)
-    if not found.names():
-        raise InputRejectedError(
-            f"expected a published table '{table}', found none in {found.root}: see `logcal fit`"
-        )
+    _check_there(found, table, found.names())
     gone = found.prune(keep, lambda: needed_versions(found.folder))
     left = found.names()
     lines = [*(f"removed {name}" for name in gone), f"{table}: {counted(len(left), 'version')} left"]
     return Outcome(summary={"table": table, "removed": gone, "versions": left}, lines=lines)
 
 
-def diff(store: str, table: str, old: str, new: str, output: str | None) -> Outcome:
+def diff(store: str, table: str, old: str, new: str, report: str | None) -> Outcome:
     """Compare two versions, and write a page of it."""
     from pipeline.evaluate.page import fact_text
     from pipeline.evaluate.version_difference import percentage, render_difference, version_difference
@@ -287,10 +289,10 @@ def diff(store: str, table: str, old: str, new: str, output: str | None) -> Outc
             f"  {segment}: {rows:,} rows, changes by {percentage(change.mean)} points on average, "
             f"{percentage(change.largest)} at most"
         )
-    summary = {"table": table, **difference.as_dict(), "page": output}
-    if output is not None:
-        _write_page(output, render_difference(difference, table))
-        lines.append(f"  {output}")
+    summary = {"table": table, **difference.as_dict(), "page": report}
+    if report is not None:
+        _write_page(report, render_difference(difference, table))
+        lines.append(f"  {report}")
     return Outcome(summary=summary, lines=lines)
 
 
@@ -315,10 +317,7 @@ def list_days(store: str, table: str) -> Outcome:
     published = PublishedTable(store, table)
     decisions = read_decisions(published.folder)
     versions = published.versions()
-    if not versions and not decisions:
-        raise InputRejectedError(
-            f"expected a published table '{table}', found none in {published.url}: see `logcal fit`"
-        )
+    _check_there(published, table, versions or decisions)
     window = versions[-1].manifest.get("window") if versions else None
     aside = (window or {}).get("days_set_aside", [])
     strange = strange_days(versions[-1]) if versions else []
@@ -334,10 +333,7 @@ def decide_on(store: str, table: str, day: str, decision: str | None = None, rea
     if parsed is None:
         raise ConfigError(f"DAY: expected a date such as 2026-01-31, found {day!r}")
     found = PublishedTable(store, table)
-    if not found.folder.names():
-        raise InputRejectedError(
-            f"expected a published table '{table}', found none in {found.url}: see `logcal fit`"
-        )
+    _check_there(found, table, found.folder.names())
     decisions = decide(found.folder, parsed.isoformat(), decision, reason)
     said = "is judged by the next fit" if decision is None else f"is {decision}d from the next fit on"
     lines = [f"{parsed.isoformat()} {said}"]

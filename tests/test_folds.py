@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from calibrators.arithmetic.hashing import mixed
 from logcal.errors import InputRejectedError
 from pipeline.generate.folds import (
     SCORED,
@@ -10,7 +11,6 @@ from pipeline.generate.folds import (
     UNUSED,
     Folds,
     RowKeys,
-    mix,
     random_bits,
     random_state,
     text_key,
@@ -44,7 +44,7 @@ def test_the_mixing_is_that_of_splitmix64():
     assert splitmix64(1234567) == 6457827717110365317
     states = np.array([0, 1, 1234567, 2**64 - 1, 2**63], np.uint64)
     with np.errstate(over="ignore"):
-        found = mix(states + np.uint64(0x9E3779B97F4A7C15))
+        found = mixed(states + np.uint64(0x9E3779B97F4A7C15))
     assert found.tolist() == [splitmix64(int(state)) for state in states]
 
 

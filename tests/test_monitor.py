@@ -94,7 +94,7 @@ def test_drift_is_an_alarm_that_stays_on(place):
     publish(place)
     write_day(place / "log", 10)
     write_day(place / "log", 11, shift=0.5)
-    page = f"page.path={place / 'page'}"
+    page = f"report.path={place / 'page'}"
     with pytest.raises(
         CheckFailedError, match=r"Since 2026-01-12 the table underestimates: \d+ % more positives"
     ):

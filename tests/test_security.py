@@ -49,7 +49,7 @@ def test_markup_in_names_is_shown_and_not_obeyed(hostile, call):
         "follow", "follow.once=true", output__path=hostile.root / "scored", page__path=hostile.root / "stream"
     ).expect(3)
     difference = hostile.root / "difference.html"
-    given = ("--store", str(hostile.store), "--table", hostile.table, "--output", str(difference))
+    given = ("--store", str(hostile.store), "--table", hostile.table, "--report", str(difference))
     hostile.run("tables", "diff", *given, "000001", "000002").expect(0)
     names = {path.parent.name for path in pages(hostile)}
     assert names >= {"report", "monitor", "compared", "stream", hostile.root.name}

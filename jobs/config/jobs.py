@@ -35,7 +35,6 @@ from jobs.config.sections import (
     WindowConfig,
     check_days,
     label_conflicts,
-    parse_duration,
 )
 
 
@@ -70,9 +69,6 @@ class RecordConfig(Section):
 class JobConfig(Section):
     """Shared part of every job's configuration: these keys are shown last."""
 
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {}
-    """Earlier names of keys, by key."""
-
     record: RecordConfig
     storage: StorageConfig = Field(exclude=True)
     scratch: Text | None = None
@@ -85,11 +81,6 @@ class JobConfig(Section):
 def fields_of(model: type[Section]) -> list[tuple[str, FieldInfo]]:
     """A section's keys in the order in which they are shown: those that all jobs share come last."""
     return sorted(model.model_fields.items(), key=lambda item: item[0] in JobConfig.model_fields)
-
-
-_PAGE = ("report", "path")
-RETIRED = {"page": {"path"}}
-"""Sections that no job has any more, with their keys: other jobs than those with an alias pass over them."""
 
 
 class TableConfig(JobConfig):
@@ -132,8 +123,6 @@ class ScoreConfig(JobConfig):
 class EvaluateConfig(JobConfig):
     """Configuration of evaluate."""
 
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
-
     log: MeasuredLogConfig
     """The prediction log to read. Or path is the folder score_table that a version kept (score_table.keep of fit):
     the log it was fitted to, sorted already; the other keys then mean nothing.
@@ -173,8 +162,6 @@ class MonitorSection(Section):
 
 class MonitorConfig(JobConfig):
     """Configuration of monitor."""
-
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
     log: MeasuredLogConfig
     """The log with the days that have arrived, their labels complete. Rows are counted: no weights."""
@@ -227,8 +214,6 @@ class CompareSection(Section):
 
 class CompareConfig(JobConfig):
     """Configuration of compare."""
-
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("output", "path")}
 
     log: LogConfig
     """The prediction log to read. log.segment is ignored: all rows are compared together."""
@@ -295,21 +280,6 @@ class FollowSection(Section):
     as its source, and not older, is kept.
     """
 
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The durations, in seconds."""
-        return {key: parse_duration(getattr(self, key)) for key in ("poll", "relist", "give_up", "lifetime")}
-
-    @property
-    def lookback_days(self) -> int:
-        """Days to list each time."""
-        return int(self.lookback.removesuffix("d"))
-
-    @property
-    def most_bytes(self) -> int:
-        """Most bytes of a batch."""
-        return parse_bytes(self.max_bytes)
-
 
 class LabelledConfig(Section):
     """Place of rows with labels."""
@@ -341,21 +311,6 @@ class RefitSection(Section):
         """True if there are refits."""
         return not (self.every is None and self.rows is None and self.alarm is None)
 
-    @property
-    def every_seconds(self) -> float | None:
-        """Seconds between refits."""
-        return None if self.every is None else parse_duration(self.every)
-
-    @property
-    def alarm_seconds(self) -> float | None:
-        """Seconds between looks."""
-        return None if self.alarm is None else parse_duration(self.alarm)
-
-    @property
-    def mature_days(self) -> int:
-        """Days that a day's labels take."""
-        return int(self.mature_after.removesuffix("d"))
-
 
 class RetentionSection(RetentionConfig):
     """Retention of versions and of the ledger."""
@@ -365,16 +320,9 @@ class RetentionSection(RetentionConfig):
     is forgotten.
     """
 
-    @property
-    def ledger_days(self) -> int | None:
-        """Days, or None."""
-        return None if self.ledger is None else int(self.ledger.removesuffix("d"))
-
 
 class FollowConfig(JobConfig):
     """Configuration of follow."""
-
-    aliases: ClassVar[Mapping[tuple[str, str], tuple[str, str]]] = {_PAGE: ("page", "path")}
 
     log: LogConfig
     """The prediction log to follow: one folder that files arrive in."""
@@ -413,7 +361,7 @@ class FollowConfig(JobConfig):
         """A version that is named does not change."""
         if self.refit.wanted and self.store.version is not None:
             yield "store.version", "expected null with refits, which publish new versions, found one"
-        if self.refit.mature_days and self.window.column is None:
+        if self.refit.mature_after != "0d" and self.window.column is None:
             yield "refit.mature_after", "only goes with window.column, found window.column=null"
         if self.refit.alarm is not None and self.window.column is None:
             yield "refit.alarm", "only goes with window.column, found window.column=null"

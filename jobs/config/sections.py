@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, overload
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -24,12 +24,18 @@ _SCORE = "Column of the score: floats or integers, finite; a higher score means 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of a duration such as '500ms', '30s', '5m', '24h' or '3d'. Raises ValueError.
+@overload
+def parse_duration(text: str) -> float: ...
+@overload
+def parse_duration(text: str | None) -> float | None: ...
+def parse_duration(text: str | None) -> float | None:
+    """Seconds of a duration such as '500ms', '30s', '5m', '24h' or '3d'; None of None. Raises ValueError.
 
     >>> parse_duration("1.5m")
     90.0
     """
+    if text is None:
+        return None
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
     if match is None:
         raise ValueError(f"expected a duration such as 500ms, 30s, 5m, 24h or 3d, found {text!r}")
@@ -88,11 +94,6 @@ class LabelsConfig(Section):
             yield given[0], "only goes with log.labels.path, found log.labels.path=null"
         if self.duplicates in ("last", "first") and self.time is None:
             yield "duplicates", f"expected log.labels.time with {self.duplicates}, found log.labels.time=null"
-
-    @property
-    def wait_microseconds(self) -> int | None:
-        """The wait; None without one."""
-        return None if self.wait is None else round(parse_duration(self.wait) * 1e6)
 
 
 def label_conflicts(key: tuple[str, ...], label: str, labels: LabelsConfig) -> Iterator[tuple[str, str]]:
@@ -236,6 +237,15 @@ def check_days(text: str) -> str:
     return text
 
 
+@overload
+def whole_days(text: str) -> int: ...
+@overload
+def whole_days(text: str | None) -> int | None: ...
+def whole_days(text: str | None) -> int | None:
+    """Number of days in text such as 30d; None of None."""
+    return None if text is None else int(text.removesuffix("d"))
+
+
 class WindowConfig(Section):
     """Days of the log to use: all, or the last ones."""
 
@@ -264,16 +274,6 @@ class WindowConfig(Section):
     """
 
     @property
-    def length(self) -> int:
-        """Number of days."""
-        return int(self.last.removesuffix("d"))
-
-    @property
-    def half_life_days(self) -> int | None:
-        """Days after which a row counts half; None: rows count alike."""
-        return None if self.half_life is None else int(self.half_life.removesuffix("d"))
-
-    @property
     def last_day(self) -> dt.date | None:
         """The last day, where it is given."""
         return None if self.until is None else dt.date.fromisoformat(self.until)
@@ -284,7 +284,7 @@ class WindowConfig(Section):
             yield "until", "only goes with window.column, found window.column=null"
         if self.half_life is not None and self.column is None:
             yield "half_life", "only goes with window.column, found window.column=null"
-        if self.half_life_days is not None and self.length > 300 * self.half_life_days:
+        if self.half_life is not None and whole_days(self.last) > 300 * whole_days(self.half_life):
             yield (
                 "half_life",
                 f"expected at least a 300th of window.last ({self.last}), found {self.half_life}",
@@ -474,7 +474,7 @@ class GateConfig(Section):
         """The same with `auto` replaced by what it means here. live : whether there is a current version."""
         if self.holdout != AUTO_HOLDOUT:
             return self
-        by_days = window.column is not None and window.length > 1
+        by_days = window.column is not None and whole_days(window.last) > 1
         found = NO_HOLDOUT if not live else "1d" if by_days else "0.1"
         return self.model_copy(update={"holdout": found})
 

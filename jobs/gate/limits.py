@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from jobs.config.jobs import EvaluateConfig, ScoreConfig
-from jobs.config.sections import ScoreSection
+from jobs.config.sections import LogConfig, ScoreSection
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.evaluate.evaluation import Evaluation
@@ -40,6 +40,25 @@ def check_transform(given: str | None, transform: str) -> None:
             f"log.score_transform: the table was fitted with '{transform}', found '{given}': leave it out, the table's "
             "own is used; or use a table that was fitted to such scores"
         )
+
+
+def table_segments(log: LogConfig, version: Version) -> tuple[str, ...]:
+    """Return a table's segment columns, which are the log's.
+
+    Raises
+    ------
+    ConfigError
+        log.segment names others.
+    """
+    columns = segments_of(version)
+    if log.segment and log.segment != columns:
+        wanted = (
+            f"those of the table, {', '.join(columns)}"
+            if columns
+            else "none, since the table has no segments"
+        )
+        raise ConfigError(f"log.segment: expected {wanted}, found {', '.join(log.segment)}: leave it out")
+    return columns
 
 
 def check_classifier(classifier: ShippedClassifier, version: Version, *, allow: bool) -> None:
@@ -121,8 +140,6 @@ def _share(count: int, rows: int) -> float:
 
 
 # What an evaluation compares a table with, and what it requires of it.
-
-log = logging.getLogger("logcal")
 
 PREVIOUS, RAW = "previous", "raw"
 

@@ -11,7 +11,7 @@ from typing import Any
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.measures.comparison import Comparison
 from jobs.config.jobs import FitConfig
-from jobs.config.sections import GateConfig
+from jobs.config.sections import GateConfig, whole_days
 from logcal.errors import ConfigError, InputRejectedError, counted
 from pipeline.fit.fitting import Content
 from pipeline.fit.holdout import HeldOut
@@ -40,7 +40,7 @@ def check_holdout(config: FitConfig) -> None:
             f"gate.holdout: expected window.column with a number of days, found {gate.holdout} without it: which rows "
             "are the last is what it says; or hold out a share such as 0.2"
         )
-    if gate.days >= config.window.length and gate.days:
+    if gate.days >= whole_days(config.window.last) and gate.days:
         raise ConfigError(
             f"gate.holdout: expected fewer days than window.last ({config.window.last}), found {gate.holdout}: no day "
             "would be left to fit to"

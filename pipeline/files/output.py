@@ -17,7 +17,7 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,16 @@ class Output:
                 yield staging
         except OSError as error:
             raise _as_logcal_error(error, self.setting, self.root) from error
+
+    def publish(
+        self, run_id: str, contents: Mapping[str, bytes], facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write files whose contents are there, as `writing` does. facts : for the manifest."""
+        with self.writing(run_id, list(contents)) as staging:
+            for name, content in contents.items():
+                staging.write(name, content)
+            staging.files += list(contents)
+            staging.facts = dict(facts or {})
 
     @contextmanager
     def _local_staging(self, run_id: str, names: Sequence[str]) -> Iterator[Staging]:

@@ -134,10 +134,6 @@ class Follower:
         """Read the ledger; carry out what a follower before has planned and not done, and have back what is lost."""
         left = self.ledger.load()
         self._forget_lost()
-        if left is not None and not left.version:
-            # An older logcal planned what it was about to say of files. Of that nothing has been done.
-            self._note(Done(waiting=self.ledger.waiting))
-            left = None
         if left is None:
             return None
         log.info("batch %s was begun and not ended: it is carried out now", f"{left.number:,}")

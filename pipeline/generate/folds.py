@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.arithmetic.hashing import mixed
 from logcal.errors import InputRejectedError
 
 Keys = npt.NDArray[np.uint64]
@@ -29,19 +30,6 @@ _MASK = (1 << 64) - 1
 _ALL = 1 << 64
 
 
-def mix(values: Keys) -> Keys:
-    """Scramble 64-bit numbers: a bijection in which every input bit changes every output bit half of the time.
-
-    David Stafford's variant 13 of the MurmurHash3 finaliser, as in splitmix64 (Steele, Lea & Flood 2014).
-    """
-    x = values ^ (values >> np.uint64(30))
-    x = x * np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x = x * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
-
-
 def random_bits(seed: int, repeat: int, keys: Keys) -> Keys:
     """A random 64-bit number for each key: different keys of one (seed, repeat) get different numbers.
 
@@ -52,7 +40,7 @@ def random_bits(seed: int, repeat: int, keys: Keys) -> Keys:
     """
     stream = _stream(seed, repeat)
     with np.errstate(over="ignore"):
-        return mix(mix(keys + _GOLDEN) ^ stream)
+        return mixed(mixed(keys + _GOLDEN) ^ stream)
 
 
 def random_state(seed: int, repeat: int) -> int:
@@ -62,8 +50,8 @@ def random_state(seed: int, repeat: int) -> int:
 
 def _stream(seed: int, repeat: int) -> np.uint64:
     with np.errstate(over="ignore"):
-        stream = mix(np.array([seed & _MASK], np.uint64) + _GOLDEN)
-        stream = mix((stream ^ np.uint64(0xD1B54A32D192ED03)) + np.uint64((repeat + 1) & _MASK) * _GOLDEN)
+        stream = mixed(np.array([seed & _MASK], np.uint64) + _GOLDEN)
+        stream = mixed((stream ^ np.uint64(0xD1B54A32D192ED03)) + np.uint64((repeat + 1) & _MASK) * _GOLDEN)
     return np.uint64(stream[0])
 
 

@@ -218,7 +218,7 @@ def job(name: str, *more: str, log: str = "log") -> tuple[str, ...]:
         key = {
             "score": "output.path=scored",
             "evaluate": "report.path=evaluate",
-            "monitor": "page.path=monitor",
+            "monitor": "report.path=monitor",
         }
         given.append(key[name])
     return (name, *setting(*given, *more))
@@ -415,7 +415,7 @@ SCENARIOS = {
                 "store",
                 "--table",
                 "ads",
-                "--output",
+                "--report",
                 "diff.html",
                 "000001",
                 "000002",
