@@ -15,7 +15,7 @@ from common import over, write_lookup
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
 from calibrators.measures.predictions import Assessment, Measures, assess
-from pipeline.evaluate.certainty import certainty_rows
+from pipeline.evaluate.certainty import certainty_texts
 from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,
     Evaluation,
@@ -288,10 +288,10 @@ def test_error_bars_stand_beside_the_measures():
     parts = log_loss["miscalibration"] - log_loss["discrimination"] + log_loss["uncertainty"]
     assert parts == pytest.approx(found.after.measures.log_loss)
     assert before["decomposition"]["log_loss"]["miscalibration"] > 10 * log_loss["chance_95"]
-    rows = {row["label"]: row for row in certainty_rows(found)}
-    assert {"Observed over expected", "Spiegelhalter's z", "AUC with its 95 % interval"} <= rows.keys()
-    assert rows["Calibration slope"]["after"].startswith("1.0")
-    assert "to" in rows["Calibration intercept"]["before"]
-    assert rows["Distance to the recalibrated probability"]["before"].count(",") == 2
-    assert rows["Smooth calibration error"]["after"]
+    rows = certainty_texts(found)
+    assert {"ratio", "spiegelhalter_z", "auc"} <= rows.keys()
+    assert rows["slope"][1].startswith("1.0")
+    assert "to" in rows["intercept"][0]
+    assert rows["distances"][0].count(",") == 2
+    assert rows["smooth_ece"][1]
     assert set(after["agreement"]) == {one.name for one in fields(type(found.certainty_after.agreement))}

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from calibrators.methods.cross_validation import RAW, CrossValidation, Estimate
+from calibrators.methods.cross_validation import RAW, CrossValidation
 from logcal.comparison import SHOWN, comparison_headline, label_of
 from logcal.displays.drawing import MUTED
 from pipeline.evaluate.figures import AFTER, BEFORE, grid, render
-from pipeline.evaluate.page import MISSING, fact_groups, render_page
+from pipeline.evaluate.page import fact_groups, render_page
 from pipeline.files.records import jsonable
 
 if TYPE_CHECKING:
@@ -31,28 +31,16 @@ def render_comparison(
     notes: Sequence[str] = (),
 ) -> str:
     """The page as text: HTML without references to anything outside; the same text for the same arguments."""
-    best = {measure: comparison.best(measure) for measure in SHOWN}
-    rows = [
-        {
-            "label": label_of(method.name),
-            "cells": [
-                {"best": best[measure] == method.name, **_cell(method.estimates[measure])}
-                for measure in SHOWN
-            ],
-            "excess": _excess(method.estimates["log_loss"]),
-        }
-        for method in comparison.methods
-    ]
     return render_page(
         TEMPLATE,
+        {"method": label_of},
         title=title,
         headline=comparison_headline(comparison),
         size=_size(comparison),
         notes=notes,
-        measures=list(SHOWN.values()),
-        rows=rows,
-        folds=comparison.folds,
-        infinite=[(label_of(m.name), f"{m.infinite:,.10g}") for m in comparison.methods if m.infinite],
+        measures=SHOWN,
+        found=comparison,
+        infinity=math.inf,
         figures=[_dots(comparison, measure) for measure in ("log_loss", "ece_frequency")],
         facts=fact_groups(facts),
     )
@@ -85,23 +73,6 @@ def _size(found: CrossValidation) -> str:
         f"{found.weight:,.10g} rows, {share} of them positive, in {found.folds} folds. Calibrators fitted to the "
         "other folds predicted each row."
     )
-
-
-def _cell(estimate: Estimate) -> dict[str, str]:
-    if estimate.mean is None:
-        return {"text": MISSING, "error": ""}
-    if math.isinf(estimate.mean):
-        return {"text": "∞", "error": ""}
-    return {
-        "text": f"{estimate.mean:.4f}",
-        "error": "" if estimate.error is None else f"± {estimate.error:.4f}",
-    }
-
-
-def _excess(estimate: Estimate) -> str:
-    if estimate.excess is None or estimate.excess_error is None:
-        return MISSING
-    return "best" if estimate.excess == 0 else f"+{estimate.excess:.4f} ± {estimate.excess_error:.4f}"
 
 
 def _dots(found: CrossValidation, measure: str) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from logcal.displays.drawing import MUTED
 from pipeline.evaluate.figures import AFTER, ALERT, day_axis, grid, render
-from pipeline.evaluate.page import MISSING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,17 +51,6 @@ class DayRatio:
     def beyond(self) -> bool:
         """True if the ratio differs from 1 by more than chance explains."""
         return abs(self.ratio - 1) > BEYOND_CHANCE * self.error
-
-    @property
-    def cells(self) -> dict[str, str]:
-        """The numbers as text, for tables."""
-        return {
-            "day": self.day,
-            "rows": f"{self.rows:,.0f}",
-            "observed": f"{self.observed:,.0f}",
-            "expected": f"{self.expected:,.1f}",
-            "ratio": MISSING if math.isnan(self.ratio) else f"{self.ratio:.3f}",
-        }
 
 
 def excess_sentence(observed: float, expected: float) -> str:

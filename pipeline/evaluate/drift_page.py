@@ -8,7 +8,7 @@ from typing import Any
 
 from logcal.errors import counted
 from pipeline.evaluate.day_ratios import DayRatio, ratio_figure
-from pipeline.evaluate.page import MISSING, render_page
+from pipeline.evaluate.page import render_page
 
 TEMPLATE = "drift.html.j2"
 _SHOWN = 60
@@ -27,11 +27,7 @@ def render_drift(
     alpha, tolerance : the alarm's false alarm rate in (0, 1), and the factor >= 1 up to which odds may be wrong.
     """
     latest = days[-_SHOWN:]
-    columns = {"e": "e-value"}
-    if any(day["psi"] is not None for day in days):
-        columns |= {"psi": "PSI", "ks": "KS"}
-    if any(day["segments_alarmed"] for day in days):
-        columns["segments"] = "Segments alarmed"
+    ratios = [DayRatio.of(day) for day in latest]
     return render_page(
         TEMPLATE,
         title=title,
@@ -41,22 +37,14 @@ def render_drift(
         alpha=f"{100 * alpha:g}",
         limit=f"{1 / alpha:g}",
         tolerance=f"{tolerance:g}",
-        figure=ratio_figure([DayRatio.of(day) for day in latest]) if days else "",
-        columns=columns,
-        rows=[_row(day) for day in reversed(latest)],
+        figure=ratio_figure(ratios) if days else "",
+        rows=list(zip(ratios, latest, strict=True))[::-1],
+        distances=["psi", "ks"] if any(day["psi"] is not None for day in days) else [],
+        segments=any(day["segments_alarmed"] for day in days),
+        e_value=e_value,
         count=len(days),
         shown=len(latest),
     )
-
-
-def _row(day: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        **DayRatio.of(day).cells,
-        "e": e_value(day["log_e"]),
-        "psi": MISSING if day["psi"] is None else f"{day['psi']:.4f}",
-        "ks": MISSING if day["ks"] is None else f"{day['ks']:.4f}",
-        "segments": f"{day['segments_alarmed']:,}",
-    }
 
 
 def e_value(log_e: float) -> str:

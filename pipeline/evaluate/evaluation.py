@@ -197,53 +197,23 @@ def _check_same_rows(before: Assessment, after: Assessment) -> None:
             )
 
 
-@dataclass(frozen=True)
-class MeasureFacts:
+class MeasureFacts(NamedTuple):
     """Name of a measure, and how to read it."""
 
     label: str
-    higher_is_better: bool
-    meaning: str
+    higher_is_better: bool = False
 
 
-MEASURE_FACTS: dict[str, MeasureFacts] = {
-    "ece_frequency": MeasureFacts(
-        "Calibration error (ECE), equal-count groups",
-        False,
-        "Average distance between predicted probability and observed frequency, over groups of equally many rows",
-    ),
-    "mce_frequency": MeasureFacts(
-        "Largest calibration error (MCE), equal-count groups",
-        False,
-        "The same distance in the worst of those groups",
-    ),
-    "ece_width": MeasureFacts(
-        "Calibration error (ECE), equal-width bins",
-        False,
-        "Average distance between predicted probability and observed frequency, over bins such as 0.1 to 0.2",
-    ),
-    "mce_width": MeasureFacts(
-        "Largest calibration error (MCE), equal-width bins",
-        False,
-        "The same distance in the worst of those bins, however few rows it holds",
-    ),
-    "log_loss": MeasureFacts(
-        "Log loss",
-        False,
-        "Price paid for what happened; confident mistakes cost most, certain ones infinitely",
-    ),
-    "brier": MeasureFacts(
-        "Brier score", False, "Mean squared distance between probability and outcome (0 or 1)"
-    ),
-    "rmse": MeasureFacts("RMSE", False, "Root of the Brier score"),
-    "auc": MeasureFacts(
-        "AUC",
-        True,
-        "Chance that a positive ranks above a negative, ties counting half: the quality of the ranking",
-    ),
-    "accuracy": MeasureFacts(
-        "Accuracy at 0.5", True, "Share of rows whose label is predicted, 1 from a probability of 0.5 on"
-    ),
+MEASURE_FACTS = {
+    "ece_frequency": MeasureFacts("Calibration error (ECE), equal-count groups"),
+    "mce_frequency": MeasureFacts("Largest calibration error (MCE), equal-count groups"),
+    "ece_width": MeasureFacts("Calibration error (ECE), equal-width bins"),
+    "mce_width": MeasureFacts("Largest calibration error (MCE), equal-width bins"),
+    "log_loss": MeasureFacts("Log loss"),
+    "brier": MeasureFacts("Brier score"),
+    "rmse": MeasureFacts("RMSE"),
+    "auc": MeasureFacts("AUC", True),
+    "accuracy": MeasureFacts("Accuracy at 0.5", True),
 }
 """Every measure, in the order in which to show them."""
 

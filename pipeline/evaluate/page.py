@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.files.records import jsonable
@@ -17,10 +17,13 @@ _WHOLE = re.compile(r"\d{4}-\d\d-\d\d|\d{6}-[0-9a-f]{12}|[\d.,]+ %|e-value")
 """Dates, versions, percentages, and the one hyphen."""
 
 
-def render_page(template: str, **content: Any) -> str:
+def render_page(
+    template: str, filters: Mapping[str, Callable[..., str]] | None = None, **content: Any
+) -> str:
     """A page as text: HTML without references to anything outside; the same text for the same content.
 
     template : of pipeline/evaluate/templates, one that extends page.html.j2
+    filters : the page's own
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -31,7 +34,15 @@ def render_page(template: str, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["whole"] = _whole
+    environment.filters |= {
+        "whole": _whole,
+        "fact": fact_text,
+        "measure": measure_text,
+        "change": change_text,
+        "share": share_text,
+        "number": number_text,
+        **(filters or {}),
+    }
     return environment.get_template(template).render(missing=MISSING, **content)
 
 
@@ -87,6 +98,12 @@ def measure_text(value: float | None) -> str:
     if math.isinf(value):
         return "∞"
     return f"{value:.4f}" if value == 0 or abs(value) >= 5e-4 else f"{value:.2g}"
+
+
+def change_text(value: float | None) -> str:
+    """A difference of measures, with its sign."""
+    text = MISSING if value is None else f"{value:+.4f}"
+    return "0.0000" if text in ("+0.0000", "-0.0000") else text.replace("-", "−")
 
 
 def interval_text(low: float, high: float) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.measures.assessment import Assessment, Measures
 from calibrators.measures.certainty import Certainty
-from calibrators.measures.decomposition import Decomposition
+from calibrators.measures.decomposition import Decomposition, chance_error
 from logcal.displays.view import EXACT_ROWS, View, logit_view
 from pipeline.evaluate import report_tables
-from pipeline.evaluate.certainty import certainty_rows
+from pipeline.evaluate.certainty import certainty_texts
 from pipeline.evaluate.evaluation import (
     Evaluation,
     changes,
@@ -22,7 +22,7 @@ from pipeline.evaluate.evaluation import (
     ranking,
 )
 from pipeline.evaluate.figures import AFTER, BEFORE, map_figure
-from pipeline.evaluate.page import fact_groups, number_text, render_page, share_text
+from pipeline.evaluate.page import fact_groups, interval_text, number_text, render_page, share_text
 from pipeline.evaluate.reliability_figures import (
     any_beyond,
     group_diagram,
@@ -31,7 +31,8 @@ from pipeline.evaluate.reliability_figures import (
     logit_limits,
     reliability_diagram,
 )
-from pipeline.evaluate.significance import compared, judge
+from pipeline.evaluate.significance import compared, excess_error, judge, points
+from pipeline.table.segment_maps import SOURCES
 
 TEMPLATE = "report.html.j2"
 
@@ -96,6 +97,12 @@ def render_report(
     return render_page(
         TEMPLATE,
         title=title,
+        filters={"segment": report_tables.segment_name, "points": points},
+        evaluation=evaluation,
+        interval=interval_text,
+        chance_error=chance_error,
+        excess_error=excess_error,
+        sources=SOURCES,
         verdict=judge(after, evaluation.bars_after),
         comparison_sentence=None
         if evaluation.comparison is None
@@ -103,21 +110,18 @@ def render_report(
         headline=headline(evaluation),
         notes=list(notes),
         size=f"{ranking(evaluation)} {report_tables.size_sentence(evaluation)}".strip(),
-        tiles=report_tables.tiles(evaluation),
-        changes=[report_tables.change_row(change) for change in changes(evaluation)],
+        changes=changes(evaluation),
         reasons=report_tables.reasons(before.measures, after.measures),
         figures=report_figures(
             evaluation, {method: calibration_map, **(curves or {})}, None if interval is None else interval[1]
         ),
         map=map_facts(calibration_map, before) | {"interval": None if interval is None else interval[0]},
-        certainty=certainty_rows(evaluation),
-        comparison=report_tables.method_rows(evaluation, method, comparison or {}),
-        segments=report_tables.segment_facts(segments),
+        certainty=certainty_texts(evaluation),
+        comparison={"before calibration": before.measures, method: after.measures, **comparison}
+        if comparison
+        else {},
+        segments=segments,
         segment_maps=segment_figures(segment_maps or {}, before),
-        width_rows=report_tables.paired_groups(before.by_width, after.by_width),
-        frequency_rows=report_tables.paired_groups(before.by_frequency, after.by_frequency),
-        weighted=after.weighted,
-        probabilities=before.probabilities,
         facts=fact_groups(facts),
     )
 

@@ -43,11 +43,11 @@ def render_stream(
     latest = list(days[-_DAYS_SHOWN:])
     ratios = [DayRatio.of(day) for day in latest]
     strange = bool(ratios) and ratios[-1].beyond
-    rows = [_batch(at, report) for at, report in reversed(batches)]
+    rows = [{**report, "at": at, "refused": len(report["refused"])} for at, report in reversed(batches)]
     columns = {
         name: label
         for name, label in _BATCH_COLUMNS.items()
-        if name in _ALWAYS or any(row[name] != "0" for row in rows)
+        if name in _ALWAYS or any(row[name] for row in rows)
     }
     return render_page(
         TEMPLATE,
@@ -57,10 +57,7 @@ def render_stream(
         kind="high" if refused or strange else "within",
         facts=[(name, fact_text(value)) for name, value in facts.items() if value not in (0, None, "")],
         figure=ratio_figure(ratios) if ratios else "",
-        days=[
-            {**ratio.cells, "version": str(day["version"])}
-            for ratio, day in zip(reversed(ratios), reversed(latest), strict=True)
-        ],
+        days=list(zip(ratios, latest, strict=True))[::-1],
         count=len(days),
         batches=rows,
         batch_columns=columns,
@@ -94,14 +91,3 @@ def _details(refused: Mapping[str, str], strange: DayRatio | None) -> list[str]:
         excess = excess_sentence(strange.observed, strange.expected)
         said.append(f"On {strange.day} there were {excess}, which chance does not explain.")
     return said
-
-
-def _batch(at: str, report: Mapping[str, Any]) -> dict[str, str]:
-    counts = ("number", "files", "rows", "null_rows", "unseen_rows", "waiting", "left")
-    return {
-        "at": at,
-        "version": str(report["version"]),
-        "refused": f"{len(report['refused']):,}",
-        "seconds": f"{report['seconds']:.2f}",
-        **{name: f"{report[name]:,}" for name in counts},
-    }

@@ -12,7 +12,7 @@ from calibrators.arithmetic.calibration_map import CalibrationMap
 from logcal.displays.drawing import MUTED
 from logcal.displays.view import EXACT_ROWS, View
 from pipeline.evaluate.figures import AFTER, grid, map_figure, render
-from pipeline.evaluate.page import fact_text, render_page
+from pipeline.evaluate.page import render_page
 from pipeline.evaluate.significance import UNSURE
 from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change
@@ -196,26 +196,15 @@ def render_difference(difference: VersionDifference, table: str) -> str:
         figures += _segment_figures(difference, view)
     return render_page(
         TEMPLATE,
+        {"segment": _name},
         title=f"{table}: {difference.old.name} and {difference.new.name}",
         headline=difference.headline,
         better=difference.better,
         figures=figures,
         old=difference.old.name,
         new=difference.new.name,
-        differences=[
-            (name, fact_text(one), fact_text(other)) for name, (one, other) in difference.facts.items()
-        ],
-        segments=[
-            (
-                _name(key),
-                f"{rows:,}",
-                percentage(change.mean_old),
-                percentage(change.mean_new),
-                percentage(change.mean),
-                percentage(change.largest),
-            )
-            for key, rows, change in difference.segments
-        ],
+        differences=difference.facts,
+        segments=difference.segments,
         only_old=difference.only_old,
         only_new=difference.only_new,
     )
