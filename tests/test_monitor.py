@@ -17,6 +17,7 @@ from jobs import fit, monitor
 from jobs.config.jobs import FitConfig, MonitorConfig
 from jobs.config.loading import load
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
+from pipeline.evaluate.day_pages import render_drift
 from pipeline.execution import InlineExecutor
 from pipeline.sort import source
 from pipeline.table.lookup_table import read_lookup_table
@@ -241,3 +242,18 @@ def test_segments_say_what_their_rows_say(place):
         assert DriftState().after(alone).logs == pytest.approx(tuple(state["logs"]), rel=1e-12)
     whole = over(collapse(p, label))(evidence_pass(None))
     assert DriftState().after(whole).log_e == pytest.approx(summary["log_e"], rel=1e-12)
+
+
+def test_the_page_has_no_distances_of_scores_where_no_day_has_any():
+    day = {
+        "day": "2026-01-01",
+        "rows": 100,
+        "observed": 5,
+        "expected": 4.5,
+        "log_e": 0.1,
+        "segments_alarmed": 0,
+    }
+    page = render_drift("t", [{**day, "psi": None, "ks": None}], [], 0.01, 1.05)
+    assert "PSI" not in page
+    assert '<td class="num">1.111</td>' in page
+    assert "PSI" in render_drift("t", [{**day, "psi": 0.1, "ks": 0.2}], [], 0.01, 1.05)
