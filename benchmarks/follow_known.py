@@ -25,8 +25,7 @@ import pyarrow.parquet as pq
 from _measure import logcal, measure, print_machine
 
 from pipeline.execution import ThreadExecutor
-from pipeline.follow.arrivals import list_sources
-from pipeline.follow.batch import Places
+from pipeline.follow.batch import Places, list_sources
 from pipeline.follow.follower import Follower, Rules
 from pipeline.follow.ledger import Done, Holder, Known, Ledger
 from pipeline.score.scored_file import Scoring

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from scipy.stats import ttest_ind
 from sklearn.naive_bayes import GaussianNB
 
-from calibrators.measures.threshold import best_threshold
+from calibrators.measures.assessment import best_threshold
 from calibrators.methods.dgg import DGG
 from calibrators.methods.isotonic import Isotonic
 from jobs import generate

@@ -14,7 +14,7 @@ import click
 
 from jobs import interrupts
 from jobs.cluster.worker_process import PRELOADED
-from jobs.logging_setup import log_to_stderr
+from jobs.progress import log_to_stderr
 from jobs.registry import JOBS, Job
 
 if TYPE_CHECKING:

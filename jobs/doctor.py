@@ -17,8 +17,8 @@ from typing import Any
 from calibrators.arithmetic.processors import processors
 from jobs.config.base import Section, Text
 from jobs.config.cluster import ClusterConfig
-from jobs.logging_setup import quiet
 from jobs.outcome import Outcome
+from jobs.progress import quiet
 from logcal.errors import ConfigError, InputRejectedError, LogcalError, TemporaryError, counted
 from logcal.storage import open_filesystem
 from pipeline.files.folders import check_writable, size

@@ -48,11 +48,15 @@ from logcal.errors import ConfigError, InputRejectedError, counted
 from logcal.lookup_table import LookupTable, SegmentedLookup
 from logcal.reading import SEGMENTS_FILE
 from pipeline.evaluate.evaluation import Evaluation, run_document
-from pipeline.evaluate.in_sample import InSample, in_sample, of_same_rows
-from pipeline.evaluate.kept_table import KeptTable, kept_table
+from pipeline.evaluate.kept_table import InSample, KeptTable, in_sample, kept_table, of_same_rows
 from pipeline.evaluate.measurement import Measured, Measurement
-from pipeline.evaluate.report import import_meanwhile, render_report
-from pipeline.evaluate.report_tables import RELIABILITY_FILE, reliability_table, segment_name
+from pipeline.evaluate.report import (
+    RELIABILITY_FILE,
+    import_meanwhile,
+    reliability_table,
+    render_report,
+    segment_name,
+)
 from pipeline.execution import Executor, Graph
 from pipeline.files.output import Output
 from pipeline.files.records import to_json

@@ -33,8 +33,7 @@ from pipeline.execution import Executor
 from pipeline.files.folders import check_writable
 from pipeline.files.output import Output
 from pipeline.files.storage import without_secrets
-from pipeline.follow.arrivals import Limits, compare, list_sources
-from pipeline.follow.batch import Places
+from pipeline.follow.batch import Limits, Places, compare, list_sources
 from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.ledger import LeaseOwner, Ledger, announce
 from pipeline.log.log_files import expected_folder

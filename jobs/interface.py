@@ -1,24 +1,106 @@
-"""Jobs for Python programs: what `logcal.run` and `logcal.graph` do, beyond the names that applications import."""
+"""Jobs for Python programs, run or as Dask graphs: what `logcal.run` and `logcal.graph` do."""
 
 from __future__ import annotations
 
+import atexit
 import copy
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from jobs.config.jobs import FitConfig
 from jobs.config.loading import Values, load_values, read_values
-from jobs.graphs import graph
+from jobs.fit import open_fitting
 from jobs.outcome import Outcome
 from jobs.records import Attempt
 from jobs.registry import JOBS
+from jobs.rows import check_scratch
 from jobs.run import BUG, carry_out
 from logcal.errors import ConfigError, LogcalError
+from logcal.lookup_table import LookupTable, SegmentedLookup
+from logcal.reading import read_table
+from pipeline.execution import Graph, InlineExecutor
+from pipeline.execution.graph import KINDS, drawing
 from pipeline.files.faults import as_fault
+from pipeline.files.folders import Folder
+from pipeline.files.locks import LOCKS
+from pipeline.files.scratch import scratch_folder
 from pipeline.files.storage import without_secrets
+from pipeline.fit.fitting import Fitting, Found
 
 if TYPE_CHECKING:
+    from dask.delayed import Delayed
     from distributed import Client
+
+
+_UNPUBLISHED = "unpublished"
+"""Stand-in for the store's keys, which are not used."""
+
+
+def graph(job: str, config: Mapping[str, Any] | str | Path) -> Delayed:
+    """A job as a `dask.delayed.Delayed`: see `logcal.graph`."""
+    if job != "fit":
+        raise ConfigError(f"expected the job fit, found {job!r}: the result of other jobs is what they write")
+    values = read_values([config], []) if isinstance(config, (str, Path)) else Values(_copied(config))
+    # Nothing is published.
+    values.put(("store",), {"path": _UNPUBLISHED, "table": _UNPUBLISHED}, {})
+    return _fit(load_values(FitConfig, values))
+
+
+def _copied(config: Mapping[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy(dict(config))
+
+
+def draw(prepared: Any, path: str) -> None:
+    """Draw the graph of a job that has been prepared.
+
+    Raises
+    ------
+    ConfigError
+        Another kind of file; a job that has none; a place that cannot be written to.
+    """
+    if PurePath(path).suffix not in KINDS:
+        raise ConfigError(f"--graph: expected a file that ends in {', '.join(KINDS)}, found {path}")
+    if not hasattr(prepared, "graph"):
+        raise ConfigError(
+            "--graph: this job runs others, or what it finds when it looks: draw fit, score, evaluate, generate, "
+            "compare or monitor"
+        )
+    content = drawing(prepared.graph(), path)
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"--graph: cannot write {path} ({error.strerror}): choose another place") from None
+
+
+def _fit(config: FitConfig) -> Delayed:
+    fitting = open_fitting(config)
+    check_scratch(config, fitting.source.log, fitting.scratch_bytes())
+    held = ExitStack()
+    scratch = held.enter_context(scratch_folder(config.scratch))
+    # Others compute the graph, in this process or elsewhere, when they like, and as often as they like.
+    atexit.register(held.close)
+    fitting = replace(fitting, plan=replace(fitting.plan, scratch=scratch))
+    built = Graph()
+    return built.delayed(built.task("table", _table, fitting.add(built), fitting))
+
+
+def _table(found: Found, fitting: Fitting) -> LookupTable | SegmentedLookup:
+    """The fitted table, of what the other tasks gave; scratch space is given back."""
+    scratch = fitting.plan.scratch
+    content = fitting.finish(found, InlineExecutor())
+    made = read_table(content.write(f"{scratch}/table", _UNPUBLISHED))
+    place = Folder.at(scratch)
+    for name in place.names():
+        if name.startswith("day-"):
+            for file in (place / name).names():
+                (place / name).remove(file)
+        elif name != LOCKS:
+            place.remove(name)
+    return made
+
 
 __all__ = ["graph", "run"]
 

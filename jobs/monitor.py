@@ -25,16 +25,14 @@ from jobs.rows import (
     scratch_line,
 )
 from logcal.errors import CheckFailedError, ConfigError, LabelsWaitingError, NothingToDoError, counted
-from pipeline.evaluate.day_ratios import excess_sentence
-from pipeline.evaluate.drift_page import e_value, render_drift
+from pipeline.evaluate.day_pages import e_value, excess_sentence, render_drift
 from pipeline.execution import Executor, Graph
 from pipeline.files.folders import write_whole
 from pipeline.files.records import to_json
 from pipeline.files.scratch import scratch_folder
 from pipeline.log.logs import Log
 from pipeline.log.windows import Window, choose_window, day_number, day_of, parse_day
-from pipeline.monitor.day_evidence import DayEvidence, Watch, day_evidence
-from pipeline.monitor.history import FOLDER, History
+from pipeline.monitor import FOLDER, DayEvidence, History, Watch, day_evidence
 from pipeline.sort.day_tables import DayTables
 from pipeline.sort.score_table import SortedRows, add_merge, scratch_bytes
 from pipeline.sort.source import Source

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from logcal.lookup_table import LookupFacts
 from pipeline.evaluate.evaluation import Evaluation, changes, headline
-from pipeline.evaluate.in_sample import InSample
+from pipeline.evaluate.kept_table import InSample
 from pipeline.evaluate.measurement import Measured
 from pipeline.evaluate.significance import compared
 from pipeline.files.records import jsonable

@@ -24,7 +24,7 @@ from logcal.errors import (
 )
 from logcal.storage import with_checksum
 from pipeline.execution import Executor
-from pipeline.follow.arrivals import compare, list_sources
+from pipeline.follow.batch import compare, list_sources
 from pipeline.follow.ledger import Ledger
 from pipeline.log.log_files import LogFile, expected_folder, find_files
 from pipeline.log.logs import read_footers

@@ -73,7 +73,7 @@ def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
     with _no_garbage():
         from jobs.cluster.starting import process_memory
         from jobs.config.loading import load_values, read_values
-        from jobs.logging_setup import announce_compiling
+        from jobs.progress import announce_compiling
 
     if graph is not None and not dry_run:
         raise ConfigError("--graph: draws what a job would do: expected --dry-run with it")
@@ -92,7 +92,7 @@ def _run(job: Job, asked: _Asked, attempt: Attempt) -> None:
         would_run = job.load_module().prepare(config)
         plan = would_run.plan
         if graph is not None:
-            from jobs.graphs import draw
+            from jobs.interface import draw
 
             draw(would_run, graph)
         show(asdict(plan), plan.lines(), as_json)

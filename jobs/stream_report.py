@@ -18,8 +18,7 @@ from jobs.refit import PUBLISHED, Refits
 from jobs.rows import page_folder
 from logcal.errors import LogcalError, counted, examples
 from pipeline.files.storage import without_secrets
-from pipeline.follow.arrivals import compare, list_sources
-from pipeline.follow.batch import Places
+from pipeline.follow.batch import Places, compare, list_sources
 from pipeline.follow.follower import Counts, Report
 from pipeline.follow.ledger import Ledger, Source
 from pipeline.table.published import strange_days
@@ -240,9 +239,9 @@ class Telling:
         update_stream(path, totals.table, without_secrets(self.config.output.path), values)
 
     def _page(self, folder: Path) -> None:
-        from pipeline.evaluate.stream_page import render_stream
+        from pipeline.evaluate.day_pages import render_stream
         from pipeline.files.folders import write_whole
-        from pipeline.monitor.history import watched_days
+        from pipeline.monitor import watched_days
 
         now, last = time.time(), self.refits.last()
         refused = self.ledger.refused

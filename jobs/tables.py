@@ -272,7 +272,7 @@ def prune(store: str, table: str, keep: int) -> Outcome:
 
 def diff(store: str, table: str, old: str, new: str, report: str | None) -> Outcome:
     """Compare two versions, and write a page of it."""
-    from pipeline.evaluate.page import fact_text
+    from pipeline.evaluate.figures import fact_text
     from pipeline.evaluate.version_difference import percentage, render_difference, version_difference
 
     found = PublishedTable(store, table)

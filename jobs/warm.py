@@ -21,9 +21,8 @@ from calibrators._kernels import compiled, pava
 from calibrators.arithmetic.processors import processors
 from jobs.cluster.worker_process import pool_of_processes
 from jobs.config.loading import load
-from jobs.logging_setup import quiet
 from jobs.outcome import Outcome
-from jobs.progress import reporting
+from jobs.progress import quiet, reporting
 from jobs.registry import JOBS
 from logcal.errors import TemporaryError
 from pipeline.execution import InlineExecutor

@@ -14,7 +14,7 @@ import calibrators
 from calibrators.arithmetic.passes import collapse
 from calibrators.methods.base import Calibrator
 from calibrators.methods.cross_validation import RAW, CrossValidation, MethodResult, cross_validate
-from logcal.displays.drawing import labelled
+from logcal.displays.view import labelled
 from logcal.errors import ConfigError, InputRejectedError
 
 _FOLDS = 5

@@ -233,7 +233,7 @@ class Slurm(Managed):
 @pytest.fixture
 def squeue(monkeypatch, tmp_path):
     """Say what Slurm has."""
-    monkeypatch.setattr("jobs.cluster.managers.PAUSE", 0.05)
+    monkeypatch.setattr("jobs.cluster.kinds.PAUSE", 0.05)
     monkeypatch.setattr(Submitted, "submitted", 0)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 

@@ -438,7 +438,7 @@ def test_every_key_has_a_meaning(job):
 def test_an_overlay_goes_over_any_job(name, write):
     overlay = write(conf_files()[f"cluster/{name}.yaml"], "overlay.yaml")
     for model in (FitConfig, ScoreConfig, EvaluateConfig):
-        settings = FIT if model is FitConfig else SCORE
+        settings = (*(FIT if model is FitConfig else SCORE), "report.path=reports")
         cluster = load(model, [overlay], settings).cluster
         assert cluster.model_dump(include=set(OVERLAYS[name].values)) == OVERLAYS[name].values
 

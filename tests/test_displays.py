@@ -17,7 +17,7 @@ from calibrators.measures.reliability_curve import (
     probability_points,
     reliability_curve,
 )
-from logcal.displays.drawing import logit
+from logcal.displays.view import logit
 
 mpl.use("agg")
 

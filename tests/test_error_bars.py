@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.passes import Points
+from calibrators.measures.certainty import area_under_roc, error_bar_passes
 from calibrators.measures.comparison import comparison_passes
-from calibrators.measures.error_bars import area_under_roc, error_bar_passes
 from calibrators.measures.predictions import run_passes
 
 PROBABILITY = st.one_of(

@@ -15,7 +15,6 @@ from common import over, write_lookup
 from calibrators import CalibrationMap, Isotonic
 from calibrators.arithmetic.passes import collapse
 from calibrators.measures.predictions import Assessment, Measures, assess
-from pipeline.evaluate.certainty import certainty_texts
 from pipeline.evaluate.evaluation import (
     MEASURE_FACTS,
     Evaluation,
@@ -28,6 +27,7 @@ from pipeline.evaluate.evaluation import (
     ranking,
     run_document,
 )
+from pipeline.evaluate.report import certainty_texts
 from pipeline.execution import InlineExecutor
 from pipeline.files.records import to_json
 from pipeline.log.logs import Columns, open_log

@@ -22,20 +22,19 @@ from common import write_lookup
 
 from calibrators import Isotonic
 from logcal.errors import CheckFailedError, ConfigError, InputRejectedError, TemporaryError
-from pipeline.evaluate.stream_page import render_stream
+from pipeline.evaluate.day_pages import render_stream
 from pipeline.execution import InlineExecutor
 from pipeline.files import locks
 from pipeline.files.folders import Folder
 from pipeline.follow import batch as batches
 from pipeline.follow import follower as following
 from pipeline.follow import ledger as ledgers
-from pipeline.follow.arrivals import Limits, cut, list_sources
-from pipeline.follow.batch import Places
+from pipeline.follow.batch import Limits, Places, cut, list_sources
 from pipeline.follow.follower import Follower, Rules, rebuilt
 from pipeline.follow.ledger import Known, LeaseOwner, Ledger, Source
 from pipeline.log import thrift
 from pipeline.log.log_files import LogFile
-from pipeline.monitor.history import History, WatchedDay, watched_days
+from pipeline.monitor import History, WatchedDay, watched_days
 from pipeline.score.scored_file import Scoring, score_file
 
 STREAM = {"log": "log", "table": "ads"}

@@ -22,7 +22,7 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, LocalCluster
 
 import logcal
-from jobs import graphs
+from jobs import interface
 from logcal import runs
 from logcal.errors import ConfigError, InputRejectedError, NothingToDoError
 from logcal.reading import read_table
@@ -439,7 +439,7 @@ def test_a_graph_is_refused_what_the_job_is_refused(place, call):
 def test_a_graph_needs_as_much_space_as_a_fit_that_keeps_no_days(dated, monkeypatch, settings):
     sections = {"log": {"path": str(dated.log)}, "scratch": str(dated.scratch)}
     asked = []
-    monkeypatch.setattr(graphs, "check_scratch", lambda config, log, needed: asked.append(needed))
+    monkeypatch.setattr(interface, "check_scratch", lambda config, log, needed: asked.append(needed))
     logcal.graph("fit", sections)
     for setting in settings:
         key, _, value = setting.partition("=")

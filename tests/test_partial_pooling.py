@@ -10,8 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators._kernels import partial_pooling as kernel
 from calibrators.segments import adjusting
-from calibrators.segments.adjusting import VARIANCES, Cells, adjust
-from calibrators.segments.curves import curve_of
+from calibrators.segments.adjusting import VARIANCES, Cells, adjust, curve_of
 from calibrators.segments.partial_pooling import (
     LEAN,
     BlockRanges,

@@ -163,7 +163,7 @@ def test_bars_on_a_terminal_and_none_of_them_on_stdout():
 
 LINE_MEANWHILE = """
 import logging
-from jobs.logging_setup import log_to_stderr
+from jobs.progress import log_to_stderr
 from jobs.progress import reporting
 log_to_stderr()
 with reporting() as report:

@@ -11,8 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibrators import ABB, BBQ, DGG, ENIR, HistogramBinning, Isotonic, Platt, collapse
 from calibrators.arithmetic.sampling import odds_divided
-from calibrators.measures.certainty import certain_passes
-from calibrators.measures.error_bars import error_bar_passes
+from calibrators.measures.certainty import certain_passes, error_bar_passes
 from calibrators.measures.predictions import assess, run_passes
 from calibrators.methods.auto import Auto
 

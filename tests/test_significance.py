@@ -10,7 +10,7 @@ import pytest
 from common import over
 
 from calibrators.arithmetic.passes import Points
-from calibrators.measures.error_bars import error_bar_passes
+from calibrators.measures.certainty import error_bar_passes
 from calibrators.measures.predictions import assess, run_passes
 from pipeline.evaluate.significance import failed, judge, required_values
 

@@ -12,8 +12,8 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
 from calibrators.arithmetic.passes import collapse
+from calibrators.measures.certainty import ErrorBars
 from calibrators.measures.engine import Wanted, column_passes
-from calibrators.measures.error_bars import ErrorBars
 from calibrators.measures.predictions import run_passes
 from calibrators.measures.spread import Spread, agreement, distances, lines, smooth_ece
 from pipeline.evaluate.significance import observed_over_expected

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators.measures.threshold import best_threshold
+from calibrators.measures.assessment import best_threshold
 
 CASES = st.lists(
     st.tuples(

@@ -9,9 +9,7 @@ import math
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.cumulative import fill_prefix_sums
-from calibrators._kernels.double_double import two_sum
-from calibrators._kernels.sums import MAX_COMPONENTS, put, rounded
+from calibrators._kernels.sums import MAX_COMPONENTS, fill_prefix_sums, put, rounded, two_sum
 
 _HALF_LOG_2PI = 0.9189385332046727
 _BLOCK = 1 << 16

@@ -7,7 +7,7 @@ Of many points the k with the largest weight / u are drawn, u a number in (0, 1]
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.pava_classes import first_not_below
+from calibrators._kernels.pava import first_not_below
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

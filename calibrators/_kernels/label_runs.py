@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.double_double import two_product, two_sum
-from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded
+from calibrators._kernels.sums import MAX_COMPONENTS, add, rounded, two_product, two_sum
 
 
 @kernel

@@ -1,9 +1,22 @@
-"""Applying piecewise-linear maps to scores in any order, in constant time a score."""
+"""Applying piecewise-linear maps to scores in any order, in constant time a score; the order of doubles."""
 
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.order import ordinal
+
+
+@kernel(inline=True)
+def ordinal(bits):
+    """The bits of a double as a whole number in the order of the doubles."""
+    # The bits of negative numbers ascend as the numbers descend.
+    return ~bits if bits & _TOP else bits | _TOP
+
+
+@kernel(inline=True)
+def bits_of(number):
+    """The bits of the double that `ordinal` made a number of."""
+    return number ^ _TOP if number & _TOP else ~number
+
 
 _BLOCK = 256  # scores that are searched for together
 _TOP = np.uint64(0x8000000000000000)

@@ -7,7 +7,7 @@ neither on the order of the additions nor on where a column was cut. See `calibr
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.double_double import add_pairs, two_product, two_sum
+from calibrators._kernels.sums import add_pairs, two_product, two_sum
 
 (
     WEIGHT,

@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.double_double import add_pairs, divide_pairs, two_product
 from calibrators._kernels.pava import level_difference
+from calibrators._kernels.sums import add_pairs, divide_pairs, two_product
 
 _EXACT = 2.0**53  # whole numbers below this are doubles
 _SAME = 2.0**-40  # relative difference below which levels count as equal, unless all is whole

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.double_double import add_pairs, two_product
+from calibrators._kernels.sums import add_pairs, put, two_product
 
 _CLEAR = 1e-14  # relative difference of the cross products above which double precision decides
 _EQUAL = 2.0**-98  # relative difference below which levels count as equal
@@ -203,3 +203,173 @@ def add_block(out, base, m, pooled, block):
         k, k_low = add_pairs(out[4, j], out[5, j], k, k_low)
     out[0, m], out[1, m], out[2, m], out[3, m], out[4, m], out[5, m] = first, last, w, w_low, k, k_low
     return m + 1
+
+
+@kernel(inline=True)
+def first_not_below(values, i, stop, bound):
+    """The first place from i on whose value is not below a bound. values : ascending up to `stop`."""
+    # Eight at a time: where so short a stretch ends cannot be predicted.
+    while i + 8 <= stop:
+        count = 0
+        for d in range(8):
+            count += values[i + d] < bound
+        i += count
+        if count < 8:
+            return i
+    while i < stop and values[i] < bound:
+        i += 1
+    return i
+
+
+@kernel(inline=True)
+def _joined(stack, top, a, w, k):
+    """The last block, from score `a` on, once those of stack[:top] that do not stand lower have joined it."""
+    while top > 0 and stack[top - 1, 3] * w >= k * stack[top - 1, 2]:
+        top -= 1
+        a = stack[top, 0]
+        w += stack[top, 2]
+        k += stack[top, 3]
+    return top, a, w, k
+
+
+@kernel
+def pool_classes(negatives, positives):
+    """Isotonic blocks of rows without weights, without the points in between.
+
+    negatives, positives : float64 arrays, the scores of either class, ascending; from 1 to 2**26 - 1 together
+
+    Returns
+    -------
+    blocks : float64 array, shape (blocks, 4): first, last, weight, positives. How many scores both classes have.
+    """
+    i = j = top = 0
+    n, p = negatives.size, positives.size
+    # As many blocks as rows at most; memory that is not written to is none.
+    stack = np.empty((n + p, 4))
+    both = 0
+    # The last block is held apart: most points join it.
+    a = b = w = k = 0.0
+    while i < n or j < p:
+        # Neighbours of one label are one block: those with label 0 never stand higher than what comes before.
+        s = positives[j] if j < p else np.inf
+        start = i
+        i = first_not_below(negatives, i, n, s)
+        if i > start:
+            a = negatives[start] if w == 0.0 else a
+            b = negatives[i - 1]
+            w += i - start
+            top, a, w, k = _joined(stack, top, a, w, k)
+        s = negatives[i] if i < n else np.inf
+        start = j
+        j = first_not_below(positives, j, p, s)
+        hits = weight = float(j - start)
+        if j > start:
+            first, last = positives[start], positives[j - 1]
+        elif i < n and j < p:
+            # A score of both.
+            first = last = s
+            weight = -float(i)
+            while i < n and negatives[i] == s:
+                i += 1
+            while j < p and positives[j] == s:
+                j += 1
+            hits = float(j - start)
+            weight += i + hits
+            both += 1
+        else:
+            break
+        if k * weight < hits * w:
+            stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
+            top += 1
+            a, b, w, k = first, last, weight, hits
+            continue
+        a = first if w == 0.0 else a
+        b = last
+        w += weight
+        k += hits
+        top, a, w, k = _joined(stack, top, a, w, k)
+    stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = a, b, w, k
+    return stack[: top + 1].copy(), both
+
+
+@kernel
+def _join(block, other):
+    """Add another block's sums to those of a block."""
+    block[2], block[3] = add_pairs(block[2], block[3], other[2], other[3])
+    block[4], block[5] = add_pairs(block[4], block[5], other[4], other[5])
+
+
+@kernel
+def _falls(one, other):
+    """Tell whether the level of one block is at least that of the other."""
+    return level_difference((one[4], one[5], one[2], one[3]), (other[4], other[5], other[2], other[3])) >= 0.0
+
+
+@kernel
+def pool_ends(blocks, sizes, ends):
+    """Pool the blocks of each group again, with a block of `ends` positives before and as many negatives behind.
+
+    The block before has the highest level of all, so it always joins the first block, and from there on; the one behind
+    joins the last. What lies between is left as it is.
+
+    Parameters
+    ----------
+    blocks : float64 array, shape (blocks, 6)
+        first, last, weight, its low part, positives, their low part (double-doubles): isotonic blocks of groups, one
+        group after the other.
+    sizes : int64 array, shape (groups,), >= 1
+    ends : float > 0
+
+    Returns
+    -------
+    blocks : float64 array, shape (fewer blocks, 6): without the weight that was added
+    levels : float64 array: with it. They increase within a group.
+    sizes : int64 array, shape (groups,)
+    """
+    out = np.empty_like(blocks)
+    levels = np.empty(blocks.shape[0])
+    left = np.empty_like(sizes)
+    # The blocks at both ends, with what is added, and the last one without it.
+    low, high, own = np.empty(6), np.empty(6), np.empty(6)
+    positive = np.array([0.0, 0.0, ends, 0.0, ends, 0.0])
+    negative = np.array([0.0, 0.0, ends, 0.0, 0.0, 0.0])
+    n = start = 0
+    for g in range(sizes.size):
+        base, stop = n, start + sizes[g]
+        i, j = start + 1, stop - 2
+        put(out[n], blocks[start])
+        put(low, blocks[start])
+        _join(low, positive)
+        while i < stop - 1 and _falls(low, blocks[i]):
+            _join(low, blocks[i])
+            _join(out[n], blocks[i])
+            out[n, 1] = blocks[i, 1]
+            i += 1
+        if sizes[g] == 1:
+            _join(low, negative)
+        else:
+            put(own, blocks[stop - 1])
+            put(high, own)
+            _join(high, negative)
+            while j >= i and _falls(blocks[j], high):
+                _join(high, blocks[j])
+                _join(own, blocks[j])
+                own[0] = blocks[j, 0]
+                j -= 1
+            if j < i and _falls(low, high):
+                _join(low, high)
+                _join(out[n], own)
+                out[n, 1] = own[1]
+            else:
+                for r in range(i, j + 1):
+                    n += 1
+                    put(out[n], blocks[r])
+                    levels[n] = min(blocks[r, 4] / blocks[r, 2], 1.0)
+                n += 1
+                put(out[n], own)
+                levels[n] = min(high[4] / high[2], 1.0)
+        levels[base] = min(low[4] / low[2], 1.0)
+        n += 1
+        left[g] = n - base
+        start = stop
+    return out[:n].copy(), levels[:n].copy(), left

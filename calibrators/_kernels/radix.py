@@ -12,7 +12,7 @@ whatever the numbers are, and no vector instructions, which some processors carr
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.order import bits_of, ordinal
+from calibrators._kernels.lookup import bits_of, ordinal
 
 _SWEEPS = 3
 _DIGIT, _SHORT_DIGIT = 10, 8

@@ -11,6 +11,57 @@ import numpy.typing as npt
 
 from calibrators._kernels.compiled import kernel
 
+_SPLIT = 134217729.0  # 2**27 + 1 (Dekker's splitting constant)
+
+
+@kernel(inline=True)
+def two_sum(a, b):
+    """The sum of two doubles, exactly."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+@kernel(inline=True)
+def two_product(a, b):
+    """The product of two doubles, exactly while it neither overflows nor underflows."""
+    p = a * b
+    t = _SPLIT * a
+    ah = t - (t - a)
+    al = a - ah
+    t = _SPLIT * b
+    bh = t - (t - b)
+    bl = b - bh
+    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+
+
+@kernel(inline=True)
+def add_pairs(ah, al, bh, bl):
+    """The sum of two double-doubles; exact for whole numbers below 2**104."""
+    s, e = two_sum(ah, bh)
+    t, f = two_sum(al, bl)
+    e += t
+    high = s + e
+    e = e - (high - s)
+    e += f
+    s = high + e
+    return s, e - (s - high)
+
+
+@kernel(inline=True)
+def divide_pairs(ah, al, bh, bl):
+    """The double nearest to a / b, b > 0.
+
+    Two Newton steps leave a relative error of some 2**-105 before the last rounding. The quotient of whole
+    numbers a and b is half-way between two doubles, or at least 2**-54 / b away from half-way (relatively); so
+    for b below 2**44 the result is correctly rounded, and equal quotients of different pairs are equal doubles.
+    """
+    q = ah / bh
+    ph, pl = two_product(q, bh)
+    r = ((ah - ph) - pl) + (al - q * bl)
+    return q + r / bh
+
+
 # Components may hold a single bit each, so an expansion can grow past what its value needs. A double spans 2098
 # binary places and a compressed component 53 of them: after compression at most 41 are left.
 MAX_COMPONENTS = 64
@@ -197,3 +248,109 @@ def block_sums(components, ends):
             i += 1
         out[block] = rounded(total, n)
     return out
+
+
+@kernel(inline=True)
+def _components(carry):
+    components = np.zeros(MAX_COMPONENTS)
+    put(components, carry)
+    return components
+
+
+@kernel
+def fill_prefix_sums(values, start, stop, components, n, out):
+    """Write the correctly rounded cumulative sums of values[start:stop] to out; return the expansion's length."""
+    i = start
+    if n <= 1:
+        total = components[0] if n == 1 else 0.0
+        while i < stop:
+            high, low = two_sum(total, values[i])
+            if low != 0.0:
+                break
+            total = high
+            out[i - start] = total
+            i += 1
+        components[0] = total
+        n = 1 if total != 0.0 else 0
+    while i < stop:
+        n = add(components, n, values[i])
+        out[i - start] = rounded(components, n)
+        i += 1
+    return n
+
+
+@kernel
+def prefix_sums(values, carry):
+    """The correctly rounded cumulative sum at every index, after the carry."""
+    out = np.empty(values.size)
+    fill_prefix_sums(values, 0, values.size, _components(carry), carry.size, out)
+    return out
+
+
+@kernel
+def cuts_at(values, carry, targets):
+    """For each target the first index whose cumulative sum, correctly rounded, reaches it.
+
+    values : float64 array, shape (m,), >= 0. carry : expansion of what precedes values[0].
+    targets : float64 array, ascending; those that are never reached get m.
+    """
+    m = values.size
+    components = _components(carry)
+    n = carry.size
+    out = np.full(targets.size, m, np.int64)
+    block = np.empty(min(m, 4096))
+    j = 0
+    start = 0
+    while start < m and j < targets.size:
+        stop = min(start + block.size, m)
+        n = fill_prefix_sums(values, start, stop, components, n, block)
+        i = start
+        while j < targets.size and targets[j] <= block[stop - start - 1]:
+            while block[i - start] < targets[j]:
+                i += 1
+            out[j] = i
+            j += 1
+        start = stop
+    return out
+
+
+@kernel
+def sums_through(values, carry, stops):
+    """Cumulative sums of values[: stop] after the carry, as double-doubles (high correctly rounded, and low).
+
+    stops : int64 array, ascending, in [0, m].
+    """
+    components = _components(carry)
+    scratch = np.empty(MAX_COMPONENTS)
+    n = carry.size
+    high = np.empty(stops.size)
+    low = np.zeros(stops.size)
+    i = 0
+    j = 0
+    if n <= 1:
+        total = components[0] if n == 1 else 0.0
+        exact = True
+        while j < stops.size:
+            while i < stops[j]:
+                above, below = two_sum(total, values[i])
+                if below != 0.0:
+                    exact = False
+                    break
+                total = above
+                i += 1
+            if not exact:
+                break
+            high[j] = total
+            j += 1
+        components[0] = total
+        n = 1 if total != 0.0 else 0
+    while j < stops.size:
+        while i < stops[j]:
+            n = add(components, n, values[i])
+            i += 1
+        high[j] = rounded(components, n)
+        if n > 1:
+            put(scratch, components[:n])
+            low[j] = rounded(scratch, add(scratch, n, -high[j]))
+        j += 1
+    return high, low

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import cumulative, sums
+from calibrators._kernels import sums
 from calibrators.arithmetic.calibration_map import midpoints
 from calibrators.arithmetic.double_double import expansion_of
 from calibrators.arithmetic.passes import Pass, Points
@@ -164,7 +164,7 @@ def _first_scores(layout: Layout, parts: Indices) -> frozenset[float]:
 def _cuts_in_part(layout: Layout, targets: Array, points: Points) -> Cuts:
     before = layout.weight_before[layout.part_of(points)]
     mine = targets[(targets > sums.exact_sum(before)) & (targets < layout.weight)]
-    found = cumulative.cuts_at(points.weight, before, mine)
+    found = sums.cuts_at(points.weight, before, mine)
     return cuts_after(layout, points, np.unique(found[found < points.score.size]))
 
 
@@ -220,8 +220,8 @@ def shares_in_part(layout: Layout, points: Points) -> tuple[float, Array]:
     start = balanced_shares(layout, *(np.array([sums.exact_sum(sum_before)]) for sum_before in before))[0]
     share = balanced_shares(
         layout,
-        cumulative.prefix_sums(points.weight, before[0]),
-        cumulative.prefix_sums(points.positives, before[1]),
+        sums.prefix_sums(points.weight, before[0]),
+        sums.prefix_sums(points.positives, before[1]),
     )
     # Sums of weights are rounded before they are taken from each other.
     return float(start), np.maximum.accumulate(np.maximum(share, start))
@@ -253,8 +253,8 @@ def _counts_below_in_part(layout: Layout, edges: Array, points: Points) -> Count
 
 
 def _counts(layout: Layout, part: int, points: Points, stops: Indices) -> Counts:
-    weight = cumulative.sums_through(points.weight, layout.weight_before[part], stops)
-    positives = cumulative.sums_through(points.positives, layout.positives_before[part], stops)
+    weight = sums.sums_through(points.weight, layout.weight_before[part], stops)
+    positives = sums.sums_through(points.positives, layout.positives_before[part], stops)
     return Counts(*weight, *positives)
 
 

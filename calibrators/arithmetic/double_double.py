@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import double_double, sums
+from calibrators._kernels import sums
 
 Array = npt.NDArray[np.float64]
 
 # The bodies of the compiled functions, which numpy's arrays suit as well.
-_two_sum, _two_product = (
-    getattr(one, "py_func", one) for one in (double_double.two_sum, double_double.two_product)
-)
+_two_sum, _two_product = (getattr(one, "py_func", one) for one in (sums.two_sum, sums.two_product))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrators._kernels import finite_ends, pava, pava_classes
+from calibrators._kernels import pava
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Points
 
 _PIECE = 1 << 22
@@ -33,7 +33,7 @@ def pool_classes(negatives: Array, positives: Array) -> tuple[Blocks, int]:
 
     negatives, positives : float64 arrays, ascending: the scores of either class, fewer than 2**26 together. O(rows).
     """
-    blocks, both = pava_classes.pool_classes(negatives, positives)
+    blocks, both = pava.pool_classes(negatives, positives)
     distinct = sum(map(_distinct, (negatives, positives))) - both
     first, last, weight, hits = np.ascontiguousarray(blocks.T)
     zero = np.zeros(first.size)
@@ -70,7 +70,7 @@ def pool_ends(blocks: Blocks, ends: float) -> tuple[Blocks, Array]:
     if ends == 0:
         return blocks, blocks.level
     columns = np.column_stack(blocks)
-    pooled, levels, _ = finite_ends.pool_ends(columns, np.array([columns.shape[0]]), float(ends))
+    pooled, levels, _ = pava.pool_ends(columns, np.array([columns.shape[0]]), float(ends))
     return Blocks(*np.ascontiguousarray(pooled.T)), levels
 
 

@@ -1,22 +1,217 @@
-"""Uncertainty of the measures of predictions beside their error bars, also of arrays."""
+"""Uncertainty of the measures of predictions, also of arrays: error bars, tests of calibration, decompositions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from calibrators._kernels import measures as kernels
+from calibrators.arithmetic.double_double import twelve, twelve_digits
 from calibrators.arithmetic.passes import Array, Pass, run_in_memory
-from calibrators.measures.assessment import Assessment
+from calibrators.measures.assessment import Z_95, Assessment, wilson_intervals
 from calibrators.measures.comparison import Comparison, comparison_of, pair_sums
 from calibrators.measures.decomposition import Decomposition, debiased_squared_error, decompose
-from calibrators.measures.engine import Merged, Predict, Wanted, column_passes
-from calibrators.measures.error_bars import ErrorBars, error_bar_passes, error_bars_of
+from calibrators.measures.engine import Merged, Predict, Sums, Wanted, column_passes
 from calibrators.measures.predictions import check_predictions, measured_passes, side_by_side
 from calibrators.measures.spread import Agreement, Spread, agreement
+
+
+@dataclass(frozen=True)
+class ErrorBars:
+    """Error bars of measures of predictions; None where a number does not exist, with the reason in `reasons`.
+
+    Weights count rows: one of 2 is the row twice.
+
+    Attributes
+    ----------
+    observed, expected : float >= 0
+        Positives, O, and the sum of the probabilities, E.
+    ratio, ratio_low, ratio_high : float >= 0
+        O / E, and its 95 % interval: Wilson's of O / N over E / N, with N the rows.
+    ratio_z : float
+        (O - E) / sqrt(V), V the sum of p (1 - p): standard normal if every probability is right.
+        These five are of all rows, also where a log holds only a share r of the negatives: then each of them counts
+        1 / r, which adds p**2 (1 - p) (1 / r - 1) to V, and takes as much from the rows of the interval.
+    spiegelhalter_z : float
+        Spiegelhalter's statistic: standard normal if every probability is right.
+    score_test, score_test_p : float
+        Of logit P = a + b logit p, the score test of (a, b) = (0, 1), chi-square with 2 degrees of freedom, and its
+        p-value. Rows with p of 0 or 1 are left out.
+    left_out : float >= 0
+        Those rows.
+    auc, auc_error, auc_low, auc_high : float
+        Area under the ROC curve, DeLong's standard error, and 1.96 errors to either side, within [0, 1].
+
+    References
+    ----------
+    Cox (1958), "Two further applications of a model for binary regression", Biometrika 45, 562-565.
+    Spiegelhalter (1986), "Probabilistic prediction in patient management and clinical trials", Statistics in Medicine
+    5, 421-433, doi:10.1002/sim.4780050506.
+    DeLong, DeLong & Clarke-Pearson (1988), "Comparing the areas under two or more correlated receiver operating
+    characteristic curves", Biometrics 44, 837-845, doi:10.2307/2531595.
+    """
+
+    observed: float
+    expected: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    ratio_z: float | None = None
+    spiegelhalter_z: float | None = None
+    score_test: float | None = None
+    score_test_p: float | None = None
+    left_out: float | None = None
+    auc: float | None = None
+    auc_error: float | None = None
+    auc_low: float | None = None
+    auc_high: float | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: finite numbers, strings and None."""
+        return asdict(self)
+
+
+def error_bar_passes(predict: Predict | None = None) -> Generator[Pass, Any, ErrorBars]:
+    """Yield the one pass over a score table that `ErrorBars` need, receive its result, return them.
+
+    Parameters
+    ----------
+    predict : callable, optional
+        Applied to the scores first; must not decrease with the score. None: the scores are the predictions; if any
+        lies outside [0, 1], only the AUC and its error are taken.
+
+    Raises
+    ------
+    ValueError
+        From the pass, if predict decreases.
+    """
+    column = yield from column_passes(Wanted(predict))
+    return error_bars_of(column.sums)
+
+
+def area_under_roc(weight: Array, positives: Array) -> tuple[float | None, float | None]:
+    """The AUC of few groups of tied rows, ascending, and DeLong's standard error; without compiled code.
+
+    None where one of the labels has no row, or one row only.
+    """
+    negatives = weight - positives
+    hits, misses = math.fsum(positives), math.fsum(negatives)
+    if not (hits > 0 and misses > 0):
+        return None, None
+    # Of a positive the share of the negatives below it, and half of those tied; of a negative, of the positives.
+    below, above = (
+        (np.cumsum(own) - own / 2) / total for own, total in ((negatives, misses), (positives, hits))
+    )
+    auc = math.fsum(positives * below) / hits
+    if hits <= 1 or misses <= 1:
+        return twelve(auc), None
+    variance = math.fsum(positives * (below - auc) ** 2) / (hits * (hits - 1))
+    variance += math.fsum(negatives * (above - (1 - auc)) ** 2) / (misses * (misses - 1))
+    return twelve(auc), twelve(math.sqrt(variance))
+
+
+def error_bars_of(sums: Sums, rows: Sums | None = None, *, tests: bool = True) -> ErrorBars:
+    """The error bars of one column.
+
+    sums : of all rows. rows : of a log of sampled rows, the sums of those that there are, with the odds that they have
+    in it; None: the same. tests : whether to take the tests of single predictions
+    """
+    found = {name: float(values[0]) for name, values in error_bars_of_columns(sums, rows or sums).items()}
+    values: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in found.items()}
+    values["reasons"] = reasons = _reasons(sums, values)
+    if not tests and values["expected"] is not None:
+        values |= dict.fromkeys(("spiegelhalter_z", "score_test", "score_test_p", "left_out"))
+        why = "not taken of predictions before calibration"
+        reasons |= dict.fromkeys(("spiegelhalter_z", "score_test"), why)
+    return ErrorBars(**values)
+
+
+def _reasons(sums: Sums, values: dict[str, Any]) -> dict[str, str]:
+    hits, misses = sums.ranked
+    found = {}
+    if values["auc"] is None:
+        label = 0 if hits.high[0] == 0 or misses.high[0] > 0 else 1
+        found["auc"] = f"not defined, because all rows have label {label}"
+    elif values["auc_error"] is None:
+        found["auc_error"] = "not defined, because one of the labels has one row only"
+    why = {
+        "ratio": "not defined, because every probability is 0",
+        "ratio_z": "not defined, because every probability is 0 or 1",
+        "spiegelhalter_z": "not defined, because every probability is 0, 1/2 or 1",
+        "score_test": "not defined, because it needs two different probabilities between 0 and 1",
+    }
+    if values["expected"] is None:
+        why = dict.fromkeys(("expected", *why), "not taken, because the scores are not probabilities")
+    return found | {name: reason for name, reason in why.items() if values[name] is None}
+
+
+def error_bars_of_columns(sums: Sums, rows: Sums) -> dict[str, Array]:
+    """The numbers of `ErrorBars` by name, of columns; NaN where there is no such number. See `error_bars_of`."""
+    proper = np.where(sums.probabilities, 1.0, np.nan)
+    with np.errstate(all="ignore"):
+        found = _in_the_large(sums, proper) | _tests(rows, proper) | _auc(rows)
+    return {name: twelve_digits(values) for name, values in found.items()}
+
+
+def _auc(sums: Sums) -> dict[str, Array]:
+    hits, misses = sums.ranked
+    some = (hits.high > 0) & (misses.high > 0)
+    auc = np.where(some, sums.of(kernels.HIT_PLACES).high / (2.0 * hits.high * misses.high), np.nan)
+    variance: Any = 0.0
+    for own, other, places, squares in (
+        (hits, misses, kernels.HIT_PLACES, kernels.HIT_SQUARES),
+        (misses, hits, kernels.MISS_PLACES, kernels.MISS_SQUARES),
+    ):
+        place = sums.of(places)
+        spread = (own * sums.of(squares) - place * place).high / (2.0 * other.high * own.high) ** 2
+        # Rows less one, in the scale of the ranking.
+        variance += np.maximum(spread, 0.0) / np.where(own.high > sums.scale, own.high - sums.scale, np.nan)
+    error = np.where(some, np.sqrt(variance * sums.scale), np.nan)
+    low, high = np.maximum(0.0, auc - Z_95 * error), np.minimum(1.0, auc + Z_95 * error)
+    return {"auc": auc, "auc_error": error, "auc_low": low, "auc_high": high}
+
+
+def _in_the_large(sums: Sums, proper: Array) -> dict[str, Array]:
+    observed, weight = sums.of(kernels.POSITIVES).high, sums.of(kernels.WEIGHT).high
+    expected, variance = sums.of(kernels.PREDICTED).high * proper, sums.of(kernels.VARIANCE).high * proper
+    some = np.where(expected > 0, expected, np.nan)
+    # Where negatives were sampled, fewer rows would say as much.
+    fewer = np.where(variance > 0, sums.of(kernels.INFORMATION).high / variance, 1.0)
+    low, high = wilson_intervals(observed / weight, weight * fewer)
+    return {
+        "observed": observed,
+        "expected": expected,
+        "ratio": observed / some,
+        "ratio_low": low * weight / some,
+        "ratio_high": high * weight / some,
+        "ratio_z": sums.of(kernels.RESIDUAL).high / np.sqrt(np.where(variance > 0, variance, np.nan)),
+    }
+
+
+def _tests(sums: Sums, proper: Array) -> dict[str, Array]:
+    spread = sums.of(kernels.SIGNED_VARIANCE).high * proper
+    # In units of the largest weight, whose third power is no number.
+    unit = np.ldexp(1.0, -np.frexp(sums.of(kernels.WEIGHT).high)[1])
+    terms = (kernels.INNER, kernels.ALONG, kernels.INFORMATION, kernels.ACROSS, kernels.SQUARE)
+    u, along, a, b, c = (sums.of(term) * unit for term in terms)
+    product = a * c
+    determinant = (product - b * b).high
+    # Two distinct probabilities that rounding has not made one.
+    sure = (a.high > 0) & (determinant > 1e-12 * product.high)
+    test = (u * u * c - u * along * b * 2.0 + along * along * a).high / np.where(sure, determinant, np.nan)
+    test = np.maximum(test, 0.0) / unit * proper
+    return {
+        "spiegelhalter_z": sums.of(kernels.SIGNED).high / np.sqrt(np.where(spread > 0, spread, np.nan)),
+        "score_test": test,
+        "score_test_p": np.exp(-test / 2),
+        "left_out": sums.of(kernels.LEFT_OUT).high * proper,
+    }
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,9 @@ from calibrators.measures.engine import (
 )
 
 if TYPE_CHECKING:
-    from calibrators.measures.certainty import Certainty, certainty, compare, error_bars
+    from calibrators.measures.certainty import Certainty, ErrorBars, certainty, compare, error_bars
     from calibrators.measures.comparison import Comparison
     from calibrators.measures.decomposition import Decomposition
-    from calibrators.measures.error_bars import ErrorBars
     from calibrators.measures.spread import Agreement
 
 __all__ = [

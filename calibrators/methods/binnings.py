@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels import binnings as kernel
-from calibrators._kernels import cumulative
+from calibrators._kernels import sums as exact
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.cumulative import (
     Counts,
@@ -161,7 +161,7 @@ def _edges_in_part(layout: Layout, family: Family, before: list[Array] | None, p
     score_sums = np.empty((0, 2))
     if before is not None:
         terms = points.score * points.positives
-        score_sums = np.column_stack(cumulative.sums_through(terms, before[part], index + 1))
+        score_sums = np.column_stack(exact.sums_through(terms, before[part], index + 1))
     return Edges(np.column_stack(columns), score_sums)
 
 
@@ -174,7 +174,7 @@ def _join_edges(score_sums_before: list[Array] | None, parts: list[Edges]) -> Ed
         done += len(part.cuts)
     score_sums = np.concatenate([part.score_sums for part in parts])
     if score_sums_before is not None:
-        end = cumulative.sums_through(np.empty(0), score_sums_before[-1], np.zeros(1, np.int64))
+        end = exact.sums_through(np.empty(0), score_sums_before[-1], np.zeros(1, np.int64))
         score_sums = np.concatenate([score_sums, np.column_stack(end)])
     return Edges(cuts, score_sums)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrators._kernels import cumulative
+from calibrators._kernels import sums
 from calibrators.arithmetic import ties
 from calibrators.arithmetic.cumulative import (
     Indices,
@@ -205,9 +205,9 @@ def _ends_in_part(start: _Start, size: float, points: Points) -> _Ends:
     """
     layout = start.layout
     part = layout.part_of(points)
-    after = cumulative.prefix_sums(points.weight, layout.weight_before[part])
+    after = sums.prefix_sums(points.weight, layout.weight_before[part])
     before = np.concatenate(
-        [cumulative.sums_through(points.weight, layout.weight_before[part], _BEFORE_ALL)[0], after[:-1]]
+        [sums.sums_through(points.weight, layout.weight_before[part], _BEFORE_ALL)[0], after[:-1]]
     )
     first, last = np.floor(before / size) + 1.0, np.floor(after / size)
     index = np.flatnonzero(last >= first)
@@ -231,7 +231,7 @@ def _ends_in_part(start: _Start, size: float, points: Points) -> _Ends:
 
 def _sums_at(values: Array, carry: Array, index: Indices, share: Array) -> tuple[Array, Array]:
     """Cumulative sums up to a share of the points at `index`, as double-doubles."""
-    high, low = cumulative.sums_through(values, carry, index)
+    high, low = sums.sums_through(values, carry, index)
     with np.errstate(invalid="ignore", over="ignore"):
         added = values[index] * share
         total = high + added
@@ -244,7 +244,7 @@ def _join_groups(start: _Start, parts: list[_Ends]) -> Points:
     ends = [np.concatenate(column) for column in zip(*parts, strict=True)]
     inside = ends[0] < layout.weight
     at, positives, positives_low, moment, moment_low, last, following = (column[inside] for column in ends)
-    moment_total = cumulative.sums_through(np.empty(0), start.moments[-1], _BEFORE_ALL)
+    moment_total = sums.sums_through(np.empty(0), start.moments[-1], _BEFORE_ALL)
     weight = np.diff(at, prepend=0.0, append=layout.weight)
     hits = np.diff(positives, prepend=0.0, append=layout.positives)
     hits += np.diff(positives_low, prepend=0.0, append=layout.positives_low)

@@ -14,8 +14,7 @@ from calibrators.arithmetic.curve import cosines
 from calibrators.arithmetic.log_odds import exp_of_negative, log_odds, log_of, logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.processors import processors
-from calibrators.segments.adjusting import Adjusted, CellParts, Integers
-from calibrators.segments.curves import LEAST, MOST
+from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, Integers
 
 TERMS = 8
 SIGMAS = (0.05, 0.1, 0.2, 0.4, 0.8)

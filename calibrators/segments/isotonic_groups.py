@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrators._kernels import finite_ends, pava
+from calibrators._kernels import pava
 from calibrators.arithmetic.calibration_map import gap_slopes
 from calibrators.arithmetic.passes import Array
 
@@ -53,7 +53,7 @@ def fit_groups(columns: Sequence[Array], starts: Integers, ends: float = 1.0) ->
     pairs, left = np.ascontiguousarray(pooled.T[~np.repeat(alone, sizes)]), sizes[~alone]
     level = np.minimum(pairs[:, 4] / pairs[:, 2], 1.0)
     if ends > 0 and left.size:
-        pairs, level, left = finite_ends.pool_ends(pairs, left, ends)
+        pairs, level, left = pava.pool_ends(pairs, left, ends)
     maps, rows = maps_of_blocks(pairs[:, [0, 1, 2, 4]], level, left)
     found = np.zeros(sizes.size, np.int64)
     found[~alone] = rows

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from jobs.cluster import process_memory, worker_process
 from jobs.cluster.kinds import (
+    ClusterJobs,
     Refusals,
     check_class,
     client_of,
@@ -22,7 +23,6 @@ from jobs.cluster.kinds import (
     local_cluster,
     local_workers,
 )
-from jobs.cluster.managers import ClusterJobs
 from jobs.cluster.watching import ClusterWatch, check_workers, no_worker
 from jobs.config.cluster import ADDRESS, AUTO, INLINE, THREADS, ClusterConfig
 from jobs.progress import reporting

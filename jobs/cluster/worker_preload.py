@@ -12,7 +12,7 @@ with while_command_lives():
     import pipeline.score.scored_file
     import pipeline.sort.score_table  # noqa: F401
     from calibrators._kernels.sums import expansion_of
-    from jobs.logging_setup import announce_compiling, log_to_stderr
+    from jobs.progress import announce_compiling, log_to_stderr
 
     log_to_stderr()
     announce_compiling()

@@ -10,7 +10,7 @@ from jobs.config.sections import LogConfig, ScoreSection
 from logcal.errors import CheckFailedError, ConfigError, NothingToDoError
 from logcal.reading import read_facts as read_lookup_facts
 from pipeline.evaluate.evaluation import Evaluation
-from pipeline.evaluate.in_sample import InSample
+from pipeline.evaluate.kept_table import InSample
 from pipeline.evaluate.measurement import Against
 from pipeline.evaluate.significance import failed, required_values
 from pipeline.files.output import Output

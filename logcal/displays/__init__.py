@@ -3,8 +3,7 @@
 The reports' figures are drawn by them, too. matplotlib is imported when something is drawn.
 """
 
-from logcal.displays.histogram import HistogramDisplay
 from logcal.displays.maps import MapDisplay
-from logcal.displays.reliability import ReliabilityDisplay
+from logcal.displays.reliability import HistogramDisplay, ReliabilityDisplay
 
 __all__ = ["HistogramDisplay", "MapDisplay", "ReliabilityDisplay"]

@@ -8,8 +8,18 @@ import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.methods.base import Calibrator
-from logcal.displays.drawing import Array, axes_of, draw_reference, name_of, next_color
-from logcal.displays.view import View, logit_view, plain_view, score_label, set_logit_axes
+from logcal.displays.view import (
+    Array,
+    View,
+    axes_of,
+    draw_reference,
+    logit_view,
+    name_of,
+    next_color,
+    plain_view,
+    score_label,
+    set_logit_axes,
+)
 from logcal.table import Table
 
 if TYPE_CHECKING:

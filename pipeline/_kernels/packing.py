@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.order import bits_of, ordinal
+from calibrators._kernels.lookup import bits_of, ordinal
 
 _TOP = np.uint64(1) << np.uint64(63)
 _ONE = np.uint64(1)

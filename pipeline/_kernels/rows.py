@@ -6,7 +6,7 @@ A tag is twice the code of a row's segment, plus its label.
 import numpy as np
 
 from calibrators._kernels.compiled import kernel
-from calibrators._kernels.order import bits_of, ordinal
+from calibrators._kernels.lookup import bits_of, ordinal
 
 _LARGEST = 1.7976931348623157e308
 

@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Points
-from calibrators.measures.threshold import Threshold, best_threshold
+from calibrators.measures.assessment import Threshold, best_threshold
 from logcal.errors import ConfigError, InputRejectedError, examples
 from logcal.schema import apply_transform
 from logcal.storage import open_filesystem, parse_json

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from calibrators.methods.cross_validation import RAW, CrossValidation
 from logcal.comparison import SHOWN, comparison_headline, label_of
-from logcal.displays.drawing import MUTED
-from pipeline.evaluate.figures import AFTER, BEFORE, grid, render
-from pipeline.evaluate.page import fact_groups, render_page
+from logcal.displays.view import MUTED
+from pipeline.evaluate.figures import AFTER, BEFORE, fact_groups, grid, render, render_page
 from pipeline.files.records import jsonable
 
 if TYPE_CHECKING:

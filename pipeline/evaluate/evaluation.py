@@ -11,10 +11,9 @@ import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Array, Pass
-from calibrators.measures.certainty import Certainty, certain_passes
+from calibrators.measures.certainty import Certainty, ErrorBars, certain_passes
 from calibrators.measures.comparison import Comparison
 from calibrators.measures.decomposition import chance_error
-from calibrators.measures.error_bars import ErrorBars
 from calibrators.measures.predictions import (
     Assessment,
     Predict,

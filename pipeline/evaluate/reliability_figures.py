@@ -12,17 +12,17 @@ from calibrators.measures.assessment import Assessment, ReliabilityBin
 from calibrators.measures.decomposition import LEVEL, Decomposition, Reliability
 from calibrators.measures.reliability_curve import ConsistencyBand, ReliabilityCurve
 from logcal.displays import HistogramDisplay, ReliabilityDisplay
-from logcal.displays.drawing import (
+from logcal.displays.view import (
     LOWEST_SHOWN,
     draw_reference,
     logit,
     logit_ticks,
     percent,
     percent_ticks,
+    score_label,
+    score_unit,
 )
-from logcal.displays.view import score_label, score_unit
-from pipeline.evaluate.figures import Tip, grid, render
-from pipeline.evaluate.page import interval_text, number_text, share_text
+from pipeline.evaluate.figures import Tip, grid, interval_text, number_text, render, share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,21 +8,32 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from calibrators.arithmetic.calibration_map import CalibrationMap, Interval
 from calibrators.measures.assessment import Assessment, Measures
-from calibrators.measures.certainty import Certainty
+from calibrators.measures.certainty import Certainty, ErrorBars
 from calibrators.measures.decomposition import Decomposition, chance_error
+from logcal.arrow_columns import column_of
 from logcal.displays.view import EXACT_ROWS, View, logit_view
-from pipeline.evaluate import report_tables
-from pipeline.evaluate.certainty import certainty_texts
+from pipeline import schema
 from pipeline.evaluate.evaluation import (
+    MEASURE_FACTS,
     Evaluation,
     changes,
     headline,
     ranking,
 )
-from pipeline.evaluate.figures import AFTER, BEFORE, map_figure
-from pipeline.evaluate.page import fact_groups, interval_text, number_text, render_page, share_text
+from pipeline.evaluate.figures import (
+    AFTER,
+    BEFORE,
+    fact_groups,
+    interval_text,
+    map_figure,
+    number_text,
+    render_page,
+    share_text,
+)
 from pipeline.evaluate.reliability_figures import (
     any_beyond,
     group_diagram,
@@ -33,6 +44,76 @@ from pipeline.evaluate.reliability_figures import (
 )
 from pipeline.evaluate.significance import compared, excess_error, judge, points
 from pipeline.table.segment_maps import SOURCES
+
+
+def certainty_texts(evaluation: Evaluation) -> dict[str, list[str | None]]:
+    """The text of each number before and after calibration; no number that neither side has."""
+    sides = [
+        {} if bars is None else _texts(bars, certainty)
+        for bars, certainty in (
+            (evaluation.bars_before, evaluation.certainty_before),
+            (evaluation.bars_after, evaluation.certainty_after),
+        )
+    ]
+    rows = {name: [side.get(name) for side in sides] for side in sides for name in side}
+    return {name: texts for name, texts in rows.items() if any(texts)}
+
+
+def _texts(bars: ErrorBars, certainty: Certainty | None) -> dict[str, str | None]:
+    agreement, parts = _at(certainty, "agreement"), _at(certainty, "decomposition")
+    distances = [_number(_at(agreement, name)) for name in ("ici", "e50", "e90")]
+    of_distances = None if distances[0] is None else ", ".join(map(str, distances))
+    loss, p = _at(parts, "log_loss"), bars.score_test_p
+    return {
+        "ratio": _with_interval(bars.ratio, (bars.ratio_low, bars.ratio_high), ".3f"),
+        "ratio_z": _number(bars.ratio_z, ".2f"),
+        "spiegelhalter_z": _number(bars.spiegelhalter_z, ".2f"),
+        "score_test": None if p is None else f"p = {p:.3f}" if p >= 1e-3 else f"p = {p:.1e}",
+        **{
+            name: None
+            if agreement is None
+            else _with_interval(_at(agreement, name), agreement.interval(name), ".3f")
+            for name in ("intercept", "slope")
+        },
+        "distances": _with_chance(of_distances, "ICI by chance", _at(parts, "ici_chance_95"), ".4f"),
+        "smooth_ece": _number(_at(agreement, "smooth_ece")),
+        "auc": _with_interval(bars.auc, (bars.auc_low, bars.auc_high), ".4f"),
+        "squared_error": _number(_at(certainty, "debiased_squared_error"), ".6f"),
+        "miscalibration": _with_chance(
+            _number(_at(parts, "log_loss", "miscalibration"), ".5f"),
+            "chance",
+            _at(parts, "log_loss", "chance_95"),
+            ".5f",
+        ),
+        "discrimination": _number(_at(loss, "discrimination"), ".5f"),
+    }
+
+
+def _number(value: float | None, form: str = ".4f") -> str | None:
+    if value is None:
+        return None
+    text = f"{value:{form}}"
+    if value != 0 and float(text) == 0:
+        text = f"{value:.1e}"
+    return text.replace("-", "−")
+
+
+def _at(found: Any, *names: str) -> Any:
+    """Follow a chain of attributes; None if one of them is None."""
+    for name in names:
+        found = None if found is None else getattr(found, name)
+    return found
+
+
+def _with_interval(value: float | None, ends: Any, form: str) -> str | None:
+    if value is None or ends is None or ends[0] is None:
+        return None
+    return f"{_number(value, form)} ({_number(ends[0], form)} to {_number(ends[1], form)})"
+
+
+def _with_chance(text: str | None, what: str, chance: float | None, form: str) -> str | None:
+    return text if text is None or chance is None else f"{text} ({what}: up to {_number(chance, form)})"
+
 
 TEMPLATE = "report.html.j2"
 
@@ -97,7 +178,7 @@ def render_report(
     return render_page(
         TEMPLATE,
         title=title,
-        filters={"segment": report_tables.segment_name, "points": points},
+        filters={"segment": segment_name, "points": points},
         evaluation=evaluation,
         interval=interval_text,
         chance_error=chance_error,
@@ -109,9 +190,9 @@ def render_report(
         else compared(evaluation.comparison, evaluation.against or "", "this version"),
         headline=headline(evaluation),
         notes=list(notes),
-        size=f"{ranking(evaluation)} {report_tables.size_sentence(evaluation)}".strip(),
+        size=f"{ranking(evaluation)} {size_sentence(evaluation)}".strip(),
         changes=changes(evaluation),
-        reasons=report_tables.reasons(before.measures, after.measures),
+        reasons=reasons(before.measures, after.measures),
         figures=report_figures(
             evaluation, {method: calibration_map, **(curves or {})}, None if interval is None else interval[1]
         ),
@@ -218,3 +299,52 @@ def map_facts(calibration_map: CalibrationMap, before: Assessment) -> dict[str, 
         "ends": f"{share_text(lowest)} to {share_text(highest)}",
         "thinned": len(calibration_map) > EXACT_ROWS,
     }
+
+
+def size_sentence(evaluation: Evaluation) -> str:
+    """State the number of rows that were measured."""
+    share = f"{100 * evaluation.positives / evaluation.weight:.3g} %"
+    rows = evaluation.rows
+    if rows is None:
+        return f"Total weight {number_text(evaluation.weight)}; {share} of it has label 1."
+    weight = f" of total weight {number_text(evaluation.weight)}" if evaluation.before.weighted else ""
+    return f"Measured on {rows:,} rows{weight}; {share} have label 1."
+
+
+def reasons(before: Measures, after: Measures) -> list[str]:
+    """Why measures are missing or infinite, each reason once."""
+    lines: dict[str, list[str]] = {}
+    for side, measures in (("before", before), ("after", after)):
+        for name, reason in measures.reasons.items():
+            lines.setdefault(f"{side} calibration: {reason}.", []).append(MEASURE_FACTS[name].label)
+    return [
+        f"{labels[0] if len(labels) == 1 else f'{len(labels)} measures'} {reason}"
+        for reason, labels in lines.items()
+    ]
+
+
+def segment_name(values: Sequence[str | None]) -> str:
+    """A segment's values as one name."""
+    return ", ".join("null" if value is None else value for value in values)
+
+
+# The reliability table: predicted and observed, group by group, as Parquet.
+
+RELIABILITY_FILE = "reliability.parquet"
+
+
+def reliability_table(evaluation: Evaluation) -> pa.Table:
+    """A row a group, before and after calibration, by equal counts and by equal width, in this order."""
+    rows = [
+        (side, kind, i, *(getattr(group, name) for name in schema.RELIABILITY.names[3:]))
+        for side, found in (("before", evaluation.before), ("after", evaluation.after))
+        for kind, groups in _kinds(found)
+        for i, group in enumerate(groups)
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema.RELIABILITY)
+    arrays = [column_of(list(c), f.type) for c, f in zip(columns, schema.RELIABILITY, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema.RELIABILITY)
+
+
+def _kinds(found: Assessment) -> tuple[tuple[str, tuple[object, ...]], ...]:
+    return (("frequency", found.by_frequency), ("width", found.by_width))

@@ -12,6 +12,7 @@ import numpy as np
 from calibrators.arithmetic.double_double import twelve_digits
 from calibrators.arithmetic.passes import Array, Blocks, Pass, Points, run_passes
 from calibrators.measures.assessment import MEASURES
+from calibrators.measures.certainty import error_bars_of_columns
 from calibrators.measures.decomposition import chances_of_columns, mean_losses
 from calibrators.measures.engine import (
     Cells,
@@ -23,7 +24,6 @@ from calibrators.measures.engine import (
     groups_of,
     pooled_columns,
 )
-from calibrators.measures.error_bars import error_bars_of_columns
 from calibrators.measures.predictions import bin_edges, bins_as_table, measures_of_columns, side_by_side
 from calibrators.measures.spread import Spread, lines, mean_distances
 from pipeline import schema

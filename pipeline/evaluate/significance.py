@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.measures.assessment import Assessment, ReliabilityBin, wilson_intervals
+from calibrators.measures.certainty import ErrorBars
 from calibrators.measures.comparison import Comparison
 from calibrators.measures.decomposition import chance_error
-from calibrators.measures.error_bars import ErrorBars
 from pipeline.schema import RATIOS
 
 SURE = 3.0
@@ -252,7 +252,7 @@ def observed_over_expected(
     mean: npt.NDArray[np.float64],
     variance: npt.NDArray[np.float64],
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Observed over expected positives of segments, as `calibrators.measures.error_bars.ErrorBars` has them of
+    """Observed over expected positives of segments, as `calibrators.measures.certainty.ErrorBars` has them of
     all rows.
 
     Parameters

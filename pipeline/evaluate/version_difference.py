@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
-from logcal.displays.drawing import MUTED
-from logcal.displays.view import EXACT_ROWS, View
-from pipeline.evaluate.figures import AFTER, grid, map_figure, render
-from pipeline.evaluate.page import render_page
+from logcal.displays.view import EXACT_ROWS, MUTED, View
+from pipeline.evaluate.figures import AFTER, grid, map_figure, render, render_page
 from pipeline.evaluate.significance import UNSURE
 from pipeline.table.lookup_table import cached_segmented_lookup
 from pipeline.table.map_change import MapChange, TableChange, map_of, table_change

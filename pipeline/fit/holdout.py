@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from calibrators.arithmetic.passes import Array, Pass
+from calibrators.measures.certainty import ErrorBars, error_bar_passes
 from calibrators.measures.comparison import Comparison, comparison_passes
-from calibrators.measures.error_bars import ErrorBars, error_bar_passes
 from calibrators.measures.predictions import run_passes
 from logcal.errors import InputRejectedError
 from pipeline.execution import Executor

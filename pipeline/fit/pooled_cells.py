@@ -16,9 +16,8 @@ import numpy.typing as npt
 from calibrators._kernels.log_odds import logistic
 from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
-from calibrators.segments.adjusting import Adjusted, CellParts, Cells
+from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, Cells, logit_of
 from calibrators.segments.bends import bent
-from calibrators.segments.curves import LEAST, MOST, logit_of
 from calibrators.segments.isotonic_groups import maps_of_blocks
 from calibrators.segments.partial_pooling import (
     BlockRanges,

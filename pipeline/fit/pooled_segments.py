@@ -19,9 +19,8 @@ from calibrators.arithmetic.passes import Array
 from calibrators.arithmetic.sampling import odds_divided
 from calibrators.methods.base import Calibrator
 from calibrators.methods.isotonic import Isotonic
-from calibrators.segments.adjusting import Adjusted, CellParts, adjust, cross
+from calibrators.segments.adjusting import LEAST, MOST, Adjusted, CellParts, adjust, cross, curve_of, logit_of
 from calibrators.segments.bends import STRENGTH, bend
-from calibrators.segments.curves import LEAST, MOST, curve_of, logit_of
 from calibrators.segments.partial_pooling import LEAN, BlockRanges
 from pipeline.execution import Graph
 from pipeline.files.blobs import receipts_in, write_blob

@@ -16,8 +16,20 @@ from dataclasses import dataclass, field, fields
 from logcal.errors import CheckFailedError, InputRejectedError, TemporaryError, examples
 from pipeline.execution import Executor
 from pipeline.follow import batch as tasks
-from pipeline.follow.arrivals import Change, Limits, compare, cut, list_sources, old_partitions
-from pipeline.follow.batch import CHANGED, GONE, SCORED, UNREADABLE, Outcome, Places
+from pipeline.follow.batch import (
+    CHANGED,
+    GONE,
+    SCORED,
+    UNREADABLE,
+    Change,
+    Limits,
+    Outcome,
+    Places,
+    compare,
+    cut,
+    list_sources,
+    old_partitions,
+)
 from pipeline.follow.ledger import Batch, Done, Known, LeaseOwner, Ledger, Source
 from pipeline.score.scored_file import Scoring
 

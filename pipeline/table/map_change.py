@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from calibrators.arithmetic.calibration_map import CalibrationMap
 from calibrators.arithmetic.passes import Array
-from calibrators.measures.error_bars import area_under_roc
+from calibrators.measures.certainty import area_under_roc
 from logcal.arrow_columns import as_numpy
 from logcal.lookup_table import SegmentedLookup
 from pipeline.log.segment_values import Integers, Key

@@ -1,1 +1,0 @@
-"""Monitoring of a published table's calibration, day by day."""
