@@ -100,7 +100,7 @@ def _compare(given: argparse.Namespace, folder: Path) -> None:
     ours = {"logcal evaluate, kept score table": kept, "logcal evaluate, log": given.log}
     contenders = [
         Contender(
-            name, logcal("evaluate", *store, f"log.path={log}", f"output.path={output}"), _removing(output)
+            name, logcal("evaluate", *store, f"log.path={log}", f"report.path={output}"), _removing(output)
         )
         for name, log in ours.items()
     ]

@@ -114,7 +114,7 @@ def _contender(place: Path, checkout: Path, name: str, job: str, kind: str, log:
     common = (f"log.path={log}", f"store.path={store}", "store.table=x", f"scratch={own}/scratch")
     if job != "fit" and not (store / "x").exists():
         subprocess.run(command(checkout, "fit", *common), check=True, capture_output=True)
-    more = () if job == "fit" else (f"output.path={output}/{job}",)
+    more = () if job == "fit" else (f"{'output' if job == 'score' else 'report'}.path={output}/{job}",)
     where = (f"cluster.kind={kind}", *(("cluster.workers=2",) if kind == "local" else ()))
     # Evaluating on the rows that were fitted to, which later versions ask to be told.
     told = ("evaluate.allow_in_sample=true",) if job == "evaluate" and name == "now" else ()

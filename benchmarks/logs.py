@@ -134,7 +134,9 @@ def _contender(
         print(f"{name}: {error}")
         return None
     more = () if job == "score" else (scratch,)
-    found = Contender(name, of(job, store, f"output.path={output}", *more), clear)
+    found = Contender(
+        name, of(job, store, f"{'output' if job == 'score' else 'report'}.path={output}", *more), clear
+    )
     if job == "evaluate" and subprocess.run(found.command, check=False, capture_output=True).returncode:
         print(f"{name}: refused")
         return None

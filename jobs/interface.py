@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+__all__ = ["graph", "run"]
+
+_INTERRUPTED = 130
+
 _UNPUBLISHED = "unpublished"
 """Stand-in for the store's keys, which are not used."""
 
@@ -100,11 +104,6 @@ def _table(found: Found, fitting: Fitting) -> LookupTable | SegmentedLookup:
         elif name != LOCKS:
             place.remove(name)
     return made
-
-
-__all__ = ["graph", "run"]
-
-_INTERRUPTED = 130
 
 
 def run(job: str, config: Mapping[str, Any] | str | Path, client: Client | None = None) -> Outcome:

@@ -127,7 +127,9 @@ class Place:
             named = any(text.startswith(("calibrator.method=", "--config")) for text in settings)
             own["calibrator.method"] = None if named else self.method
         if job in ("score", "evaluate"):
-            own["output.path"] = self.output
+            own["report.path" if job == "evaluate" else "output.path"] = self.output
+        if job == "evaluate" and "output__path" in paths and "report__path" not in paths:
+            paths["report__path"] = paths.pop("output__path")
         own.update({key.replace("__", "."): value for key, value in paths.items()})
         given = [f"{key}={value}" for key, value in own.items() if value is not None]
         flags = [text for text in settings if text.startswith("--")]

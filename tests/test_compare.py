@@ -152,7 +152,7 @@ def test_the_command_prints_a_table_and_writes_a_page(place):
     for name in ("before", "isotonic", "platt", "histogram", "enir", "bbq", "abb"):
         assert re.search(rf"^{name} .*±0\.\d{{4}}", shown, flags=re.MULTILINE)
     assert "the same as a page: --set report.path=FOLDER" in shown
-    settings = ("log.path=log", "cluster.kind=inline", "output.path=out", "compare.methods=[isotonic, platt]")
+    settings = ("log.path=log", "cluster.kind=inline", "report.path=out", "compare.methods=[isotonic, platt]")
     arguments = ["compare", *(part for setting in settings for part in ("--set", setting))]
     found = place.run(*arguments, "--json").expect(0).json
     assert set(found["methods"]) == {"before", "isotonic", "platt"}

@@ -485,7 +485,7 @@ def test_every_job_takes_the_same_labels(days):
         compare = (
             days.job("compare", *more, "--json", store__path=None, store__table=None, **own).expect(0).json
         )
-        days.job("monitor", later, *more, "--json", page__path=days.root / f"page-{name}", **own).expect(0)
+        days.job("monitor", later, *more, "--json", report__path=days.root / f"page-{name}", **own).expect(0)
         history = json.loads(next((days.store / days.table).glob("monitor*/*.json")).read_text())
         next((days.store / days.table).glob("monitor*/*.json")).unlink()
         found[name] = (evaluated, compare["methods"], history)

@@ -121,7 +121,7 @@ def test_a_page_without_new_days_and_without_an_alarm_is_written_and_nothing_els
     write_day(place / "log", 10)
     look(place)
     with pytest.raises(NothingToDoError, match="no day of the log is after"):
-        look(place, f"report.path={place}/{{day}}", "page=null")
+        look(place, f"report.path={place}/{{day}}")
     assert "No drift was found in" in (place / "monitor/report.html").read_text()
 
 

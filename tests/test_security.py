@@ -39,14 +39,17 @@ def test_markup_in_names_is_shown_and_not_obeyed(hostile, call):
     call("fit", *segments).expect(0)
     call("fit", *segments, "calibrator.method=platt").expect(0)
     own = (f"log.segment=['{KEY}']", "evaluate.allow_in_sample=true")
-    call("evaluate", *own, report__path=hostile.root / "report", output__path=None).expect(0)
-    call("monitor", "window.column=date", page__path=hostile.root / "monitor").expect(0)
-    call("compare", "calibrator.method=null", output__path=hostile.root / "compared")
+    call("evaluate", *own, report__path=hostile.root / "report").expect(0)
+    call("monitor", "window.column=date", report__path=hostile.root / "monitor").expect(0)
+    call("compare", "calibrator.method=null", report__path=hostile.root / "compared")
     # A file that is refused, with its reason, is on the page of the stream.
     shutil.copy(hostile.log / "part-0.parquet", hostile.log / "<img src=x>.parquet")
     pq.write_table(pa.table({SCRIPT: [0.5]}), hostile.log / "<img src=y>.parquet")
     call(
-        "follow", "follow.once=true", output__path=hostile.root / "scored", page__path=hostile.root / "stream"
+        "follow",
+        "follow.once=true",
+        output__path=hostile.root / "scored",
+        report__path=hostile.root / "stream",
     ).expect(3)
     difference = hostile.root / "difference.html"
     given = ("--store", str(hostile.store), "--table", hostile.table, "--report", str(difference))

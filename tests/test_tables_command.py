@@ -188,7 +188,6 @@ def test_the_commands(store, place):
     difference.expect(3, "no version '3'")
     done = place.run("tables", "diff", *table, "000001", "000003", "--report", "d.html", "--json").expect(0)
     assert json.loads(done.stdout)["page"] == "d.html"
-    assert "--output: this option is called --report now" in done.stderr
     assert (place.root / "d.html").exists()
     place.run("tables", "prune", *table, "--keep", "0").expect(2, "--keep")
     pruned = place.run("tables", "prune", *table, "--keep", "2").expect(0)

@@ -122,7 +122,8 @@ def configurations(count: int, seed: int, folder: Path) -> Iterator[Trial]:
         place.do(*job("fit"))
     base = {
         "log.path": place.root / "log", "store.path": place.root / "store", "store.table": "ads",
-        "output.path": place.root / "out", "data.path": place.root / "log", "cluster.kind": "inline",
+        "output.path": place.root / "out", "report.path": place.root / "page",
+        "data.path": place.root / "log", "cluster.kind": "inline",
     }  # fmt: skip
     texts = {key: str(value) for key, value in base.items()}
 
