@@ -79,7 +79,7 @@ _ELSEWHERE = {
     "Certainty": "certainty",
     "Comparison": "comparison",
     "Decomposition": "decomposition",
-    "ErrorBars": "error_bars",
+    "ErrorBars": "certainty",
     "certainty": "certainty",
     "compare": "certainty",
     "error_bars": "certainty",
